@@ -1,1 +1,1 @@
-"""Averages of encoders, and what may go into them."""
+"""Averages of encoders, and conditions on their ingredients."""

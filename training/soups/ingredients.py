@@ -1,4 +1,4 @@
-"""Encoders whose weights are averaged: what they must have in common, and the average."""
+"""Ingredients of a soup: their common properties, and the average of their weights."""
 
 from __future__ import annotations
 
@@ -21,33 +21,36 @@ from models.errors import Refused
 from models.sources import hub_id, manifest_of
 
 LEAST_LIKENESS = 0.5
-"""Of encoders that began alike. After 60 steps `minilm` is at 0.999998 of itself; two models that were pre-trained
-from random numbers of their own are within 0.1 of 0."""
+"""Minimum cosine of weights that started alike.
+
+After 60 steps `minilm` has 0.999998 with itself. Two models pre-trained from different random weights are within 0.1 of
+0.
+"""
 OF_ONE_START = "a soup is of encoders that were tuned from one start"
 
 Shares = tuple[float, ...]
-"""Of each ingredient, 1 together."""
+"""Share of each ingredient. The sum is 1."""
 
 
 class SoupError(Refused):
-    """Encoders that can't be averaged, or not as asked for; the message names which and why."""
+    """The encoders can't be averaged, or not as requested. The message names them and the reason."""
 
 
 @dataclass(frozen=True)
 class Ingredient:
-    """An encoder that goes in."""
+    """An encoder of a soup."""
 
     source: str
     encoder: Encoder
     manifest: Manifest | None
-    """Of a bundle or an adapter, every hash verified."""
+    """Manifest of a bundle or an adapter, with every hash verified."""
 
     @classmethod
     def load(cls, source: str, *, like: Encoder | None = None) -> Self:
-        """From any name or folder of an encoder, with pooling and length of its own or those of `like`.
+        """Load an encoder by name or folder, with its own pooling and length or those of `like`.
 
         Raises:
-            SourceError, BundleError: there is none, or its files are not those of its manifest.
+            SourceError, BundleError: there is none, or its files do not match its manifest.
         """
         found = manifest_of(source)
         pooling, max_length = (like.pooling, like.max_length) if like else (None, None)
@@ -55,7 +58,7 @@ class Ingredient:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256, in hex, of the names and bytes of all weights."""
+        """Return the SHA-256, in hex, of the names and bytes of all weights."""
         digest = hashlib.sha256()
         for name, tensor in sorted(self.encoder.state_dict().items()):
             digest.update(name.encode())
@@ -64,7 +67,7 @@ class Ingredient:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """All that encoders must have in common for their weights to mean the same, by names with dots."""
+        """Return the properties, by dotted names, that encoders must share for their weights to be compatible."""
         config = self.encoder.backbone.config.to_dict()
         tokenizer = json.loads(self.encoder.hub_tokenizer.backend_tokenizer.to_str())
         described = {
@@ -82,11 +85,11 @@ class Ingredient:
 
     @property
     def starts(self) -> tuple[str, ...]:
-        """The ids on the hub of what it was tuned from, as its card says; none where nobody said."""
+        """Return the hub ids of the models that it was tuned from, according to its card."""
         return tuple(base for base in self.encoder.origin.base_models if base != hub_id(self.source))
 
     def likeness(self, other: Ingredient) -> float:
-        """The cosine of all their matrices, each encoder's taken as one vector; in float64."""
+        """Compute the cosine, in float64, between the concatenated matrices of the two encoders."""
         mine, theirs = (each.encoder.state_dict() for each in (self, other))
         names = [name for name, weights in mine.items() if weights.ndim > 1 and weights.is_floating_point()]
         dot, own, others = (
@@ -96,7 +99,7 @@ class Ingredient:
         return dot / math.sqrt(own * others)
 
     def to_json(self) -> dict[str, Any]:
-        """What a manifest says of it: which one it is, and how it came about."""
+        """Return the ingredient's identity and origin for a manifest."""
         made = self.manifest
         return {
             "source": self.source,
@@ -108,7 +111,11 @@ class Ingredient:
         }
 
     def check_like(self, other: Ingredient) -> None:
-        """Raises `SoupError` if the two can't be averaged; it names what differs and how."""
+        """Check that the two can be averaged.
+
+        Raises:
+            SoupError: they can't; the message names the difference.
+        """
         if self.encoder.transform is not None:
             raise SoupError(
                 f"{self.source}: has a transform ({self.encoder.transform.kind}), which can't be averaged: "
@@ -125,10 +132,12 @@ class Ingredient:
 
 
 def check_one_start(ingredients: Sequence[Ingredient]) -> None:
-    """Weights that did not begin alike have no meaningful average, however alike their shapes are.
+    """Check that all ingredients started from the same weights.
+
+    Otherwise their average has no meaning, whatever their shapes.
 
     Raises:
-        SoupError: two of them began otherwise, by their cards or by the weights themselves; it names both.
+        SoupError: two of them started differently, by their cards or by the weights; the message names both.
     """
     for one, other in combinations(ingredients, 2):
         if one.starts and other.starts and {*one.starts}.isdisjoint(other.starts):
@@ -144,10 +153,12 @@ def check_one_start(ingredients: Sequence[Ingredient]) -> None:
 
 
 def averaged(ingredients: Sequence[Ingredient], shares: Shares) -> dict[str, Tensor]:
-    """The mean of every weight by the shares, in float64; what is no floating number (positions) stays as it is.
+    """Compute the weighted mean of every weight in float64.
 
-    The order of the ingredients changes no bit, for sums are in the order of shares and digests; one alone stays
-    itself to the bit.
+    Integers such as positions stay unchanged.
+
+    The result does not depend on the order of the ingredients, because sums follow shares and digests. A single
+    ingredient keeps every bit.
     """
     taken = sorted(
         ((share, each) for share, each in zip(shares, ingredients, strict=True) if share),
@@ -165,7 +176,7 @@ def _averaged(name: str, states: Sequence[tuple[float, Mapping[str, Tensor]]]) -
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Whatever is in nested dictionaries and lists, by its keys and places with dots between."""
+    """Yield the values in nested dictionaries and lists, with their dotted paths."""
     if not isinstance(value, dict | list):
         yield path, value
         return

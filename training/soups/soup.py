@@ -1,9 +1,9 @@
-"""Weights of encoders that were tuned from one start, averaged into one encoder: a model soup.
+"""Model soups: averaged weights of encoders that were tuned from the same start.
 
-"Model soups" (ICML 2022): the average of several tuned models, of all (uniform) or of those that help on held-out data
-(greedy), is often better than the best of them and costs no more than one. "Robust fine-tuning of zero-shot models"
-(CVPR 2022, WiSE-FT): averaged with the start, a tuned model keeps more of what the start knew. "Editing models with
-task arithmetic" (ICLR 2023): what tuning changed may as well be multiplied by more than 1.
+"Model soups" (ICML 2022): the average of several tuned models is often better than the best of them and costs no more
+than one. It is of all models (uniform) or of those that help on held-out data (greedy). "Robust fine-tuning of
+zero-shot models" (CVPR 2022, WiSE-FT): a tuned model averaged with the start keeps more of the start's knowledge.
+"Editing models with task arithmetic" (ICLR 2023): the change from tuning can also be scaled by more than 1.
 """
 
 from __future__ import annotations
@@ -63,23 +63,27 @@ TASK_ARITHMETIC = """\
 """
 
 GRID = tuple(tenths / 10 for tenths in range(-10, 11))
-"""Shares of the start that are tried where none is given; 0 and 1 are the soup and the start as they are, -1 is twice
-as far from the start as the soup."""
+"""Shares of the start to try if none is given.
+
+0 is the soup and 1 the start. -1 is twice as far from the start as the soup.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mixing:
-    """How much of each encoder goes in."""
+    """The weights of the encoders, and their choice."""
 
     weights: tuple[float, ...] | None = None
-    """Of each, in their order and of any sum; none is as much of each."""
+    """Weights in the order of the encoders, with any sum. None means equal weights."""
     greedy: bool = False
-    """Whether only those go in that STS-B dev is not worse for, the best first."""
+    """True to add only encoders that do not lower STS-B dev, best first."""
     towards: str | None = None
-    """The encoder from which they were tuned, for a part of it to go in, too: any name or folder of one."""
+    """Name or folder of the encoder that the ingredients were tuned from, if it is averaged too."""
     share: float | None = None
-    """That part; below 0 the soup goes on beyond them, away from the start, by task arithmetic. None leaves the choice
-    from `GRID` to STS-B dev."""
+    """Share of that encoder.
+
+    Below 0 the soup extrapolates away from the start, by task arithmetic. None chooses from `GRID` by STS-B dev.
+    """
 
     def __post_init__(self) -> None:
         if self.weights is not None:
@@ -96,10 +100,10 @@ class Mixing:
                 raise SoupError(f"share: {self.share} is not from {GRID[0]:g} to {GRID[-1]:g}")
 
     def shares(self, count: int) -> Shares:
-        """Of so many encoders, as the weights have them.
+        """Normalise the weights of `count` encoders.
 
         Raises:
-            SoupError: there are more weights or fewer.
+            SoupError: the number of weights differs.
         """
         weights = self.weights or (1.0,) * count
         if len(weights) != count:
@@ -108,7 +112,10 @@ class Mixing:
         return tuple(weight / total for weight in weights)
 
     def choose(self, count: int, score: Callable[[Shares], float]) -> Shares:
-        """Of so many encoders and, behind them, of the start if it goes in; `score` decides what is open."""
+        """Choose the shares of `count` encoders and, last, of the start if it is averaged.
+
+        `score` decides open choices.
+        """
         if self.towards is None:
             return greedy(count, score) if self.greedy else self.shares(count)
         shares = greedy(count, lambda tried: score((*tried, 0.0))) if self.greedy else self.shares(count)
@@ -118,7 +125,7 @@ class Mixing:
 
 
 def greedy(count: int, score: Callable[[Shares], float]) -> Shares:
-    """Recipe 1 of "Model soups": from the best alone downwards, who joins the others stays if that is not worse."""
+    """Select as in recipe 1 of "Model soups": from the best downwards, an encoder stays if the score does not fall."""
 
     def among(chosen: Collection[int]) -> Shares:
         return tuple((i in chosen) / len(chosen) for i in range(count))
@@ -132,15 +139,15 @@ def greedy(count: int, score: Callable[[Shares], float]) -> Shares:
 
 
 def with_start(shares: Shares, share: float) -> Shares:
-    """`shares` and behind them the start's, 1 together again.
+    """Append the start's share, and scale the others so that the sum stays 1.
 
-    The 1 - alpha of WiSE-FT, and 1 - lambda of task arithmetic, is `share`.
+    `share` is 1 - alpha of WiSE-FT and 1 - lambda of task arithmetic.
     """
     return (*(each * (1 - share) for each in shares), share)
 
 
 class Pot:
-    """An encoder that takes the average of the ingredients, and remembers what was said of which."""
+    """An encoder that holds the current average, and the scores of averages tried so far."""
 
     def __init__(self, ingredients: Sequence[Ingredient], selection: Selection | None, stream: TextIO) -> None:
         self.encoder = deepcopy(ingredients[0].encoder).to(pick_device("auto"))
@@ -150,15 +157,17 @@ class Pot:
         self._stream = stream
 
     def fill(self, shares: Shares) -> Encoder:
-        """The encoder, with the average."""
+        """Load the average into the encoder."""
         self.encoder.load_state_dict(averaged(self._ingredients, shares))
         return self.encoder
 
     def score(self, shares: Shares) -> float:
-        """Of the average; each is judged once.
+        """Score the average.
+
+        Each is evaluated once.
 
         Raises:
-            SoupError: there is nothing to judge by.
+            SoupError: there is no data to evaluate on.
         """
         if self._selection is None:
             raise SoupError(
@@ -173,15 +182,15 @@ class Pot:
 
 @dataclass(frozen=True)
 class Soup:
-    """What came of it."""
+    """A finished soup with its recipe and scores."""
 
     encoder: Encoder
     mixing: Mixing
     ingredients: tuple[Ingredient, ...]
-    """The start last, if a part of it was asked for."""
+    """Ingredients. The start is last, if it is averaged."""
     shares: Shares
     tried: Mapping[Shares, float]
-    """What the metric said; of the soup itself, too, where there was one."""
+    """Scores of the tried shares, the soup's own included if there was a metric."""
     metric: str | None
 
     def __str__(self) -> str:
@@ -190,13 +199,13 @@ class Soup:
 
     @property
     def _of_the_start(self) -> list[str]:
-        """The paper that has the start go in, or go out."""
+        """Return the citation for adding or subtracting the start."""
         if self.mixing.towards is None:
             return []
         return [TASK_ARITHMETIC if self.shares[-1] < 0 else WISE_FT]
 
     def publish(self, folder: Path, scores: Mapping[str, TaskScore], recipe: Mapping[str, Any] | None = None) -> Bundle:
-        """The soup as a bundle, how it was made, by which recipe if any, and its scores in the manifest.
+        """Export the soup as a bundle, with ingredients, recipe and scores in the manifest.
 
         Raises:
             ExportError, BundleError, OSError: see `models.export.export`.
@@ -227,15 +236,17 @@ class Soup:
 
 
 def cook(sources: Sequence[str], mixing: Mixing, selection: Selection | None, stream: TextIO) -> Soup:
-    """The soup of the encoders under these names, all of them in memory at once.
+    """Make the soup of the named encoders.
 
-    What `mixing` leaves open is chosen by `selection`; its verdicts go to `stream`.
+    All are in memory at once.
+
+    `selection` decides what `mixing` leaves open, and reports scores to `stream`.
 
     Raises:
-        SoupError: they can't be averaged, or did not begin alike, or there is nothing to choose by.
+        SoupError: they can't be averaged, started differently, or there is no data for the choice.
         SourceError, BundleError: one can't be read.
     """
-    mixing.shares(len(sources))  # what is wrong with them is said before anything is loaded
+    mixing.shares(len(sources))  # This call reports errors in the weights before any encoder is loaded.
     ingredients = _gathered(sources, mixing)
     for each in ingredients:
         each.check_like(ingredients[0])
@@ -250,7 +261,7 @@ def cook(sources: Sequence[str], mixing: Mixing, selection: Selection | None, st
 
 
 def is_soup(manifest: Manifest, sources: Sequence[str], mixing: Mixing) -> bool:
-    """Whether a bundle is the soup of the encoders under these names, as they are now, mixed as asked for.
+    """Return whether a bundle is the soup of the named encoders in their current state, with this mixing.
 
     Raises:
         SourceError, BundleError: one can't be read.
@@ -263,7 +274,7 @@ def is_soup(manifest: Manifest, sources: Sequence[str], mixing: Mixing) -> bool:
 
 
 def _gathered(sources: Sequence[str], mixing: Mixing) -> list[Ingredient]:
-    """The start last, if a part of it is to go in."""
+    """Load the ingredients. The start is last, if it is averaged."""
     ingredients = [Ingredient.load(source) for source in sources]
     if mixing.towards is not None:
         ingredients.append(Ingredient.load(mixing.towards, like=ingredients[0].encoder))
@@ -271,7 +282,7 @@ def _gathered(sources: Sequence[str], mixing: Mixing) -> list[Ingredient]:
 
 
 def _described(shares: Shares, ingredients: Sequence[Ingredient]) -> str:
-    """What is in, and how much of it."""
+    """Format the encoders with their shares."""
     return " + ".join(f"{share:.3g} {each.source}" for share, each in zip(shares, ingredients, strict=True) if share)
 
 
