@@ -117,7 +117,7 @@ class Step:
     def gradients(self, batch: Batch, *, seen: Callable[[Tensor], None] | None = None) -> dict[str, Tensor]:
         """Add the gradient of the loss to every weight, and return the terms, the objective's measures and `loss`.
 
-        `seen` receives the views of the whole batch, (V, N, D), with the clean one last. They keep their gradient.
+        `seen` receives the views of the whole batch, (V, N, D), with the clean ones last. They keep their gradient.
         """
         return self._gradients(self._placed(batch), seen=seen)
 
