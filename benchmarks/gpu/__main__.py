@@ -1,10 +1,10 @@
-"""All that a GPU must prove, one part after another, each within its seconds of the plan.
+"""The GPU measurements, part by part, each within its seconds of the plan.
 
     python -m benchmarks.gpu --plan
     python -m benchmarks.gpu --corpus wiki200k.txt --data senteval --to benchmarks/results/gpu
     python -m benchmarks.gpu --device cpu --tiny --to /tmp/gpu          # a rehearsal, in under two minutes
 
-A part that fails or takes too long leaves what it measured and an `error` in its file, and the others go on.
+A part that fails or takes too long leaves its measurements and an `error` in its file, and the others continue.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RESULTS = Path(__file__).parents[1] / "results" / "gpu"
 
 
 def main() -> int:
-    """Run the parts named, or all of them; the exit code is 1 if anything failed."""
+    """Run the named parts, or all of them. The exit code is 1 if anything failed."""
     parser = Parser(
         prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -70,14 +70,14 @@ def main() -> int:
 
 
 def _rehearsed(parts: list[str], setting: Setting) -> list[bool]:
-    """Run as many parts at once as there are CPUs: a rehearsal measures nothing that they could disturb."""
+    """Run one part per CPU at once. A rehearsal has no measurements that they could disturb."""
     with TemporaryDirectory() as folder, ThreadPoolExecutor(cpus.available()) as pool:
         given = equipped(setting, Path(folder))
         return list(pool.map(lambda part: carry_out(part, given, REHEARSAL), parts))
 
 
 def _in_order(parts: list[str], setting: Setting) -> list[bool]:
-    """Run them all, whatever fails; the last part also gets the seconds that the others left over."""
+    """Run all parts in order, despite failures. The last part also gets the unused seconds of the others."""
     spare, done = 0.0, []
     for part in parts:
         began, seconds = time.monotonic(), PARTS[part].seconds + (spare if part == LAST else 0.0)

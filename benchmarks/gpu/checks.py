@@ -1,4 +1,4 @@
-"""The tests that a device has to pass: training and indexes on CUDA, and the contract of every runtime there."""
+"""Tests on a device: training and indexes on CUDA, and the contract of every runtime."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from models import cpus
 
 FILES = ("tests/training/test_cuda.py", "tests/serving/indexes/test_gpu.py", "tests/models/test_runtimes.py")
 NAMED = "cuda or gpu"
-"""All tests of the first two files by the names of their modules, and of the last one those of a device."""
+"""Test expression: all tests of the first two files by their modules' names, and the last file's tests of a device."""
 WORKERS = 8
-"""Processes, each with the device: a FAISS that aborts ends one of them and not the part."""
+"""Number of processes, each with the device. If FAISS aborts, it ends one process and not the part."""
 OPTIONAL = "TensorRT"
-"""What a device may lack. Any other test that is skipped there proves nothing, and so counts as a failure."""
+"""A runtime that a device may lack. Any other skipped test counts as a failure."""
 LAST_LINES = 4
-"""Of a failure."""
+"""Lines of a failure that are kept."""
 
 
 def measure(setting: Setting, report: Report) -> None:
-    """Run the tests; a figure is a file of them."""
+    """Run the tests. Figures are per test file."""
     workers = min(WORKERS, cpus.available() // 2)
     spread = ("-n", str(workers)) if workers > 1 else ()
     outcomes = Outcomes(report)
@@ -41,7 +41,7 @@ def measure(setting: Setting, report: Report) -> None:
 
 
 class Outcomes:
-    """A plugin of pytest that stores what becomes of each test as soon as it is known."""
+    """A pytest plugin that stores the outcome of each test at once."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -50,7 +50,7 @@ class Outcomes:
         }
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count a test once: by its call, or by what went wrong before or after it."""
+        """Count a test once: by its call, or by a failure before or after the call."""
         if report.when != "call" and report.passed:
             return
         file, _, name = report.nodeid.partition("::")
@@ -63,7 +63,7 @@ class Outcomes:
         self._report.keep(file, figures)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Store why a file could not be read."""
+        """Store why a file could not be imported."""
         if report.failed and (file := Path(report.nodeid).as_posix()) in self.by_file:
             self.by_file[file]["failed"] += 1
             self.by_file[file]["failures"]["import"] = report.longreprtext.splitlines()[-LAST_LINES:]

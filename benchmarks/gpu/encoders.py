@@ -1,4 +1,4 @@
-"""Encoders of known shapes with random weights: speed does not depend on what weights have learned."""
+"""Encoders of known shapes with random weights. Speed does not depend on trained weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from models.python_docs import sections
 from models.sources import SourceError, resolve
 
 VOCABULARY = 30_522
-"""Of BERT."""
+"""Vocabulary size of BERT."""
 SPECIAL = {
     "pad_token": "[PAD]",
     "unk_token": "[UNK]",
@@ -26,7 +26,7 @@ SPECIAL = {
 
 
 class Shape(NamedTuple):
-    """Of a BERT."""
+    """The dimensions of a BERT."""
 
     layers: int
     width: int
@@ -37,12 +37,12 @@ class Shape(NamedTuple):
 MINILM = Shape(6, 384, 12, 256)
 BERT_BASE = Shape(12, 768, 12, 512)
 BERT_SMALL = Shape(4, 512, 8, 128)
-"""As google/bert_uncased_L-4_H-512_A-8, to be trained on sequences of 128 tokens."""
+"""Shape of google/bert_uncased_L-4_H-512_A-8, for training on sequences of 128 tokens."""
 TINY = Shape(2, 32, 2, 64)
 
 
 def backbone(shape: Shape, folder: Path) -> Path:
-    """Save a BERT of this shape, its weights drawn from a seed, in a new folder."""
+    """Save a BERT of this shape in a new folder, with weights drawn from a seed."""
     tokenizer = _tokenizer()
     torch.manual_seed(0)
     config = BertConfig(
@@ -59,7 +59,7 @@ def backbone(shape: Shape, folder: Path) -> Path:
 
 
 def bundle(shape: Shape, folder: Path) -> Path:
-    """Export such a BERT, its mean pooled, with a graph in float32 and one in float16."""
+    """Export a BERT of this shape with mean pooling, with graphs in float32 and float16."""
     weights = backbone(shape, folder / "backbone")
     encoder = Encoder.load(weights, pooling="mean", max_length=shape.max_length)
     return export(encoder, folder / "bundle", name="random", backbone="random", half=True).folder

@@ -1,4 +1,4 @@
-"""Collect what travels to a bare GPU machine: wheels, weights, sentences and evaluation data."""
+"""Collection of a kit for an empty GPU machine: wheels, weights, sentences and evaluation data."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ LIST = Path(__file__).with_name("kit.toml")
 SENTENCES = 200_000
 PROJECT = "isosphere"
 UNNEEDED = {WEIGHTS, "README.md", ".gitattributes", "data_config.json"}
-"""Files of minilm's package that no loader reads, and the weights, which travel apart from the rest."""
+"""Files of minilm's package that no loader reads, and the weights, which are packed separately."""
 
 
 def gather(folder: Path, corpus: Sequence[Path], data: Path | None, *, all_kernels: bool = False) -> Manifest:
-    """Write the parts of a kit into a folder, in place of those of an earlier one.
+    """Write the parts of a kit into a folder, and replace earlier ones.
 
     Raises:
-        KitError: a wheel can't be downloaded or lacks a dependency, or a file that was asked for can't be read.
+        KitError: a wheel can't be downloaded or lacks a dependency, or a requested file can't be read.
     """
     listed = tomllib.loads(LIST.read_text(encoding="utf-8"))
     folder.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def gather(folder: Path, corpus: Sequence[Path], data: Path | None, *, all_kerne
 
 
 def _wheels(work: Path, listed: dict[str, Any]) -> Iterator[Source]:
-    """Yield the wheels in the order of the list, and before them the project's own metadata."""
+    """Yield the project's metadata, then the wheels in the order of the list."""
     project = _metadata(work)
     yield Source(project, project.name, listed["wheels"][0]["needed_by"])
     for number, group in enumerate(listed["wheels"]):
@@ -71,10 +71,10 @@ def _wheels(work: Path, listed: dict[str, Any]) -> Iterator[Source]:
 
 
 def _metadata(work: Path) -> Path:
-    """Make a wheel of the project's metadata alone.
+    """Make a wheel of the project's metadata only.
 
-    The server asks for the version of the installed project. The code itself comes with the working tree, and a copy of
-    it among the installed packages would be an older one.
+    The server reads the version of the installed project. The code comes with the working tree, and an installed copy
+    would be older.
     """
     installed = distribution(PROJECT)
     folder = f"{PROJECT}-{installed.version}.dist-info"
@@ -105,7 +105,7 @@ def refuse_missing(wheels: Iterable[Path], machine: Iterable[str]) -> None:
     """Check that each dependency of a wheel is another wheel or a package of the machine.
 
     Raises:
-        KitError: one is not; the message names it and the wheel.
+        KitError: one is missing; the message names it and the wheel.
     """
     needs = {_name(wheel): list(_dependencies(wheel)) for wheel in wheels}
     there = {canonicalize_name(name) for name in (*needs, *machine)}
@@ -119,7 +119,7 @@ def _name(wheel: Path) -> str:
 
 
 def _dependencies(wheel: Path) -> Iterator[str]:
-    """Name what a wheel's metadata asks for on the machine, without extras."""
+    """Yield the dependencies in a wheel's metadata for the machine, without extras."""
     with zipfile.ZipFile(wheel) as members:
         (path,) = (name for name in members.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = message_from_bytes(members.read(path))
@@ -130,9 +130,11 @@ def _dependencies(wheel: Path) -> Iterator[str]:
 
 
 def trim(wheel: Path, capability: int) -> Path:
-    """Make a wheel without headers and without kernels for other GPUs, under the same name; a wheel without any stays.
+    """Copy a wheel without headers and without kernels for other GPUs.
 
-    In this form the wheels of ONNX Runtime and FAISS have less than half their size.
+    A wheel without such kernels is returned unchanged.
+
+    This more than halves the wheels of ONNX Runtime and FAISS.
     """
     trimmed = wheel.parent / "trimmed" / wheel.name
     trimmed.parent.mkdir(exist_ok=True)
@@ -153,7 +155,7 @@ def trim(wheel: Path, capability: int) -> Path:
 
 
 def _material(work: Path, corpus: Sequence[Path], data: Path | None) -> Iterator[Source]:
-    """Yield what is no package: the tokenizer first, since encoders of random weights need it, and the weights last."""
+    """Yield everything but packages: the tokenizer first, because random encoders need it, and the weights last."""
     print("packing weights, sentences and data …", file=sys.stderr)
     encoder = minilm()
     beside = sorted(path for path in encoder.rglob("*") if path.is_file() and path.name not in UNNEEDED)
@@ -188,7 +190,7 @@ def _sentences(work: Path, corpus: Sequence[Path]) -> Path:
 
 
 def _half(work: Path, weights: Path) -> Path:
-    """Write weights in float16. They don't get smaller by compression: most of their bits are noise."""
+    """Write weights in float16. They are not compressed, because most of their bits are noise."""
     path = work / WEIGHTS
     tensors = load_file(weights)
     halves = {name: each.astype(np.float16) if each.dtype == np.float32 else each for name, each in tensors.items()}

@@ -1,8 +1,8 @@
-"""Empty the kernels in a shared library that one kind of GPU never loads.
+"""Removal of kernels for other GPUs from a shared library.
 
-A library of CUDA code contains "fat binaries": each is a container with the same kernels once for every compute
-capability, and the driver picks the one entry that suits its device. The other entries are most of the library. Their
-bytes are replaced by zeros here, in place: headers, sizes and offsets stay, and zeros compress to nothing.
+A CUDA library contains "fat binaries": each is a container with the same kernels for every compute capability. The
+driver picks the entry for its device. The other entries are most of the library. This module replaces their bytes by
+zeros in place: headers, sizes and offsets stay, and zeros compress to nothing.
 
 NVIDIA does not document the layout of a container. But nvJitLink, NVIDIA's own linker, reads containers without a GPU:
 version 13.0 finds the same machine code for capability 9.0 before and after, in each of the 1,150 containers of the
@@ -16,11 +16,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 MAGIC = struct.pack("<IHH", 0xBA55ED50, 1, 16)
-"""Of a container: magic number, version, and the size of its header in bytes."""
+"""Start of a container: magic number, version, and the size of its header in bytes."""
 CONTAINER = struct.Struct("<8xQ")
-"""Magic number and version, which `MAGIC` has compared, and the size of all entries in bytes."""
+"""Header of a container: magic number and version, which `MAGIC` matches, and the size of all entries in bytes."""
 ENTRY = struct.Struct("<HHIQ12xI")
-"""Kind, version, size of this header, size of the payload behind it; and, at byte 28, ten times the capability."""
+"""Header of an entry: kind, version, size of this header, size of the payload; and, at byte 28, ten times the
+capability.
+"""
 PTX, CUBIN = 1, 2
 """Kinds of entries: text that a driver compiles, and machine code. Code for link-time optimisation is a third kind."""
 
@@ -32,7 +34,7 @@ class Entry:
     kind: int
     capability: int
     start: int
-    """Where its payload begins in the library."""
+    """Offset of its payload in the library."""
     end: int
 
 
@@ -50,7 +52,7 @@ def containers(library: bytes | bytearray) -> Iterator[list[Entry]]:
 
 
 def _entries(library: bytes | bytearray, begin: int, end: int) -> list[Entry] | None:
-    """Read the entries of a container; None where the magic number was other bytes by chance."""
+    """Read the entries of a container. Return None if the magic number matched by chance."""
     found = []
     while begin < end <= len(library):
         if begin + ENTRY.size > end:
@@ -65,9 +67,11 @@ def _entries(library: bytes | bytearray, begin: int, end: int) -> list[Entry] | 
 
 
 def empty_others(library: bytearray, capability: int) -> int:
-    """Replace by zeros what a device of this compute capability (90 for 9.0) never loads, and return how many bytes.
+    """Zero everything that a device of this compute capability (90 for 9.0) never loads.
 
-    A container without machine code for the capability stays as it is: its device runs another entry.
+    Return the number of bytes.
+
+    A container without machine code for the capability is left alone, because its device runs another entry.
     """
     emptied = 0
     for entries in containers(library):

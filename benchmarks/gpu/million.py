@@ -1,4 +1,4 @@
-"""One run of SimCSE over a million sentences, as its user would have it, with its loss curve and its wall time."""
+"""A run of SimCSE over a million sentences as a user would start it, with loss curve and wall time."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from training.config import from_preset
 from training.interrupt import InterruptedRun
 
 POINTS = 100
-"""Of the curve, each a mean."""
+"""Points of the curve. Each is a mean."""
 
 
 def trained(
     backbone: Path, folder: Path, setting: Setting, *, sentences: int, batch: int, most: float
 ) -> dict[str, Any]:
-    """Train for so many sentences, `most` seconds at the most; a smaller corpus is read again and again."""
+    """Train for a number of sentences and at most `most` seconds. A smaller corpus is repeated."""
     steps = sentences // batch
     given = {"batch_size": batch, "dropout": 0.1, "max_steps": steps, "eval_every": steps}
     place = {"device": setting.device, "run": str(folder / "run"), "out": str(folder / "out")}
@@ -40,7 +40,7 @@ def trained(
 
 
 def curve(folder: Path, steps: int, batch: int) -> dict[str, Any]:
-    """Read from the record of a run how far it came, how fast it was, and how its loss fell."""
+    """Read progress, speed and loss from the record of a run."""
     lines = [json.loads(line) for line in (folder / record.METRICS).read_text(encoding="utf-8").splitlines()]
     taken = [line for line in lines if line["kind"] == "train"]
     corpus = json.loads((folder / record.ENVIRONMENT).read_text(encoding="utf-8"))["corpus"]
@@ -61,7 +61,7 @@ def curve(folder: Path, steps: int, batch: int) -> dict[str, Any]:
 
 @contextmanager
 def interrupted_after(seconds: float) -> Iterator[None]:
-    """Press Ctrl-C when the time is up: a run then ends with its step."""
+    """Press Ctrl-C when the time is up, so that the run ends with its step."""
 
     def press(_signal: int, _frame: FrameType | None) -> None:
         signal.raise_signal(signal.SIGINT)

@@ -15,7 +15,7 @@ from benchmarks.surroundings import surroundings
 
 
 def main() -> int:
-    """Measure, and say in the exit code whether all of it succeeded."""
+    """Measure, and return 1 if anything failed."""
     name, given = sys.argv[1:]
     setting = Setting.from_json(given)
     report = Report(setting.file(name), head(name, setting))
@@ -25,7 +25,7 @@ def main() -> int:
 
 
 def head(name: str, setting: Setting) -> dict[str, Any]:
-    """Describe what the figures of a part were measured on."""
+    """Describe the environment of a part's figures."""
     around = surroundings()
     return {
         "part": name,
@@ -38,7 +38,7 @@ def head(name: str, setting: Setting) -> dict[str, Any]:
 
 
 def device(setting: Setting) -> dict[str, Any]:
-    """Describe the device and what drives it."""
+    """Describe the device and its driver."""
     if setting.device == "cpu":
         return {"name": "cpu"}
     properties = torch.cuda.get_device_properties(0)
@@ -53,7 +53,7 @@ def device(setting: Setting) -> dict[str, Any]:
 
 
 def _driver() -> str | None:
-    """Ask nvidia-smi for the driver's version; None where it is not installed."""
+    """Ask nvidia-smi for the driver's version. Return None if it is not installed."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0]

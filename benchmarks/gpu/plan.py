@@ -1,18 +1,18 @@
-"""The plan of one visit to a GPU: its parts in order of value, and the seconds of each part and each transfer."""
+"""The plan of one session on a GPU: its parts in order of value, with the seconds of parts and transfers."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 LIMIT = 11 * 60
-"""Seconds of the whole visit."""
+"""Seconds of the whole session."""
 
 
 class Step(NamedTuple):
     """A line of the plan."""
 
     seconds: int
-    """At most. A part that takes longer is ended."""
+    """Maximum seconds. A part that takes longer is ended."""
     what: str
 
 
@@ -29,20 +29,20 @@ PARTS = {
     "studies": Step(50, "the papers' ablations from minilm, several runs at once"),
     "pretraining": Step(50, "a language model, and encoders made of it"),
 }
-"""In order of value. Each is a module of this package with a function `measure`."""
+"""Parts in order of value. Each is a module of this package with a function `measure`."""
 LAST = "pretraining"
-"""Gets the seconds that the parts before it left over, too."""
+"""Name of the part that also gets the unused seconds of the parts before it."""
 REHEARSAL = 600
 """Seconds of each part of a rehearsal, which measures nothing and may run beside other work."""
 
 STUDIES = ("studies/gs-infonce/table-3.toml", "studies/whitenedcse/table-5.toml")
-"""Files of the part `studies`, in this order as long as its time lasts."""
+"""Files of the part `studies`, run in this order until its time is up."""
 JOBS = 12
-"""Runs of a study at once on the device."""
+"""Concurrent runs of a study on the device."""
 
 
 def table() -> str:
-    """Format the plan for a terminal, a line for each transfer and each part, with the sum."""
+    """Format the plan for a terminal: a line for each transfer and each part, with the sum."""
     rows = [
         *((f"transfer {name}", *step) for name, step in TRANSFERS.items()),
         *((name, *step) for name, step in PARTS.items()),
@@ -52,5 +52,5 @@ def table() -> str:
 
 
 def total() -> int:
-    """Seconds of all transfers and parts."""
+    """Return the seconds of all transfers and parts."""
     return sum(step.seconds for step in (*TRANSFERS.values(), *PARTS.values()))

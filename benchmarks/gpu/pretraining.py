@@ -1,4 +1,4 @@
-"""A masked language model of BERT-small's shape in the time that is left, and encoders that are trained from it."""
+"""A masked language model of BERT-small's shape, trained in the remaining time, and encoders trained from it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from training.pretraining.run import fit
 from training.publish import spearman, sts_scores
 
 RESERVED = 30.0
-"""Seconds for the encoders, of which each takes `STEPS` steps."""
+"""Seconds for the encoders. Each takes `STEPS` steps."""
 STEPS, BATCH = 300, 64
 PROBED = 60
-"""Steps that tell how many there is time for; on CUDA the first of them record what the others replay."""
+"""Steps of the probe that measures the speed. On CUDA its first steps record the graphs that later steps replay."""
 LEAST = 50
 
 
@@ -42,7 +42,7 @@ def measure(setting: Setting, report: Report) -> None:
 
 
 def described(shape: Shape, folder: Path, setting: Setting) -> PretrainConfig:
-    """Describe the run whose number of steps is not known yet."""
+    """Configure the run. Its number of steps is not known yet."""
     layers, width, heads, length = shape
     return PretrainConfig(
         corpus=setting.corpus,
@@ -59,7 +59,7 @@ def described(shape: Shape, folder: Path, setting: Setting) -> PretrainConfig:
 
 
 def pretrained(config: PretrainConfig, folder: Path, setting: Setting, report: Report) -> dict[str, Any]:
-    """Take as many steps as a short run says there is time for, and give its speed and its curve."""
+    """Pre-train for as many steps as a short probe predicts, and return speed and curve."""
     probed = 2 if setting.tiny else PROBED
     probe = config.override(
         {"steps": probed, "eval_every": probed, "out": str(folder / "probe"), "run": str(folder / "probing")}
@@ -82,7 +82,7 @@ def pretrained(config: PretrainConfig, folder: Path, setting: Setting, report: R
 
 
 def encoder(config: RunConfig, folder: Path) -> dict[str, Any]:
-    """Train one and judge it, by the STS tasks where there are data, and keep it in a folder."""
+    """Train an encoder, evaluate it on STS if there is data, and save it in a folder."""
     outcome = run.fit(config, sys.stderr)
     outcome.encoder.save(folder)
     scores = sts_scores(outcome.encoder.to(config.device), outcome.tasks, sys.stderr)
@@ -96,7 +96,7 @@ def encoder(config: RunConfig, folder: Path) -> dict[str, Any]:
 
 
 def _from(model: str, name: str, folder: Path, setting: Setting, teacher: str | None) -> RunConfig:
-    """Describe a run as the studies have it: from [CLS], with a head, at the published rate."""
+    """Configure a run like the studies' runs: [CLS], with a head, at the published learning rate."""
     steps, batch = (2, 8) if setting.tiny else (STEPS, BATCH)
     return from_preset(name, backbone=model).override(
         {
@@ -118,7 +118,7 @@ def _from(model: str, name: str, folder: Path, setting: Setting, teacher: str | 
 
 
 def _seconds_a_step(run: Path, batch: int) -> float:
-    """Take the median of the second half, when nothing is new to the device any more."""
+    """Return the median over the second half of the steps, after warm-up."""
     speeds: list[float] = [line["sentences_per_s"] for line in _lines(run) if line["kind"] == "train"]
     return batch / statistics.median(speeds[len(speeds) // 2 :])
 

@@ -1,4 +1,4 @@
-"""The files that a rehearsal reads in place of those that only a measurement needs."""
+"""Files that a rehearsal uses instead of those for measurements."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from pathlib import Path
 from benchmarks.gpu.setting import Setting
 
 STSB = {"dev": 1500, "test": 1379}
-"""Pairs, as many as the parts have."""
+"""Numbers of pairs in STS-B's splits."""
 WORDS = ("man", "woman", "dog", "cat", "bird", "fish", "horse", "guitar", "river", "city")
 
 
 def equipped(setting: Setting, folder: Path) -> Setting:
-    """Give a rehearsal a corpus and evaluation data, where it has none, in files in `folder`."""
+    """Give a rehearsal a generated corpus and evaluation data in `folder`, if it has none."""
     return replace(
         setting, corpus=setting.corpus or (str(corpus(folder / "corpus.txt")),), data=setting.data or str(data(folder))
     )
 
 
 def corpus(file: Path) -> Path:
-    """Write a thousand different sentences."""
+    """Write a thousand distinct sentences."""
     lines = (f"the {one} and the {other} can see a {third}\n" for one, other, third in product(WORDS, repeat=3))
     file.write_text("".join(lines), encoding="utf-8")
     return file
 
 
 def data(folder: Path) -> Path:
-    """Write an STS-B of few different sentences in SentEval's layout."""
+    """Write an STS-B of few distinct sentences in SentEval's layout."""
     place = folder / "STS" / "STSBenchmark"
     place.mkdir(parents=True)
     for part, pairs in STSB.items():

@@ -1,4 +1,4 @@
-"""The file of a part's results: complete after every figure, so that a part that is killed leaves what it has."""
+"""The results file of a part. It is complete after every figure, so that a killed part leaves its results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from models.errors import first_line
 
 
 class Report:
-    """Writes `PART.json` again with every figure."""
+    """A writer that rewrites `PART.json` with every figure."""
 
     def __init__(self, file: Path, head: Mapping[str, Any]) -> None:
         self._file, self._began = file, time.monotonic()
@@ -25,17 +25,17 @@ class Report:
 
     @property
     def failed(self) -> bool:
-        """Whether a measurement failed."""
+        """Return whether a measurement failed."""
         return bool(self._errors)
 
     def keep(self, name: str, figures: Any) -> None:
-        """Store what was measured under a name, in place of what was stored under it before."""
+        """Store figures under a name, and replace earlier ones."""
         self._figures[name] = figures
         self._write()
 
     @contextmanager
     def attempt(self, name: str) -> Iterator[None]:
-        """Note the error of a measurement, and let the part go on with the next one."""
+        """Record the error of a measurement, and let the part continue with the next one."""
         try:
             yield
         except Exception as error:
@@ -54,7 +54,7 @@ class Report:
 
 
 def add_error(file: Path, part: str, command: str, error: str) -> None:
-    """Note in a part's file why its process ended, which it could not say itself."""
+    """Record why a part's process ended, if it could not do so itself."""
     content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"part": part, "command": command}
     said = [content["error"]] if "error" in content else []
     figures = content.pop("figures", {})

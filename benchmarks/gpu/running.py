@@ -1,4 +1,4 @@
-"""One part in a process of its own, which is ended with all that it started when its time is up."""
+"""Execution of a part in its own process, which is ended with its children when its time is up."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from benchmarks.gpu.setting import Setting
 ROOT = Path(__file__).parents[2]
 PROGRAM = (sys.executable, "-m", "benchmarks.gpu.part")
 GRACE = 5.0
-"""Seconds of a part's limit that it is not told of: to end by itself, and be ended if it does not."""
+"""Seconds of a part's limit that are hidden from it, for its own end and for a forced one."""
 LAST_LINES = 15
-"""Of what a failed part printed."""
+"""Lines of a failed part's output that are shown."""
 
 
 def carry_out(part: str, setting: Setting, seconds: float, program: Sequence[str] = PROGRAM) -> bool:
-    """Run a part for at most so many seconds, and tell whether all of it succeeded."""
+    """Run a part for at most so many seconds, and return whether everything succeeded."""
     began, file = time.monotonic(), setting.file(part)
     file.unlink(missing_ok=True)
     told = replace(setting, ends=began + seconds - GRACE)
@@ -45,9 +45,9 @@ def carry_out(part: str, setting: Setting, seconds: float, program: Sequence[str
 
 
 def end_of(command: Sequence[str], log: int, seconds: float) -> int | None:
-    """Wait for a process and give its exit code; None if it was ended because its time was up.
+    """Wait for a process and return its exit code, or None if its time was up.
 
-    The process leads a group, so that the servers and workers it started end with it and leave the device to the next.
+    The process leads a group. So the servers and workers that it started end with it and free the device.
     """
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     process = subprocess.Popen(

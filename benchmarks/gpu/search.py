@@ -1,4 +1,4 @@
-"""FAISS on the device beside HNSW on the CPU: build time, memory, and searches a second at the recall that is asked."""
+"""FAISS on the device beside HNSW on the CPU: build time, memory, and searches per second at the recall target."""
 
 from __future__ import annotations
 
@@ -25,14 +25,17 @@ from serving.ports import Floats
 
 DIM = 384
 SIZES = {1_000_000: (QUERIES, FRESH), 10_000_000: (100, 200)}
-"""Vectors, with the queries that tune an index and those that judge it: exact search on the CPU answers all of them."""
+"""Numbers of vectors, with the queries that tune an index and those that test it.
+
+Exact search on the CPU answers all.
+"""
 TINY_DIM = 32
 TINY = {2_000: (100, 100), 4_000: (50, 50)}
 BLOCKS = 10
-"""Threads that draw vectors, each a mixture of its own: one thread would take minutes for 10^7."""
+"""Threads that draw vectors, each from its own mixture. One thread would take minutes for 10^7."""
 HNSW = "hnsw"
 BETWEEN = 20.0
-"""Seconds that a build may go on without a look at the clock."""
+"""Maximum seconds of a build between two checks of the clock."""
 
 
 def measure(setting: Setting, report: Report) -> None:
@@ -51,7 +54,9 @@ def measure(setting: Setting, report: Report) -> None:
 
 
 def of_device(setting: Setting) -> list[Kind]:
-    """List what the device searches: flat, IVF and CAGRA; on a CPU, which rehearses, its own flat and IVF.
+    """Return the device's indexes: flat, IVF and CAGRA.
+
+    A CPU in a rehearsal has its own flat and IVF.
 
     Raises:
         RuntimeError: FAISS can't search on the device.
@@ -65,7 +70,7 @@ def of_device(setting: Setting) -> list[Kind]:
 
 
 def drawn(count: int, dim: int, held: int, fresh: int) -> tuple[Main, Floats, Floats]:
-    """Draw clustered unit vectors to be searched exactly, and queries of the same clusters to tune with and to time."""
+    """Draw clustered unit vectors with exact search, and queries of the same clusters for tuning and timing."""
     vectors, size, asked = np.empty((count, dim), np.float32), count // BLOCKS, (held + fresh) // BLOCKS
 
     def block(number: int) -> Floats:
@@ -88,7 +93,7 @@ def _keep(name: str, kind: Kind, exact: Main, held: Floats, fresh: Floats, *, se
 
 
 def measured(kind: Kind, exact: Main, held: Floats, fresh: Floats, setting: Setting) -> Mapping[str, Any]:
-    """Build one kind and search it, without filters; an index of the CPU on all threads and on one."""
+    """Build one kind of index and search it without filters. HNSW is searched on all threads and on one."""
 
     def pause() -> None:
         if setting.left < BETWEEN:
@@ -113,5 +118,5 @@ def measured(kind: Kind, exact: Main, held: Floats, fresh: Floats, setting: Sett
 
 
 def _free(setting: Setting) -> int:
-    """Count the bytes of the device that nobody has."""
+    """Return the free bytes of the device."""
     return torch.cuda.mem_get_info()[0] if setting.device == "cuda" else 0

@@ -1,4 +1,4 @@
-"""Our server in float16 beside sentence-transformers in float16 and bare ONNX Runtime, on encoders of two shapes."""
+"""Our server beside sentence-transformers and bare ONNX Runtime, all in float16, on encoders of two shapes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PRECISION = "fp16"
 TEXTS = ("short", "mixed", "long")
 CALLERS = (1, 32, 128)
 BATCH = 256
-"""Texts of a request from one caller, which libraries are asked, too."""
+"""Texts of a request from one caller. Libraries get the same requests."""
 CHOICE = Choice(rounds=3, seconds=0.3)
 REHEARSAL = Choice(rounds=1, seconds=0.01)
 
@@ -47,14 +47,14 @@ def measure(setting: Setting, report: Report) -> None:
 
 
 def loads(tiny: bool) -> Mapping[str, Load]:
-    """Ask for single texts by one, 32 and 128 callers, and for many by one caller, of every population."""
+    """Return loads of single texts by 1, 32 and 128 callers, and of batches by one caller, for every population."""
     callers, batch = ((1, 2), 4) if tiny else (CALLERS, BATCH)
     singles = {f"{texts}_singles_{clients}": Load(texts, 1, clients) for texts in TEXTS for clients in callers}
     return singles | {f"{texts}_batch": Load(texts, batch) for texts in TEXTS}
 
 
 def contestants(made: Path, device: str, *, tensorrt: bool) -> dict[str, Spec]:
-    """List everyone who embeds by the bundle, all in float16."""
+    """Return all contestants for the bundle, each in float16."""
     own, route, library = Path(sys.executable), SCRIPTS / "route.py", SCRIPTS / "library.py"
     server: Command = (own, "-m", "serving", "--bundle", made, "--data", "{data}", "--port", "{port}", "--no-demo")
     server += ("--device", device, "--precision", PRECISION)
@@ -79,7 +79,7 @@ def contestants(made: Path, device: str, *, tensorrt: bool) -> dict[str, Spec]:
 
 
 def no_tensorrt(made: Bundle, device: Device) -> str | None:
-    """Say why TensorRT does not take part; None if it does."""
+    """Return why TensorRT can't take part, or None if it can."""
     try:
         TensorRt.precisions(made, Options(device, 1))
     except RuntimeUnavailable as reason:

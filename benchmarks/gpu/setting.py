@@ -1,4 +1,4 @@
-"""What a part is told: where to measure, how much, and until when."""
+"""The settings of a part: device, size, data and time."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ class Setting:
 
     device: Literal["cuda", "cpu"]
     tiny: bool
-    """Whether this is a rehearsal: the same code on sizes that measure nothing."""
+    """True for a rehearsal, which runs the same code on sizes that measure nothing."""
     corpus: tuple[str, ...]
-    """Files, a sentence a line. None stands for CPython's documentation."""
+    """Files with a sentence per line. Empty means CPython's documentation."""
     data: str | None
     """Folder in SentEval's layout."""
     to: str
     """Folder of the results."""
     command: str
     commit: str | None
-    """Of a checkout that has no git beside it."""
+    """Commit of a checkout without git."""
     ends: float
-    """When the part's time is up, by `time.monotonic`, which all processes of a machine share."""
+    """End of the part's time by `time.monotonic`, which all processes of a machine share."""
 
     @property
     def left(self) -> float:
-        """Seconds until the part's time is up."""
+        """Return the seconds until the part's time is up."""
         return self.ends - time.monotonic()
 
     def file(self, part: str) -> Path:
-        """Name the file of a part's results."""
+        """Return the path of a part's results."""
         return Path(self.to) / f"{part}.json"
 
     def to_json(self) -> str:
@@ -43,6 +43,6 @@ class Setting:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read what `to_json` wrote."""
+        """Read a setting that `to_json` wrote."""
         values: dict[str, Any] = json.loads(text)
         return cls(**values | {"corpus": tuple(values["corpus"])})

@@ -1,7 +1,8 @@
 """Training steps of every objective, beside the published loop and sentence-transformers' trainer.
 
-Weights are random, in the published layout: what is measured does not depend on them. Each contestant takes some steps
-before anyone waits for the device, as a run does. They take turns, so that ratios hold on a shared machine.
+Weights are random, in the published layout, because they do not affect speed. Each contestant takes several steps
+before anyone waits for the device, as in a run. Contestants are interleaved, so that ratios are valid on a shared
+machine.
 """
 
 from __future__ import annotations
@@ -29,25 +30,25 @@ from training.speed import Meter, Work, matmul_peak
 
 OURS = ("simcse", "gs-infonce", "dclr", "whitenedcse", "imsimcse")
 LAUNCHED = "simcse_launched"
-"""SimCSE's step with the batch in one chunk, which is not recorded: every kernel is launched by itself."""
+"""Name of SimCSE's step with the batch in one chunk. It is not recorded, so every kernel is launched separately."""
 SENTENCES = 1_000_000
 KERNELS = 15
-"""Of a profile, the dearest."""
+"""Number of most expensive kernels in a profile."""
 
 
 class Size(NamedTuple):
-    """How much is measured."""
+    """The amount of work in a measurement."""
 
     batch: int = 64
     steps: int = 20
-    """Of a turn."""
+    """Steps of a turn."""
     rounds: int = 6
     warmup: int = 2
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """A step on the next batch, and what turns batches and seconds into figures."""
+    """A step on the next batch, and a meter that turns batches and seconds into figures."""
 
     step: Callable[[], object]
     meter: Meter
@@ -56,7 +57,7 @@ class Contestant:
 def contestants(
     backbone: Path, device: str, texts: Sequence[Sequence[str]], report: Report
 ) -> Mapping[str, Contestant]:
-    """Assemble everyone who takes part; who can't be assembled is noted in the report."""
+    """Assemble all contestants. Failures are recorded in the report."""
     makers: dict[str, Callable[[], Contestant]] = {
         **{name: partial(_ours, name, backbone, device, texts) for name in OURS},
         LAUNCHED: partial(_ours, "simcse", backbone, device, texts, chunk_size=len(texts[0])),
@@ -72,7 +73,7 @@ def contestants(
 def measure(
     taking: Mapping[str, Contestant], device: str, batches: Sequence[Batch], size: Size, told: Callable[[Any], object]
 ) -> None:
-    """Take whole steps (tokens, forward, backward, clip, AdamW) in turns, and tell the figures after every round."""
+    """Take whole steps (tokens, forward, backward, clip, AdamW) in turns, and report figures after every round."""
 
     def turn(one: Contestant) -> None:
         for _ in range(size.steps):
@@ -90,7 +91,7 @@ def measure(
 def figures(
     taking: Mapping[str, Contestant], seconds: Mapping[str, list[float]], batches: Sequence[Batch], size: Size
 ) -> dict[str, dict[str, float]]:
-    """Give medians over rounds, and the ratios to peers in the same round."""
+    """Return medians over rounds, and the ratios to peers in the same round."""
     amount = size.batch * size.steps
     peers = [name for name in (*PEERS, LAUNCHED) if name in seconds]
     against = {peer: rates(dict(seconds), amount, peer) for peer in peers}
@@ -109,7 +110,10 @@ def figures(
 
 
 def profile(step: Callable[[], object], device: str, steps: int) -> dict[str, Any]:
-    """Give the milliseconds a step of the dearest kernels, and of all; on a CPU of its operators."""
+    """Return the milliseconds per step of the most expensive kernels, and of all.
+
+    On a CPU, operators replace kernels.
+    """
     kind = torch.profiler.ProfilerActivity.CUDA if device == "cuda" else torch.profiler.ProfilerActivity.CPU
     with torch.profiler.profile(activities=[kind]) as taken:
         for _ in range(steps):
@@ -126,25 +130,24 @@ def profile(step: Callable[[], object], device: str, steps: int) -> dict[str, An
 
 
 def synchronise(device: str) -> None:
-    """Wait for the device."""
     if device == "cuda":
         torch.cuda.synchronize()
 
 
 def autocast(device: str) -> torch.dtype | None:
-    """Name the type of matrix products, as the peers have it: bfloat16 on CUDA, and float32 (None) on a CPU."""
+    """Return the type of matrix products, as in the peers: bfloat16 on CUDA, and float32 (None) on a CPU."""
     return torch.bfloat16 if device == "cuda" else None
 
 
 def peak(device: str) -> float:
-    """Measure what the device reaches in that type: operations a second."""
+    """Measure the device's peak in that type, in operations per second."""
     return matmul_peak(torch.device(device), autocast(device) or torch.float32)
 
 
 def _ours(name: str, backbone: Path, device: str, texts: Sequence[Sequence[str]], **changes: Any) -> Contestant:
-    """Assemble the step of a run at its objective's preset; its teacher is the backbone."""
+    """Assemble the step of a run with its objective's preset. Its teacher is the backbone."""
     given = {"batch_size": len(texts[0]), "dropout": 0.1, **changes}
-    if name == "whitenedcse":  # groups of two channels, as the preset has for BERT-base, whatever the width
+    if name == "whitenedcse":  # Groups have two channels at any width, as in the preset for BERT-base.
         given["groups"] = Encoder.load(backbone).dim // 2
     config, devices = from_preset(name, backbone=str(backbone)).override(given), Devices(device)
     state = initial(config, devices, autocast(device))

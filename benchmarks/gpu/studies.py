@@ -1,4 +1,4 @@
-"""The papers' ablations from minilm, several runs at once on one device, added to the lines that CPUs have measured."""
+"""The papers' ablations from minilm: concurrent runs on one device, appended to the CPUs' results."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from training.study.results import RESULTS
 from training.study.schedule import STOPPED
 
 TO_END = 10.0
-"""Seconds in which runs that are stopped finish their step."""
+"""Seconds in which stopped runs finish their step."""
 LEAST = 25.0
-"""Seconds in which no run would come to its end."""
+"""Minimum seconds in which a run can finish."""
 FAILED = 1
-"""Exit code of a study of which a run failed."""
+"""Exit code of a study with a failed run."""
 ENDED = (0, FAILED, STOPPED)
 """Exit codes of a study that leaves results."""
 REHEARSAL = """
@@ -46,7 +46,7 @@ seed = [0, 1]
 
 
 def measure(setting: Setting, report: Report) -> None:
-    """Carry out one study after the other as long as the time lasts; runs that are not done by then are lost."""
+    """Run one study after the other until the time is up. Unfinished runs are lost."""
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
         files, jobs = ((_rehearsal(folder),), 2) if setting.tiny else (STUDIES, JOBS)
@@ -71,11 +71,11 @@ def measure(setting: Setting, report: Report) -> None:
 
 
 def carried_out(file: str, out: Path, jobs: int, setting: Setting) -> int:
-    """Run a study as its user would, and stop it when the part's time is up."""
+    """Run a study as a user would, and stop it when the part's time is up."""
     command = [sys.executable, "-m", "training", "study", "run", file, "--jobs", str(jobs), "--out", str(out)]
     command += ["--data", setting.data] if setting.data else []
     command += ["--corpus", *setting.corpus] if setting.corpus else []
-    threads = str(max(1, cpus.available() // jobs))  # each run would take all of them
+    threads = str(max(1, cpus.available() // jobs))  # Each run would take all threads otherwise.
     process = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": threads})
     with suppress(subprocess.TimeoutExpired):
         return process.wait(max(setting.left - TO_END, 1.0))
@@ -84,7 +84,7 @@ def carried_out(file: str, out: Path, jobs: int, setting: Setting) -> int:
 
 
 def append(lines: Sequence[str], to: Path, where: str) -> list[str]:
-    """Add the runs that a file lacks, with the device that carried them out, and give their ids."""
+    """Append the runs that a file lacks, with their device, and return their ids."""
     before = to.read_text(encoding="utf-8") if to.exists() else ""
     there = {json.loads(line)["id"] for line in before.splitlines()}
     new = [run for run in map(json.loads, lines) if run["id"] not in there]
@@ -94,7 +94,7 @@ def append(lines: Sequence[str], to: Path, where: str) -> list[str]:
 
 
 def speeds(lines: Sequence[str]) -> Mapping[str, Any]:
-    """Give the seconds of each run, by what they were spent on."""
+    """Return the seconds of each run by kind of work."""
     return {"seconds_of_runs": [json.loads(line)["seconds"] for line in lines]}
 
 

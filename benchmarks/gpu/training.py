@@ -19,11 +19,11 @@ from training.machine.devices import Devices
 
 REHEARSAL = Size(batch=8, steps=1, rounds=1, warmup=1)
 TO_END = 12.0
-"""Seconds that an interrupted run takes to save itself, and those after it."""
+"""Seconds for an interrupted run to save a checkpoint, and for the work after it."""
 
 
 def measure(setting: Setting, report: Report) -> None:
-    """Measure steps, their kernels, and the run in what is left of the time."""
+    """Measure steps, their kernels, and the run in the remaining time."""
     size = REHEARSAL if setting.tiny else Size()
     report.keep("setting", described(size))
     report.keep("peak_flops_per_s", f"{steps.peak(setting.device):.3g}")
@@ -41,7 +41,7 @@ def measure(setting: Setting, report: Report) -> None:
 
 
 def described(size: Size) -> str:
-    """Say in words what is measured."""
+    """Describe the measurement in words."""
     return (
         f"random weights, [CLS], batch {size.batch}, {LENGTH} tokens at most, bf16 autocast on CUDA; "
         f"{size.rounds} interleaved rounds of {size.steps} steps, none waited for before the last; {steps.LAUNCHED}: "
