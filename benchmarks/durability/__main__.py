@@ -1,7 +1,7 @@
-"""What a corpus is to survive: kills, power loss, corrupt files, full disks, crowds, a random walk.
+"""Durability trials of a corpus: kills, power loss, corrupt files, full disks, concurrency, a random walk.
 
-`python -m benchmarks.durability [NAME …] [--trials N]` prints a verdict for each: what was asked for, what was found,
-and whether it holds. Its exit status is the number of those that failed. At full length the figures are kept.
+`python -m benchmarks.durability [NAME …] [--trials N]` prints a verdict for each: the requirement, the result, and
+whether it holds. The exit status is the number of failed trials. Trials of full length store their figures.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RESULTS = Path(__file__).parents[1] / "results" / "durability.json"
 
 
 def main() -> int:
-    """Run the trials named, or all."""
+    """Run the named trials, or all."""
     parser = Parser(prog="python -m benchmarks.durability", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(TRIALS))
     parser.add_argument("--trials", type=int, metavar="N", help="how many, or seconds, or operations; default: in full")

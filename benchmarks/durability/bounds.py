@@ -1,4 +1,4 @@
-"""What a trial was asked for, what it measured, and whether it holds."""
+"""The requirements of a trial, with measurements and verdicts."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ __all__ = ["Bound", "Outcome", "Trial", "nothing_wrong"]
 
 @dataclass
 class Outcome:
-    """Of one trial."""
+    """The result of one trial."""
 
     bounds: Sequence[Bound]
     details: dict[str, Any] = field(default_factory=dict)
-    """What else is worth keeping, as JSON."""
+    """Further figures to store, as JSON."""
 
     @property
     def holds(self) -> bool:
-        """All of them."""
+        """Return whether all bounds hold."""
         return all(bound.holds for bound in self.bounds)
 
 
 Trial = Callable[[Path, int], Outcome]
-"""Works in an empty folder; the number is how often, or how long, or how much: each says what its unit is."""
+"""A function of an empty folder and a number of repetitions, seconds or operations. Each trial states its unit."""
 
 
 def nothing_wrong(verdict: Verdict) -> list[Bound]:
-    """A bound a kind of what could have been found, 0 each."""
+    """Return a bound of 0 for each kind of error."""
     kinds = [*KINDS, *sorted(verdict.wrong.keys() - set(KINDS))]
     return [Bound(kind, verdict.wrong[kind], 0) for kind in kinds]

@@ -1,4 +1,4 @@
-"""What is asked of a server beside documents: corpora that come and go, long uploads, other encoders, snapshots."""
+"""Work beside documents: creation and removal of corpora, long uploads, re-embedding, snapshots."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from benchmarks.durability.traffic import Traffic
 from benchmarks.durability.uploads import LONG, Uploads
 
 RIVALS = 2
-"""Writers of the documents that are uploaded."""
+"""Number of concurrent writers of the uploaded documents."""
 
 
 @dataclass
 class Chores:
-    """Each kind is done again and again on a thread of its own, and what was promised of it kept."""
+    """Kinds of work that repeat on their own threads, with a record of acknowledged results."""
 
     copies: Copies
     uploads: Uploads
@@ -34,16 +34,16 @@ class Chores:
     gone: set[str] = field(default_factory=set)
     """Corpora whose removal was acknowledged."""
     there: set[str] = field(default_factory=set)
-    """Corpora whose creation was, and whose removal was never asked for."""
+    """Corpora whose creation was acknowledged and whose removal was never requested."""
 
     @classmethod
     def of(cls, traffic: Traffic, encoders: Sequence[str] = ()) -> Chores:
-        """Of a server that has this traffic, too."""
+        """Create the work for a server with this traffic."""
         return cls(Copies(traffic.writers), Uploads(traffic.verdict, encoders), traffic.verdict)
 
     @contextmanager
     def beside(self, server: Server) -> Iterator[None]:
-        """Meanwhile; until the block ends or the server is gone."""
+        """Do the work until the block ends or the server is gone."""
         stop = threading.Event()
         rivals = [self.uploads.rival_writes] * RIVALS
         kinds = [self.come_and_go, self.snapshots, self.uploads.long_uploads, *rivals]
@@ -57,7 +57,7 @@ class Chores:
                 one.result()
 
     def check(self, server: Server) -> None:
-        """After a start: what is gone is gone, what is there is there, and jobs go on to their end."""
+        """Check after a start that removed corpora are gone, others exist, and jobs finish."""
         with server.client() as client:
             names = {corpus["name"] for corpus in client.get("/corpora").raise_for_status().json()["corpora"]}
             for name in names & self.gone:
@@ -65,7 +65,7 @@ class Chores:
             for name in self.there - names:
                 self.verdict.note("lost", f"corpus {name}")
             self.uploads.check(client, there=LONG in names)
-            all_ended(client)  # whatever the uploads waited for: a snapshot that is being made can't be asked for again
+            all_ended(client)  # All jobs must end first, because a snapshot in progress can't be requested again.
             self.copies.check(client, self.verdict)
 
     def _again(self, server: Server, chore: Callable[[httpx.Client], None], stop: threading.Event) -> None:
@@ -82,17 +82,17 @@ class Chores:
                 self.done[chore.__name__] += 1
 
     def come_and_go(self, client: httpx.Client) -> None:
-        """A corpus is made, filled, removed."""
+        """Create, fill and remove a corpus."""
         name = f"scratch-{time.monotonic_ns()}"
         client.put(f"/corpora/{name}", json={"stemming": "porter"}).raise_for_status()
         self.there.add(name)
         documents = {"documents": [body(f"{name}-{i}", 1, name) for i in range(3)]}
         client.post(f"/corpora/{name}/documents", json=documents).raise_for_status()
-        self.there.discard(name)  # from here on either is right
+        self.there.discard(name)  # From here on, both its presence and its absence are right.
         client.delete(f"/corpora/{name}").raise_for_status()
         self.gone.add(name)
 
     def snapshots(self, client: httpx.Client) -> None:
-        """One is made, one restored."""
+        """Make one snapshot and restore one."""
         self.copies.make(client)
         self.copies.restore(client)

@@ -1,4 +1,4 @@
-"""Eight writers and eight readers on one corpus."""
+"""Concurrency: eight writers and eight readers on one corpus."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ WRITERS = READERS = 8
 
 
 def concurrency(folder: Path, seconds: int) -> Outcome:
-    """For so many seconds: nobody is refused, and every read is a prefix of the writes of each writer."""
+    """Run readers and writers for some seconds.
+
+    No request is refused, and every read shows a prefix of each writer's writes.
+    """
     traffic = Traffic.of(WRITERS)
     with home(folder).server() as server:
         traffic.check(server)

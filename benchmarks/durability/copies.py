@@ -1,4 +1,4 @@
-"""Snapshots that are made while others write, and restored beside: each is the corpus as it was at one moment."""
+"""Snapshots made during writes and restored beside them. Each equals the corpus at one moment."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from benchmarks.durability.jobs import ended, started
 from benchmarks.durability.traffic import CORPUS, listed
 
 COPY = "copy"
-"""The corpus that snapshots are restored to."""
+"""Corpus that snapshots are restored to."""
 KEPT = 4
-"""Snapshots."""
+"""Number of snapshots kept."""
 Moment = Mapping[str, Sequence[State]]
-"""What a snapshot may hold of each writer."""
+"""Possible states of each writer in a snapshot."""
 
 
 @dataclass
 class Copies:
-    """Those that were acknowledged, and which of them the copy may hold."""
+    """Acknowledged snapshots, with those that the copy may contain."""
 
     writers: Sequence[Writes]
     made: dict[str, Moment] = field(default_factory=dict)
     restored: list[str] = field(default_factory=list)
-    """Ids: the last that was acknowledged, if one was, and those that were asked for since."""
+    """Ids of the last acknowledged restored snapshot, if any, and of those requested since."""
     there: bool = False
-    """Whether one was acknowledged: from then on there always is a copy."""
+    """True once a restore was acknowledged. From then on the copy always exists."""
     seed: int = 0
 
     def make(self, client: httpx.Client) -> None:
-        """One more; the oldest goes."""
+        """Make one more snapshot, and delete the oldest."""
         marks = [writes.acknowledged for writes in self.writers]
         job = ended(client, started(client.post(f"/corpora/{CORPUS}/snapshots")))
         moment = {writes.name: list(writes.possible(mark)) for writes, mark in zip(self.writers, marks, strict=True)}
@@ -44,7 +44,7 @@ class Copies:
             client.delete(f"/corpora/{CORPUS}/snapshots/{oldest}").raise_for_status()
 
     def restore(self, client: httpx.Client) -> None:
-        """One of them, in place of the one before."""
+        """Restore one snapshot over the previous copy."""
         if self.made:
             self.seed += 1
             chosen = random.Random(self.seed).choice(list(self.made))
@@ -54,7 +54,7 @@ class Copies:
             self.restored, self.there = [chosen], True
 
     def check(self, client: httpx.Client, verdict: Verdict) -> None:
-        """Those that were acknowledged are there, and the copy is one of those that it may be, whole."""
+        """Check that acknowledged snapshots exist, and that the copy is complete and one of the possible ones."""
         there = client.get(f"/corpora/{CORPUS}/snapshots").raise_for_status().json()["snapshots"]
         for lost in self.made.keys() - {one["id"] for one in there}:
             verdict.note("lost", f"snapshot {lost}")

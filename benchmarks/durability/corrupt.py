@@ -1,4 +1,4 @@
-"""Every byte at the end of every file of the data folder, flipped or cut away with all behind it."""
+"""Corruption: every byte at the end of every data file is flipped, or cut off with everything behind it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from benchmarks.durability.specimens import Specimen, accepted, examined, indexe
 from models import cpus
 
 IN_A_PROCESS = 500
-"""Cases; FastAPI keeps the routes of every app there ever was, and each case has one."""
+"""Cases per process. FastAPI keeps the routes of every app, and each case creates one."""
 EXAMPLES = 8
-"""Kept of a specimen."""
+"""Number of examples kept for a specimen."""
 GOOD = ("right", "earlier", "refused")
 
 
 def corrupt(folder: Path, cases: int) -> Outcome:
-    """So many cases, or all: it starts and serves right data or an earlier state, or refuses and names the file."""
+    """Corrupt files and restart. The server serves right data or an earlier state, or refuses and names the file."""
     return _corrupt([killed, stopped], folder, cases)
 
 
 def corrupt_beside(folder: Path, cases: int) -> Outcome:
-    """The same of what lies beside corpora: an index serves nothing wrong, a snapshot or upload comes whole or not."""
+    """Corrupt files beside corpora. No index serves wrong data, and snapshots and uploads are complete or refused."""
     return _corrupt([indexed, kept, accepted, examined], folder, cases)
 
 
@@ -56,7 +56,7 @@ def _corrupt(specimens: Sequence[Callable[[Path], Specimen]], folder: Path, case
 
 
 def _drawn(specimen: Specimen, number: int) -> Sequence[Case]:
-    """So many of its cases, or all; the files without a byte are among them in any case."""
+    """Draw a number of cases, or all. Cases of emptied files are always included."""
     cases = list(specimen.cases())
     empty = [case for case in cases if not case.at and case.how == "cut"]
     others = [case for case in cases if case.at or case.how != "cut"]
@@ -66,7 +66,7 @@ def _drawn(specimen: Specimen, number: int) -> Sequence[Case]:
 
 
 def judged(specimen: Specimen, cases: Sequence[Case], work: Path) -> Iterator[tuple[str, str]]:
-    """Of each case the verdict and why, from processes that a case may end: one for each CPU at a time."""
+    """Yield verdict and reason of each case. Cases run in processes that they may end, one per CPU at a time."""
     parts = [cases[start : start + IN_A_PROCESS] for start in range(0, len(cases), IN_A_PROCESS)]
     with ThreadPoolExecutor(cpus.available()) as pool:
         folders = (work / str(number) for number in range(len(parts)))

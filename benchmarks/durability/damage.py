@@ -1,7 +1,7 @@
-"""Damages copies of a data folder, one case after another, and looks at what a server makes of each.
+"""Damage of a data folder: damages copies of it, case by case, and checks the server on each.
 
-Reads lines of JSON: first the folder, a place to work and the states that may be found, then a case a line; prints a
-verdict and a reason for each. A process of its own, since a case may end it.
+The process reads lines of JSON: first the task with the folder, a work folder and the allowed states, then one case per
+line. It prints a verdict and a reason for each. It is a separate process, because a case may end it.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from serving.engines.fake import FakeEngine
 from serving.ports import StoreError
 
 Look = Literal["opened", "restored", "continued"]
-"""What is done with a damaged folder: a server looks at the corpus, restores the snapshot, goes on with the upload."""
+"""Check of a damaged folder: look at the corpus, restore the snapshot, or continue the upload."""
 LONGEST = 30.0
-"""Seconds that a job may take."""
+"""Maximum seconds of a job."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A byte of a file, and what becomes of it."""
+    """A byte of a file, with its damage."""
 
     file: str
     at: int
     how: str
-    """flip: all its bits; cut: the file ends before it."""
+    """Kind of damage: "flip" inverts all bits, and "cut" ends the file before the byte."""
 
     def damage(self, folder: Path) -> None:
-        """Do it."""
+        """Apply the damage."""
         file = folder / self.file
         content = bytearray(file.read_bytes())
         if self.how == "cut":
@@ -54,25 +54,25 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What the file is called where it is spoken of: by its corpus if it is a log, a snapshot by its id."""
+        """Return the name that errors use for the file: the corpus of a log, or the id of a snapshot."""
         return Path(self.file).name.removesuffix("-wal").removesuffix(".tar.zst")
 
     def refused(self, why: str) -> tuple[str, str]:
-        """What it is to say so."""
+        """Return the verdict for a refusal with this reason."""
         return ("refused" if self.name in why else "unnamed"), why[:300]
 
 
 class RefusedError(RuntimeError):
-    """A request was answered with an error, or a job failed; the message is the server's."""
+    """A request was answered with an error, or a job failed. The message is the server's."""
 
 
 class WrongError(RuntimeError):
-    """It is not what it may be; the message is what it is."""
+    """The data are wrong. The message is the data found."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What all cases of a specimen have in common."""
+    """The common part of all cases of a specimen."""
 
     folder: str
     work: str
@@ -80,10 +80,13 @@ class Task:
     states: Sequence[State]
     look: Look
     subject: str
-    """The snapshot that is restored, or the job that is gone on with."""
+    """Snapshot to restore, or job to continue."""
 
     def looked(self, case: Case) -> tuple[str, str]:
-        """right, earlier (a state before), refused (naming the file), unnamed (refused without), wrong; and why."""
+        """Return a verdict with its reason.
+
+        Verdicts are right, earlier (an older state), refused (names the file), unnamed (refused without) and wrong.
+        """
         try:
             with serving(Path(self.work)) as client:
                 if self.look == "opened":
@@ -105,7 +108,7 @@ def _opened(client: httpx.Client, states: Sequence[State]) -> tuple[str, str]:
 
 
 def _restored(client: httpx.Client, case: Case, snapshot: str, whole: State) -> tuple[str, str]:
-    """Under another name; what was there stays as it is in any case."""
+    """Restore the snapshot under another name. The existing corpus must stay unchanged."""
     asked = {"snapshot": snapshot, "of": CORPUS}
     failed = _failed(client, str(_checked(client, "PUT", f"/corpora/{COPY}/restore", asked)["id"]))
     if _found(client, CORPUS) != whole:
@@ -120,9 +123,11 @@ def _restored(client: httpx.Client, case: Case, snapshot: str, whole: State) -> 
 
 
 def _continued(client: httpx.Client, case: Case, job: str, whole: State) -> tuple[str, str]:
-    """Whatever came of the upload, what is there was uploaded; if it succeeded, all of it is there.
+    """Continue the upload.
 
-    A log without a byte is none: the file beside it is then the last good record, and knows no job.
+    Only uploaded documents may exist, and all of them if the job succeeds.
+
+    An empty log is no log: the file beside it is then the last good record, and knows no job.
     """
     if case.file.endswith("-wal") and client.get(f"/jobs/{job}").status_code == 404:
         if _found(client, CORPUS):
@@ -136,7 +141,7 @@ def _continued(client: httpx.Client, case: Case, job: str, whole: State) -> tupl
 
 
 def _failed(client: httpx.Client, job: str) -> str | None:
-    """Why it did, once it has ended; None if it succeeded."""
+    """Wait for the end of a job. Return the errors, or None if it succeeded."""
     ends = time.monotonic() + LONGEST
     while (found := _checked(client, "GET", f"/jobs/{job}"))["state"] not in FINAL:
         if time.monotonic() > ends:
@@ -146,11 +151,11 @@ def _failed(client: httpx.Client, job: str) -> str | None:
 
 
 def _found(client: httpx.Client, corpus: str) -> State:
-    """What every view of a corpus shows.
+    """Return the state that all views of a corpus show.
 
     Raises:
-        RefusedError: it is not served.
-        WrongError: it is gone, or what is shown was never written, or the views differ.
+        RefusedError: the corpus is not served.
+        WrongError: the corpus is gone, the views differ, or they show something that was never written.
     """
     engine, verdict = FakeEngine(), Verdict()
     views = {}
@@ -181,7 +186,7 @@ def _checked(client: httpx.Client, method: str, path: str, body: object = None) 
 
 
 def main() -> None:
-    """Until there are no more cases."""
+    """Run cases until stdin ends."""
     logging.disable()
     task = Task(**json.loads(sys.stdin.readline()))
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""A disk that is full, fails or can't be written, and a process that may open no more files."""
+"""Disk faults: a disk that is full, fails or is read-only, and a process without free file descriptors."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from benchmarks.durability.shim import Disk, NoCompilerError, compiled
 from benchmarks.durability.traffic import Traffic
 
 FAULTS = {errno.ENOSPC: 507, errno.EIO: 503, errno.EROFS: 503}
-"""What a caller who writes is told."""
+"""Expected status of a write, by errno."""
 WRITERS, READERS = 3, 2
 SMALL_MB = 24
-"""Of the disk that is filled."""
+"""Megabytes of the disk that is filled."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong while `begun`, and what a caller who writes is told."""
+    """A fault that is active inside `begun`, with the expected status of writes."""
 
     name: str
     status: int
@@ -33,7 +33,10 @@ class Fault:
 
 
 def disk(folder: Path, seconds: int) -> Outcome:
-    """Each fault for so many seconds: writes are refused with 507 or 503, reads go on, and a restart finds all."""
+    """Run each fault for some seconds.
+
+    Writes are refused with 507 or 503, reads continue, and a restart finds everything.
+    """
     outcomes = [*_failing(folder, seconds), Outcome(_too_many_files(folder / "files"))]
     if holder := _own_disk(folder / "small"):
         try:
@@ -49,7 +52,7 @@ def disk(folder: Path, seconds: int) -> Outcome:
 
 
 def _failing(folder: Path, seconds: int) -> Iterator[Outcome]:
-    """Every write to the folder fails with an errno."""
+    """Make every write to the folder fail with an errno."""
     try:
         library = compiled(folder)
     except NoCompilerError as error:
@@ -71,7 +74,7 @@ def _failing(folder: Path, seconds: int) -> Iterator[Outcome]:
 
 
 def _full(folder: Path, holder: subprocess.Popen[bytes]) -> Fault:
-    """Not a byte is left on the small disk."""
+    """Fill the small disk completely."""
     ballast = Path(f"/proc/{holder.pid}/root", *_small(folder, holder).data.parts[1:], "ballast")
 
     @contextmanager
@@ -86,7 +89,7 @@ def _full(folder: Path, holder: subprocess.Popen[bytes]) -> Fault:
 
 
 def _through(at: Home, fault: Fault, seconds: int) -> Outcome:
-    """Before, during and after a fault, in one process and then in the next."""
+    """Run traffic before, during and after a fault in one process, and check the state in the next process."""
     traffic = Traffic.of(WRITERS)
     with at.server() as server:
         traffic.check(server)
@@ -120,7 +123,7 @@ def _other(answers: dict[str, int], expected: set[str]) -> int:
 
 
 def _too_many_files(folder: Path) -> list[Bound]:
-    """Connections that are there go on; what needs another file is refused until there is room."""
+    """Check that existing connections work without free descriptors, and that new files are refused meanwhile."""
     with home(folder).server() as server, server.client() as client:
         client.put("/corpora/c").raise_for_status()
         document = {"documents": [{"id": "a", "text": "a river"}]}
@@ -152,7 +155,7 @@ def _no_more_files(server: Server) -> Iterator[None]:
 
 
 def _read_only(at: Home) -> list[Bound]:
-    """A server that starts on it reads and refuses to write, or says at once that it can't, naming the folder."""
+    """Check that a server on a read-only disk reads and refuses writes, or refuses to start and names the folder."""
     subprocess.run([*at.prefix, "mount", "-o", "remount,ro", str(at.data)], check=True)
     try:
         with at.server() as server, server.client() as client:
@@ -167,7 +170,7 @@ def _read_only(at: Home) -> list[Bound]:
 
 
 def _own_disk(folder: Path) -> subprocess.Popen[bytes] | None:
-    """A process in whose sight `folder`/data is a small disk of its own; None where that is not permitted."""
+    """Start a process that sees a small disk at `folder`/data. Return None if mounts are not permitted."""
     if not (shutil.which("unshare") and shutil.which("nsenter")):
         return None
     data = folder / "data"

@@ -1,6 +1,6 @@
-"""`python -m serving` with a second encoder to move to: bundle `other` is the fake one with its signs turned.
+"""`python -m serving` with a second fake encoder: the bundle `other` negates the vectors of the first.
 
-Its own fingerprint and name, so that a corpus can be embedded again without a model that costs anything.
+It has its own fingerprint and name, so that tests can re-embed a corpus without a costly model.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ FINGERPRINTS = {FIRST: "fake-1", SECOND: "fake-2"}
 
 
 class Turned(fake.FakeEngine):
-    """The fake engine, each vector times -1."""
+    """The fake engine with negated vectors."""
 
     def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
-        """Turned."""
+        """Embed a batch with negated vectors."""
         vectors, norms = super().embed(batch, alone=alone)
         return Embedded(-vectors, norms)
 
 
 def opened(folder: Path) -> Model:
-    """By its name alone."""
+    """Open a bundle by its name alone."""
     model = fake.open_bundle(folder)
     if folder.name != SECOND:
         return model
@@ -44,7 +44,7 @@ def opened(folder: Path) -> Model:
 
 
 def embedded(texts: Sequence[str], fingerprint: str) -> Floats:
-    """(N, D) as the encoder of that fingerprint has them."""
+    """Return the vectors (N, D) of the encoder with that fingerprint."""
     engine = Turned() if fingerprint == FINGERPRINTS[SECOND] else fake.FakeEngine()
     if not texts:
         return np.empty((0, fake.DIM), np.float32)

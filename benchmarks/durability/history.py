@@ -1,4 +1,4 @@
-"""What a writer was told is stored, what it sent without an answer, and what may therefore be found."""
+"""History of writes: acknowledged ones, unanswered ones, and the states that reads may therefore see."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 State = Mapping[str, int]
-"""Documents by id, each with its version."""
+"""Versions of documents by id."""
 _WORDS = ("river", "stone", "paper", "music", "winter", "garden", "engine", "mirror", "harbour", "candle", "forest")
 
 
 def text(document: str, version: int) -> str:
-    """What the version of a document says: words that tell it from every other."""
+    """Return the text of a document's version. Its words distinguish it from every other text."""
     drawn = (zlib.crc32(f"{document} {version} {i}".encode()) for i in range(6))
     return f"{document} v{version} " + " ".join(_WORDS[number % len(_WORDS)] for number in drawn)
 
 
 def body(document: str, version: int, writer: str) -> dict[str, Any]:
-    """The document as it is uploaded."""
+    """Return the document as it is uploaded."""
     return {
         "id": document,
         "text": text(document, version),
@@ -31,26 +31,27 @@ def body(document: str, version: int, writer: str) -> dict[str, Any]:
 
 @dataclass
 class Writes:
-    """Those of one writer, one after another: a write is sent when the one before it was answered.
+    """The sequential writes of one writer: each is sent after the answer to the previous one.
 
-    A read that began when `acknowledged` was m may see the state after m writes or after any later one that was sent
-    before it ended; of a write it sees all or nothing. After a restart the same holds, and what it finds is settled.
+    Let m be `acknowledged` at the start of a read. The read may see the state after m writes, or after any later write
+    that was sent before the read ended. It sees each write completely or not at all. The same holds after a restart,
+    and the state found then becomes final.
     """
 
     name: str
     states: list[State] = field(default_factory=lambda: [{}])
-    """After none, one, two … of the writes sent."""
+    """States after 0, 1, 2 … of the sent writes."""
     acknowledged: int = 0
     versions: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def next_version(self) -> int:
-        """Greater than all before."""
+        """Return a version that is greater than all before."""
         self.versions += 1
         return self.versions
 
     def send(self, changes: Mapping[str, int | None]) -> None:
-        """A write is on its way: new versions of documents, or None where they are removed."""
+        """Record a write in progress: new versions of documents, or None for removals."""
         with self._lock:
             after = {**self.states[-1], **{name: v for name, v in changes.items() if v is not None}}
             for name, version in changes.items():
@@ -59,47 +60,49 @@ class Writes:
             self.states.append(after)
 
     def acknowledge(self) -> None:
-        """All that was sent is stored."""
+        """Record that everything sent is stored."""
         with self._lock:
             self.acknowledged = len(self.states) - 1
 
     def refuse(self) -> None:
-        """The last that was sent changed nothing, says the server."""
+        """Record that the server refused the last write, which changed nothing."""
         with self._lock:
             del self.states[self.acknowledged + 1 :]
 
     def possible(self, since: int) -> Sequence[State]:
-        """What a read that began when `since` writes were acknowledged may see."""
+        """Return the states that a read may see if `since` writes were acknowledged at its start."""
         with self._lock:
             return self.states[since:]
 
     def settle(self, found: State) -> None:
-        """After a restart: what was found is what is stored, the writes without an answer are decided."""
+        """Make the state found after a restart final. It decides the unanswered writes."""
         with self._lock:
             self.states, self.acknowledged = [dict(found)], 0
 
 
 @dataclass
 class Verdict:
-    """What was found wrong, by kind, and examples of it."""
+    """Errors by kind, with examples."""
 
     wrong: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
     reads: int = 0
 
     def note(self, kind: str, what: str) -> None:
-        """One more."""
+        """Count one error."""
         self.wrong[kind] += 1
         if self.wrong[kind] <= 5:
             self.examples.append(f"{kind}: {what}")
 
 
 KINDS = ("lost", "back", "phantom", "in part", "torn")
-"""Acknowledged and not there · deleted and there · never sent · half of a write · text of another version."""
+"""Kinds of errors: acknowledged and missing · deleted and present · never sent · half of a write · text of another
+version.
+"""
 
 
 def sort_out(documents: Iterable[Mapping[str, Any]], verdict: Verdict, view: str) -> dict[str, dict[str, int]]:
-    """The documents that a view gave, by writer and id; what is not what was sent under that id is noted."""
+    """Group the documents of a view by writer and id. Documents that differ from what was sent are errors."""
     found: dict[str, dict[str, int]] = {}
     for document in documents:
         name, metadata = document["id"], document["metadata"]
@@ -115,7 +118,7 @@ def sort_out(documents: Iterable[Mapping[str, Any]], verdict: Verdict, view: str
 
 
 def judge(writes: Writes, found: State, since: int, verdict: Verdict, view: str) -> None:
-    """Whether `found` is what may be seen of a writer; what is not is noted."""
+    """Check that `found` is a state that may be seen of a writer, and note the errors."""
     possible = writes.possible(since)
     verdict.reads += 1
     if any(found == state for state in possible):
@@ -134,7 +137,7 @@ def judge(writes: Writes, found: State, since: int, verdict: Verdict, view: str)
 
 
 def kind_of(seen: int | None, allowed: Set[int | None], versions: int) -> str:
-    """What it is called that a version is there, or None is, of the first `versions`, that is none of those allowed."""
+    """Return the kind of error if a version that is not allowed is seen. None stands for no document."""
     if seen is not None and seen > versions:
         return "phantom"
     return "back" if allowed == {None} else "lost"

@@ -1,4 +1,4 @@
-"""The whole server in this process, on a folder, with the fake engine: a start costs milliseconds."""
+"""The whole server in this process on a folder, with the fake engine, so that a start takes milliseconds."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from serving.starting import opened_models, opened_service
 
 
 class FailedError(RuntimeError):
-    """It says that it failed; the message is its own."""
+    """The server reported that it failed. The message is its own."""
 
 
 @contextmanager
 def serving(data: Path) -> Iterator[httpx.Client]:
-    """Ready.
+    """Start a server that is ready.
 
     Raises:
-        StoreError, FailedError: it can't be.
+        StoreError, FailedError: it can't be started.
     """
     settings = Settings(data=data, no_demo=True, engine="fake")
     app = create_app(opened_service(settings, opened_models(settings)))

@@ -1,4 +1,4 @@
-"""Jobs of a server: started, waited for."""
+"""Jobs of a server: start, and wait for the end."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ NAP = 0.02
 
 
 class JobFailedError(RuntimeError):
-    """It ended otherwise than well; the message is the job."""
+    """A job did not succeed. The message describes the job."""
 
 
 def started(answer: httpx.Response) -> str:
-    """The id of what was accepted."""
+    """Return the id of the accepted job."""
     if answer.status_code != 202:
         raise JobFailedError(f"{answer.request.url}: {answer.status_code} {answer.text[:300]}")
     return str(answer.json()["id"])
 
 
 def ended(client: httpx.Client, job: str) -> dict[str, Any]:
-    """The job, once it succeeded.
+    """Wait for the end of a job and return it.
 
     Raises:
-        JobFailedError: it did not.
+        JobFailedError: it did not succeed.
     """
     while (found := _job(client, job))["state"] not in FINAL:
         time.sleep(NAP)
@@ -36,7 +36,7 @@ def ended(client: httpx.Client, job: str) -> dict[str, Any]:
 
 
 def all_ended(client: httpx.Client) -> None:
-    """Whatever they came to."""
+    """Wait for the end of all jobs, successful or not."""
     while any(job["state"] not in FINAL for job in client.get("/jobs").raise_for_status().json()["jobs"]):
         time.sleep(NAP)
 

@@ -1,4 +1,4 @@
-"""`kill -9` at random moments and at every named place, while others write, delete and search."""
+"""`kill -9` at random moments and at every named place, during writes, deletions and searches."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from benchmarks.durability.traffic import Traffic
 
 WRITERS, READERS = 4, 2
 LARGE = 30
-"""Passages from which a corpus has a built index: a few writes, so that indexes are built all the time."""
+"""Passages from which a corpus has a built index. The number is small, so that indexes are built all the time."""
 PATIENCE = 6.0
-"""Seconds until a place is reached; who waits longer is killed where it is."""
+"""Seconds to wait for a place. After that the server is killed wherever it is."""
 KILLED = -9
 
 
 def kills(folder: Path, times: int, places: Sequence[str] = PLACES) -> Outcome:
-    """Killed so often: every other time at a random moment, else at the places in turn."""
+    """Kill the server repeatedly: alternately at a random moment, and at the places in turn."""
     at = home(folder, module="benchmarks.durability.fakes", options=(*OPTIONS, "--exact-below", str(LARGE)))
     traffic = Traffic.of(WRITERS)
     chores = Chores.of(traffic, (FIRST, SECOND))
@@ -59,13 +59,15 @@ class Killing:
     chores: Chores
     rng: random.Random
     slowest: float = 0.0
-    """Seconds of a start, at most."""
+    """Maximum seconds of a start."""
 
     def once(self, place: str | None) -> str:
-        """Start, look whether all is there, work until it is killed; where that was.
+        """Start, check the data, and work until the kill.
+
+        Return its place.
 
         Raises:
-            NotReadyError, BrokenError: it ended otherwise, or answers with errors.
+            NotReadyError, BrokenError: it ended in another way, or answers with errors.
         """
         turn = self.rng.randint(1, 40) if place and place.endswith("-commit") else self.rng.randint(1, 2)
         armed = {"ISOSPHERE_FAILPOINTS": f"{place}=kill@{turn}"} if place else {}

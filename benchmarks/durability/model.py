@@ -1,4 +1,4 @@
-"""A random walk over the server, with restarts, beside a plain dict: whatever is asked, both say the same."""
+"""A random walk over the server, with restarts, compared with a plain dict as the model."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from benchmarks.durability.traffic import CORPUS, DIM, MOST, listed
 from serving.engines.fake import FakeEngine
 
 QUERY = "query: "
-"""What the fake bundle has before a query; it has nothing before documents."""
+"""Prefix that the fake bundle adds to queries. Documents have none."""
 STEPS = 100
-"""Of a walk."""
+"""Number of steps in a walk."""
 WORDS = ("river", "rivers", "stone", "paper", "music", "Zürich", "one", "two")
 NAMES = st.sampled_from([f"d{i}" for i in range(12)])
 TEXTS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=5).map(" ".join)
@@ -31,7 +31,7 @@ BATCHES = st.dictionaries(NAMES, st.tuples(TEXTS, METADATA), min_size=1, max_siz
 
 
 class Walk(RuleBasedStateMachine):
-    """Of one corpus. The dict holds text and metadata by id, in the order in which they were last written."""
+    """A random walk on one corpus. The dict has text and metadata by id, in the order of their last write."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,14 +42,14 @@ class Walk(RuleBasedStateMachine):
 
     @initialize(stemming=STEMMINGS)
     def start(self, stemming: str) -> None:
-        """Empty."""
+        """Start with an empty corpus."""
         self._open()
         assert self.client.put(f"/corpora/{CORPUS}", json={"stemming": stemming}).status_code == 201
         self.stemming = stemming
 
     @rule(batch=BATCHES)
     def put(self, batch: dict[str, tuple[str, dict[str, Any]]]) -> None:
-        """New documents and new versions, all or none."""
+        """Write new documents and new versions, all or none."""
         documents = [{"id": name, "text": text, "metadata": more} for name, (text, more) in batch.items()]
         answer = self.client.post(f"/corpora/{CORPUS}/documents", json={"documents": documents})
         assert answer.status_code == 200, answer.text
@@ -59,21 +59,21 @@ class Walk(RuleBasedStateMachine):
 
     @rule(name=NAMES)
     def delete(self, name: str) -> None:
-        """One that may not be there."""
+        """Delete a document that may not exist."""
         answer = self.client.delete(f"/corpora/{CORPUS}/documents/{name}")
         assert answer.status_code == (204 if name in self.held else 404), answer.text
         self.held.pop(name, None)
 
     @rule(n=st.integers(0, 3))
     def delete_where(self, n: int) -> None:
-        """All that a filter takes."""
+        """Delete all documents that match a filter."""
         answer = self.client.request("DELETE", f"/corpora/{CORPUS}/documents", json={"filter": {"n": n}})
         assert answer.status_code == 200, answer.text
         self.held = {name: document for name, document in self.held.items() if document[1].get("n") != n}
 
     @rule(text=TEXTS, k=st.integers(1, 5), tag=st.sampled_from((None, "a", "b")), exact=st.booleans())
     def search(self, text: str, k: int, tag: str | None, exact: bool) -> None:
-        """Hits and scores are those of every vector compared with every other."""
+        """Check that hits and scores equal those of brute force."""
         asked = {"query": text, "k": k, "exact": exact} | ({"filter": {"tag": tag}} if tag else {})
         hits = self.client.post(f"/corpora/{CORPUS}/search", json=asked).raise_for_status().json()["hits"]
         fits = {name: text for name, (text, more) in self.held.items() if tag is None or more.get("tag") == tag}
@@ -87,7 +87,7 @@ class Walk(RuleBasedStateMachine):
 
     @rule(stemming=STEMMINGS)
     def stem(self, stemming: str) -> None:
-        """Another one as long as there is no document."""
+        """Change the stemming, which is possible only without documents."""
         answer = self.client.put(f"/corpora/{CORPUS}", json={"stemming": stemming})
         if answer.status_code == 200:
             self.stemming = stemming
@@ -97,7 +97,7 @@ class Walk(RuleBasedStateMachine):
 
     @rule(word=st.sampled_from(WORDS))
     def words(self, word: str) -> None:
-        """Every document with the word, or with one of its stem."""
+        """Check that a lexical search finds every document with the word or its stem."""
         same = {"river", "rivers"} if self.stemming == "porter" and word.startswith("river") else {word}
         asked = {"query": word, "mode": "lexical", "k": MOST}
         hits = self.client.post(f"/corpora/{CORPUS}/search", json=asked).raise_for_status().json()["hits"]
@@ -105,14 +105,14 @@ class Walk(RuleBasedStateMachine):
 
     @rule(now=st.sampled_from((*[False] * 9, True)))
     def restart(self, now: bool) -> None:
-        """Closed as by SIGTERM, opened again; one time in ten, since it takes longer than all else."""
+        """Restart as by SIGTERM, one time in ten, because restarts take longest."""
         if now:
             self.running.close()
             self._open()
         self.look()
 
     def teardown(self) -> None:
-        """After the last step."""
+        """Clean up after the last step."""
         self.running.close()
         shutil.rmtree(self.folder)
 
@@ -121,7 +121,7 @@ class Walk(RuleBasedStateMachine):
 
     @rule()
     def look(self) -> None:
-        """The list in its order, and the search for everything."""
+        """Check the list in its order, and a search for everything."""
         documents = {one["id"]: (one["text"], one["metadata"]) for one in listed(self.client)}
         assert list(documents.items()) == list(self.held.items())
         everything = {"vector": [1.0] * DIM, "k": MOST}
@@ -134,7 +134,7 @@ class Walk(RuleBasedStateMachine):
 
 
 def walk(operations: int) -> None:
-    """So many steps, in walks of `STEPS`.
+    """Run a number of steps in walks of `STEPS`.
 
     Raises:
         AssertionError: the server and the dict differ; the message is the shortest walk that shows it.
@@ -152,7 +152,7 @@ def walk(operations: int) -> None:
 
 
 def model(folder: Path, operations: int) -> Outcome:  # noqa: ARG001 - every trial is given a folder
-    """So many operations of a random walk, restarts among them, against a dict; exact search against brute force."""
+    """Run operations of a random walk with restarts against a dict, and exact search against brute force."""
     try:
         walk(operations)
     except AssertionError as error:

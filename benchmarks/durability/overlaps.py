@@ -1,4 +1,7 @@
-"""What a document may be while writes of it overlap: no writer waits for another, and jobs end after they count."""
+"""Possible states of documents under overlapping writes.
+
+Writers do not wait for each other, and jobs end after they take effect.
+"""
 
 from __future__ import annotations
 
@@ -12,42 +15,43 @@ from benchmarks.durability.history import State, Verdict, kind_of
 
 @dataclass(eq=False)
 class Change:
-    """A new version of documents, or None for their removal. It counts from a moment between `sent` and `by`."""
+    """A new version of documents, or None for their removal. It takes effect at a moment between `sent` and `by`."""
 
     version: int | None
     sent: float
     by: float = math.inf
-    """When it was acknowledged, or its job accepted; inf: it was not."""
+    """Moment of its acknowledgement, or of its job's acceptance. Infinite without any."""
     done: float = math.inf
-    """From when on it is there, unless another counts later; inf: it may never be."""
+    """Moment from which it is visible, unless a later change takes effect. Infinite if it may never be."""
 
 
 @dataclass
 class Overlaps:
-    """Changes by whomever. A job's rows count as written when it was accepted, and are all there when it has ended.
+    """Changes by several writers.
 
-    Moments are counted: each is later than all before.
+    A job's rows take effect when the job is accepted, and all are visible when it ends. Moments are counted: each is
+    later than all before.
     """
 
     changes: dict[str, list[Change]] = field(default_factory=dict)
-    """By document, in the order in which they were sent."""
+    """Changes by document, in the order of sending."""
     versions: int = 0
     _moment: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def next_version(self) -> int:
-        """Greater than all before."""
+        """Return a version that is greater than all before."""
         with self._lock:
             self.versions += 1
             return self.versions
 
     def now(self) -> int:
-        """A moment."""
+        """Return the current moment."""
         with self._lock:
             return self._tick()
 
     def send(self, names: Iterable[str], version: int | None) -> Change:
-        """A change of these documents is on its way."""
+        """Record that a change of these documents is in progress."""
         with self._lock:
             change = Change(version, self._tick())
             for name in names:
@@ -55,23 +59,23 @@ class Overlaps:
             return change
 
     def accept(self, change: Change) -> None:
-        """It counts from now on at the latest; whoever asks may see it later."""
+        """Record that the change takes effect by now. Reads may see it later."""
         with self._lock:
             change.by = self._tick()
 
     def finish(self, change: Change) -> None:
-        """It is there."""
+        """Record that the change is visible."""
         with self._lock:
             change.done = self._tick()
             change.by = min(change.by, change.done)
 
     def refuse(self, name: str, change: Change) -> None:
-        """The document was not changed, says the server."""
+        """Record that the server refused to change the document."""
         with self._lock:
             self._of(name).remove(change)
 
     def cut(self) -> None:
-        """The server has gone: what it did not answer counts from now on at the latest, or never."""
+        """Record that the server is gone. Unanswered changes take effect by now, or never."""
         with self._lock:
             now = self._tick()
             for changes in self.changes.values():
@@ -79,27 +83,27 @@ class Overlaps:
                     change.by = min(change.by, now)
 
     def possible(self, name: str, since: float) -> set[int | None]:
-        """What a read that began at the moment `since` may see: all that nothing that was there by then replaced."""
+        """Return the versions that a read from the moment `since` may see, which are those not replaced by then."""
         with self._lock:
             changes = self._of(name)
             begun = max(change.sent for change in changes if change.done < since)
             return {change.version for change in changes if change.by >= begun}
 
     def judge(self, found: State, since: float, verdict: Verdict, view: str) -> None:
-        """Whether `found` is what may be there; what is not is noted."""
+        """Check that `found` is allowed, and note the errors."""
         verdict.reads += 1
         for name in found.keys() | self.changes.keys():
             self.judge_one(name, found.get(name), since, verdict, view)
 
     def judge_one(self, name: str, seen: int | None, since: float, verdict: Verdict, view: str) -> None:
-        """The same of one document."""
+        """Check one document."""
         allowed = self.possible(name, since)
         if seen not in allowed:
             kind = kind_of(seen, allowed, self.versions)
             verdict.note(kind, f"{view}: {name} is {seen}, may be {sorted(map(str, allowed))}")
 
     def settle(self, found: State) -> None:
-        """Nothing is on its way: what was found is what is there."""
+        """Make the state found final. No changes are in progress."""
         with self._lock:
             now = self._tick()
             self.changes = {name: [Change(version, now, now, now)] for name, version in found.items()}

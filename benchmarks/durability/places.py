@@ -1,4 +1,4 @@
-"""The places where the server can be made to die; a test holds this list against the calls in `serving/`."""
+"""Named places where the server can be killed. A test compares this list with the calls in `serving/`."""
 
 from __future__ import annotations
 

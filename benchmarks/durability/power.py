@@ -1,4 +1,4 @@
-"""The power goes while others write: what was not synced is lost, what was acknowledged is not."""
+"""Power loss during writes: unsynced data are lost, and acknowledged data are not."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ WRITERS = 3
 
 
 def power(folder: Path, times: int) -> Outcome:
-    """It goes so often, each time at a random moment, with each kind of loss in turn.
+    """Cut the power repeatedly at random moments, with each kind of loss in turn.
 
     Raises:
-        NoCompilerError: the shim is C.
+        NoCompilerError: the C shim can't be compiled.
     """
     rng = random.Random(times)
     at = home(folder, module="benchmarks.durability.fakes", options=(*OPTIONS, "--exact-below", str(LARGE)))

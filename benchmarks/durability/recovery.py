@@ -1,4 +1,4 @@
-"""How long a corpus is away after `kill -9`: from the start of the process to the first right answer."""
+"""Downtime of a corpus after `kill -9`: from the start of the process to the first right answer."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from benchmarks.durability.bounds import Bound, Outcome
 from benchmarks.durability.server import Home, Server, home
 
 BATCH = 256
-"""Documents of a request that is answered at once."""
+"""Documents of an upload request."""
 ALLOWED = 5.0
-"""Seconds for each 100,000 documents."""
+"""Maximum seconds per 100,000 documents."""
 KILLS = ("with its index", "without its index")
 PLACE = "/corpora/c"
 
 
 def recovery(folder: Path, documents: int) -> Outcome:
-    """So many documents are there at the first ready after a kill among writes, and soon; without the index, too."""
+    """Kill a server during writes. All documents are there at the first ready, soon, and without the index too."""
     at = home(folder)
     with at.server() as server:
         empty = server.seconds
@@ -35,7 +35,7 @@ def recovery(folder: Path, documents: int) -> Outcome:
     bounds = []
     for kill in KILLS:
         if kill == "without its index":
-            shutil.rmtree(at.data / "indexes", ignore_errors=True)  # a small corpus has none
+            shutil.rmtree(at.data / "indexes", ignore_errors=True)  # A small corpus has no index.
         took, counted, found = _recovered(at, acknowledged)
         bounds += [
             Bound(f"documents lost, {kill}", acknowledged - counted, 0),
@@ -47,7 +47,7 @@ def recovery(folder: Path, documents: int) -> Outcome:
 
 
 def _recovered(at: Home, acknowledged: int) -> tuple[float, int, bool]:
-    """Seconds until the last document was found, how many were there then, and whether it was the first hit."""
+    """Return seconds until the last document was found, the number of documents, and whether it was the first hit."""
     began = time.perf_counter()
     with at.server() as server, server.client() as client:
         asked = {"query": _text(acknowledged - 1), "k": 1}
@@ -59,7 +59,7 @@ def _recovered(at: Home, acknowledged: int) -> tuple[float, int, bool]:
 
 
 def _killed_while_writing(server: Server, start: int) -> int:
-    """How many documents were acknowledged, the first `start` included."""
+    """Return the number of acknowledged documents, including the first `start`."""
     acknowledged = start
     timer = threading.Timer(1.0, server.kill)
     timer.start()

@@ -1,4 +1,4 @@
-"""A server of ours on a folder that outlives it: started, killed, started again."""
+"""Our server on a folder that outlives it, so that it can be killed and started again."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ import httpx
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 120.0
-"""Seconds until a server must be ready."""
+"""Seconds in which a server must become ready."""
 
 
 class NotReadyError(RuntimeError):
-    """It ended or said that it failed; the message is the end of its log."""
+    """The server ended or reported that it failed. The message is the end of its log."""
 
 
 class BrokenError(RuntimeError):
-    """It answered with an error where it must not; the message has the answer, and the end of its log."""
+    """The server answered with an unexpected error. The message has the answer and the end of its log."""
 
 
 @dataclass
 class Server:
-    """A process."""
+    """A server process."""
 
     process: subprocess.Popen[bytes]
     address: str
     log: Path
     seconds: float = 0.0
-    """From its start until it was ready."""
+    """Seconds from its start until it was ready."""
 
     def client(self, timeout: float = 60.0) -> httpx.Client:
-        """For one thread."""
+        """Return a client for one thread."""
         return httpx.Client(base_url=self.address, timeout=timeout, trust_env=False)
 
     def wait_until_ready(self, patience: float = PATIENCE) -> None:
-        """Until the first 200 of /readyz.
+        """Wait for the first 200 of /readyz.
 
         Raises:
-            NotReadyError: it won't come, or took longer than `patience` seconds.
+            NotReadyError: it fails, or takes longer than `patience` seconds.
         """
         began = time.perf_counter()
         with self.client() as client:
@@ -65,47 +65,46 @@ class Server:
         self.seconds = time.perf_counter() - began
 
     def said(self) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         return self.log.read_text(errors="replace")[-3000:]
 
     def complaints(self) -> list[str]:
-        """What it logged as errors: message and traceback of each line."""
+        """Return its logged errors: message and traceback of each line."""
         lines = self.log.read_text(errors="replace").splitlines()
         records = (json.loads(line) for line in lines if line.startswith('{"time"') and line.endswith("}"))
         return [f"{one['message']} {one.get('traceback', '')[-600:]}" for one in records if one["level"] == "error"]
 
     def kill(self) -> int:
-        """`kill -9`, if it still lives; how it ended."""
+        """Send `kill -9` if it still runs, and return the exit status."""
         self.process.kill()
         return self.process.wait()
 
     def stop(self) -> int:
-        """As an operator does."""
+        """Stop it as an operator does, with SIGTERM, and return the exit status."""
         self.process.terminate()
         return self.process.wait(60)
 
 
 @dataclass
 class Home:
-    """A folder with the server's data, and how it is to be served."""
+    """A folder with the server's data, and the command to serve it."""
 
     folder: Path
     options: Sequence[str] = ("--engine", "fake")
     module: str = "serving"
-    """What is run."""
+    """Module to run."""
     environment: Mapping[str, str] = field(default_factory=dict)
     prefix: Sequence[str] = ()
-    """Of the command: what it is started by."""
+    """Prefix of the command."""
     started: int = 0
 
     @property
     def data(self) -> Path:
-        """The data folder."""
         return self.folder / "data"
 
     @contextmanager
     def server(self, environment: Mapping[str, str] | None = None, *, wait: bool = True) -> Iterator[Server]:
-        """One process on it, ready unless told not to wait; killed at the end if it has not gone."""
+        """Start one process on the folder, ready unless `wait` is false. It is killed at the end if it still runs."""
         self.started += 1
         port, log = _free_port(), self.folder / "server.log"
         own = (sys.executable, "-m", self.module, "--data", str(self.data), "--no-demo", "--port", str(port))
@@ -129,7 +128,7 @@ class Home:
 
 
 def home(folder: Path, **how: object) -> Home:
-    """A new one in `folder`."""
+    """Create a new home in `folder`."""
     made = Home(folder, **how)  # type: ignore[arg-type]
     made.data.mkdir(parents=True)
     return made

@@ -1,7 +1,7 @@
-"""A disk that loses what was not synced, or that fails: `shim.c` between a process and the folder of its data.
+"""A disk that loses unsynced data, or that fails: `shim.c` between a process and its data folder.
 
-Durable is what the shim has seen synced. `Disk.lose` makes the folder what a disk may hold after the power went: of
-each file what was durable, with none, some or most of the later bytes; of each folder the names that were durable, with
+Data are durable once the shim has seen a sync. `Disk.lose` turns the folder into a possible state after a power loss.
+Each file has its durable bytes, with none, some or most of the later ones. Each folder has its durable names, with
 none, some or all of the later changes.
 """
 
@@ -19,19 +19,19 @@ from typing import Literal, NamedTuple
 SOURCE = Path(__file__).with_suffix(".c")
 Loss = Literal["all", "tail", "sectors", "pages"]
 LOSSES: tuple[Loss, ...] = ("all", "tail", "sectors", "pages")
-"""What is lost of the bytes not synced: all, those behind a random place, random blocks of 512 bytes, of 4 KB."""
+"""Kinds of loss of unsynced bytes: all, those behind a random offset, random blocks of 512 bytes, of 4 KB."""
 _BLOCKS = {"sectors": 512, "pages": 4096}
 
 
 class NoCompilerError(RuntimeError):
-    """The shim is C, and nothing here compiles it."""
+    """The shim is C, and there is no compiler."""
 
 
 class Entry(NamedTuple):
-    """What a name in a folder stands for."""
+    """The target of a name in a folder."""
 
     kind: str
-    """d or f."""
+    """Kind: d for a folder, f for a file."""
     inode: int
 
 
@@ -39,7 +39,7 @@ Entries = Mapping[str, Entry]
 
 
 def compiled(folder: Path) -> Path:
-    """The shim as a library.
+    """Compile the shim as a library.
 
     Raises:
         NoCompilerError: there is no `cc`.
@@ -53,7 +53,7 @@ def compiled(folder: Path) -> Path:
 
 @dataclass
 class Disk:
-    """Of the folder `data`; `shadow` lies on the same file system and holds what is durable."""
+    """The simulated disk of the folder `data`. `shadow` is on the same file system and stores the durable state."""
 
     library: Path
     data: Path
@@ -61,12 +61,12 @@ class Disk:
 
     @property
     def fault(self) -> Path:
-        """While this file holds the number of an errno, every write fails with it."""
+        """Return a file. While it contains an errno, every write fails with that error."""
         return self.shadow / "fault"
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of a process that is to have this disk."""
+        """Return the environment of a process that uses this disk."""
         return {
             "LD_PRELOAD": str(self.library),
             "SHIM_ROOT": str(self.data.resolve()),
@@ -75,7 +75,7 @@ class Disk:
         }
 
     def settle(self) -> None:
-        """All that the folder holds now is durable. Before each start of a process."""
+        """Make the folder's current content durable. Call it before each start of a process."""
         shutil.rmtree(self.shadow, ignore_errors=True)
         for part in ("content", "kept", "entries"):
             (self.shadow / part).mkdir(parents=True)
@@ -89,7 +89,7 @@ class Disk:
                 shutil.copyfile(where / name, self.shadow / "content" / inode)
 
     def lose(self, loss: Loss, rng: random.Random) -> None:
-        """The power went: the folder is what the disk has of it, and the shadow is used up."""
+        """Simulate a power loss: replace the folder by a possible content of the disk, and reset the shadow."""
         inodes: dict[int, Path] = {}
         for folder, _, files in os.walk(self.data):
             inodes.update(
@@ -130,7 +130,7 @@ class Disk:
 
 
 def mixed(durable: bytes, now: bytes, loss: Loss, rng: random.Random) -> bytes:
-    """A file of which the disk has some of what was written since it was durable."""
+    """Return a file in which some of the bytes since the last sync are lost."""
     if durable == now:
         return durable
     shortest, longest = sorted((len(durable), len(now)))

@@ -1,4 +1,4 @@
-"""Data folders as servers left them, each with files that are then damaged and what may be found in it."""
+"""Data folders left by servers, with the files to damage and the states that may be found."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ from benchmarks.durability.traffic import CORPUS, Traffic
 from serving.failpoints import VARIABLE
 
 END = 4096
-"""Bytes of a file that are damaged, one at a time."""
+"""Bytes at the end of a file that are damaged, one at a time."""
 WRITES = 60
-"""Few enough that the log holds them all."""
+"""Number of writes. It is small enough for the log to contain them all."""
 LEAST = 10
 """Passages from which a corpus has a built index."""
 ROWS = 40
-"""Of an upload that is not through."""
+"""Rows of an unfinished upload."""
 _OWN = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}|[0-9a-f]{32}")
-"""What no two files have in their names."""
+"""Pattern of the unique part of file names."""
 
 
 @dataclass(frozen=True)
 class Specimen:
-    """A data folder, and what may be found in it."""
+    """A data folder with the states that may be found in it."""
 
     folder: Path
     states: Sequence[State]
-    """Oldest first; the last is what it holds."""
+    """Allowed states, oldest first. The last is the folder's current state."""
     look: Look = "opened"
-    """What is done with it once it is damaged."""
+    """Check of the damaged folder."""
     subject: str = ""
-    """The snapshot that is restored, or the job that is gone on with."""
+    """Snapshot to restore, or job to continue."""
     part: str = "."
     """Folder whose files are damaged."""
     emptied: str = "."
-    """Folder, that one or around it, whose files are left without a byte."""
+    """Folder whose files are emptied: the same one, or a parent."""
 
     def files(self, part: str) -> list[str]:
-        """Those that matter: the shared memory of SQLite is made anew, and a lock holds nothing."""
+        """Return the relevant files. SQLite recreates its shared memory, and locks are empty."""
         found = (path for path in (self.folder / part).rglob("*") if path.is_file() and path.stat().st_size)
         return sorted(str(path.relative_to(self.folder)) for path in found if not path.name.endswith("-shm"))
 
     def cases(self) -> Iterator[Case]:
-        """Every byte of the last `END` of every file, flipped and cut; and every file without a byte."""
+        """Yield cases: each of the last `END` bytes of every file flipped and cut, and every file emptied."""
         yield from (Case(name, 0, "cut") for name in self.files(self.emptied))
         for name in self.files(self.part):
             size = (self.folder / name).stat().st_size
@@ -64,18 +64,18 @@ class Specimen:
 
 
 def kind_of(file: str) -> str:
-    """Its name; with its folder instead of what is only its own."""
+    """Return the file's name, with its folder in place of a unique part."""
     path = Path(file)
     return path.name if not _OWN.search(path.name) else f"{path.parent.name}/{_OWN.sub('*', path.name)}"
 
 
 def killed(folder: Path) -> Specimen:
-    """All writes are in the log."""
+    """Make a folder whose writes are all in the log."""
     return _written(folder, killed=True)
 
 
 def stopped(folder: Path) -> Specimen:
-    """The log is folded into the file."""
+    """Make a folder whose log is merged into the file."""
     return _written(folder, killed=False)
 
 
@@ -91,7 +91,7 @@ def _written(folder: Path, *, killed: bool) -> Specimen:
 
 
 def _filled(server: Server) -> Sequence[State]:
-    """By one writer."""
+    """Fill the corpus by one writer, and return the states."""
     traffic = Traffic.of(1)
     traffic.check(server)
     traffic.writers[0].settle({})
@@ -100,7 +100,7 @@ def _filled(server: Server) -> Sequence[State]:
 
 
 def indexed(folder: Path) -> Specimen:
-    """With a built index."""
+    """Make a folder with a built index."""
     at = home(folder, options=("--engine", "fake", "--exact-below", str(LEAST)))
     with at.server() as server:
         states = _filled(server)
@@ -112,7 +112,7 @@ def indexed(folder: Path) -> Specimen:
 
 
 def kept(folder: Path) -> Specimen:
-    """With a snapshot."""
+    """Make a folder with a snapshot."""
     at = home(folder)
     with at.server() as server:
         states = _filled(server)
@@ -123,12 +123,12 @@ def kept(folder: Path) -> Specimen:
 
 
 def accepted(folder: Path) -> Specimen:
-    """With an upload of which nothing is done."""
+    """Make a folder with an accepted upload of which nothing is done."""
     return _uploading(folder, "jobs.before-checkpoint=kill@1")
 
 
 def examined(folder: Path) -> Specimen:
-    """With an upload of which every row was checked, and none is stored."""
+    """Make a folder with an upload whose rows are all checked, and none stored."""
     return _uploading(folder, "jobs.after-checkpoint=kill@2")
 
 
@@ -138,7 +138,7 @@ def _uploading(folder: Path, failpoint: str) -> Specimen:
     with at.server({VARIABLE: failpoint}) as server, server.client() as client:
         client.put(f"/corpora/{CORPUS}").raise_for_status()
         kind = {"content-type": "application/x-ndjson"}
-        with suppress(httpx.TransportError):  # it may be gone before it answers
+        with suppress(httpx.TransportError):  # The server may be gone before it answers.
             client.post(f"/corpora/{CORPUS}/documents?async=true", content=lines, headers=kind)
         server.process.wait()
     (spool,) = (at.data / "jobs" / "spool").iterdir()

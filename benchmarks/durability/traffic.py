@@ -1,4 +1,4 @@
-"""Writers and readers at work on a server at once, each write kept in a history, each read held against all of them."""
+"""Concurrent writers and readers on a server. Writes are recorded, and every read is checked against all writes."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from benchmarks.durability.server import Server
 
 CORPUS = "c"
 SLOTS = 24
-"""Documents of a writer, at most."""
+"""Maximum documents of a writer."""
 MOST = 1000
-"""Hits asked for where all documents are wanted."""
+"""Hits to request when all documents are wanted."""
 REFUSED = (429, 503, 507)
-"""Statuses that say that nothing was done."""
+"""Statuses that mean that nothing was done."""
 DIM = 64
-"""Of the fake engine."""
+"""Width of the fake engine's vectors."""
 
 
 @dataclass
 class Traffic:
-    """What is asked of a server, run after run; `verdict` is what was wrong with the answers."""
+    """Traffic on a server, run after run. `verdict` has the errors in its answers."""
 
     writers: Sequence[Writes]
     verdict: Verdict = field(default_factory=Verdict)
     statuses: Counter[str] = field(default_factory=Counter)
-    """Answers as `write 200`, `read 503`."""
+    """Counts of answers, such as `write 200` and `read 503`."""
     refusals: Counter[str] = field(default_factory=Counter)
-    """What the server said with a status other than 200, without what varies."""
+    """Errors in answers other than 200, without their variable parts."""
     seed: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
     def of(cls, writers: int, seed: int = 0) -> Traffic:
-        """So many writers, who have written nothing yet."""
+        """Create writers that have written nothing yet."""
         return cls([Writes(f"w{i}") for i in range(writers)], seed=seed)
 
     @contextmanager
     def beside(self, server: Server, readers: int) -> Iterator[None]:
-        """Writers and readers at work meanwhile; at the end they stop, or have stopped since the server is gone."""
+        """Run writers and readers during the block. They stop at its end, or when the server is gone."""
         stop = threading.Event()
         self.seed += 1
         with ThreadPoolExecutor(len(self.writers) + readers) as pool:
@@ -62,18 +62,18 @@ class Traffic:
                 one.result()
 
     def run(self, server: Server, readers: int, seconds: float) -> None:
-        """For so long, or until the server is gone."""
+        """Run for some seconds, or until the server is gone."""
         ends = time.monotonic() + seconds
         with self.beside(server, readers):
             while time.monotonic() < ends and server.process.poll() is None:
                 time.sleep(0.01)
 
     def since(self, before: Counter[str]) -> dict[str, int]:
-        """Answers since `statuses` were `before`."""
+        """Return the answers since `statuses` were `before`."""
         return {answer: n - before[answer] for answer, n in sorted(self.statuses.items()) if n > before[answer]}
 
     def report(self) -> dict[str, Any]:
-        """For the record."""
+        """Return figures for the stored result."""
         return {
             "reads judged": self.verdict.reads,
             "examples": self.verdict.examples,
@@ -82,12 +82,12 @@ class Traffic:
         }
 
     def hear(self, server: Server) -> None:
-        """What it complained of is noted: nothing should have gone wrong for it, either."""
+        """Note the server's logged errors. There should be none."""
         for complaint in server.complaints():
             self.verdict.note("complaints", complaint)
 
     def check(self, server: Server) -> None:
-        """After a start: every view shows what was acknowledged, and all views the same. It is settled then."""
+        """Check after a start that all views agree and show everything acknowledged. The state then becomes final."""
         with server.client() as client:
             client.put(f"/corpora/{CORPUS}").raise_for_status()
             marks = [writes.acknowledged for writes in self.writers]
@@ -108,7 +108,7 @@ class Traffic:
                 self._check_words(client, writes)
 
     def _check_words(self, client: httpx.Client, writes: Writes) -> None:
-        """A document of each writer by its id, and by its words."""
+        """Check that a document of the writer is found by its id and by its words."""
         for name, version in list(writes.states[-1].items())[:1]:
             wanted = body(name, version, writes.name)
             answer = client.get(f"/corpora/{CORPUS}/documents/{name}")
@@ -119,7 +119,7 @@ class Traffic:
                 self.verdict.note("lost", f"words: {name} v{version}: {[hit['id'] for hit in found]}")
 
     def write(self, server: Server, times: int) -> None:
-        """So many writes of the first writer, and nothing beside."""
+        """Make writes of the first writer only."""
         rng = random.Random(self.seed)
         with server.client() as client:
             for _ in range(times):
@@ -176,7 +176,7 @@ class Traffic:
 def _write_of(
     writes: Writes, rng: random.Random
 ) -> tuple[dict[str, int | None], Callable[[httpx.Client], httpx.Response]]:
-    """What to change next, and the request that does."""
+    """Choose the next change, and return it with its request."""
     held, kind = writes.states[-1], rng.random()
     place = f"/corpora/{CORPUS}/documents"
     if held and kind < 0.15:
@@ -194,7 +194,7 @@ def _write_of(
 
 
 def listed(client: httpx.Client, corpus: str = CORPUS) -> Iterator[dict[str, Any]]:
-    """Every document, page by page."""
+    """Yield every document, page by page."""
     cursor: dict[str, Any] = {}
     while True:
         page = client.get(f"/corpora/{corpus}/documents", params={"limit": 1000, **cursor}).raise_for_status().json()

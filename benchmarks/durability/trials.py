@@ -1,4 +1,4 @@
-"""The trials by name, each with its full length."""
+"""Trials by name, each with its full length."""
 
 from __future__ import annotations
 

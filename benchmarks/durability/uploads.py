@@ -1,4 +1,4 @@
-"""Long uploads, and writers of the same documents beside them: what is written while a job runs outlives its end."""
+"""Long uploads with concurrent writers of the same documents. Writes during a job survive its end."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from benchmarks.durability.overlaps import Change, Overlaps
 from benchmarks.durability.traffic import DIM, MOST, REFUSED, listed
 
 LONG = "long"
-"""The corpus of long uploads, which moves from encoder to encoder; their writer, too."""
+"""Name of the corpus of long uploads, which moves between encoders, and of its writer."""
 PLACE = f"/corpora/{LONG}/documents"
 DOCUMENTS = 600
-"""Of a long upload: three commits at least, so that it can be cut in the middle."""
+"""Documents of a long upload. They take at least three commits, so that it can be interrupted in the middle."""
 TOGETHER = 2
-"""Uploads, one waiting for the other."""
+"""Number of uploads, of which one waits for the other."""
 AFTER_RESTART = 20
-"""Writes while the jobs that a server left are gone on with."""
+"""Number of writes while the jobs of a previous server continue."""
 
 
 @dataclass
 class Uploads:
-    """The jobs, and what others do to their documents."""
+    """Upload jobs, and concurrent changes of their documents."""
 
     verdict: Verdict
     encoders: Sequence[str] = ()
-    """Those that the corpus moves between."""
+    """Encoders that the corpus moves between."""
     there: bool = False
-    """Whether the creation of the corpus was acknowledged."""
+    """True once the creation of the corpus was acknowledged."""
     documents: Overlaps = field(default_factory=Overlaps)
     accepted: dict[str, Change] = field(default_factory=dict)
     """Jobs that were not seen to end, oldest first."""
     rng: random.Random = field(default_factory=lambda: random.Random(0))
 
     def long_uploads(self, client: httpx.Client) -> None:
-        """Jobs that write new versions of many documents; then another encoder embeds them, if there is one."""
+        """Run jobs that write new versions of many documents. Then re-embed with another encoder, if there is one."""
         client.put(f"/corpora/{LONG}").raise_for_status()
         self.there = True
         for _ in range(TOGETHER):
@@ -57,7 +57,7 @@ class Uploads:
                 raise JobFailedError(f"embedded again by {model}, but is of {served}")
 
     def rival_writes(self, client: httpx.Client) -> None:
-        """A document of the uploads is written, removed or read."""
+        """Write, remove or read a document of the uploads."""
         if not self.there:
             time.sleep(NAP)
             return
@@ -77,7 +77,7 @@ class Uploads:
         self._answered(answer, name, change, since)
 
     def check(self, client: httpx.Client, *, there: bool) -> None:
-        """After a start: what was acknowledged is there, and jobs go on to their end, whatever is written meanwhile."""
+        """Check after a start that acknowledged changes are there, and that jobs end despite concurrent writes."""
         self.documents.cut()
         if not there:
             if self.there:
@@ -105,7 +105,7 @@ class Uploads:
         self.accepted[job] = change
 
     def _end(self, client: httpx.Client) -> None:
-        """Wait for those that were accepted."""
+        """Wait for the accepted jobs."""
         for job, change in list(self.accepted.items()):
             ended(client, job)
             self.documents.finish(change)
@@ -129,7 +129,7 @@ class Uploads:
         return found
 
     def _check_vectors(self, client: httpx.Client) -> None:
-        """All are of one encoder, the one that the corpus says."""
+        """Check that all vectors are from the encoder that the corpus names."""
         fingerprint = _encoder(client)
         asked = {"vector": [1.0] * DIM, "k": MOST, "with_vector": True}
         hits = client.post(f"/corpora/{LONG}/search", json=asked).raise_for_status().json()["hits"]
@@ -139,5 +139,5 @@ class Uploads:
 
 
 def _encoder(client: httpx.Client) -> str:
-    """The fingerprint of the one that embedded the corpus."""
+    """Return the fingerprint of the encoder that embedded the corpus."""
     return str(client.get(f"/corpora/{LONG}").raise_for_status().json()["fingerprint"])
