@@ -1,4 +1,4 @@
-"""Where the peers live: environments of their own, for some need other versions of what we need."""
+"""Environments of the peers. Some need other versions of our dependencies."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 ENVIRONMENTS = ("infinity", "sentence-transformers", "fastembed", "search")
 FOLDER = Path(".peers")
 EXPORTED = {backend: FOLDER / "exported" / backend for backend in ("onnx", "openvino")}
-"""minilm as sentence-transformers' own exporters write it."""
+"""minilm as exported by sentence-transformers."""
 
 
 def environment(name: str) -> Path:
-    """The folder of a peer's environment, made by `python -m benchmarks.peers NAME`."""
+    """Return the folder of a peer's environment, which `python -m benchmarks.peers NAME` creates."""
     return FOLDER / name
 
 
 def python(name: str) -> Path:
-    """Its interpreter."""
+    """Return the interpreter of a peer's environment."""
     return environment(name) / "bin" / "python"

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.peers [NAME …]`: an environment in .peers/ for each peer, as NAME.txt beside this pins it."""
+"""`python -m benchmarks.peers [NAME …]`: create an environment in .peers/ for each peer, pinned by its NAME.txt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 
 
 def main() -> int:
-    """Make the environments named, or all; the exit status of what failed."""
+    """Create the named environments, or all. Return the exit status of the first failure, or 0."""
     parser = Parser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(ENVIRONMENTS)} (default: all)")
     names = parser.parse_args().names or ENVIRONMENTS

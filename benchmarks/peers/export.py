@@ -1,4 +1,4 @@
-"""`python export.py BACKEND MODEL FOLDER`: sentence-transformers' own export. Run by its environment's interpreter."""
+"""`python export.py BACKEND MODEL FOLDER`: export by sentence-transformers, in its own environment."""
 
 from __future__ import annotations
 

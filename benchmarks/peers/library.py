@@ -1,10 +1,10 @@
-"""`python library.py NAME BUNDLE [THREADS [session|call [DEVICE PRECISION]]]`: what has no server, told on stdin.
+"""`python library.py NAME BUNDLE [THREADS [session|call [DEVICE PRECISION]]]`: a contestant without a server.
 
-`fastembed` and `sentence-transformers` embed the texts of one request a call; they import nothing of ours, so that a
-peer's interpreter can run them. Any other name is one of our runtimes, called bare on texts tokenised beforehand: on
-all of its streams at once with batches sorted by length, the most that a server on that engine could reach; with
-`call`, on all threads with the texts of one request at a time, the least that it could take. Each line in and out is
-JSON:
+`fastembed` and `sentence-transformers` embed the texts of one request per call. They import nothing of ours, so a
+peer's interpreter can run them. Any other name is one of our runtimes, called directly on texts tokenised beforehand. A
+`session` uses all streams at once with batches sorted by length: the upper bound for a server on that engine. A `call`
+uses all threads for the texts of one request at a time: the lower bound of a request's time. Each line on stdin and
+stdout is JSON:
 
     {"populations": {name: {"texts": [...], "tokens": [...]}}, "max_length": 256}   ->  {"ready": true}
     {"embed": [text, ...]}                                                          ->  {"vectors": [[...], ...]}
@@ -32,29 +32,29 @@ Vectors = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class Batch(NamedTuple):
-    """What one call is given, and which of the texts that is."""
+    """The input of one call, with the rows of its texts."""
 
     work: Any
     rows: Sequence[int]
 
 
 class Library(Protocol):
-    """Something that embeds when called."""
+    """A library that embeds when called."""
 
     of_requests: bool
-    """Whether a call answers one request."""
+    """True if a call answers one request."""
     streams: int
-    """Calls at a time."""
+    """Number of concurrent calls."""
 
     def batches(self, texts: Sequence[str], per_request: int) -> list[Batch]:
-        """Everything that may be done before the clock runs."""
+        """Prepare everything that may be done before the clock starts."""
 
     def embed(self, work: Any) -> Vectors:
-        """One call: (N, D) unit vectors."""
+        """Make one call, and return unit vectors (N, D)."""
 
 
 class Fastembed:
-    """Its own class for a model from a folder, at default settings, on the bundle's graph."""
+    """fastembed's class for a model from a folder, at default settings, on the bundle's graph."""
 
     of_requests = True
     streams = 1
@@ -68,7 +68,7 @@ class Fastembed:
 
         TextEmbedding.add_custom_model(
             model="bundle",
-            pooling=PoolingType.DISABLED,  # it is in the graph, and so is the length of 1
+            pooling=PoolingType.DISABLED,  # The graph includes pooling and normalisation.
             normalization=False,
             sources=ModelSource(hf="bundle"),
             dim=json.loads((bundle / "config.json").read_text())["hidden_size"],
@@ -78,16 +78,15 @@ class Fastembed:
             self._model = TextEmbedding("bundle", specific_model_path=str(_cut_at(max_length, bundle, Path(folder))))
 
     def batches(self, texts: Sequence[str], per_request: int) -> list[Batch]:
-        """Requests as they come."""
+        """Return the requests in order."""
         return _as_they_come(texts, per_request)
 
     def embed(self, work: Any) -> Vectors:
-        """One call of the library."""
         return np.stack(list(self._model.embed(work)))
 
 
 class SentenceTransformers:
-    """`SentenceTransformer.encode` at its default settings, its weights in float16 for a precision of fp16."""
+    """`SentenceTransformer.encode` at its default settings, with float16 weights for precision fp16."""
 
     of_requests = True
     streams = 1
@@ -100,18 +99,17 @@ class SentenceTransformers:
             self._model.half()
 
     def batches(self, texts: Sequence[str], per_request: int) -> list[Batch]:
-        """Requests as they come."""
+        """Return the requests in order."""
         return _as_they_come(texts, per_request)
 
     def embed(self, work: Any) -> Vectors:
-        """One call of the library."""
         return np.asarray(self._model.encode(work, show_progress_bar=False), np.float32)
 
 
 class Session:
     """One of our runtimes with its own settings: token ids in, vectors out.
 
-    Where no precision is asked for it runs in bfloat16 if the runtime has that, else in float32.
+    The default precision is bfloat16 if the runtime supports it, else float32.
     """
 
     of_requests = False
@@ -131,7 +129,7 @@ class Session:
         self.streams = self._runtime.streams
 
     def batches(self, texts: Sequence[str], per_request: int) -> list[Batch]:  # noqa: ARG002 - it has no requests
-        """Tokenised, sorted, padded."""
+        """Tokenise, sort and pad the texts."""
         tokens = self._tokenizer.encode(texts)
         step = self._runtime.length_step
         padded = [len(one) + -len(one) % step for one in tokens]
@@ -139,25 +137,25 @@ class Session:
         return [Batch(self._tokenizer.pad([tokens[row] for row in rows]), rows) for rows in rows_of_batches]
 
     def embed(self, work: Any) -> Vectors:
-        """One run of the graph, on one of its streams."""
+        """Run the graph once on one of its streams."""
         return self._runtime.run(*work).vectors
 
 
 class Call(Session):
-    """The same for one caller who waits: a request tokenised beforehand, one run of it on all threads."""
+    """A runtime for one caller who waits: a request tokenised beforehand runs on all threads."""
 
     of_requests = True
     streams = 1
 
     def batches(self, texts: Sequence[str], per_request: int) -> list[Batch]:
-        """Requests as they come, tokenised and padded."""
+        """Return the requests in order, tokenised and padded."""
         tokens = self._tokenizer.encode(texts)
         starts = range(0, len(texts) - per_request + 1, per_request)
         rows = [range(start, start + per_request) for start in starts]
         return [Batch(self._tokenizer.pad([tokens[row] for row in some]), some) for some in rows]
 
     def embed(self, work: Any) -> Vectors:
-        """One run of the graph on all threads."""
+        """Run the graph once on all threads."""
         return self._runtime.run(*work, alone=True).vectors
 
 
@@ -179,7 +177,8 @@ def main(name: str, folder: str, threads: str = "1", kind: str = "session", *pla
     def prepared(texts: str, per_request: int) -> tuple[list[int], Iterator[Batch]]:
         population = given["populations"][texts]
         batches = library.batches(population["texts"], per_request)
-        random.Random(0).shuffle(batches)  # sorted by length, the first ones would not stand for all
+        # The order is shuffled, because the first batches sorted by length would not be representative.
+        random.Random(0).shuffle(batches)
         return population["tokens"], cycle(batches)
 
     _reply({"ready": True})
@@ -196,14 +195,14 @@ def main(name: str, folder: str, threads: str = "1", kind: str = "session", *pla
 
 
 def _calls(library: Library, tokens: Sequence[int], batches: Iterator[Batch], seconds: float) -> dict[str, Any]:
-    """Call after call until the time is up, on as many threads as the library has streams."""
+    """Make calls until the time is up, on as many threads as the library has streams."""
     began = time.perf_counter()
     ends = began + seconds
     calls: list[tuple[Batch, float]] = []
 
     def stream(_: int) -> None:
         finished = began
-        while finished < ends:  # so that there is one call at least, however late the thread begins
+        while finished < ends:  # At least one call is made, even if the thread starts late.
             started, batch = time.perf_counter(), next(batches)
             library.embed(batch.work)
             finished = time.perf_counter()
@@ -232,7 +231,7 @@ def _vectors(library: Library, texts: Sequence[str]) -> Vectors:
 
 
 def _by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Rows by length, cut where one more would take a batch over `batch_tokens`, padding counted."""
+    """Yield rows sorted by length, in batches of at most `batch_tokens` with padding."""
     rows: list[int] = []
     for row in sorted(range(len(lengths)), key=lambda row: lengths[row]):
         if rows and (len(rows) + 1) * lengths[row] > batch_tokens:
@@ -243,7 +242,7 @@ def _by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]
 
 
 def _cut_at(max_length: int, bundle: Path, folder: Path) -> Path:
-    """The bundle as fastembed reads one: the length to cut at stands in tokenizer_config.json."""
+    """Link the bundle into a folder for fastembed, which reads the maximum length from tokenizer_config.json."""
     for file in ("onnx", "config.json", "tokenizer.json"):
         (folder / file).symlink_to((bundle / file).resolve())
     config = json.loads((bundle / "tokenizer_config.json").read_text())

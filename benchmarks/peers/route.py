@@ -1,7 +1,8 @@
 """`python route.py BACKEND MODEL PORT [DEVICE PRECISION]`: sentence-transformers behind a minimal FastAPI route.
 
-Kind to the peer: no validation, orjson straight from NumPy, one call of the model at a time. BACKEND `constant` answers
-with vectors made beforehand: what HTTP and JSON cost. Run by the interpreter of a peer's environment.
+The route favours the peer: no validation, orjson directly from NumPy, one call of the model at a time. BACKEND
+`constant` answers with vectors made beforehand and measures the cost of HTTP and JSON. The interpreter of a peer's
+environment runs this script.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ DIM = 384
 
 
 def application(answer: Callable[[list[str]], bytes]) -> FastAPI:
-    """OpenAI's route, its `input` always a list of texts."""
+    """Make OpenAI's route. Its `input` is always a list of texts."""
     app = FastAPI()
 
     @app.post("/embeddings")
@@ -33,7 +34,7 @@ def application(answer: Callable[[list[str]], bytes]) -> FastAPI:
 
 
 def answers(encode: Encode) -> Callable[[list[str]], bytes]:
-    """Texts to a reply."""
+    """Return a function from texts to a reply."""
 
     def answer(texts: list[str]) -> bytes:
         rows = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(encode(texts))]
@@ -43,13 +44,13 @@ def answers(encode: Encode) -> Callable[[list[str]], bytes]:
 
 
 def constant() -> Callable[[list[str]], bytes]:
-    """The same reply for every request of so many texts."""
+    """Return a function with a constant reply for each number of texts."""
     made = cache(lambda count: answers(lambda _: np.full((count, DIM), DIM**-0.5, np.float32))([""] * count))
     return lambda texts: made(len(texts))
 
 
 def sentence_transformers(backend: Any, model: str, device: str, precision: str) -> Encode:
-    """`SentenceTransformer.encode` at its default settings, its weights in float16 for a PRECISION of fp16."""
+    """Return `SentenceTransformer.encode` at its default settings, with float16 weights for PRECISION fp16."""
     from sentence_transformers import SentenceTransformer
 
     encoder = SentenceTransformer(model, backend=backend, device=device)

@@ -1,6 +1,6 @@
-"""`python vectors.py txtai|qdrant VECTORS.npy`: a peer that searches given vectors, at its defaults, told on stdin.
+"""`python vectors.py txtai|qdrant VECTORS.npy`: a peer that searches given vectors at its defaults.
 
-Its own interpreter runs it, so nothing of ours is imported. Each line in and out is JSON:
+Its own interpreter runs this script, so nothing of ours is imported. Each line on stdin and stdout is JSON:
 
     at the start                                             ->  {"ready": true, "build_seconds": …}
     {"queries": FILE.npy, "at_a_time": 100, "seconds": 2.0}  ->  {"seconds", "queries", "latencies"}
@@ -23,17 +23,17 @@ Vectors = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class Peer(Protocol):
-    """Something that finds vectors."""
+    """A vector search."""
 
     def add(self, vectors: Vectors) -> None:
-        """All at once; rows are their names."""
+        """Add all vectors at once. Their rows are their names."""
 
     def search(self, queries: Vectors) -> list[list[int]]:
-        """The best `K` rows of each."""
+        """Return the best `K` rows of each query."""
 
 
 class Txtai:
-    """Its index over vectors that the caller makes."""
+    """txtai's index over vectors from the caller."""
 
     def __init__(self) -> None:
         from txtai import Embeddings
@@ -41,16 +41,14 @@ class Txtai:
         self._embeddings = Embeddings(method="external", transform=lambda rows: rows, content=False)
 
     def add(self, vectors: Vectors) -> None:
-        """See `Peer`."""
         self._embeddings.index((row, vector, None) for row, vector in enumerate(vectors))
 
     def search(self, queries: Vectors) -> list[list[int]]:
-        """See `Peer`."""
         return [[int(row) for row, _ in hits] for hits in self._embeddings.batchsearch(list(queries), K)]
 
 
 class Qdrant:
-    """The local mode of its client."""
+    """The local mode of Qdrant's client."""
 
     BLOCK = 10_000
 
@@ -60,7 +58,6 @@ class Qdrant:
         self._client = QdrantClient(":memory:")
 
     def add(self, vectors: Vectors) -> None:
-        """See `Peer`."""
         from qdrant_client import models
 
         size = vectors.shape[1]
@@ -71,7 +68,6 @@ class Qdrant:
             self._client.upsert("c", models.Batch(ids=ids, vectors=block.tolist()))
 
     def search(self, queries: Vectors) -> list[list[int]]:
-        """See `Peer`."""
         found = [self._client.query_points("c", query=query, limit=K, with_payload=False) for query in queries]
         return [[int(point.id) for point in one.points] for one in found]
 
