@@ -1,4 +1,4 @@
-"""Our side: a corpus in a store of its own, made of given vectors, searched as the server searches it."""
+"""Our search: a corpus of given vectors in its own store, searched as the server searches it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ BLOCK = 2048
 
 
 class Ours:
-    """Documents named by their rows; texts are short, for it is the search that is measured."""
+    """Documents named by their rows. Texts are short, because only the search is measured."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.corpora = self._open()
 
     def add(self, vectors: Vectors) -> None:
-        """Store all, in uploads of `BLOCK`, each committed before the next."""
+        """Store all vectors in uploads of `BLOCK`, each committed before the next."""
         self.corpora.create(NAME)
         for start in range(0, len(vectors), BLOCK):
             rows = range(start, min(start + BLOCK, len(vectors)))
@@ -42,13 +42,13 @@ class Ours:
             self.corpora.put(NAME, Content(documents, np.asarray(vectors[rows.start : rows.stop]), "f"))
 
     def build(self) -> dict[str, Any]:
-        """Build the index and wait for it; what `GET /corpora/c` shows of it."""
+        """Build the index, and return its description as in `GET /corpora/c`."""
         report = self.corpora.build_now(NAME)
         assert report is not None, "it holds documents"
         return asdict(report)
 
     def opened(self) -> float:
-        """Seconds from a closed store to the first hit."""
+        """Return the seconds from a closed store to the first hit."""
         began = time.perf_counter()
         self.corpora = self._open()
         self.corpora.warm()
@@ -56,13 +56,13 @@ class Ours:
         return time.perf_counter() - began
 
     def search(self, queries: Vectors, **wanted: Any) -> list[list[int]]:
-        """The best rows of each."""
+        """Return the best rows of each query."""
         asked = [Query(None, query) for query in queries]
         found = self.corpora.search(NAME, asked, Wanted(k=K, **wanted))
         return [[int(hit.passage.document.id) for hit in hits] for hits in found.hits]
 
     def bytes(self) -> dict[str, int]:
-        """On disk, by part."""
+        """Return the bytes on disk by part."""
         parts = {"store": self.folder / "corpora", "index": self.folder / "indexes"}
         return {
             name: sum(file.stat().st_size for file in part.rglob("*") if file.is_file()) for name, part in parts.items()
@@ -74,13 +74,13 @@ class Ours:
 
 
 class Raw:
-    """The same index, its files read into memory and searched by FAISS alone."""
+    """The same index, loaded into memory and searched by FAISS alone."""
 
     def __init__(self, folder: Path, report: dict[str, Any]) -> None:
         (file,) = (folder / "indexes").rglob("index.faiss")
         self._keys = np.load(file.with_name("keys.npy"))
         self._index = faiss.read_index(str(file), faiss.IO_FLAG_SKIP_STORAGE)
-        if report["kind"] == "hnsw":  # the file has the graph alone
+        if report["kind"] == "hnsw":  # The file contains only the graph.
             vectors = np.fromfile(file.with_name("vectors.f32"), np.float32).reshape(len(self._keys), -1)
             self._storage = faiss.IndexFlatIP(vectors.shape[1])
             self._storage.add(vectors)
@@ -95,16 +95,16 @@ class Raw:
             self._parameters.nprobe = parameters["nprobe"]
 
     def search(self, queries: Vectors) -> list[list[int]]:
-        """The best rows of each."""
+        """Return the best rows of each query."""
         _, rows = self._index.search(queries, K, params=self._parameters)
-        found: list[list[int]] = (self._keys[rows] - 1).tolist()  # keys count documents from 1
+        found: list[list[int]] = (self._keys[rows] - 1).tolist()  # Keys count documents from 1.
         return found
 
 
 def calls(
     search: Callable[[Vectors], Any], queries: Vectors, at_a_time: int, seconds: float, threads: int
 ) -> dict[str, Any]:
-    """Call after call on so many threads until the time is up."""
+    """Make calls on several threads until the time is up."""
     parts: Iterator[Vectors] = cycle([queries[i : i + at_a_time] for i in range(0, len(queries), at_a_time)])
     latencies: list[float] = []
     began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Search beside raw FAISS, txtai and Qdrant's local mode, on the same vectors in one run, in turns."""
+"""Our search beside raw FAISS, txtai and Qdrant's local mode, interleaved on the same vectors."""
 
 from __future__ import annotations
 
@@ -28,22 +28,23 @@ DIM = 384
 QUERIES = 1000
 ROUNDS, SECONDS = 3, 3.0
 WAYS = {"batches": (100, 1), "batches side by side": (100, cpus.available()), "one by one": (1, cpus.available())}
-"""Queries at a time, and from how many callers at once. We and FAISS are asked in the same ways, round by round."""
+"""Queries per call, and number of concurrent callers. We and FAISS are queried in the same ways, round by round."""
 PEERS = {"txtai": 100, "qdrant": 10}
-"""Queries that are given to each at a time; Qdrant's local mode compares one after the other with every vector."""
+"""Queries per call for each peer. Qdrant's local mode compares each query with every vector."""
 JUDGED = 200
-"""Queries whose hits are held against the true ones; of a peer that takes seconds a query, a tenth."""
+"""Queries whose hits are compared with the true ones. Peers that take seconds per query get a tenth."""
 SCRIPT = Path(__file__).resolve().parents[1] / "peers" / "vectors.py"
 Search = Callable[[Vectors], Sequence[Sequence[int]]]
 Take = Callable[[int, float], dict[str, Any]]
 
 
 def measure(sizes: Sequence[int] = SIZES) -> dict[str, Any]:
-    """For each size: what it takes to store and build, and how fast and how well everybody finds."""
+    """Measure for each size the cost of storing and building, and each contestant's speed and recall."""
     figures = {}
     for size in sizes:
         figures[f"{size:,}"] = _one_size(size)
-        print(f"{size:,}:", json.dumps(figures[f"{size:,}"], indent=2), flush=True)  # minutes each: none is lost
+        # Each size takes minutes, so its figures are printed at once.
+        print(f"{size:,}:", json.dumps(figures[f"{size:,}"], indent=2), flush=True)
     return {"figures": figures}
 
 
@@ -79,7 +80,7 @@ def _written(folder: Path, size: int) -> tuple[Vectors, Vectors]:
 
 
 def _truth(base: Vectors, queries: Vectors) -> list[set[int]]:
-    """By FAISS's brute force over the file itself: nothing of ours decides what is right."""
+    """Compute the true neighbours by FAISS's brute force on the file, independently of our code."""
     _, rows = faiss.knn(queries, np.ascontiguousarray(base), K, metric=faiss.METRIC_INNER_PRODUCT)
     return [set(map(int, found)) for found in rows]
 

@@ -1,4 +1,4 @@
-"""Vectors that lie in clusters, as those of texts do: with noise every index looks bad, and none different."""
+"""Clustered vectors, as those of texts are. On noise all indexes look equally bad."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ import numpy as np
 Vectors = np.ndarray[Any, np.dtype[np.float32]]
 BLOCK = 50_000
 SPREAD = 1.0
-"""Length of what is added to a unit centre, on average: within a cluster cosines are about 1 / (1 + SPREAD^2)."""
+"""Mean norm of the noise added to a unit centre. Cosines within a cluster are about 1 / (1 + SPREAD^2)."""
 
 
 def mixture(rows: int, dim: int, *, clusters: int, part: int = 0) -> Iterator[Vectors]:
-    """Blocks of unit vectors (n, D), `rows` in all, of a Gaussian mixture; each `part` has other vectors of the same.
+    """Yield blocks of unit vectors (n, D) of a Gaussian mixture, `rows` in all.
 
-    Centres drawn from the sphere, of unlike sizes (Zipf), one covariance for all: in a random rotation its j-th
-    eigenvalue is proportional to 1 / j, for embeddings have few directions that matter.
+    Each `part` has other samples.
+
+    Centres are drawn from the sphere, with unequal cluster sizes (Zipf). All clusters share one covariance, randomly
+    rotated. Its j-th eigenvalue is proportional to 1 / j, because embeddings have few important directions.
     """
     shape = np.random.default_rng(0)
     centres = _unit(shape.standard_normal((clusters, dim)))
@@ -36,7 +38,7 @@ def mixture(rows: int, dim: int, *, clusters: int, part: int = 0) -> Iterator[Ve
 
 
 def on_disk(file: Path, rows: int, dim: int) -> Vectors:
-    """So many of them (N, D), with as many clusters as the square root of `rows`, in a file that is mapped."""
+    """Write `rows` vectors (N, D) to a file and map it. The number of clusters is the square root of `rows`."""
     written = np.lib.format.open_memmap(file, "w+", np.float32, (rows, dim))
     start = 0
     for block in mixture(rows, dim, clusters=round(rows**0.5)):

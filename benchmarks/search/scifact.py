@@ -1,4 +1,4 @@
-"""SciFact (BEIR) through the server's own path: what its index, words and both together find."""
+"""SciFact (BEIR) through the server's own code: retrieval by its index, by words, and by both together."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from training.evaluation.beir import Collection
 from training.evaluation.bootstrap import resample_means
 
 Rankings = dict[str, list[str]]
-"""Ids of documents by query, nearest first."""
+"""Document ids by query, nearest first."""
 BLOCK, AT_ONCE = 256, 6
-"""Documents of an upload, and uploads at a time."""
+"""Documents per upload, and concurrent uploads."""
 Way = tuple[Mode, Fusion, bool]
 """Mode, fusion, and whether every vector is compared."""
 WAYS: dict[str, Way] = {
@@ -38,7 +38,7 @@ WAYS: dict[str, Way] = {
 
 
 def measure() -> dict[str, Any]:
-    """Each way's score on the test queries, times 100, and what the corpus says of its index."""
+    """Score each way of searching on the test queries, times 100, and report the index."""
     collection = beir.load(Path(os.environ[DATA]) / "retrieval" / "scifact")
     with tempfile.TemporaryDirectory() as data:
         given = ["--bundle", str(BUNDLE), "--data", data, "--no-demo", "--exact-below", "1000"]
@@ -68,7 +68,7 @@ async def _measured(service: Service, collection: Collection) -> dict[str, Any]:
 
 
 async def _stored(service: Service, collection: Collection, stemming: Stemming) -> None:
-    """In a corpus that is called as its words are compared."""
+    """Store the collection in a corpus that is named after its stemming."""
     await service.library.on(lambda corpora: corpora.create(stemming, stemming=stemming), of=stemming)
     documents = [Document(name, text, {}) for name, text in collection.documents.items()]
     gate = asyncio.Semaphore(AT_ONCE)
@@ -95,7 +95,7 @@ def _score(rankings: Rankings, collection: Collection) -> dict[str, Any]:
 
 
 def _gain(rankings: Rankings, before: Rankings, collection: Collection) -> list[float]:
-    """In nDCG@10, and the 95 % interval over queries."""
+    """Return the gain in nDCG@10, with its 95 % interval over queries."""
     ndcg10 = [
         retrieval.by_query(one, collection)[:, retrieval.MEASURES.index(retrieval.NDCG10)] for one in (rankings, before)
     ]
