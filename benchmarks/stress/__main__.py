@@ -1,8 +1,7 @@
-"""What a server is to survive: floods, reloads, idle and slow callers, bulk work, SIGTERM,
-a neighbour that sends what is costly, hours of work.
+"""Trials of a server: floods, reloads, idle and slow callers, bulk work, SIGTERM, costly neighbours, long runs.
 
-`python -m benchmarks.stress [NAME …] [--seconds S]` starts a server for each trial and prints a verdict: what was
-asked for, what was measured, and whether it holds. Its exit status is the number of trials that failed.
+`python -m benchmarks.stress [NAME …] [--seconds S]` starts a server for each trial and prints a verdict: the
+requirements, the measurements, and whether they hold. The exit status is the number of failed trials.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ RESULTS = Path(__file__).parents[1] / "results" / "stress.json"
 
 
 def main() -> int:
-    """Run the trials named, or all; the figures of each that ran at full length replace its last ones."""
+    """Run the named trials, or all. Trials of full length replace their stored figures."""
     parser = Parser(prog="python -m benchmarks.stress", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(TRIALS))
     parser.add_argument("--seconds", type=float, help="of each trial, instead of its full length")
@@ -42,7 +41,7 @@ def main() -> int:
         try:
             with started(asked.bundle, options, apart=apart, keys=keys) as server:
                 bounds = trial(server, texts, asked.seconds or seconds, **more)
-        except (OSError, ReplyError, RuntimeError) as error:  # the server is gone, or never came
+        except (OSError, ReplyError, RuntimeError) as error:  # The server is gone, or did not start.
             bounds = [Bound(f"servers lost ({error})", 1, 0)]
         print(f"{name}: {(trial.__doc__ or '').splitlines()[0]}", *bounds, sep="\n  ", flush=True)
         failed += any(not bound.holds for bound in bounds)
@@ -52,7 +51,7 @@ def main() -> int:
 
 
 def keep(name: str, bounds: Sequence[Bound], file: Path = RESULTS) -> None:
-    """Write what a trial found beside what the others did: each with its command, date and machine."""
+    """Store a trial's figures beside those of the others, each with its command, date and machine."""
     kept: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     kept[name] = {
         "command": f"python -m benchmarks.stress {name}",

@@ -1,4 +1,4 @@
-"""What a key with the scopes `read` and `write` over one corpus may send that costs the server much."""
+"""Costly requests that a key with the scopes `read` and `write` over one corpus can send."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ from serving.corpora.snapshots import CONTENT
 CORPUS = "costly"
 SEARCH, DOCUMENTS = f"/corpora/{CORPUS}/search", f"/corpora/{CORPUS}/documents"
 WIDE = 160_000
-"""Control characters of a text, each of six bytes in JSON."""
+"""Number of control characters in a text, each of six bytes in JSON."""
 HUGE = 250_000_000
 """Characters of the text in a forged snapshot."""
 JSON, LINES, ZSTD = ({"content-type": f"application/{name}"} for name in ("json", "x-ndjson", "zstd"))
 NUMBER = "{number}"
-"""Is replaced by another number in each request, in its path, a header or a short body."""
+"""Placeholder for a number that differs in each request, in its path, a header or a short body."""
 
 
 @dataclass(frozen=True)
 class Costly:
-    """A request that callers send again and again, each as soon as it is answered."""
+    """A request that callers repeat as soon as it is answered."""
 
     method: str
     path: str
     content: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
     read: bool = True
-    """Whether callers read the answer."""
+    """True if callers read the answer."""
 
     def numbered(self, number: int) -> tuple[str, bytes, dict[str, str]]:
-        """Give the path, body and headers of one request."""
+        """Return path, body and headers of one request."""
         content = self.content.replace(NUMBER.encode(), b"%d" % number) if len(self.content) < 1000 else self.content
         path = self.path.replace(NUMBER, str(number))
         return path, content, {name: value.replace(NUMBER, str(number)) for name, value in self.headers.items()}
 
 
 def requests(snapshot: bytes, job: str) -> dict[str, Costly]:
-    """Give one of every kind by its name; `snapshot` is of the corpus, `job` is one of the key's."""
+    """Return one request of every kind, by name. `snapshot` is of the corpus, `job` is one of the key's."""
     pairs = [["red", str(number)] for number in range(33_000)]
     refused = "".join(json.dumps({"text": number}) + "\n" for number in range(100)).encode()
     skipping = f"{DOCUMENTS}?on_error=skip&text_column={'x' * 15_000}"
@@ -80,7 +80,7 @@ def requests(snapshot: bytes, job: str) -> dict[str, Costly]:
 
 
 def documents() -> bytes:
-    """Give the documents that these requests are about as JSON lines."""
+    """Return the documents for these requests as JSON lines."""
     tagged: list[dict[str, Any]] = [
         {"text": f"red blue green {number}", "metadata": {"tags": ["red", "blue"]}} for number in range(1_000)
     ]
@@ -89,7 +89,7 @@ def documents() -> bytes:
 
 
 def forged(snapshot: bytes) -> bytes:
-    """Put one huge text into a snapshot, as someone who has it could."""
+    """Put one huge text into a snapshot, as its owner could."""
     with TemporaryDirectory() as folder:
         with tarfile.open(fileobj=io.BytesIO(zstd.decompress(snapshot))) as archive:
             archive.extractall(folder, filter="data")

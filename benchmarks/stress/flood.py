@@ -1,4 +1,4 @@
-"""Overload: an open loop of more requests than anybody could serve."""
+"""Overload: an open loop with more requests than a server can answer."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from benchmarks.stress.trial import Bound, Texts, p99
 from models.runtimes.base import CPU_BATCH_TOKENS, Options
 
 QUEUE_TOKENS = 40_000
-"""Admitted by the flooded server: a second or two of work of a core."""
+"""Tokens that the flooded server admits: a second or two of one core's work."""
 
 
 @dataclass
 class Flood:
-    """What came of an open loop that nobody could serve."""
+    """The results of an open loop above the server's capacity."""
 
     statuses: Counter[int] = field(default_factory=Counter)
     broken: int = 0
@@ -30,11 +30,11 @@ class Flood:
     sent: int = 0
     accepted: Sample = field(default_factory=Sample)
     cpu_seconds: float = 0.0
-    """Of this client, which may share its CPUs with the server."""
+    """CPU seconds of this client, which may share CPUs with the server."""
 
 
 def flood(address: Address, requests: Iterator[Request], rate: float, seconds: float) -> Flood:
-    """Requests at a steady rate, each on a connection of its own if none is idle."""
+    """Send requests at a steady rate, on a new connection if none is idle."""
     came, spent = Flood(), time.thread_time()
     with Pool(address, 4096) as pool:
         began = time.perf_counter()
@@ -57,7 +57,7 @@ def flood(address: Address, requests: Iterator[Request], rate: float, seconds: f
 
 
 def overload(server: Server, texts: Texts, seconds: float) -> list[Bound]:
-    """Ten times what it can do comes in; it does what it can, and says so to the rest."""
+    """Send ten times the server's capacity, and check throughput and clean rejection of the rest."""
     calm = p99(closed_loop(server.address, texts.singles, 1, 3.0))
     before = server.memory_mb
     peaks = [_peak(server, texts, max(3.0, seconds / 10))]
@@ -68,7 +68,8 @@ def overload(server: Server, texts: Texts, seconds: float) -> list[Bound]:
     while p99(closed_loop(server.address, texts.singles, 1, 1.0)) > 1.5 * calm:
         if (recovered := time.perf_counter() - ended) > 30:
             break
-    peaks.append(_peak(server, texts, max(3.0, seconds / 10)))  # what others use of the machine changes
+    # The peak is measured again, because other load on the machine varies.
+    peaks.append(_peak(server, texts, max(3.0, seconds / 10)))
     accepted = came.accepted
     in_batches = 2 * Options(threads=server.cpus).cpu_streams * CPU_BATCH_TOKENS
     longest = (QUEUE_TOKENS + in_batches) / (accepted.tokens / accepted.seconds)
@@ -102,13 +103,13 @@ def overload(server: Server, texts: Texts, seconds: float) -> list[Bound]:
 
 
 class Peak(NamedTuple):
-    """What a server does for 16 callers."""
+    """The throughput of a server with 16 callers."""
 
     rate: float
-    """Texts a second."""
+    """Texts per second."""
     texts_per_cpu_second: float
     cpus: float
-    """That it had, on average."""
+    """Mean number of CPUs in use."""
 
 
 def _peak(server: Server, texts: Texts, seconds: float) -> Peak:

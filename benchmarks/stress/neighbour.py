@@ -1,4 +1,4 @@
-"""One key searches and uploads while another sends everything costly that its rights allow."""
+"""Isolation of keys: one key searches and uploads while another sends everything costly that its rights allow."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ from serving.server import SECONDS_TO_ASK, SECONDS_TO_SEND
 from serving.settings import Settings
 
 CALLERS = 16
-"""Of the costly requests."""
+"""Number of callers that send costly requests."""
 GOOD, COSTLY = "good", CORPUS
 KEYS = {name: f"iso_{name}" for name in (GOOD, COSTLY)}
-"""Each opens the corpora whose names begin with its own."""
+"""Secrets of the keys by name. Each key may use the corpora whose names begin with its own."""
 SLOWER = 5.0
-"""Times the quiet p99 that the good key's searches may take."""
+"""Maximum p99 of the good key's searches, relative to quiet times."""
 UPLOADS = 10
-"""Searches of the good key for each of its uploads."""
+"""Number of searches of the good key per upload."""
 PAUSE = 0.02
 """Seconds between the requests of the good key."""
 REFUSED = 0.1
-"""Seconds that a caller waits after a refusal: without any, it would be a flood, which is another trial."""
+"""Seconds that a caller waits after a refusal. Without a pause it would be a flood, which is another trial."""
 NICE = 5
-"""Of the costly callers' process: it has what the good key's caller leaves of the CPU."""
+"""Nice value of the costly callers' process, so that the good key's caller gets CPU first."""
 CALM = 0.2
-"""Seconds without a thread that could run, after which a server has done its work."""
+"""Seconds without a runnable thread after which a server counts as idle."""
 DRAIN = Settings().drain_seconds
 ENDING = 2 * SECONDS_TO_ASK + SECONDS_TO_SEND + 2.0
-"""Seconds after the drain in which the process ends: for late callers, for answers on their way, for closing."""
+"""Seconds after the drain in which the process must end: for late callers, pending answers and closing."""
 MEMORY_MB = 1500
 PATIENCE = 60.0
 """Seconds without an answer after which a caller hangs up."""
@@ -57,9 +57,9 @@ PATIENCE = 60.0
 def neighbour(
     server: Server, _: Texts, seconds: float, only: Collection[str] = (), *, together: bool = False
 ) -> list[Bound]:
-    """One key searches and uploads while another sends everything costly that its rights allow.
+    """Search and upload with one key while another sends everything costly that its rights allow.
 
-    It sends kind after kind, or `only` some of them, or all `together`.
+    The other key sends kind after kind, or `only` some of them, or all `together`.
     """
     with closing(Caller(server, KEYS[GOOD])) as good, closing(Caller(server, KEYS[COSTLY])) as costly:
         kinds = _settled(good, costly)
@@ -68,7 +68,7 @@ def neighbour(
 
 
 def _tried(server: Server, good: Caller, kinds: Mapping[str, Sequence[Costly]], seconds: float) -> list[Bound]:
-    """Compare each kind with the quiet before and after it: what else the machine does changes."""
+    """Compare each kind with the quiet periods before and after it, because other load on the machine varies."""
     turn, found = seconds / (1.5 * len(kinds) + 0.5), list[Bound]()
     with _Peak(server) as peak:
         quiet, beside = [good.working(turn / 2)], list[Worked]()
@@ -106,7 +106,7 @@ def _tried(server: Server, good: Caller, kinds: Mapping[str, Sequence[Costly]], 
 
 
 def _calm(server: Server) -> None:
-    """Wait until the server has done what was asked of it, jobs included; it may wait for a CPU itself."""
+    """Wait until the server has finished all requests and jobs. It may itself wait for a CPU."""
     ends, since = time.monotonic() + PATIENCE, time.monotonic()
     while time.monotonic() < min(ends, since + CALM):
         time.sleep(CALM / 20)
@@ -131,11 +131,11 @@ def _settled(good: Caller, costly: Caller) -> Mapping[str, Costly]:
 
 @dataclass
 class Worked:
-    """What the good key saw."""
+    """The good key's results."""
 
     latencies: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
-    """What the server used meanwhile, in seconds: what else runs on the machine has no part in it."""
+    """CPU seconds of the server per search, which exclude other work on the machine."""
     failed: int = 0
     stored: int = 0
 
@@ -149,17 +149,17 @@ class Worked:
 
     @property
     def p99(self) -> float:
-        """Seconds; for ever, where no search was answered."""
+        """Return the p99 latency in seconds, or infinity without any answer."""
         return float(np.percentile(self.latencies, 99)) if self.latencies else math.inf
 
     @property
     def cpu_p99(self) -> float:
-        """The same of the server's CPU time."""
+        """Return the p99 of the server's CPU seconds per search."""
         return float(np.percentile(self.cpu, 99)) if self.cpu else math.inf
 
 
 class Caller:
-    """One connection with one key."""
+    """A connection with one key."""
 
     def __init__(self, server: Server, key: str) -> None:
         self._server, self._key = server, key
@@ -169,20 +169,19 @@ class Caller:
     def asked(
         self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> tuple[int, bytes]:
-        """Give the status and the body of the answer."""
+        """Send a request, and return status and body of the answer."""
         self._connection.request(method, path, body, {**(headers or {}), **_authorization(self._key)})
         answer = self._connection.getresponse()
         return answer.status, answer.read()
 
     def close(self) -> None:
-        """Hang up."""
         self._connection.close()
 
     def json(self, *request: Any) -> Any:
-        """Give the answer's JSON.
+        """Send a request, and return the answer's JSON.
 
         Raises:
-            ReplyError: its status is none of success.
+            ReplyError: its status is no success.
         """
         status, body = self.asked(*request)
         if status >= 300:
@@ -190,7 +189,7 @@ class Caller:
         return json.loads(body)
 
     def working(self, seconds: float) -> Worked:
-        """Search by meaning and words in turn, with an upload at times, for so long."""
+        """Search in dense and hybrid mode in turn, with occasional uploads, for the given seconds."""
         found, ends = Worked(), time.monotonic() + seconds
         while time.monotonic() < ends:
             number = next(self._numbers)
@@ -218,9 +217,11 @@ class Caller:
 
 @contextmanager
 def _sent(kinds: Sequence[Costly], server: Server) -> Iterator[None]:
-    """Have callers send these in turn, until the block ends; then they leave, answered or not.
+    """Let callers send these requests in turn until the block ends.
 
-    They are in a process of their own: none keeps the good key's caller waiting for the interpreter.
+    Pending ones are dropped.
+
+    The callers are in their own process, so that none delays the good key's caller by the interpreter lock.
     """
     context = get_context("spawn")
     calling = context.Event()
@@ -267,7 +268,7 @@ def _authorization(key: str) -> dict[str, str]:
 
 
 class _Peak:
-    """The most memory that the server has had within a block."""
+    """The peak memory of the server within a block."""
 
     def __init__(self, server: Server) -> None:
         self.memory_mb, self._server, self._stop = 0, server, threading.Event()
@@ -283,5 +284,5 @@ class _Peak:
 
     def _watch(self) -> None:
         while not self._stop.wait(0.1):
-            with suppress(OSError):  # it is gone
+            with suppress(OSError):  # The server is gone.
                 self.memory_mb = max(self.memory_mb, self._server.memory_mb)

@@ -1,4 +1,4 @@
-"""A server of ours in a process of its own, to be put under stress."""
+"""Our server in its own process, for stress trials."""
 
 from __future__ import annotations
 
@@ -24,40 +24,40 @@ NO_KEYS: Mapping[str, str] = {}
 
 @dataclass
 class Server:
-    """A process of ours, under load."""
+    """A server process under load."""
 
     process: subprocess.Popen[bytes]
     address: Address
     cpus: int
-    """That it may use."""
+    """Number of CPUs that it may use."""
 
     @property
     def memory_mb(self) -> int:
-        """Resident."""
+        """Return the resident memory."""
         return memory_mb(self.process.pid)
 
     @property
     def cpu_seconds(self) -> float:
-        """That it has used since it began."""
+        """Return the CPU time since its start."""
         return cpu_seconds(self.process.pid)
 
     @property
     def cpu_clock(self) -> float:
-        """The same of this process alone, to the nanosecond."""
+        """Return the CPU time of this process alone, with nanosecond resolution."""
         return cpu_clock(self.process.pid)
 
     @property
     def idle(self) -> bool:
-        """Whether none of its threads has anything to do at this moment."""
+        """Return whether no thread of it is runnable at this moment."""
         return not is_runnable(self.process.pid)
 
     @property
     def open_files(self) -> int:
-        """Descriptors."""
+        """Return the number of open descriptors."""
         return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
 
     def post(self, path: str) -> int:
-        """The status that an empty POST gets."""
+        """Send an empty POST, and return the status."""
         connection = Connection(replace(self.address, path=path))
         try:
             connection.send(b"")
@@ -72,11 +72,11 @@ class Server:
 def started(
     folder: Path, options: Sequence[str] = (), *, apart: bool = False, keys: Mapping[str, str] = NO_KEYS
 ) -> Iterator[Server]:
-    """A server that is ready; killed at the end if it has not gone.
+    """Start a server, wait until it is ready, and kill it at the end if it still runs.
 
-    `apart` it has half of the CPUs and this thread the others, as if the callers were on another machine: what a flood
-    of requests takes to be sent is not taken from the one that serves them. Each of `keys`, secrets by name, may read
-    and write the corpora whose names begin with its own.
+    With `apart` the server has half of the CPUs and this thread the others, as if the callers were on another machine.
+    So the cost of sending a flood is not taken from the server. Each of `keys`, secrets by name, may read and write the
+    corpora whose names begin with its own.
     """
     with TemporaryDirectory() as data, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -88,7 +88,7 @@ def started(
         all_cpus = sorted(os.sched_getaffinity(0))
         half = len(all_cpus) // 2 if apart else 0
         own, others = all_cpus[: len(all_cpus) - half], all_cpus[half:]
-        os.sched_setaffinity(0, own)  # a process has the CPUs of the thread that starts it
+        os.sched_setaffinity(0, own)  # A process inherits the CPUs of the thread that starts it.
         with Path(data, "log").open("wb") as log:
             process = subprocess.Popen(
                 [*map(str, command), "--no-demo", "--log-format", "json", *options], stdout=log, stderr=log

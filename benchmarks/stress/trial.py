@@ -1,4 +1,4 @@
-"""What all trials share: what is sent, and what is asked for."""
+"""Common parts of all trials: texts to send, and bounds to check."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from models.tokenizer import Tokenizer
 
 
 class Bound(NamedTuple):
-    """One thing that was asked for."""
+    """One requirement with its measurement."""
 
     what: str
     measured: float
     limit: float | None = None
-    """None: nothing is asked, it explains the others."""
+    """Limit of the measurement. None for a figure that only explains others."""
     at_least: bool = False
 
     @property
     def holds(self) -> bool:
-        """Whether it is so."""
+        """Return whether the measurement meets the limit."""
         if self.limit is None:
             return True
         return self.measured >= self.limit if self.at_least else self.measured <= self.limit
@@ -42,7 +42,7 @@ class Bound(NamedTuple):
 
 @dataclass
 class Texts:
-    """What is sent: single short texts, and requests of 32 and 2,000 of mixed lengths."""
+    """Requests to send: single short texts, and requests of 32 and 2,000 texts of mixed lengths."""
 
     singles: Iterator[Request]
     mixed: Iterator[Request]
@@ -50,30 +50,30 @@ class Texts:
 
     @classmethod
     def of(cls, folder: Path) -> Texts:
-        """Those of the benchmark."""
+        """Make the requests from the benchmark's texts."""
         manifest = bundle.load(folder).manifest
         texts = populations(Tokenizer(folder / "tokenizer.json", max_length=manifest.max_length))
         return cls(*(cycle(requests(texts[name], n)) for name, n in (("short", 1), ("mixed", 32), ("mixed", 2000))))
 
 
 Trial = Callable[..., list[Bound]]
-"""Of a server, texts, seconds, and what a trial takes beside them."""
+"""A function of a server, texts, seconds and further arguments of the trial."""
 
 
 class Planned(NamedTuple):
-    """A trial and the server that it needs."""
+    """A trial with the server that it needs."""
 
     trial: Trial
     seconds: float
-    """At full length."""
+    """Seconds at full length."""
     options: Sequence[str] = ()
-    """Of the server."""
+    """Command-line options of the server."""
     apart: bool = False
-    """Whether callers would take much of the CPUs that they shared with the server."""
+    """True if callers would take much of the CPUs that they shared with the server."""
     keys: Mapping[str, str] = {}
-    """Secrets by name; each opens the corpora whose names begin with its own."""
+    """Secrets by name. Each key may use the corpora whose names begin with its own."""
 
 
 def p99(sample: Sample) -> float:
-    """Seconds; without a single answer, for ever."""
+    """Return the p99 latency in seconds, or infinity without any answer."""
     return float(np.percentile(sample.latencies, 99)) if sample.latencies else math.inf

@@ -1,4 +1,4 @@
-"""What is done to a server, and what is asked of it meanwhile."""
+"""The trials: actions on a server, and requests meanwhile."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from models.runtimes.base import CPU_BATCH_TOKENS, Options
 from models.runtimes.openvino import LENGTH_STEP
 
 IDLE = 5000
-"""Connections that ask no more."""
+"""Number of idle connections."""
 CLOSED_IN = 2.0
-"""Seconds in which a server has noticed which connections were closed."""
+"""Seconds in which a server notices closed connections."""
 BODY_TIMEOUT = 2.0
-"""Of the server that slow callers ask: a byte a second is too slow from then on."""
+"""Body timeout of the server in the trial of slow callers. One byte per second exceeds it."""
 
 
 def reload(server: Server, texts: Texts, seconds: float) -> list[Bound]:
-    """The bundle is read anew again and again while 16 callers ask."""
+    """Reload the bundle repeatedly while 16 callers send requests."""
     codes: list[int] = []
     stop = threading.Event()
 
@@ -61,7 +61,7 @@ def reload(server: Server, texts: Texts, seconds: float) -> list[Bound]:
 
 
 def callers(server: Server, texts: Texts, seconds: float) -> list[Bound]:
-    """Thousands of idle connections, and 200 bodies that come a byte a second."""
+    """Keep thousands of connections idle, and send 200 bodies at one byte per second."""
     calm = p99(closed_loop(server.address, texts.singles, 4, seconds / 3))
     place = server.address.host, server.address.port
     with ExitStack() as stack:
@@ -89,7 +89,7 @@ def callers(server: Server, texts: Texts, seconds: float) -> list[Bound]:
 
 
 def lanes(server: Server, texts: Texts, seconds: float) -> list[Bound]:
-    """Singles beside bulk work."""
+    """Send single requests beside bulk work."""
     calm = p99(closed_loop(server.address, texts.singles, 1, seconds / 2))
     alone = closed_loop(server.address, texts.bulk, 1, seconds / 2)
     stop = threading.Event()
@@ -111,7 +111,7 @@ def lanes(server: Server, texts: Texts, seconds: float) -> list[Bound]:
 
 
 def drain(server: Server, texts: Texts, seconds: float) -> list[Bound]:
-    """SIGTERM while 16 callers ask: whoever was admitted is answered."""
+    """Send SIGTERM during requests of 16 callers, and check that every admitted request is answered."""
     statuses: Counter[int] = Counter()
     broken, told, terminated = 0, 0.0, time.perf_counter() + seconds
     with Pool(server.address, 16) as pool:
@@ -139,7 +139,10 @@ def drain(server: Server, texts: Texts, seconds: float) -> list[Bound]:
 
 
 def soak(server: Server, texts: Texts, seconds: float) -> list[Bound]:
-    """70 % of what it can do, for long; every shape of batch was there before, each of which takes its memory once."""
+    """Run the server at 70 % of its capacity for long.
+
+    Every shape of batch occurs before, because each shape allocates memory once.
+    """
     ready = server.memory_mb
     for request in _shapes(Options(threads=server.cpus).cpu_streams):
         closed_loop(server.address, iter([request]), 1, 0.0)
@@ -184,7 +187,7 @@ TRIALS: dict[str, Planned] = {
 
 @contextmanager
 def _beside(work: Callable[[], None], stop: threading.Event) -> Iterator[None]:
-    """`work` on a thread of its own, until the block ends."""
+    """Run `work` on its own thread until the block ends."""
     thread = threading.Thread(target=work)
     thread.start()
     try:
@@ -195,7 +198,7 @@ def _beside(work: Callable[[], None], stop: threading.Event) -> Iterator[None]:
 
 
 def _shapes(streams: int) -> Iterator[Request]:
-    """Requests that come as one batch to each stream, of each shape that the queue makes of mixed texts."""
+    """Yield requests that arrive as one batch at each stream, for each shape that the queue makes of mixed texts."""
     for length in range(LENGTH_STEP, LONGEST + 1, LENGTH_STEP):
         text = " ".join(["a"] * (length - SPECIAL))
         for rows in range(1, CPU_BATCH_TOKENS // length + 1):
@@ -204,7 +207,7 @@ def _shapes(streams: int) -> Iterator[Request]:
 
 
 def _kept_alive(place: tuple[str, int]) -> socket.socket:
-    """A connection that has had an answer, and asks no more: one that never asked is cut as too slow."""
+    """Open a connection that had one answer and is then idle. A connection without any request is cut as too slow."""
     one = socket.create_connection(place)
     one.sendall(b"HEAD /livez HTTP/1.1\r\nhost: a\r\n\r\n")
     answer = one.recv(4096)
