@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME …]`: measure, print, and keep the figures in benchmarks/results."""
+"""`python -m benchmarks [NAME …]`: measure, print, and write the figures to benchmarks/results."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ BENCHMARKS: dict[str, Callable[[], dict[str, Any]]] = {
     "opening": opening.measure,
 }
 JUDGED = ("encodings", "scifact")
-"""Need data."""
+"""Benchmarks that need evaluation data."""
 RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> int:
-    """Run the benchmarks named, or all of them."""
+    """Run the named benchmarks, or all of them."""
     parser = Parser(prog="python -m benchmarks", description=__doc__)
     default = f"default: all; {' and '.join(JUDGED)} where {encodings.DATA} names the data"
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(BENCHMARKS)} ({default})")

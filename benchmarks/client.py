@@ -1,6 +1,6 @@
-"""A client that costs little: all connections on one thread, bytes prepared, of a reply only its length is read.
+"""A cheap client: all connections on one thread, prepared bytes, and only the length of a reply is read.
 
-It shares its CPUs with the servers it measures, so what it takes for itself is in every result.
+The client shares its CPUs with the measured servers, so its own cost is part of every result.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from benchmarks.loads import Request, body
 PATIENCE = 120.0
 """Seconds without any reply after which a server counts as stuck."""
 MOST_CONNECTIONS = 256
-"""Of an open loop; an arrival that finds all of them busy waits, and its latency says so."""
+"""Maximum connections of an open loop. An arrival that finds all busy waits, and its latency includes the wait."""
 
 
 class ReplyError(RuntimeError):
-    """A server answered with an error, closed the connection, or did not answer; the message says which."""
+    """A server answered with an error, closed the connection, or did not answer. The message says which."""
 
 
 @dataclass
 class Sample:
-    """What a contestant did in one round of one load."""
+    """Measurements of a contestant in one round of one load."""
 
     seconds: float = 0.0
-    """From the first request to the last reply."""
+    """Seconds from the first request to the last reply."""
     texts: int = 0
     tokens: int = 0
     latencies: list[float] = field(default_factory=list)
-    """Seconds a request; open loop: from the moment it was due, whether or not it could be sent then."""
+    """Seconds per request. In an open loop, time counts from the moment a request is due, even if it is sent later."""
 
     def add(self, request: Request, latency: float, reply: bytes | bytearray) -> None:
-        """One reply.
+        """Count one reply.
 
         Raises:
             ReplyError: its status is not 200.
@@ -53,17 +53,17 @@ class Sample:
 
 @dataclass(frozen=True)
 class Address:
-    """Where a server answers OpenAI's embeddings requests."""
+    """The address of OpenAI's embeddings route on a server."""
 
     port: int
     path: str
     host: str = "127.0.0.1"
     headers: tuple[str, ...] = ()
-    """Sent with every request, `name: value` each."""
+    """Headers of every request, each `name: value`."""
 
 
 class Connection:
-    """One kept-alive connection with at most one request on its way."""
+    """A kept-alive connection with at most one pending request."""
 
     def __init__(self, address: Address) -> None:
         self.socket = socket.create_connection((address.host, address.port), timeout=PATIENCE)
@@ -77,15 +77,17 @@ class Connection:
         self._awaited: int | None = None
 
     def send(self, content: bytes) -> None:
-        """Send a request; the reply to the one before must have been read."""
+        """Send a request. The previous reply must have been read."""
         self._received, self._awaited = bytearray(), None
         self.socket.sendall(self._head % len(content) + content)
 
     def receive(self) -> bytearray | None:
-        """Read what is there: the whole reply once it is complete, head included.
+        """Read available data.
+
+        Return the reply, head included, once it is complete.
 
         Raises:
-            ReplyError: the server hung up.
+            ReplyError: the server closed the connection.
         """
         received = self.socket.recv(1 << 20)
         if not received:
@@ -99,7 +101,7 @@ class Connection:
 
 
 class Pool:
-    """Connections to one server; closed at the end of the block."""
+    """Connections to one server. They are closed at the end of the block."""
 
     def __init__(self, address: Address, most: int) -> None:
         self._address, self._most = address, most
@@ -117,12 +119,12 @@ class Pool:
 
     @property
     def busy(self) -> bool:
-        """Whether a reply is awaited."""
+        """Return whether a reply is pending."""
         return bool(self._asked)
 
     @property
     def full(self) -> bool:
-        """Whether no further request can be sent before a reply is there."""
+        """Return whether no further request can be sent before a reply arrives."""
         return len(self._asked) >= self._most
 
     def send(self, request: Request, due: float) -> None:
@@ -132,13 +134,16 @@ class Pool:
         connection.send(request.body)
 
     def replies(self, timeout: float = PATIENCE) -> Iterator[tuple[Request, float, bytearray]]:
-        """Requests answered by now, the seconds since each was due, the answer; waits for the first up to `timeout`."""
+        """Yield answered requests with the seconds since each was due and the reply.
+
+        Wait for the first up to `timeout`.
+        """
         ready = self._selector.select(timeout)
         if not ready and timeout >= PATIENCE:
             raise ReplyError(f"no reply in {PATIENCE:.0f} seconds")
         for key, _ in ready:
             connection: Connection = key.data
-            if connection not in self._asked:  # idle for longer than the server keeps it
+            if connection not in self._asked:  # The server has closed a connection that was idle for too long.
                 self._drop(connection)
             elif (reply := connection.receive()) is not None:
                 request, due = self._asked.pop(connection)
@@ -157,7 +162,7 @@ class Pool:
 
 
 def closed_loop(address: Address, requests: Iterator[Request], clients: int, seconds: float) -> Sample:
-    """Each client asks again as soon as it is answered; after `seconds` only what is under way is waited for."""
+    """Run clients that ask again as soon as they are answered. After `seconds`, only pending requests are awaited."""
     sample = Sample()
     with Pool(address, clients) as pool:
         began = time.perf_counter()
@@ -173,7 +178,7 @@ def closed_loop(address: Address, requests: Iterator[Request], clients: int, sec
 
 
 def open_loop(address: Address, requests: Iterator[Request], rate: float, seconds: float, seed: int) -> Sample:
-    """Requests come at random moments, `rate` a second on average, whether or not earlier ones are answered."""
+    """Send requests at random moments, `rate` per second on average, without waiting for replies."""
     sample = Sample()
     gaps = np.random.default_rng(seed).exponential(1 / rate, max(1, round(rate * seconds)))
     with Pool(address, MOST_CONNECTIONS) as pool:
@@ -190,11 +195,11 @@ def open_loop(address: Address, requests: Iterator[Request], rate: float, second
 
 
 def embed(address: Address, texts: Sequence[str]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """(N, D) vectors of `texts`.
+    """Return the vectors (N, D) of `texts`.
 
     Raises:
         ReplyError: see `Connection.receive`.
-        OSError: nobody listens there.
+        OSError: no server listens there.
     """
     connection = Connection(address)
     try:
@@ -208,7 +213,7 @@ def embed(address: Address, texts: Sequence[str]) -> np.ndarray[Any, np.dtype[np
 
 
 def status(reply: bytes | bytearray) -> int:
-    """Of a whole reply."""
+    """Return the status of a complete reply."""
     return int(reply[9:12])
 
 

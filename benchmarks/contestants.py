@@ -1,4 +1,4 @@
-"""Who takes part: servers started on ports of their own, and libraries called in processes of their own."""
+"""Contestants: servers on their own ports, and libraries in their own processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from models.sources import resolve
 BUNDLE = Path("artifacts/minilm")
 OURS = "isosphere"
 UNFAIR = ("OMP_", "MKL_", "RAYON_", "ISOSPHERE_")
-"""Beginnings of variables that would bind some contestants and not others; none of them is handed on."""
+"""Prefixes of variables that would affect only some contestants. None is passed on."""
 SECONDS_TO_START = 180.0
 SECONDS_TO_END = 30.0
 SCRIPTS = Path(__file__).parent / "peers"
@@ -36,59 +36,59 @@ Vectors = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class Absent(RuntimeError):
-    """A contestant can't take part, or no longer; the message says why."""
+    """A contestant can't take part, or no longer can. The message says why."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What a contestant is given to do."""
+    """The task of a contestant in one turn."""
 
     load: Load
     requests: Iterator[Request]
     seconds: float
     rate: float = 0.0
-    """Requests a second of an open loop."""
+    """Requests per second of an open loop."""
     seed: int = 0
-    """Of their moments."""
+    """Seed of the requests' moments."""
 
 
 class Contestant(Protocol):
-    """A running one."""
+    """A running contestant."""
 
     pid: int
 
     def takes(self, load: Load) -> bool:
-        """Whether it can be asked like this."""
+        """Return whether the contestant supports the load."""
 
     def about(self) -> dict[str, Any]:
-        """What it says of itself."""
+        """Return the contestant's description of itself."""
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """(N, D) vectors of `texts`, to be compared with ours."""
+        """Return the vectors (N, D) of `texts`, for comparison with ours."""
 
     def take(self, turn: Turn) -> Sample:
-        """Do it; what is under way when the time is up is finished."""
+        """Run the turn. Pending work is finished when the time is up."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """How a contestant is started."""
+    """The start command and properties of a contestant."""
 
     command: Command
-    """`{port}` and `{data}` stand for a free port and an empty folder."""
+    """Command. `{port}` and `{data}` stand for a free port and an empty folder."""
     note: str
     path: str | None = "/embeddings"
-    """Of OpenAI's route; None for a library."""
+    """Path of OpenAI's route. None for a library."""
     embeds: bool = True
-    """Whether its vectors mean anything."""
+    """True if its vectors have a meaning."""
     most_texts: int | None = None
-    """Of a request that it is asked; None: any."""
+    """Maximum texts of a request. None means no limit."""
     remembers: bool = False
-    """Whether its first start measures what later ones look up in the user's cache folder."""
+    """True if its first start measures something that later starts read from the user's cache folder."""
 
 
 def specs() -> dict[str, Spec]:
-    """Every contestant, started or not."""
+    """Return every contestant, started or not."""
     own, minilm = Path(sys.executable), resolve("minilm")
     route, library = SCRIPTS / "route.py", SCRIPTS / "library.py"
     peer = python("sentence-transformers")
@@ -126,12 +126,14 @@ def specs() -> dict[str, Spec]:
 def started(
     spec: Spec, populations: Mapping[str, Population], max_length: int, probe: str, cache: Path
 ) -> Iterator[Contestant]:
-    """A contestant that has embedded `probe`; it ends with the block. One that remembers does so in `cache`.
+    """Start a contestant that has embedded `probe`, and end it with the block.
+
+    It may cache measurements in `cache`.
 
     Raises:
-        Absent: its program is not there, or ends, or answers with an error, or is not ready in time.
+        Absent: its program is missing, ends, answers with an error, or is not ready in time.
         OSError: its connection broke, or a reply did not come in time.
-        ValueError: what it answered can't be read.
+        ValueError: its answer can't be read.
     """
     with TemporaryDirectory() as folder:
         port, log = _free_port(), Path(folder) / "log"
@@ -158,13 +160,13 @@ def started(
 
 
 def fair(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that every contestant gets: those of `environment` but the `UNFAIR` ones, and no network."""
+    """Return the variables for every contestant: `environment` without the `UNFAIR` ones, and without network."""
     kept = {name: value for name, value in environment.items() if not name.startswith(UNFAIR)}
     return kept | {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "TOKENIZERS_PARALLELISM": "true"}
 
 
 class Server:
-    """Asked over HTTP."""
+    """A contestant that is queried over HTTP."""
 
     def __init__(self, process: subprocess.Popen[str], address: Address, probe: str, log: Path) -> None:
         self.pid, self.address = process.pid, address
@@ -185,11 +187,10 @@ class Server:
         raise Absent(f"not ready after {SECONDS_TO_START:.0f} seconds: {refusal}")
 
     def takes(self, load: Load) -> bool:  # noqa: ARG002 - a server takes any
-        """See `Contestant`."""
         return True
 
     def about(self) -> dict[str, Any]:
-        """Its answer on /info as far as it says what computes the vectors; nothing if it has no such route."""
+        """Return engine and precision from its /info, or nothing if it has no such route."""
         connection = HTTPConnection(self.address.host, self.address.port, timeout=SECONDS_TO_END)
         try:
             connection.request("GET", "/info")
@@ -202,18 +203,16 @@ class Server:
         return {key: said[key] for key in ("engine", "precision") if key in said}
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """See `Contestant`."""
         return embed(self.address, texts)
 
     def take(self, turn: Turn) -> Sample:
-        """See `Contestant`."""
         if turn.load.capacity is None:
             return closed_loop(self.address, turn.requests, turn.load.clients, turn.seconds)
         return open_loop(self.address, turn.requests, turn.rate, turn.seconds, turn.seed)
 
 
 class Library:
-    """Told through pipes what to do; it measures itself."""
+    """A contestant that is controlled through pipes. It measures itself."""
 
     def __init__(
         self,
@@ -229,19 +228,17 @@ class Library:
         self._ask({"populations": given, "max_length": max_length})
 
     def takes(self, load: Load) -> bool:
-        """See `Contestant`."""
         return load.for_one_caller and (self._most_texts is None or load.per_request <= self._most_texts)
 
     def about(self) -> dict[str, Any]:
-        """It says nothing."""
+        """Return nothing: libraries have no description."""
         return {}
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """See `Contestant`."""
         return np.array(self._ask({"embed": list(texts)})["vectors"])
 
     def take(self, turn: Turn) -> Sample:
-        """See `Contestant`. It has the texts, and goes through them by itself."""
+        """Run the turn. The process has the texts and iterates over them itself."""
         load = turn.load
         return Sample(**self._ask({"texts": load.texts, "per_request": load.per_request, "seconds": turn.seconds}))
 
@@ -268,7 +265,7 @@ def _free_port() -> int:
 
 
 def _last_words(log: Path) -> str:
-    """The line that says why a process ended."""
+    """Return the line of the log that says why a process ended."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     said = [line for line in lines if "Error" in line] or lines or ["it ended without a word"]
     return said[-1][:300]

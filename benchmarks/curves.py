@@ -1,7 +1,8 @@
 """Learning curves: STS-B dev while each objective trains from [CLS] of minilm, on the same sentences.
 
-`python -m benchmarks.curves --data SENTEVAL --corpus FILE` takes half an hour on two cores; it writes
-benchmarks/results/curves.json and docs/curves.svg. One seed: the shape is what to look at, not the second decimal.
+`python -m benchmarks.curves --data SENTEVAL --corpus FILE` takes half an hour on two cores. It writes
+benchmarks/results/curves.json and docs/curves.svg. There is one seed, so look at the shape and not at the second
+decimal.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ Curve = list[tuple[int, float]]
 
 
 def main() -> int:
-    """Trains, keeps the figures, draws them."""
+    """Train, write the figures and plot them."""
     options = _parser().parse_args()
     curves: dict[str, Curve] = {}
     with TemporaryDirectory() as folder:
-        for objective in OBJECTIVES:  # SimCSE first: it is the teacher of those that need one
+        for objective in OBJECTIVES:  # SimCSE comes first, because it is the teacher of the objectives that need one.
             curves[objective] = _trained(objective, options, Path(folder))
             print(objective, curves[objective], flush=True)
             _keep(curves, options)

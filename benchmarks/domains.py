@@ -1,8 +1,8 @@
-"""A domain without labels: what part of a whitening, fitted to its own sentences, does for its search.
+"""A domain without labels: the effect of a partial whitening, fitted to its own sentences, on its search.
 
 `python -m benchmarks.domains --data DATA --corpus FILE NAME …` takes a few minutes on two cores. FILE has the domain's
-sentences, DATA its collections in BEIR's layout; `--other FILE` has another domain's sentences, to see what those do.
-It writes benchmarks/results/encoders/domains.json.
+sentences, DATA its collections in BEIR's layout. `--other FILE` has another domain's sentences for comparison. The
+figures go to benchmarks/results/encoders/domains.json.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from training.views import autocast
 FILE = RESULTS / "encoders" / "domains.json"
 ENCODER = "minilm"
 SENTENCES = 10_000
-"""Of a domain, at most."""
+"""Maximum sentences of a domain."""
 DRAWS = 5
-"""Halves of them, drawn at random: what another sample of the domain would have made."""
+"""Number of random halves of the sentences, which show the variance over samples of the domain."""
 POWERS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
 NDCG10 = 0
-"""Its column of `retrieval.by_query`."""
+"""Column of `retrieval.by_query`."""
 
 
 def main() -> int:
-    """Embeds everything once, then fits and judges."""
+    """Embed everything once, then fit and evaluate."""
     parser = _parser()
     options = parser.parse_args()
     encoder = Encoder.load(options.encoder).eval()
@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _vectors(encode: Encode, file: str) -> Tensor:
-    """(N, D), pooled, of a sample of the sentences."""
+    """Return pooled vectors (N, D) of a sample of the sentences."""
     corpus = open_corpus([file], held_out=0)
     sentences = next(corpus.batches(min(SENTENCES, corpus.census.sentences), seed=0))
     return torch.from_numpy(encode(sentences))
@@ -121,7 +121,7 @@ def _by_query(encode: Encode, collection: Collection, prompts: Mapping[str, str]
 
 
 def _mapped(encode: Encode, vectors: Tensor, power: float, centred: bool) -> Encode:
-    """`encode`, and behind it what is fitted to these vectors, as `training.postprocess.whitening` fits it."""
+    """Compose `encode` with a whitening of these vectors, fitted as in `training.postprocess.whitening`."""
     moments = Moments(vectors.shape[1])
     moments.add(vectors)
     mean = moments.mean if centred else torch.zeros_like(moments.mean)
@@ -142,7 +142,7 @@ def _command(options: argparse.Namespace, name: str) -> str:
 
 
 def _entry(options: argparse.Namespace, name: str) -> str:
-    """A collection; another encoder than the default has entries of its own."""
+    """Return the key of a collection. Other encoders than the default have their own entries."""
     return name if options.encoder == ENCODER else f"{name}, {Path(options.encoder).name}"
 
 

@@ -1,4 +1,4 @@
-"""What the server's codes cost: the seven STS tasks by floats, bytes and bits of the same vectors."""
+"""The loss of accuracy by the server's codes: the seven STS tasks with floats, bytes and bits of the same vectors."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from training.evaluation.suite import material
 
 BUNDLE = Path("artifacts/minilm")
 DATA = "ISOSPHERE_TEST_DATA"
-"""The folder that holds `senteval/downstream`: `isosphere data get sts` fetches it."""
+"""Variable with the folder that has `senteval/downstream`. `isosphere data get sts` fetches the data."""
 
 Vectors = NDArray[np.float32]
 
 
 def measure() -> dict[str, Any]:
-    """Spearman x 100, "all", of each encoding; codes compared by cosine, bits by Hamming distance."""
+    """Measure Spearman x 100, "all", of each encoding. Codes are compared by cosine, bits by Hamming distance."""
     from sentence_transformers.util.quantization import quantize_embeddings
 
     if DATA not in os.environ:
@@ -60,7 +60,7 @@ def _coded(unit: Vectors, limit: float, widths: Sequence[int]) -> dict[str, Vect
     for width in widths:
         coded[f"int8 {width}"] = _as_floats(codes.int8(unit, limit)[:, :width])
         coded[f"uint8 {width}"] = _as_floats(codes.uint8(unit, limit)[:, :width])
-        # of vectors of ±1 the cosine is 1 - 2 × Hamming distance / D: the same ranks
+        # For vectors of ±1 the cosine is 1 - 2 × Hamming distance / D, so the ranks are the same.
         coded[f"binary {width}"] = _as_floats(np.where(unit[:, :width] > 0, 1, -1))
     return coded
 

@@ -1,4 +1,4 @@
-"""The figures of docs/results.md, from what benchmarks/results has: `python -m benchmarks.figures`."""
+"""The figures of docs/results.md, drawn from benchmarks/results: `python -m benchmarks.figures`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from training.report.published import BERT, BERT_LARGE, ROBERTA, ROBERTA_LARGE, 
 
 DOCS = Path(__file__).parents[1] / "docs"
 SIZES = {BERT: 110, ROBERTA: 125, BERT_LARGE: 335, SBERT_LARGE: 335, ROBERTA_LARGE: 355}
-"""Millions of weights."""
+"""Number of weights in millions."""
 PAPERS = {
     "gs-infonce": "GS-InfoNCE",
     "dclr": "DCLR",
     "whitenedcse": "WhitenedCSE",
     "imsimcse": "ImSimCSE",
 }
-"""What the published rows call the objectives that are compared with SimCSE."""
+"""Names, in the published rows, of the objectives that are compared with SimCSE."""
 COMPARED = ("simcse", *PAPERS)
 COLOURS = {objective: f"C{i}" for i, objective in enumerate(COMPARED)}
 STARTS = {
@@ -37,7 +37,7 @@ STARTS = {
     "4 × 256\nfrom random": "from_pretrained_40",
     "8 × 512\nfrom random,\nsix tasks": "from_medium",
 }
-"""Studies by where they begin: two poolings, one of them at two rates, and four language models."""
+"""Studies by starting point: two poolings, one of them at two learning rates, and four language models."""
 CONES = {
     "[CLS] of minilm": "objectives",
     "of a language model made of minilm": "from_continued",
@@ -49,8 +49,8 @@ Run = dict[str, Any]
 
 
 def main() -> int:
-    """Draws them all."""
-    rcParams["svg.hashsalt"] = "isosphere"  # the same file each time
+    """Draw all figures."""
+    rcParams["svg.hashsalt"] = "isosphere"  # A fixed salt makes the files reproducible.
     for name, draw, size in (
         ("sizes", _sizes, (7, 4.2)),
         ("gains", _gains, (8.4, 4)),
@@ -82,12 +82,12 @@ def _encoder(name: str) -> dict[str, Any]:
 
 
 def _mean(scores: dict[str, float]) -> float:
-    """Of the tasks that were read: all seven, but for the runs on a GPU, which lack SICK-R."""
+    """Return the mean over the available tasks: all seven, except in GPU runs, which lack SICK-R."""
     return fmean(scores[task] for task in STS if task in scores)
 
 
 def _sizes(axes: Axes) -> None:
-    """Mean of the seven tasks against weights: the papers' rows, and ours with the deviation over seeds."""
+    """Plot the mean of the seven tasks against weights: the papers' rows, and ours with the deviation over seeds."""
     for row in STS_ROWS:
         if row.method in ("SimCSE", *PAPERS.values()):
             from_sbert = row.backbone == SBERT_LARGE
@@ -118,7 +118,7 @@ def _sizes(axes: Axes) -> None:
 
 
 def _gains(axes: Axes) -> None:
-    """Gain of each objective over SimCSE of the same seed, beside the published one from BERT-base."""
+    """Plot each objective's gain over SimCSE with the same seed, beside the published gain from BERT-base."""
     published = {row.method: row.mean for row in STS_ROWS if row.backbone == BERT}
     for i, (objective, method) in enumerate(PAPERS.items()):
         shift = 0.16 * (i - 1.5)
@@ -126,7 +126,7 @@ def _gains(axes: Axes) -> None:
             scores: dict[str, dict[int, float]] = defaultdict(dict)
             for run in _runs(study):
                 scores[run["config"]["objective"]][run["config"]["seed"]] = _mean(run["scores"])
-            if objective not in scores:  # DCLR on a GPU
+            if objective not in scores:  # DCLR is missing in GPU runs.
                 continue
             gains = [scores[objective][seed] - scores["simcse"][seed] for seed in sorted(scores["simcse"])]
             label = objective if place == 0 else None
@@ -150,7 +150,7 @@ def _gains(axes: Axes) -> None:
 
 
 def _space(axes: Axes, title: str, runs: list[Run]) -> None:
-    """Alignment against uniformity while training, mean over seeds: DCLR's Figure 4, from other starts."""
+    """Plot alignment against uniformity in training, mean over seeds: DCLR's Figure 4, from other starts."""
     for objective in COMPARED:
         curves = [run["curve"] for run in runs if run["config"]["objective"] == objective]
         if not curves:

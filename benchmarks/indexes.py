@@ -1,5 +1,6 @@
-"""Every kind of index on clustered vectors: build time, bytes, and speed at the recall target; and which queries to
-measure recall with.
+"""Every kind of index on clustered vectors: build time, bytes, and speed at the recall target.
+
+The benchmark also compares kinds of queries for measuring recall.
 
     OMP_NUM_THREADS=1 python -m benchmarks.indexes --vectors 100000 --to benchmarks/results/indexes.json
 """
@@ -41,7 +42,10 @@ EVERY = {**KINDS, **GPU_KINDS}
 
 
 def clustered(count: int, dim: int, seed: int = 0) -> Floats:
-    """Unit vectors of a Gaussian mixture: a centre for each 500; within, the variance of axis i goes as 1 / i."""
+    """Draw unit vectors of a Gaussian mixture with a centre per 500 vectors.
+
+    Within a cluster the variance of axis i is proportional to 1 / i.
+    """
     rng = np.random.default_rng(seed)
     centres = rng.standard_normal((max(1, count // 500), dim), np.float32)
     centres /= np.linalg.norm(centres, axis=1, keepdims=True)
@@ -58,7 +62,7 @@ def clustered(count: int, dim: int, seed: int = 0) -> Floats:
 
 
 def measured(kind: Kind, exact: Main, held: Floats, fresh: Floats, folder: Path) -> dict[str, Any]:
-    """One kind, built, tuned on `held` and timed on `fresh`."""
+    """Build one kind of index, tune it on `held` and time it on `fresh`."""
     parameters = kind.parameters(*exact.vectors.shape)
     begin = perf_counter()
     index = kind.build(exact.vectors, parameters, lambda: None)
@@ -92,7 +96,7 @@ def searched(
     shares: Sequence[float] = SHARES,
     threads: int = 1,
 ) -> dict[str, Any]:
-    """Tune what was built on `held`, and time it on `fresh`: through `Main` on so many threads, and by itself."""
+    """Tune an index on `held`, and time it on `fresh`: through `Main` on `threads` threads, and by itself."""
     main = replace(exact, approximate=approximate)
     begin = perf_counter()
     try:
@@ -117,7 +121,7 @@ def searched(
 
 
 def own_recall(main: Main, effort: int) -> float:
-    """What the recall would seem to be, were it measured with vectors of the index, which may not find themselves."""
+    """Compute the recall with the index's own vectors as queries, excluding themselves, for comparison."""
     own = np.random.default_rng(2).choice(len(main.keys), 400, replace=False)
     others = Marks(len(main.keys)).without(own)
     truth = nearest(main.keys, main.vectors, main.vectors[own], 10, others.rows)
@@ -125,14 +129,14 @@ def own_recall(main: Main, effort: int) -> float:
 
 
 def raw(approximate: Approximate, effort: int, queries: Floats, threads: int) -> None:
-    """The library alone, at the same effort."""
+    """Search with the library alone, at the same effort."""
     faiss.omp_set_num_threads(threads)
     kind, _, index = approximate
     kind.search(index, queries, Candidates(10 * kind.refined, effort, None))
 
 
 def rate(call: Callable[[], object], queries: int) -> float:
-    """Queries a second, the median of rounds."""
+    """Return queries per second, the median of rounds."""
     call()
     seconds = []
     for _ in range(ROUNDS):

@@ -1,4 +1,4 @@
-"""A job that reads, embeds and stores texts, beside requests for their vectors alone and the bare engine."""
+"""A job that reads, embeds and stores texts, compared with embedding requests and the bare engine."""
 
 from __future__ import annotations
 
@@ -23,26 +23,29 @@ from models import bundle
 from models.tokenizer import Tokenizer
 
 TEXTS = 8000
-"""Of the job; their lengths are those of `mixed`."""
+"""Texts of the job. Their lengths are those of `mixed`."""
 ROUNDS, SECONDS = 5, 6.0
-"""Turns, and how long one of the others is; a request that has begun is waited for."""
+"""Number of rounds, and seconds of each turn but the job's. A pending request is finished."""
 BULK = LOADS["bulk"]
 
 
 class Taken(NamedTuple):
-    """A turn."""
+    """The measurements of a turn."""
 
     rate: float
-    """Texts a second."""
+    """Texts per second."""
     cpu: float
-    """Seconds a text, of the contestant's processes."""
+    """CPU seconds per text of the contestant's processes."""
 
 
 def measure(texts: int = TEXTS, rounds: int = ROUNDS) -> dict[str, Any]:
-    """Medians over rounds, each of one turn of everybody, in an order drawn anew.
+    """Return medians over rounds.
 
-    `job` is one upload of NDJSON into a new corpus, until its last document is acknowledged; `requests` have 2,000
-    texts each, one after another; `bare` is the runtime alone on the texts tokenised beforehand and sorted by length.
+    Each round has one turn of each contestant, in random order.
+
+    `job` is one upload of NDJSON into a new corpus, until its last document is acknowledged. `requests` have 2,000
+    texts each, one after another. `bare` is the runtime alone, on texts that are tokenised and sorted by length
+    beforehand.
     """
     source = bundle.load(BUNDLE)
     tokenizer = Tokenizer(source.tokenizer_file, max_length=source.manifest.max_length)
@@ -74,7 +77,7 @@ def _started(name: str, mixed: Population, max_length: int) -> Iterator[Contesta
 
 
 def _job(server: Server, mixed: Population, corpus: str) -> Sample:
-    """Upload everything, and be told of its progress until it has ended."""
+    """Upload everything, and follow the job's events until it has ended."""
     body = b"".join(json.dumps({"text": text}).encode() + b"\n" for text in mixed.texts)
     ask = partial(_answered, server)
     ask("PUT", f"/corpora/{corpus}", b"{}", "application/json")

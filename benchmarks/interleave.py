@@ -1,4 +1,4 @@
-"""Contestants take turns in one run: on a shared machine only ratios within a run mean anything."""
+"""Interleaved rounds of contestants. On a shared machine only ratios within a run are meaningful."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def interleaved(
     warmup: int = 1,
     after: Callable[[Mapping[str, list[float]]], object] = lambda _: None,
 ) -> dict[str, list[float]]:
-    """Seconds of each call, `rounds` for each contestant, their order drawn anew every round.
+    """Return the seconds of each call, `rounds` per contestant, in a new random order every round.
 
-    `after` each round is told those there are.
+    `after` receives the seconds so far after each round.
     """
     for _ in range(warmup):
         for run in contestants.values():
@@ -33,7 +33,7 @@ def interleaved(
 
 
 def rates(seconds: Mapping[str, list[float]], amount: int, reference: str) -> dict[str, dict[str, float]]:
-    """Per contestant: the median rate (`amount` a call), and the median over rounds of its ratio to `reference`."""
+    """Return each contestant's median rate (`amount` per call), and its median ratio to `reference` over rounds."""
     return {
         name: {
             "per_second": round(amount / statistics.median(times), 1),

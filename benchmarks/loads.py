@@ -1,4 +1,4 @@
-"""What clients ask of a server: texts of known lengths, in requests of a size, from so many clients or at a rate."""
+"""Loads: texts of known lengths, in requests of a size, from a number of clients or at a rate."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from models.python_docs import sections
 from models.tokenizer import Tokenizer
 
 MODEL_NAME = "minilm"
-"""What every server calls the model that all of them serve."""
+"""Name of the model in requests to every server."""
 MEAN, SIGMA, LONGEST = 40, 0.9, 256
-"""Mixed lengths: log-normal, in tokens with the special ones; half of the texts have 27 or fewer."""
+"""Parameters of mixed lengths: log-normal, in tokens with special ones. Half of the texts have 27 or fewer."""
 SPECIAL = 2
-"""Tokens of every text that are not its own: [CLS], [SEP]."""
+"""Special tokens of every text: [CLS] and [SEP]."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """How a server is asked: each client waits for its reply before it asks again, or all come at a rate."""
+    """A pattern of requests: each client waits for its reply, or all requests come at a rate."""
 
     texts: str
-    """The population they are drawn from."""
+    """Name of the texts' population."""
     per_request: int
     clients: int = 1
     capacity: float | None = None
-    """Open loop: this share of the rate that the contestant had under `CAPACITY`, at random moments."""
+    """Rate of an open loop, as a share of the contestant's rate under `CAPACITY`. Moments are random."""
 
     @property
     def for_one_caller(self) -> bool:
-        """Whether a library without a server can do it: called, it is busy."""
+        """Return whether a library without a server can take the load. A library is busy during a call."""
         return self.clients == 1 and self.capacity is None
 
 
@@ -53,13 +53,13 @@ LOADS = {
     "middle": Load("middle", 32),
     "long": Load("long", 32),
 }
-"""`open_*` need the rate under `CAPACITY`, which therefore comes before them."""
+"""Loads in order. `open_*` need the rate under `CAPACITY`, so it comes before them."""
 CAPACITY = "singles_32"
 
 
 @dataclass(frozen=True)
 class Population:
-    """Texts, and the tokens that the model reads of each."""
+    """Texts, with the number of tokens that the model reads of each."""
 
     texts: list[str]
     tokens: list[int]
@@ -67,7 +67,7 @@ class Population:
 
 @dataclass(frozen=True)
 class Request:
-    """A body in OpenAI's format, the one that all servers read, and how much is in it."""
+    """A body in OpenAI's format, which all servers accept, with its numbers of texts and tokens."""
 
     body: bytes
     texts: int
@@ -75,10 +75,12 @@ class Request:
 
 
 def selected(names: Sequence[str]) -> dict[str, Load]:
-    """The loads that bear one of the names or begin with it (`singles`); all for none. `open_*` bring `CAPACITY`.
+    """Select the loads with these names or prefixes (`singles`), or all if there are none.
+
+    `open_*` add `CAPACITY`.
 
     Raises:
-        ValueError: a name that no load has.
+        ValueError: no load has one of the names.
     """
     meant = {name: [load for load in LOADS if load == name or load.startswith(f"{name}_")] for name in names or LOADS}
     if unknown := [name for name, loads in meant.items() if not loads]:
@@ -90,7 +92,7 @@ def selected(names: Sequence[str]) -> dict[str, Load]:
 
 
 def populations(tokenizer: Tokenizer, mixed: int = 2000) -> dict[str, Population]:
-    """Prose of CPython's documentation cut to lengths: `short` 16 tokens, `middle` 128, `long` 512, so many `mixed`."""
+    """Cut CPython's documentation to lengths: `short` 16 tokens, `middle` 128, `long` 512, and `mixed` texts."""
     drawn = np.random.default_rng(0).lognormal(np.log(MEAN) - SIGMA**2 / 2, SIGMA, mixed)
     lengths = {
         "short": [16] * 2048,
@@ -109,7 +111,7 @@ def populations(tokenizer: Tokenizer, mixed: int = 2000) -> dict[str, Population
 
 
 def requests(population: Population, size: int) -> list[Request]:
-    """The texts in order, `size` a request; those left over are left out."""
+    """Make requests of `size` texts in order, without an incomplete last one."""
     pairs = list(zip(population.texts, population.tokens, strict=True))
     batches = [pairs[start : start + size] for start in range(0, len(pairs) - size + 1, size)]
     return [
@@ -118,24 +120,24 @@ def requests(population: Population, size: int) -> list[Request]:
 
 
 def body(texts: Sequence[str]) -> bytes:
-    """A request for the vectors of `texts` as JSON."""
+    """Make the JSON body of a request for the vectors of `texts`."""
     return json.dumps({"model": MODEL_NAME, "input": list(texts)}).encode()
 
 
 def prepared(population: Mapping[str, Population], loads: Mapping[str, Load]) -> dict[str, Iterator[Request]]:
-    """An endless stream of requests for each load; a text comes again only when all have been asked for."""
+    """Return an endless stream of requests for each load. A text repeats only after all have been requested."""
     return {name: cycle(requests(population[load.texts], load.per_request)) for name, load in loads.items()}
 
 
 def _words(tokenizer: Tokenizer) -> Iterator[tuple[str, int]]:
-    """The words of the documentation again and again, each with its number of tokens."""
+    """Cycle through the documentation's words, each with its number of tokens."""
     words = [word for section in sections() for word in section.text.split()]
     counts = [len(tokens) - SPECIAL for tokens in tokenizer.encode(words)]
     return cycle(zip(words, counts, strict=True))
 
 
 def _text(words: Iterator[tuple[str, int]], room: int) -> str:
-    """The next words that together have exactly `room` tokens; one that would not fit is passed over."""
+    """Join the next words that have exactly `room` tokens. Words that do not fit are skipped."""
     text = []
     while room:
         word, tokens = next(words)

@@ -1,4 +1,4 @@
-"""Training steps of others, which ours are measured against: in float32 on a CPU, under bf16 autocast elsewhere."""
+"""Training steps of other implementations, for comparison: float32 on a CPU, bf16 autocast elsewhere."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch.nn import functional as F
 from training.objectives.heads import MLP
 
 LENGTH = 32
-"""Tokens of a sentence at most."""
+"""Maximum tokens of a sentence."""
 
 
 def published(texts: Iterator[Sequence[str]], backbone: Path, device: str) -> Callable[[], None]:
-    """SimCSE as princeton-nlp/SimCSE's loop does it: both copies padded in one batch, [CLS], a head, one direction."""
+    """Return a step of SimCSE as in princeton-nlp/SimCSE: both copies in one batch, [CLS], head, one direction."""
     from transformers import AutoModel, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(backbone)
@@ -38,7 +38,7 @@ def published(texts: Iterator[Sequence[str]], backbone: Path, device: str) -> Ca
 
 
 def sentence_transformers(texts: Iterator[Sequence[str]], backbone: Path, device: str) -> Callable[[], None]:
-    """MultipleNegativesRankingLoss on (text, text)."""
+    """Return a step of MultipleNegativesRankingLoss on (text, text)."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 

@@ -1,4 +1,4 @@
-"""How long a corpus is away when its server starts again: its files still in the machine's memory, or on disk alone."""
+"""Downtime of a corpus when its server restarts, with its files in the page cache or only on disk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROUNDS = 5
 
 
 def measure(sizes: Sequence[int] = SIZES) -> dict[str, Any]:
-    """For each size: seconds from a closed store to the first hit, warm and cold in turns, and what was read then."""
+    """Measure for each size the seconds from a closed store to the first hit, warm and cold, and the bytes read."""
     return {"figures": {f"{size:,}": _opened(size) for size in sizes}}
 
 
@@ -49,12 +49,12 @@ def _opened(size: int) -> dict[str, Any]:
 
 
 def forget(folder: Path) -> None:
-    """Have the machine drop what it holds of the files in its memory: who reads them next waits for the disk."""
+    """Drop the files from the page cache, so that the next reader waits for the disk."""
     for file in folder.rglob("*"):
         if file.is_file():
             descriptor = os.open(file, os.O_RDONLY)
             try:
-                os.fsync(descriptor)  # what is not on disk yet can't be dropped
+                os.fsync(descriptor)  # Only data on disk can be dropped from the cache.
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
                 os.close(descriptor)

@@ -33,7 +33,7 @@ FILE = RESULTS / "encoders" / "postprocessing.json"
 COMMAND = "python -m benchmarks.postprocessing --data DATA"
 ENCODER = "minilm"
 SEED = 42
-"""The default of `training postprocess`."""
+"""Default seed of `training postprocess`."""
 TARGET_DIMS = 256
 ROWS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("whitening", {}),
@@ -47,7 +47,7 @@ ROWS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 def main() -> int:
-    """Embeds the tasks once, then fits and judges; kept when all is done."""
+    """Embed the tasks once, then fit and evaluate. The result is written at the end."""
     parser = Parser(prog="python -m benchmarks.postprocessing", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="SentEval's data")
     options = parser.parse_args()
@@ -83,7 +83,7 @@ def _rows(seen: Encode, tasks: dict[str, Subsets], corpus: Corpus) -> Iterator[d
 
 
 def _target(seen: Encode, tasks: dict[str, Subsets]) -> Transform:
-    """Fitted to the sentences that judge it, as the paper's "target" rows are."""
+    """Fit the whitening to the test sentences, as in the paper's "target" rows."""
     vectors = torch.from_numpy(np.asarray(seen(texts(tasks))))
     moments = Moments(vectors.shape[1])
     moments.add(vectors)

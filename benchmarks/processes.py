@@ -1,4 +1,4 @@
-"""What a process and the whole machine have used, as Linux counts it in /proc."""
+"""Resource use of a process and of the whole machine, from Linux's /proc."""
 
 from __future__ import annotations
 
@@ -16,54 +16,57 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of a process and its living descendants, those they have waited for included."""
+    """Return the CPU time of a process and its living descendants, including children they have waited for."""
     return sum(sum(map(int, _stat(one)[11:15])) for one in tree(pid)) / TICKS_PER_S
 
 
 def cpu_clock(pid: int) -> float:
-    """CPU time of a process alone in seconds, to the nanosecond: clock_getcpuclockid(3) makes its id like this."""
+    """Return the CPU time of a process alone in seconds, with nanosecond resolution.
+
+    The clock id is computed as in clock_getcpuclockid(3).
+    """
     return time.clock_gettime(~pid << 3 | _SCHED)
 
 
 def is_runnable(pid: int) -> bool:
-    """Whether a thread of the process runs, or waits for a CPU."""
+    """Return whether a thread of the process runs or waits for a CPU."""
     stats = (PROC / str(pid) / "task").glob("*/stat")
     return any(stat.read_text().rpartition(")")[2].split()[0] == "R" for stat in stats)
 
 
 def memory_mb(pid: int) -> int:
-    """Resident memory of a process and its descendants; pages that they share count once for each."""
+    """Return the resident memory of a process and its descendants. Shared pages count once for each."""
     pages = sum(int(_stat(one)[21]) for one in tree(pid))
     return pages * os.sysconf("SC_PAGE_SIZE") // 1_000_000
 
 
 def read_bytes(pid: int) -> int:
-    """What the process had read from disks so far: proc_pid_io(5)."""
+    """Return the bytes that the process has read from disks (proc_pid_io(5))."""
     lines = (PROC / str(pid) / "io").read_text().splitlines()
     return int(dict(line.split(": ") for line in lines)["read_bytes"])
 
 
 def tree(pid: int) -> Iterator[int]:
-    """The process and its descendants."""
+    """Yield the process and its descendants."""
     yield pid
     for thread in (PROC / str(pid) / "task").iterdir():
-        with suppress(FileNotFoundError, ProcessLookupError):  # it may end while we look
+        with suppress(FileNotFoundError, ProcessLookupError):  # A thread may end during the loop.
             for child in (thread / "children").read_text().split():
                 yield from tree(int(child))
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Seconds since it started, over all of its CPUs."""
+    """CPU times of the machine since its start, over all CPUs, in seconds."""
 
     busy: float
-    """Spent in any process, or taken by other machines on the same host (steal)."""
+    """Seconds in any process, or taken by other machines on the same host (steal)."""
     waiting: float | None
-    """In which some process was ready to run and had no CPU; None where the kernel does not say."""
+    """Seconds in which some process was ready to run and had no CPU. None if the kernel does not report it."""
 
     @classmethod
     def now(cls) -> Machine:
-        """Read from /proc/stat and /proc/pressure/cpu."""
+        """Read /proc/stat and /proc/pressure/cpu."""
         user, nice, system, _idle, _io, *interrupts_and_steal = _ticks()
         file = PROC / "pressure" / "cpu"
         waiting = float(file.read_text().split("total=")[1].split()[0]) / 1e6 if file.exists() else None
@@ -71,10 +74,10 @@ class Machine:
 
 
 def _ticks() -> list[int]:
-    """Of all CPUs: user, nice, system, idle, waiting for a disk, interrupts, soft interrupts, steal."""
+    """Return ticks of all CPUs: user, nice, system, idle, I/O wait, interrupts, soft interrupts, steal."""
     return [int(field) for field in (PROC / "stat").read_text().splitlines()[0].split()[1:9]]
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat after the name, which may hold anything."""
+    """Return the fields of /proc/PID/stat after the name, which may contain anything."""
     return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()

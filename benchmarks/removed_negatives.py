@@ -1,9 +1,9 @@
-"""The share of negatives that DCLR's weights remove at a threshold phi, by the vectors of a teacher.
+"""The share of negatives that DCLR's weights remove at a threshold phi, judged by a teacher's vectors.
 
     python -m benchmarks.removed_negatives NAME=ENCODER:POOLING … --corpus wiki1m.txt
 
-Each teacher encodes the same sentences, as it does while it teaches: 32 tokens, no dropout. Every ordered pair of them
-is a negative, whichever batch it may come to be in.
+Each teacher encodes the same sentences as in training: 32 tokens, no dropout. Every ordered pair of sentences is a
+negative, as if all were in one batch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TO = Path("benchmarks/results/encoders/removed_negatives.json")
 
 
 def main() -> None:
-    """Measures each teacher, prints its shares and writes all of them."""
+    """Measure each teacher, print its shares and write all of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("teachers", nargs="+", metavar="NAME=ENCODER:POOLING")
     parser.add_argument("--corpus", nargs="+", required=True, metavar="FILE")
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def measured(encoder: Encoder, sentences: list[str]) -> dict[str, object]:
-    """Mean and deviation of the cosines of all ordered pairs, and how many of them reach each threshold."""
+    """Return mean and deviation of the cosines of all ordered pairs, and the number that reaches each threshold."""
     unit = unit_vectors(encoder.eval().encode, sentences)
     cosines = (unit @ unit.T)[~np.eye(len(unit), dtype=bool)]
     removed = {str(phi): int((cosines >= phi).sum()) for phi in THRESHOLDS}

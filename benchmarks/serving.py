@@ -1,4 +1,4 @@
-"""Texts to vectors over HTTP: our server, its peers and the ceilings above them, under every load in `loads`."""
+"""Texts to vectors over HTTP: our server, its peers and upper bounds, under every load in `loads`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from training.machine.hardware import autocast_dtype
 from training.speed import Work, matmul_peak
 
 MINUTES = 14.0
-"""After the first round no load begins that would, as long as it took before, end later than this after the start."""
+"""Time limit in minutes. After the first round, no load begins that would exceed it, judged by its last duration."""
 IDLE_SECONDS = 2.0
 CHECKED = 8
 """Texts of each population whose vectors are compared with ours."""
@@ -38,19 +38,19 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Choice:
-    """What is measured, and for how long.
+    """The loads, contestants and durations of a measurement.
 
     Raises:
-        ValueError: a load or contestant that does not exist; no round or no time.
+        ValueError: a load or contestant does not exist; there is no round or no time.
     """
 
     loads: Sequence[str] = ()
-    """Names or beginnings (`singles`); none means all."""
+    """Names or prefixes of loads (`singles`). Empty means all."""
     contestants: Sequence[str] = ()
-    """Beside ours, which the others are compared with; none means all."""
+    """Contestants besides ours, with which they are compared. Empty means all."""
     rounds: int = 3
     seconds: float = 1.0
-    """Of a contestant's turn; twice as long for an open loop. What is under way then is still waited for."""
+    """Seconds of a contestant's turn, doubled for an open loop. Pending work is finished afterwards."""
 
     def __post_init__(self) -> None:
         if self.rounds < 1 or not 0 < self.seconds < math.inf:
@@ -61,43 +61,45 @@ class Choice:
 
     @property
     def whole(self) -> bool:
-        """Whether the figures are fit to be kept."""
+        """Return whether the figures are complete enough to be kept."""
         return self == Choice()
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A turn: what was done, and what it cost."""
+    """A turn, with its results and costs."""
 
     sample: Sample
     seconds: float
-    """Between the two looks at the CPU times below."""
+    """Seconds between the readings of the CPU times below."""
     cpu_s: float
-    """Of the contestant's processes."""
+    """CPU seconds of the contestant's processes."""
     client_cpu_s: float
     elsewhere_cpu_s: float
-    """Of everything else on the machine, and stolen from it."""
+    """CPU seconds of everything else on the machine, steal included."""
     pressure: float | None
-    """Share of the time in which a process that was ready, any at all, had no CPU."""
+    """Share of the time in which some ready process had no CPU."""
 
 
 @dataclass
 class Field:
-    """Everyone who takes part."""
+    """All contestants."""
 
     running: dict[str, Contestant] = field(default_factory=dict)
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What is known of each beside its speed; of those not running, why."""
+    """Facts about each contestant besides its speed. For those not running, the reason."""
 
 
 Turns = dict[str, dict[str, dict[int, Taken]]]
-"""By load, contestant and round."""
+"""Turns by load, contestant and round."""
 Failures = dict[str, dict[str, str]]
-"""By load and contestant."""
+"""Failures by load and contestant."""
 
 
 def measure(choice: Choice = Choice()) -> dict[str, Any]:
-    """All servers are up at once and take turns; every figure is a median over rounds.
+    """Start all servers at once and measure in turns.
+
+    Every figure is a median over rounds.
 
     Raises:
         Absent: our own server does not start.
@@ -129,7 +131,9 @@ def compared(
     choice: Choice,
     ends: float,
 ) -> Iterator[dict[str, Any]]:
-    """Start everyone, ours first, and yield the figures after every round; no load begins that would end after `ends`.
+    """Start everyone, ours first, and yield the figures after every round.
+
+    No load begins that would end after `ends`.
 
     Raises:
         Absent: our own server does not start.
@@ -160,14 +164,15 @@ def _chosen(names: Sequence[str]) -> dict[str, Spec]:
 
 
 def _start(stack: ExitStack, chosen: Mapping[str, Spec], texts: Mapping[str, Population], max_length: int) -> Field:
-    """One after another, ours first, each asked for the vectors of the same texts."""
+    """Start the contestants one after another, ours first, and request the vectors of the same texts from each."""
     probe = [text for population in texts.values() for text in population.texts[:CHECKED]]
     contestants, ours = Field(), np.empty(0)
     for name, spec in chosen.items():
         facts: dict[str, Any] = {"what": spec.note}
         contestants.facts[name] = facts
         try:
-            with ExitStack() as trial:  # who fails is ended at once, and takes no CPU from the others
+            # A contestant that fails is ended at once, so that it takes no CPU from the others.
+            with ExitStack() as trial:
                 cache = Path(trial.enter_context(TemporaryDirectory()))
                 starting = partial(started, spec, texts, max_length, probe[0], cache)
                 if spec.remembers:
@@ -191,7 +196,7 @@ def _start(stack: ExitStack, chosen: Mapping[str, Spec], texts: Mapping[str, Pop
 
 
 def _timed(stack: ExitStack, starting: AbstractContextManager[Contestant]) -> tuple[Contestant, float]:
-    """A contestant that is ended with `stack`, and the seconds that it took to start."""
+    """Start a contestant that ends with `stack`. Return it with the seconds of its start."""
     began = time.monotonic()
     return stack.enter_context(starting), round(time.monotonic() - began, 2)
 
@@ -204,7 +209,7 @@ def _checked(vectors: np.ndarray[Any, Any], ours: np.ndarray[Any, Any]) -> float
 
 
 def _idle(contestants: Field) -> None:
-    """What each takes of a CPU while nobody asks: a server that polls would spoil the others' turns."""
+    """Measure each contestant's CPU use without requests, because polling would disturb the others' turns."""
     before = {name: cpu_seconds(one.pid) for name, one in contestants.running.items()}
     time.sleep(IDLE_SECONDS)
     for name, one in contestants.running.items():
@@ -214,7 +219,7 @@ def _idle(contestants: Field) -> None:
 def _rounds(
     contestants: Field, loads: Mapping[str, Load], texts: Mapping[str, Population], choice: Choice, ends: float
 ) -> Iterator[tuple[Turns, Failures]]:
-    """Round after round through all loads, the order of the contestants drawn anew each time."""
+    """Run round after round through all loads, with a new random order of contestants each time."""
     turns: Turns = {load: defaultdict(dict) for load in loads}
     failures: Failures = {load: {} for load in loads}
     requests = {name: prepared(texts, loads) for name in contestants.running}
@@ -260,7 +265,7 @@ def _take(contestant: Contestant, turn: Turn) -> Taken:
 
 
 def _figures(taken: Mapping[int, Taken], ours: Mapping[int, Taken]) -> dict[str, float]:
-    """Medians over rounds; latencies are those of all rounds together."""
+    """Return medians over rounds. Latencies are pooled over all rounds."""
     latencies = [latency for turn in taken.values() for latency in turn.sample.latencies]
     percentiles = dict(zip((50, 95, 99), np.percentile(latencies, (50, 95, 99)), strict=True)) if latencies else {}
     pressures = [turn.pressure for turn in taken.values() if turn.pressure is not None]
@@ -292,12 +297,12 @@ def _median(values: Iterator[float] | Sequence[float]) -> float:
 
 
 def _rounded(value: float) -> float:
-    """Three digits that say something; more would be noise."""
+    """Round to three significant digits. More would be noise."""
     return float(f"{value:.3g}")
 
 
 def _chip(texts: Mapping[str, Population]) -> dict[str, dict[str, float]]:
-    """Texts a second if nothing but their matrix products took time, padding none, at the measured peak."""
+    """Compute texts per second if only matrix products took time, without padding, at the measured peak."""
     work = Work.of(Encoder.load("minilm"))
     dtypes = {"fp32": torch.float32} | ({"bf16": auto} if (auto := autocast_dtype("auto", CPU)) else {})
     return {

@@ -1,4 +1,4 @@
-"""What figures were measured on and with."""
+"""Machine and versions on which figures were measured."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PACKAGES = (
 
 
 def surroundings() -> dict[str, Any]:
-    """Describe the machine and the packages, and name the commit that measured."""
+    """Describe the machine, the packages and the commit."""
     installed = {package.name: package.version for package in distributions()}
     return {
         "machine": {"cpu": cache.cpu(), "cpus": cpus.available(), "python": platform.python_version()},

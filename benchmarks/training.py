@@ -1,4 +1,4 @@
-"""Training steps a second: every objective as a run takes them, against the published loop and a peer's."""
+"""Training steps per second: every objective as in a run, against the published loop and a peer's."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ OURS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "whitenedcse_2_views": ("whitenedcse", {}, {"views": 2}),
     "imsimcse": ("imsimcse", {}, {}),
 }
-"""Objective, what differs in the run, and in its parameters."""
+"""Objectives with the changed fields of the run and of its parameters."""
 
 
 def measure() -> dict[str, Any]:
-    """Whole steps (tokens, forward, backward, clip, AdamW) on the default corpus: batch 64, at most 32 tokens."""
+    """Measure whole steps (tokens, forward, backward, clip, AdamW) on the default corpus: batch 64, 32 tokens."""
     names = (*PEERS, *OURS)
     with ExitStack() as running:
         processes = {name: running.enter_context(_process(name, _batches())) for name in names}
@@ -80,7 +80,7 @@ def measure() -> dict[str, Any]:
 
 
 def contestant(name: str, batches: Sequence[Sequence[str]]) -> Callable[[], None]:
-    """One step a call, on the next of the batches, again and again."""
+    """Return a function that takes one step per call, cycling through the batches."""
     texts = cycle(batches)
     return _ours(name, texts) if name in OURS else PEERS[name](texts, resolve(BACKBONE), "cpu")
 
@@ -99,7 +99,7 @@ def _config(name: str) -> RunConfig:
 
 
 def _ours(name: str, texts: Iterator[Sequence[str]]) -> Callable[[], None]:
-    """The step of a run; its teacher is the backbone, pooled as the run pools."""
+    """Return the step of a run. Its teacher is the backbone with the run's pooling."""
     config, devices = _config(name), Devices("cpu")
     autocast = autocast_dtype(config.precision, CPU)
     state = initial(config, devices, autocast)
@@ -121,7 +121,7 @@ def _ratio(seconds: Sequence[float], reference: Sequence[float]) -> float:
 
 
 def _work(name: str, seconds: float) -> dict[str, float]:
-    """Tokens and operations a second, and their share of the peak in the contestant's precision."""
+    """Compute tokens and operations per second, and the share of the peak in the contestant's precision."""
     encoder = Encoder.load(BACKBONE)
     lengths = [[min(len(tokens), LENGTH) for tokens in encoder.tokenizer.encode(batch)] for batch in _batches()]
     needs, precision, work = Needs(), "fp32", Work.of(encoder)
@@ -143,13 +143,13 @@ def _work(name: str, seconds: float) -> dict[str, float]:
 
 
 def _types() -> dict[str, torch.dtype]:
-    """What the contestants compute in on this machine."""
+    """Return the types that the contestants compute in on this machine."""
     auto = autocast_dtype("auto", CPU)
     return {"fp32": torch.float32} | ({"bf16": auto} if auto else {})
 
 
 def _process(name: str, batches: Sequence[Sequence[str]]) -> subprocess.Popen[str]:
-    """The contestant as its user would have it: with nobody else's threads and heap."""
+    """Start the contestant in its own process, as its users have it, with its own threads and heap."""
     command = [sys.executable, "-m", "benchmarks.training", name]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     _tell(process, json.dumps(batches))
@@ -170,14 +170,14 @@ def _tell(process: subprocess.Popen[str], line: str) -> None:
 
 
 def _last_words(process: subprocess.Popen[str]) -> int:
-    """The most memory it ever held: MB."""
+    """Return the peak memory of the process in MB."""
     return int(process.communicate()[0])
 
 
 def main(name: str) -> None:
-    """The contestant's process: batches come in on the first line, each further line asks for a step."""
+    """Run a contestant's process. Batches come on the first line, and each further line asks for a step."""
     if name in OURS:
-        keep_pages()  # as `python -m training` does
+        keep_pages()  # `python -m training` does the same.
     take = contestant(name, json.loads(sys.stdin.readline()))
     for _ in sys.stdin:
         take()
