@@ -83,7 +83,7 @@ class Taken:
 
 @dataclass
 class Field:
-    """All contestants."""
+    """The running contestants, and facts about all."""
 
     running: dict[str, Contestant] = field(default_factory=dict)
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -109,8 +109,8 @@ def step_of(
 def recordable(config: RunConfig, state: State, devices: Devices) -> bool:
     """Return whether a step can be recorded as a CUDA graph: everything between batch and update runs on the device.
 
-    A step can't be recorded with several processes, a gradient scaler, an augmentation, an objective that computes on
-    the host, gradient caching (the number of parts depends on lengths), or torch.compile.
+    Several processes, a gradient scaler, an augmentation, an objective that computes on the host, and torch.compile
+    prevent recording. So does gradient caching, because the number of parts depends on lengths.
     """
     whole = config.chunk_size is None and config.augmentation == "none" and not config.compile
     asks_nobody = not state.scaler.is_enabled() and not state.objective.needs.host

@@ -109,7 +109,7 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
 
 
 def finish(config: RunConfig, stream: TextIO) -> Outcome:
-    """Return the outcome of the run in `config.run` as it stands: the best weights up to its last checkpoint.
+    """Return the outcome of the run in `config.run` if it ended now: the best weights up to its last checkpoint.
 
     The run does not change, and `fit` can resume it.
 

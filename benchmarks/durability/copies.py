@@ -1,4 +1,4 @@
-"""Snapshots made during writes and restored beside them. Each equals the corpus at one moment."""
+"""Snapshots made and restored during writes. Each equals the corpus at one moment."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ version.
 
 
 def sort_out(documents: Iterable[Mapping[str, Any]], verdict: Verdict, view: str) -> dict[str, dict[str, int]]:
-    """Group the documents of a view by writer and id. Documents that differ from what was sent are errors."""
+    """Group the documents of a view by writer and id. Documents that differ from the sent ones are noted as errors."""
     found: dict[str, dict[str, int]] = {}
     for document in documents:
         name, metadata = document["id"], document["metadata"]
@@ -137,7 +137,7 @@ def judge(writes: Writes, found: State, since: int, verdict: Verdict, view: str)
 
 
 def kind_of(seen: int | None, allowed: Set[int | None], versions: int) -> str:
-    """Return the kind of error if a version that is not allowed is seen. None stands for no document."""
+    """Return the kind of error if a version that is not allowed is seen. None means no document."""
     if seen is not None and seen > versions:
         return "phantom"
     return "back" if allowed == {None} else "lost"

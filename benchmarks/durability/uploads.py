@@ -23,7 +23,7 @@ PLACE = f"/corpora/{LONG}/documents"
 DOCUMENTS = 600
 """Documents of a long upload. They take at least three commits, so that it can be interrupted in the middle."""
 TOGETHER = 2
-"""Number of uploads, of which one waits for the other."""
+"""Number of uploads at once. One waits for the other."""
 AFTER_RESTART = 20
 """Number of writes while the jobs of a previous server continue."""
 

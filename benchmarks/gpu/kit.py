@@ -35,7 +35,7 @@ MANIFEST = "manifest.json"
 PART_BYTES = 45_000_000
 CHUNK = 1 << 20
 FAMILIES = ("faiss", "onnxruntime")
-"""Packages of which the server accepts one build each (docs/adr/0006)."""
+"""Packages with several builds. The server accepts one of each (docs/adr/0006)."""
 
 
 class KitError(Exception):

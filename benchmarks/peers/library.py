@@ -107,7 +107,7 @@ class SentenceTransformers:
 
 
 class Session:
-    """One of our runtimes with its own settings: token ids in, vectors out.
+    """A runtime of ours with its own settings: token ids in, vectors out.
 
     The default precision is bfloat16 if the runtime supports it, else float32.
     """

@@ -18,7 +18,7 @@ from models.tokenizer import Tokenizer
 
 
 class Bound(NamedTuple):
-    """One requirement with its measurement."""
+    """A requirement with its measurement."""
 
     what: str
     measured: float

@@ -29,7 +29,7 @@ _HTML = (
     r"<(html|head|body|title|meta|p|br|hr|div|span|h[1-6]|[uod]l|li|d[td]|table|t[rdh]|pre|font|center|b|i|em)\s*/?>"
 )
 _USED = rf'(?!s\b)(?=[^\W_]|["“<]|{_END})'
-"""Pattern of what follows a tag in use as markup.
+"""Pattern of the text after a tag that is used as markup.
 
 A sentence that begins by mentioning a tag continues with a space, a comma or the like.
 """

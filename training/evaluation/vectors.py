@@ -14,11 +14,11 @@ Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 
 
 class EvaluationError(Failed):
-    """No score can be computed. The message says why."""
+    """A score can't be computed. The message says why."""
 
 
 class ConstantError(EvaluationError):
-    """All values are equal, so that they have no ranks."""
+    """The values are all equal, so that they have no ranks."""
 
 
 def unit_vectors(encode: Encode, texts: Sequence[str]) -> NDArray[np.float64]:

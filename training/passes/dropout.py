@@ -29,7 +29,7 @@ class Dropout(nn.Dropout):
     """A replacement for torch's module with the same parameters (none), modes and source of randomness."""
 
     spared: int | None = None
-    """If set to n, the last n-th of the rows (..., T, D) is left unchanged."""
+    """n, where the last n-th of the rows (..., T, D) is left unchanged. None changes all rows."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Zero each element with probability p and divide the others by 1 - p. Evaluation returns `x` itself."""

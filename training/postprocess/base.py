@@ -18,7 +18,7 @@ MOST_RATE = 1e30
 
 
 class PostprocessError(Refused):
-    """No transform can be fitted. The message is one line and says what would change that."""
+    """A transform can't be fitted. The message is one line and says what would help."""
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ class MaskedLM(nn.Module):
         return F.cross_entropy(logits, labels, reduction="sum"), (logits.argmax(dim=1) == labels).sum()
 
     def work(self, share: float) -> Work:
-        """Return the operations per token, of which `share` pass the head."""
+        """Return the operations per token, if a `share` of tokens passes the head."""
         body = Work.of(self.encoder)
         head = sum(each.weight.numel() for each in self.bert.cls.modules() if isinstance(each, nn.Linear))
         return Work(body.weights + round(share * head), body.attention)

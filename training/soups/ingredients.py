@@ -134,7 +134,7 @@ class Ingredient:
 def check_one_start(ingredients: Sequence[Ingredient]) -> None:
     """Check that all ingredients started from the same weights.
 
-    Otherwise their average has no meaning, whatever their shapes.
+    Otherwise their average has no meaning.
 
     Raises:
         SoupError: two of them started differently, by their cards or by the weights; the message names both.

@@ -240,7 +240,7 @@ def cook(sources: Sequence[str], mixing: Mixing, selection: Selection | None, st
 
     All are in memory at once.
 
-    `selection` decides what `mixing` leaves open, and reports scores to `stream`.
+    `selection` makes the choices that `mixing` leaves open. Scores are reported to `stream`.
 
     Raises:
         SoupError: they can't be averaged, started differently, or there is no data for the choice.

@@ -41,8 +41,8 @@ class Judgement:
     scores: Mapping[str, float]
     """Scores by task, x 100.
 
-    They are "all" Spearman of each STS task in the data, with STS-B dev under `DEV`; accuracy of each transfer task;
-    and each of the `MEASURES` of each collection, as `scifact nDCG@10`.
+    STS tasks have "all" Spearman, with STS-B dev under `DEV`. Transfer tasks have accuracy. Collections have each of
+    the `MEASURES`, as `scifact nDCG@10`.
     """
     alignment: float | None
     uniformity: float | None

@@ -32,7 +32,7 @@ class Trial:
     untrained: bool = False
     """True if the backbone is evaluated without training."""
     sts: bool = True
-    """True for the STS tasks as evaluation and STS-B dev as the choice of weights. False chooses by self-retrieval."""
+    """True to evaluate on the STS tasks and choose weights by STS-B dev. False chooses weights by self-retrieval."""
     transfer: bool = False
     """True for evaluation on the transfer tasks."""
     retrieval: tuple[str, ...] = ()
