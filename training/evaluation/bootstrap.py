@@ -1,8 +1,9 @@
 """Bootstrap intervals over test pairs or examples, and tests of whether one encoder is better than another.
 
 The percentile bootstrap (Efron and Tibshirani 1993, chapter 13) draws n pairs with replacement from a test set of n
-pairs, many times, and recomputes every score. Compared encoders see the same resampled pairs, so a pair that is hard for both
-favours neither. The intervals cover other test pairs for the given encoders. They do not cover other training seeds.
+pairs, many times, and recomputes every score. Compared encoders see the same resampled pairs, so a pair that is hard
+for both favours neither. The intervals cover other test pairs for the given encoders. They do not cover other training
+seeds.
 """
 
 from __future__ import annotations

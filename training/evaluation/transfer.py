@@ -87,10 +87,9 @@ def classify(encode: Encode, tasks: Mapping[str, Labelled]) -> dict[str, Classif
 
     The classifier is multinomial logistic regression by L-BFGS, with L2 penalty 1/C on the weights and none on the
     intercept. Features are not scaled. C is the value of the grid with the best accuracy, rounded to two decimals; ties
-    go to the lowest. C is chosen on dev if it exists, else by ten-fold cross-validation on the training rows. Without a test split, each
-    of ten folds of train is the test of one trial, and the other nine are its training rows. Rows are in SentEval's
-    order, by words and label, because folds
-    depend on it.
+    go to the lowest. C is chosen on dev if it exists, else by ten-fold cross-validation on the training rows. Without a
+    test split, each of ten folds of train is the test of one trial, and the other nine are its training rows. Rows are
+    in SentEval's order, by words and label, because folds depend on it.
 
     Raises:
         EvaluationError: a vector is not finite, or a class has fewer examples than there are folds.
