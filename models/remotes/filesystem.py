@@ -1,4 +1,4 @@
-"""A folder on any file system that fsspec supports: this machine, S3, SSH, HTTP …"""
+"""A folder on any file system that fsspec supports: this machine, S3, SSH or HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that use corpora in a data folder without a server: `isosphere ingest`, `isosphere search`, …"""
+"""Commands that use corpora in a data folder without a server: `isosphere ingest`, `isosphere search` and others."""
 
 from __future__ import annotations
 

@@ -22,38 +22,43 @@ from training.objectives.heads import MLP
 from training.objectives.noise import MOST, gaussian
 
 MOST_ROWS = 100_000
-"""Of noise, far more than is of use beside a batch."""
+"""Limit of `artificial_rows`, far more than is useful beside a batch."""
 Pair = Literal["dropout", "gaussian-noise", "mean-sampling", "off-dropout", "shared-mean"]
-"""What stands on the two sides of a similarity: two dropout views; the same with Gaussian noise added (table 1, "+");
-two means of K views each (table 1, "-"); the view without dropout, twice, or that of each text of a pair; the mean of
-K views, twice."""
+"""The two sides of a similarity:
+
+* `dropout`: two dropout views;
+* `gaussian-noise`: two dropout views with Gaussian noise added (table 1, "+");
+* `mean-sampling`: two means of K dropout views each (table 1, "-");
+* `off-dropout`: the view without dropout on both sides, or, for a pair of texts, the view of each text;
+* `shared-mean`: the mean of K dropout views on both sides.
+"""
 
 WeightOn = Literal["negatives", "positive-logit"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImSimCSEParams:
-    """Defaults as the paper has them."""
+    """Parameters of ImSimCSE, with the paper's values as defaults."""
 
     temperature: float = 0.05
     head: bool = True
-    """Whether a linear layer with tanh stands between the features and the loss."""
+    """True for a linear layer with tanh between the features and the loss."""
     positives: Literal["dropout", "gaussian-noise", "mean-sampling"] = "dropout"
     negatives: Pair = "off-dropout"
     m: float = 0.9
     """Weight of the negatives."""
     m_on: WeightOn = "negatives"
-    """What m multiplies: the sum of the negatives (equation 3), or the positive's logit (published code)."""
+    """The term that `m` multiplies: the sum of the negatives (equation 3), or the positive's logit (published code)."""
     noise_variance: float = 0.1
     samples: int = 10
-    """K, the views of a mean."""
+    """K, the number of views in a mean."""
     contrast_weight: float = 1.0
-    """Of InfoNCE; without it the contrast between dimensions stands alone (table 4)."""
+    """Weight of InfoNCE. At 0 only the contrast between dimensions is left (table 4)."""
     dcl_weight: float = 0.1
     dcl_temperature: float = 5.0
     dcl_form: DCLForm = "per-sentence"
     barlow_weight: float = 0.0
-    """Of Barlow Twins, tried by the paper in the place of the contrast between dimensions."""
+    """Weight of Barlow Twins, which the paper tries instead of the contrast between dimensions."""
     barlow_off_diagonal: float = 0.012
     barlow_centred: bool = False
     artificial_rows: int = 0
@@ -75,7 +80,7 @@ class ImSimCSEParams:
 
 
 def off_info_nce(positives: Tensor, negatives: Tensor, m: float, m_on: WeightOn = "negatives") -> Tensor:
-    """-log exp p_i / (exp p_i + m sum_{j != i} exp n_ij), the mean over N, of logits (N,) and (N, N).
+    """Return the mean over N of -log exp p_i / (exp p_i + m sum_{j != i} exp n_ij), for logits (N,) and (N, N).
 
     Source: SimCSE++, equation 3.
     """
@@ -95,13 +100,13 @@ class ImSimCSE(nn.Module):
 
     @property
     def needs(self) -> Needs:
-        """Two dropout passes, more where means are taken; and the host, where it reports what the last batch was."""
+        """The passes that the terms with a weight use, and the host for the report of Barlow Twins."""
         pairs, samples = self._kinds, self.params.samples
         views = max(2, 2 * samples * ("mean-sampling" in pairs), samples * ("shared-mean" in pairs))
         return Needs(views=views, clean="off-dropout" in pairs, host=self.params.barlow_weight != 0)
 
     def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:
-        """Each term whose weight is not 0; noise is drawn from `rng`."""
+        """Return each term whose weight is not 0. Noise is drawn from `rng`."""
         params, terms = self.params, dict[str, Tensor]()
         noisy = self.head(views.noisy)
         clean = None if views.clean is None else self.head(views.clean)
@@ -122,18 +127,18 @@ class ImSimCSE(nn.Module):
         return terms
 
     def report(self) -> dict[str, float]:
-        """The rank of the last batch's correlation, where Barlow Twins has a weight."""
+        """Return the rank of the last batch's correlation, if Barlow Twins has a weight."""
         if self._correlated is None:
             return {}
         return {"correlation_rank": rank_of_cross_correlation(*self._correlated, centred=self.params.barlow_centred)}
 
     @property
     def _kinds(self) -> tuple[Pair, ...]:
-        """Of the positives and the negatives; none where they have no weight."""
+        """The kinds of the positives and the negatives; empty if InfoNCE has no weight."""
         return (self.params.positives, self.params.negatives) if self.params.contrast_weight else ()
 
     def _pair(self, kind: Pair, noisy: Tensor, clean: Tensor | None, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """The two sides, (N, D) each."""
+        """Return the two sides, (N, D) each."""
         match kind:
             case "dropout":
                 return noisy[0], noisy[1]
