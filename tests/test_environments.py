@@ -226,7 +226,7 @@ def installed(clone: Path, kind: str, *, before: bool = False) -> None:
             os.utime(file, (0, 0))
 
 
-SERVE, TRAIN, ALL = "serve,cpu", "serve,train,cpu", "serve,train,data,otel,dev,cpu"
+SERVE, TRAIN, ALL = "serve,cpu", "serve,train,cpu", "serve,train,data,otel,dev,docs,cpu"
 
 
 @pytest.mark.parametrize(

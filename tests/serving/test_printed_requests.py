@@ -1,4 +1,4 @@
-"""The requests of the README and of docs/corpora.md, sent as they are printed."""
+"""The requests of the README, of docs/corpora.md and of the tutorial about search, sent as they are printed."""
 
 from __future__ import annotations
 
@@ -83,3 +83,21 @@ def test_every_request_about_corpora_is_answered(launch: Launch, tmp_path: Path)
     succeeds(server, restored)
     succeeds(server, *sent(server, restoring, tmp_path, ID=snapshot["id"]))
     assert server.client.get("/corpora/copy").json()["documents"] == 3
+
+
+@pytest.mark.slow
+def test_the_tutorial_about_search_finds_the_files(launch: Launch, tmp_path: Path) -> None:
+    server = launch()
+    (tmp_path / "docs" / "adr").mkdir(parents=True)
+    for name in ("log.md", "adr/0001.md"):
+        (tmp_path / "docs" / name).write_text(f"The text of {name} tells of golden vectors at export.")
+    _, collecting, *asking = re.findall(r"```sh\n(.*?)```", (ROOT / "docs/tutorials/search.md").read_text(), re.DOTALL)
+    subprocess.run(["bash", "-c", collecting], cwd=tmp_path, check=True)
+    created, accepted = sent(server, asking[0], tmp_path)
+    assert json.loads(created)["name"] == "files"
+    succeeds(server, accepted)
+    listed, both, filtered, deleted = [json.loads(one) for block in asking[1:] for one in sent(server, block, tmp_path)]
+    assert [job["state"] for job in listed["jobs"]] == ["succeeded"]
+    assert {hit["id"] for hit in both["hits"]} == {"docs/log.md", "docs/adr/0001.md"}
+    assert [hit["id"] for hit in filtered["hits"]] == ["docs/adr/0001.md"]
+    assert deleted == {"deleted": 1}

@@ -1,0 +1,59 @@
+"""The documentation as a site: whole, strict, and without anything from other hosts."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from isosphere.command import COMMANDS
+from serving.commands.openapi import document
+from serving.settings import Settings
+from tests.conftest import PATIENCE
+
+ROOT = Path(__file__).resolve().parents[1]
+LOADED = re.compile(r"<(?:script|img|link|iframe)\b[^>]*\b(?:src|href)=\"?(?:https?:)?//", re.IGNORECASE)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site as `make site` builds it; a broken link or anchor would have failed that."""
+    pytest.importorskip("material", reason="the extra docs is not installed: `make setup`")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", "website/mkdocs.yml"]
+    built = subprocess.run(
+        [*command, "--site-dir", str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=5 * PATIENCE,
+    )
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+@pytest.mark.slow
+def test_the_reference_has_every_command_option_and_route(site: Path) -> None:
+    commands, settings, routes = (
+        (site / "reference" / name / "index.html").read_text() for name in ("command-line", "settings", "http-api")
+    )
+    assert all(f'id="isosphere-{name}"' in commands for name in COMMANDS)
+    assert all(f"ISOSPHERE_{name.upper()}" in settings for name in Settings.model_fields)
+    assert all(f"<code>{path}</code>" in routes for path in re.findall(r'^  "(/[^"]*)": {', document(), re.MULTILINE))
+
+
+@pytest.mark.slow
+def test_a_file_outside_the_pages_that_one_links_to_is_in_the_site(site: Path) -> None:
+    linked = re.findall(r'href="([^"]*/benchmarks/[^"]*)"', (site / "training" / "index.html").read_text())
+    assert linked and all((site / "training" / link).is_file() for link in linked)
+
+
+@pytest.mark.slow
+def test_the_site_loads_nothing_from_other_hosts(site: Path) -> None:
+    pages = [*site.rglob("*.html")]
+    assert len(pages) > 50
+    assert not [page for page in pages if LOADED.search(page.read_text())]
