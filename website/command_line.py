@@ -18,7 +18,7 @@ This page shows the help of every command. Use it to look up an option. It is ge
 `source .venv/bin/activate` puts `isosphere` on your path. Every command exits with 0 after success, 1 after a
 failure and 2 for wrong input. `isosphere --version` prints the version.
 """
-WIDTH = "84"
+WIDTH = "80"
 """Columns that fit beside the navigation."""
 
 
