@@ -120,8 +120,8 @@ def _type(schema: Schema) -> str:
 
 
 def _bounds(schema: Schema) -> str:
-    least, most = schema.get("minimum", ""), schema.get("maximum", "")
-    return "" if (least, most) == ("", "") else f" ({least}…{most})"
+    least, most = (f"{schema[side]:.10g}" if side in schema else "" for side in ("minimum", "maximum"))
+    return f" ({least}…{most})" if least or most else ""
 
 
 def _resolved(part: Schema) -> Schema:
