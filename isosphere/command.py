@@ -30,6 +30,9 @@ class Command(NamedTuple):
 GROUPS: dict[str, dict[str, Command]] = {
     "Serve and search": {
         "serve": Command("serve embeddings and search over HTTP", "serve --bundle minilm+default", "serving", ""),
+        "embed": Command(
+            "write the vectors of texts to a file", "embed notes.jsonl --out notes.parquet", "isosphere.embed", ""
+        ),
         "ingest": Command("add documents to a corpus without a server", "ingest notes.jsonl --corpus docs", "serving"),
         "search": Command("search a corpus without a server", 'search "how to install" --corpus docs', "serving"),
         "export-corpus": Command(

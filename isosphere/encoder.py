@@ -73,6 +73,12 @@ class Encoder:
         self.dimensions: int = bundle.manifest.dim
         self.max_length: int = bundle.manifest.max_length
         """Maximum tokens of a text, including special tokens. Of longer texts, the beginning is embedded."""
+        self.fingerprint: str = bundle.manifest.fingerprint
+        """Identifier of the vectors: encoders with the same fingerprint give the same ones."""
+        self.int8_limit: float | None = bundle.int8_limit
+        """The range of int8 codes, see `models.codes`; None in a bundle without one."""
+        self.truncated = 0
+        """Number of texts that were cut so far."""
         self.engine = f"{graph.engine}, {graph.precision} on {graph.device}"
 
     def __repr__(self) -> str:
@@ -116,6 +122,7 @@ class Encoder:
             raise TypeError(f"texts: {other!r} is no text")
         tokens = self._graph.tokenized([prompt + text for text in texts])
         if cut := sum(each.truncated for each in tokens):
+            self.truncated += cut
             log.warning("%d of %d texts have more than %d tokens and were cut", cut, len(tokens), self.max_length)
         with tqdm(total=len(tokens), unit="text", delay=SHOWN_AFTER, disable=not progress, leave=False) as bar:
             vectors, norms = self._graph.embed(tokens, bar.update)

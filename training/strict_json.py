@@ -31,6 +31,18 @@ def loads(text: str) -> Any:
     return value
 
 
+def row(line: str) -> dict[str, Any]:
+    """Read a line of JSON lines.
+
+    Raises:
+        ValueError: it is no object of JSON; the message is a line.
+    """
+    value = loads(line)
+    if not isinstance(value, dict):
+        raise ValueError("expected a JSON object")
+    return value
+
+
 def rows(lines: Iterable[str], file: object, refusal: type[Refused]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the position, `file:line`, and the object of each non-blank line of JSON lines.
 
@@ -42,9 +54,7 @@ def rows(lines: Iterable[str], file: object, refusal: type[Refused]) -> Iterator
         if not line.strip():
             continue
         try:
-            row = loads(line)
+            value = row(line)
         except ValueError as error:
             raise refusal(f"{where}: {error}") from error
-        if not isinstance(row, dict):
-            raise refusal(f"{where}: expected a JSON object")
-        yield where, row
+        yield where, value

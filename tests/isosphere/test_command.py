@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from isosphere.command import COMMANDS, main
+from isosphere.embed.__main__ import _parser as embed_parser
 from models.__main__ import _parser as models_parser
 from models.__main__ import main as models
 from serving.commands.corpus import _parser as corpus_parser
@@ -34,6 +35,8 @@ def test_its_examples_are_understood(name: str) -> None:
         cli.parsed([name, *arguments])
     elif command.program == "models":
         models_parser().parse_args([name, *arguments])
+    elif name == "embed":
+        embed_parser().parse_args(arguments)
     elif name not in ("serve", "keys", "openapi"):
         corpus_parser(command.verb or name).parse_args(arguments)
 
@@ -58,6 +61,10 @@ def test_help_lists_every_command(arguments: list[str], capsys: pytest.CaptureFi
     assert all(f"isosphere {command.example}" in printed for command in COMMANDS.values())
 
 
-def test_help_loads_no_library() -> None:
-    code = "import sys, isosphere.command as c; c.main(['--help']); sys.exit('numpy' in sys.modules)"
+@pytest.mark.parametrize("arguments", [["--help"], ["embed", "--help"]])
+def test_help_loads_no_library(arguments: list[str]) -> None:
+    code = (
+        f"import atexit, os, sys, isosphere.command as c; atexit.register(lambda: os._exit('numpy' in sys.modules)); "
+        f"c.main({arguments})"
+    )
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0

@@ -48,6 +48,15 @@ class CorpusError(Refused):
     """The corpus can't be read or trained on. The message names the file and, if possible, the line."""
 
 
+Bad = Callable[[CorpusError], object]
+"""Receives the error of a row that can't be read. Unless it raises, the next row follows."""
+
+
+def refuse(error: CorpusError) -> None:
+    """Let the first bad row end the reading."""
+    raise error
+
+
 def found(files: Sequence[str]) -> list[Path]:
     """List the files of folders, glob patterns and paths.
 
@@ -67,17 +76,28 @@ def sentences(paths: Iterable[Path], column: str | None = None) -> Iterator[str]
         CorpusError: see `lines` and `rows`; or a file is no text, or a field of the column is no string.
     """
     for path in paths:
-        kind = _inner(path).suffix.lower()
-        if kind in TABLES:
+        if is_table(path, column):
             names = COLUMNS if column is None else (column,)
             yield from (_line(text, where) for where, (text,) in rows(path, names, advice=NAME_ONE))
-        elif kind in UNREAD_TABLES:
-            raise CorpusError(f"{path}: {kind} is not read: write it as Parquet, JSON lines (.jsonl) or CSV")
-        elif column is not None:
-            raise CorpusError(f"{path}: has no column {column!r}: {', '.join(TABLES)} have columns")
         else:
-            _check_text(path)
             yield from lines([path])
+
+
+def is_table(path: Path, column: str | None = None) -> bool:
+    """Tell whether a file is a table, by its name; otherwise it is text, which has no `column`.
+
+    Raises:
+        CorpusError: the file is neither a table that `rows` reads nor text, or is text while a column is named.
+    """
+    kind = _inner(path).suffix.lower()
+    if kind in TABLES:
+        return True
+    if kind in UNREAD_TABLES:
+        raise CorpusError(f"{path}: {kind} is not read: write it as Parquet, JSON lines (.jsonl) or CSV")
+    if column is not None:
+        raise CorpusError(f"{path}: has no column {column!r}: {', '.join(TABLES)} have columns")
+    _check_text(path)
+    return False
 
 
 def passages(paths: Iterable[Path], column: str | None = None) -> Iterator[str]:
@@ -110,11 +130,14 @@ def _line(text: Any, where: str) -> str:
     return " ".join((text or "").split())
 
 
-def rows(path: Path, *columns: Sequence[str | None], advice: str = "") -> Iterator[tuple[str, list[Any]]]:
+def rows(
+    path: Path, *columns: Sequence[str | None], advice: str = "", bad: Bad = refuse
+) -> Iterator[tuple[str, list[Any]]]:
     """Yield the position of each row of a table, and its values for `columns`.
 
     A column is given by its possible names, in any case, and the first that exists is read. If None is among the names,
-    the column may be missing, and its values are None. Blank lines are no rows.
+    the column may be missing, and its values are None. Blank lines are no rows. `bad` receives the error of a broken
+    row. If it lets the reading go on, bytes that are not UTF-8 are read as lone surrogates.
 
     Raises:
         CorpusError: see `lines`; or a row is broken, or a column is missing; the message then ends with
@@ -122,27 +145,28 @@ def rows(path: Path, *columns: Sequence[str | None], advice: str = "") -> Iterat
     """
     kind = _inner(path).suffix.lower()
     if kind in DELIMITERS:
-        yield from _csv_rows(path, DELIMITERS[kind], columns, advice)
+        yield from _csv_rows(path, DELIMITERS[kind], columns, advice, bad)
     elif kind in JSON_LINES:
-        for where, row in strict_json.rows(lines([path]), path, CorpusError):
-            chosen = [_chosen(row, names, where, advice) for names in columns]
-            yield where, [None if name is None else row[name] for name in chosen]
+        yield from _json_rows(path, columns, advice, bad)
     elif kind == PARQUET:
         yield from _parquet_rows(path, columns, advice)
     else:
         raise CorpusError(f"{path}: no table: {', '.join(TABLES)} are")
 
 
-def lines(paths: Iterable[Path]) -> Iterator[str]:
+def lines(paths: Iterable[Path], bad: Bad = refuse) -> Iterator[str]:
     """Yield every line of text files (plain, .gz or .xz), newlines included.
+
+    Unless `bad` is `refuse`, bytes that are not UTF-8 are read as lone surrogates, which the reader of the rows judges.
 
     Raises:
         CorpusError: a file is missing, damaged, not UTF-8, or compressed in another way.
     """
+    errors = "strict" if bad is refuse else "surrogateescape"
     for path in paths:
         with _opened(path) as file:
             for number, line in enumerate(file, start=1):
-                yield _decoded(line, path, number)
+                yield _decoded(line, path, number, errors)
 
 
 def text_sha256(files: Sequence[str]) -> str:
@@ -203,9 +227,9 @@ def _open_plain(path: Path) -> BufferedIOBase:
     return path.open("rb")
 
 
-def _decoded(line: bytes, path: Path, number: int) -> str:
+def _decoded(line: bytes, path: Path, number: int, errors: str) -> str:
     try:
-        return line.decode("utf-8-sig" if number == 1 else "utf-8")
+        return line.decode("utf-8-sig" if number == 1 else "utf-8", errors)
     except UnicodeDecodeError as error:
         raise CorpusError(
             f"{path}:{number}: not UTF-8: byte 0x{line[error.start]:02x} in column {error.start + 1}"
@@ -225,23 +249,46 @@ def _check_text(path: Path) -> None:
 
 
 def _csv_rows(
-    path: Path, delimiters: str, columns: Sequence[Sequence[str | None]], advice: str
+    path: Path, delimiters: str, columns: Sequence[Sequence[str | None]], advice: str, bad: Bad
 ) -> Iterator[tuple[str, list[Any]]]:
-    rest = lines([path])
+    rest = lines([path], bad)
     first = next(rest, "")
     table = csv.reader(chain([first], rest), delimiter=max(delimiters, key=first.count), strict=True)
     try:
         header = next(table, [])
-        chosen = [_chosen(header, names, path, advice) for names in columns]
-        places = [None if name is None else header.index(name) for name in chosen]
-        for row in table:
-            where = f"{path}:{table.line_num}"
-            if row and len(row) != len(header):
-                raise CorpusError(f"{where}: {len(row)} columns, but the header has {len(header)}")
-            if row:
-                yield where, [None if place is None else row[place] for place in places]
     except csv.Error as error:
         raise CorpusError(f"{path}:{table.line_num}: {error}") from error
+    chosen = [_chosen(header, names, path, advice) for names in columns]
+    places = [None if name is None else header.index(name) for name in chosen]
+    while True:
+        try:
+            row = next(table, None)
+        except csv.Error as error:
+            bad(CorpusError(f"{path}:{table.line_num}: {error}"))
+            continue
+        if row is None:
+            return
+        where = f"{path}:{table.line_num}"
+        if row and len(row) != len(header):
+            bad(CorpusError(f"{where}: {len(row)} columns, but the header has {len(header)}"))
+        elif row:
+            yield where, [None if place is None else row[place] for place in places]
+
+
+def _json_rows(
+    path: Path, columns: Sequence[Sequence[str | None]], advice: str, bad: Bad
+) -> Iterator[tuple[str, list[Any]]]:
+    for number, line in enumerate(lines([path], bad), start=1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            row = strict_json.row(line)
+            chosen = [_chosen(row, names, where, advice) for names in columns]
+        except ValueError as error:
+            bad(error if isinstance(error, CorpusError) else CorpusError(f"{where}: {error}"))
+            continue
+        yield where, [None if name is None else row[name] for name in chosen]
 
 
 def _parquet_rows(path: Path, columns: Sequence[Sequence[str | None]], advice: str) -> Iterator[tuple[str, list[Any]]]:

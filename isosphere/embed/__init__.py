@@ -1,0 +1,1 @@
+"""`isosphere embed`: the vectors of texts in files, written to a file."""

@@ -1,0 +1,142 @@
+"""The command line of `isosphere embed`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from models.command_line import Parser
+from models.disk import verdict
+from models.errors import Refused, not_installed
+
+ENDINGS = (".parquet", ".npy")
+ENCODINGS = ("float", "int8", "uint8", "binary", "ubinary")
+EPILOG = """\
+If the command is killed, repeat it: it goes on where it stopped. A file NAME.parquet.json or NAME.npy.json records the
+inputs, the options and the encoder.
+
+example: isosphere embed notes.jsonl articles/ --text-column body --columns title,year --out vectors.parquet
+
+exit status: 0 the file is complete; 1 the disk failed; 2 the input or an option can't be used; 130 stopped by Ctrl-C"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Embed texts and return the exit status; after a line that says what is wrong, it is not 0."""
+    given = _parser().parse_args(arguments)
+    try:
+        _embed(given)
+    except ModuleNotFoundError as error:
+        return _fails(not_installed(error), 2)
+    except OSError as error:
+        return _fails(*verdict(error))
+    except ValueError as error:  # Refused, or an option that the encoder does not have
+        return _fails(str(error), 2)
+    except KeyboardInterrupt:
+        return _fails("stopped; the same command goes on", 130)
+    return 0
+
+
+def _embed(given: argparse.Namespace) -> None:
+    from isosphere import load
+    from isosphere.embed.embedding import Options, embed
+    from models.runtimes.base import RuntimeUnavailable
+
+    try:
+        encoder = load(
+            given.model, engine=given.engine, precision=given.precision, device=given.device, threads=given.threads
+        )
+    except RuntimeUnavailable as error:
+        raise Refused(str(error)) from error
+    options = Options(
+        text_column=given.text_column,
+        id_column=given.id_column,
+        columns=given.columns,
+        on_error=given.on_error,
+        prompt_name=given.prompt_name,
+        dimensions=given.dimensions,
+        encoding=given.encoding,
+    )
+    with _without_warnings("isosphere.encoder"):  # of each part; the sum of all texts that were cut comes last
+        done = embed(encoder, given.files, given.out, options, force=given.force, stream=sys.stderr)
+    if done.skipped:
+        _say(f"bad rows that were skipped: {done.skipped}; the first: {done.first_skipped}")
+    if encoder.truncated:
+        _say(f"texts that were cut to {encoder.max_length} tokens: {encoder.truncated}")
+    _say(f"{given.out}: {done.rows} rows by {encoder.name}")
+
+
+@contextmanager
+def _without_warnings(name: str) -> Iterator[None]:
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _say(line: str) -> None:
+    print(f"isosphere embed: {line}", file=sys.stderr)
+
+
+def _fails(message: str, status: int) -> int:
+    _say(message)
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="isosphere embed",
+        description="Write the vectors of texts to a file, in the order of the input.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "files",
+        nargs="+",
+        help="files, folders or patterns: text (a line each), .jsonl, .csv, .tsv, .parquet; also .gz and .xz",
+    )
+    parser.add_argument("--out", type=_out, required=True, metavar="NAME.parquet|NAME.npy", help="the file to write")
+    parser.add_argument("--model", default="default", help="encoder of this project, or a bundle (default: default)")
+    table = parser.add_argument_group("columns")
+    table.add_argument("--text-column", help="column with the text (default: text or sentence)")
+    table.add_argument("--id-column", help="column with the id (default: id if there is one, otherwise FILE:ROW)")
+    table.add_argument(
+        "--columns", type=_names, default=[], metavar="NAME,…", help="columns to keep beside the vectors, in Parquet"
+    )
+    table.add_argument(
+        "--on-error",
+        choices=("fail", "skip"),
+        default="fail",
+        help="fail names the first bad row, before anything is embedded; skip leaves bad rows out (default: fail)",
+    )
+    vectors = parser.add_argument_group("vectors")
+    vectors.add_argument("--prompt-name", help="prompt of the encoder to put before each text (default: none)")
+    vectors.add_argument("--dimensions", type=int, help="number of leading dimensions to keep (default: all)")
+    vectors.add_argument("--encoding", choices=ENCODINGS, default="float", help="as in the HTTP API (default: float)")
+    run = parser.add_argument_group("run")
+    run.add_argument("--force", action="store_true", help="replace what another command wrote")
+    run.add_argument("--engine", help="onnxruntime or openvino (default: the fastest, measured once)")
+    run.add_argument("--precision", help="fp32, bf16, … (default: the fastest, measured once)")
+    run.add_argument("--device", default="auto", help="cpu or cuda (default: cuda where there is one)")
+    run.add_argument("--threads", type=int, help="number of threads (default: all CPUs)")
+    return parser
+
+
+def _out(given: str) -> Path:
+    if (out := Path(given)).suffix not in ENDINGS:
+        raise argparse.ArgumentTypeError(f"{given!r} ends in neither {' nor '.join(ENDINGS)}")
+    return out
+
+
+def _names(given: str) -> list[str]:
+    return [name.strip() for name in given.split(",") if name.strip()]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,256 @@
+"""Texts of files to one file of vectors, by way of parts that survive a kill.
+
+A run reads its input twice. The first pass finds bad rows and counts the others, so that nothing fails after hours. The
+second pass embeds `ROWS` rows at a time and writes each batch as a part, whole or not at all. At the end the parts
+become the file. A repeated command finds the manifest beside the file and makes the parts that are missing.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+from tqdm import tqdm
+
+from isosphere.embed.outputs import Npy, Parquet, Vectors
+from isosphere.embed.rows import Row, rows
+from isosphere.encoder import Encoder
+from models import codes
+from models.disk import held, make_folder, replacing, write_whole
+from models.errors import Refused
+from training.corpus.files import Bad, CorpusError, found
+
+ROWS = 4096
+"""Rows of a part: sorted by length together, and lost together by a kill."""
+LINE_EVERY = 30.0
+"""Seconds between lines of progress where there is no terminal."""
+BITS = {"binary": codes.binary, "ubinary": codes.ubinary}
+BYTES = {"int8": codes.int8, "uint8": codes.uint8}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to read and what to write, named as the options of the command."""
+
+    text_column: str | None = None
+    id_column: str | None = None
+    columns: list[str] = field(default_factory=list)
+    on_error: str = "fail"
+    prompt_name: str | None = None
+    dimensions: int | None = None
+    encoding: str = "float"
+
+
+class Done(NamedTuple):
+    """Counts of a complete file."""
+
+    rows: int
+    skipped: int
+    first_skipped: str
+    """Error of the first bad row."""
+
+
+def embed(encoder: Encoder, files: Sequence[str], out: Path, options: Options, *, force: bool, stream: TextIO) -> Done:
+    """Write the vectors of the texts in `files` to `out`, .parquet or .npy, in the order of the input.
+
+    Args:
+        force: replace what another command wrote to `out`, or began to.
+        stream: receives the progress.
+
+    Raises:
+        Refused: an input or an option can't be used, or `out` belongs to another command.
+        OSError: the disk failed.
+    """
+    parts, manifest = out.with_name(f".{out.name}.parts"), out.with_name(f"{out.name}.json")
+    job = Job(encoder, _inputs(files, out, parts), options)
+    output = job.output(out)
+    wanted = job.wanted()
+    known = _read(manifest)
+    same = known.items() >= wanted.items()
+    if same and "done" in known and out.exists() and not force:
+        shutil.rmtree(parts, ignore_errors=True)  # a kill may have left it
+        return Done(**known["done"])
+    if not same and not force and (out.exists() or any(parts.glob("*"))):
+        raise Refused(f"{out} {_difference(known, wanted)}. --force replaces the file, another --out keeps it")
+    done = job.check(output, stream)
+    with _locked(parts, out):
+        if not same:
+            for part in parts.iterdir():
+                part.unlink()
+            write_whole(manifest, json.dumps(wanted, indent=2))
+        made = job.fill(parts, output, done.rows, stream)
+        if job.wanted() != wanted:
+            raise Refused(f"{out}: an input changed while it was read; repeat the command with --force")
+        with replacing(out) as beside:
+            output.join(made, beside)
+        write_whole(manifest, json.dumps({**wanted, "done": done._asdict()}, indent=2))
+        shutil.rmtree(parts)
+    return done
+
+
+@dataclass(frozen=True)
+class Job:
+    """An encoder, the files to read, and what is asked of them."""
+
+    encoder: Encoder
+    paths: Sequence[Path]
+    options: Options
+
+    def wanted(self) -> dict[str, Any]:
+        """All that decides the content of the file, as JSON keeps it: each input by its path, size and time."""
+        inputs = [[str(path), (stat := path.stat()).st_size, stat.st_mtime_ns] for path in self.paths]
+        return {**self._made_by(), **asdict(self.options), "rows_of_a_part": ROWS, "inputs": inputs}
+
+    def output(self, out: Path) -> Npy | Parquet:
+        """Choose the format by the file's name.
+
+        Raises:
+            Refused, ValueError: the format or the encoder does not have what the options ask for.
+        """
+        whole = self.encoder.encode([], prompt_name=self.options.prompt_name, dimensions=self.options.dimensions)
+        empty = self.vectors([])
+        if out.suffix == ".parquet":
+            shape = {"dim": str(whole.shape[1]), "encoding": self.options.encoding}
+            return Parquet(empty, self.options.columns, {**self._made_by(), **shape})
+        if self.options.id_column or self.options.columns:
+            raise Refused(f"{out}: .npy has no columns, so leave out --id-column and --columns, or write .parquet")
+        return Npy(empty)
+
+    def check(self, output: Npy | Parquet, stream: TextIO) -> Done:
+        """Read all rows once: count them, and refuse or count bad ones.
+
+        Raises:
+            CorpusError: a row is bad and `on_error` is fail, or a file can't be read.
+        """
+        total, skipped, first = 0, 0, ""
+
+        def bad(error: CorpusError) -> None:
+            nonlocal skipped, first
+            if self.options.on_error == "fail":
+                raise error
+            skipped += 1
+            first = first or str(error)
+
+        with tqdm(desc="checking", unit="row", file=stream, disable=not stream.isatty(), leave=False) as bar:
+            for batch in self.batches(bad):
+                output.learn(batch)
+                total += len(batch)
+                bar.update(len(batch))
+        return Done(total, skipped, first)
+
+    def fill(self, parts: Path, output: Npy | Parquet, total: int, stream: TextIO) -> list[Path]:
+        """Embed the rows of each part that is missing, and list all parts."""
+        made = []
+        there = min(total, ROWS * len(list(parts.glob("[!.]*"))))
+        with _progress(total, there, stream) as advance:
+            for number, batch in enumerate(self.batches(lambda _: None)):
+                made.append(part := parts / f"{number:08}")
+                if not part.exists():
+                    vectors = self.vectors([row.text for row in batch])
+                    with replacing(part) as beside:
+                        output.write(batch, vectors, beside)
+                    advance(len(batch))
+        return made
+
+    def batches(self, bad: Bad) -> Iterator[list[Row]]:
+        """Yield the rows, `ROWS` at a time."""
+        options = self.options
+        found = rows(self.paths, options.text_column, options.id_column, options.columns, bad)
+        while batch := list(islice(found, ROWS)):
+            yield batch
+
+    def vectors(self, texts: Sequence[str]) -> Vectors:
+        """Return the vectors (N, D), or their codes, as the server gives them."""
+        encode = partial(self.encoder.encode, texts, prompt_name=self.options.prompt_name, progress=False)
+        encoding, dimensions = self.options.encoding, self.options.dimensions
+        if encoding == "float":
+            return encode(dimensions=dimensions)
+        unit = encode()[:, :dimensions]  # the server, too, codes the cut vectors without giving them unit length
+        if code := BITS.get(encoding):
+            return code(unit)
+        if self.encoder.int8_limit is None:
+            raise Refused(f"--encoding: {self.encoder.name} has no range for {encoding}: export it again")
+        return BYTES[encoding](unit, self.encoder.int8_limit)
+
+    def _made_by(self) -> dict[str, str]:
+        encoder = self.encoder
+        return {"encoder": encoder.name, "fingerprint": encoder.fingerprint, "engine": encoder.engine}
+
+
+def _inputs(files: Sequence[str], out: Path, parts: Path) -> list[Path]:
+    """List the files to read; those that this command writes are none, even in a folder that is read."""
+    paths = [
+        path
+        for path in dict.fromkeys(found(files))
+        if path.resolve() != out.resolve() and parts.resolve() not in path.resolve().parents
+    ]
+    if not paths:
+        raise Refused(f"{out}: is the only input: name another file by --out")
+    return paths
+
+
+def _read(manifest: Path) -> dict[str, Any]:
+    """What is known of the file that is there; nothing if this command did not write it."""
+    try:
+        known = json.loads(manifest.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def _difference(known: dict[str, Any], wanted: dict[str, Any]) -> str:
+    """Say in what another command's file differs from the one that is wanted."""
+    if not known.keys() >= wanted.keys():
+        return "is there already, and was not written by this command"
+    differ = [
+        f"{name} was {known[name]!r} and is {value!r}"
+        for name, value in wanted.items()
+        if name != "inputs" and known[name] != value
+    ]
+    before, now = ({path: facts for path, *facts in inputs} for inputs in (known["inputs"], wanted["inputs"]))
+    differ += [
+        f"{path} {'is new' if path not in before else 'has changed' if path in now else 'is missing'}"
+        for path in before | now
+        if before.get(path) != now.get(path)
+    ]
+    return f"belongs to another command: {'; '.join(differ) or 'the inputs had another order'}"
+
+
+@contextmanager
+def _locked(parts: Path, out: Path) -> Iterator[None]:
+    make_folder(parts)
+    try:
+        with held(parts):
+            yield
+    except BlockingIOError as error:
+        raise Refused(f"{out}: another process is writing it") from error
+
+
+@contextmanager
+def _progress(total: int, there: int, stream: TextIO) -> Iterator[Callable[[int], None]]:
+    """Show rows, rows/s and the time left: a bar on a terminal, a line now and then elsewhere."""
+    began = said = time.monotonic()
+    done = 0
+
+    def advance(rows: int) -> None:
+        nonlocal done, said
+        done += rows
+        bar.update(rows)
+        now = time.monotonic()
+        if bar.disable and now - said >= LINE_EVERY:
+            said = now
+            speed = done / (now - began)
+            left = timedelta(seconds=round((total - there - done) / speed))
+            print(f"{there + done} of {total} rows, {speed:.0f} rows/s, {left} left", file=stream, flush=True)
+
+    with tqdm(total=total, initial=there, unit="row", file=stream, disable=not stream.isatty()) as bar:
+        yield advance

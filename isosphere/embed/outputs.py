@@ -1,0 +1,95 @@
+"""Formats of the file of vectors, each written as parts that are joined at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isosphere.embed.rows import Row
+from models.errors import Refused, first_line
+
+Vectors = NDArray[Any]
+OWN = ("id", "vector")
+"""Columns of Parquet beside those that are kept."""
+
+
+class Npy:
+    """An array (N, D) in NumPy's format."""
+
+    def __init__(self, empty: Vectors) -> None:
+        self._empty = empty
+
+    def learn(self, batch: Sequence[Row]) -> None:
+        """Do nothing: the format has no columns."""
+
+    def write(self, _: Sequence[Row], vectors: Vectors, part: Path) -> None:
+        """Write one part."""
+        with part.open("wb") as file:
+            np.save(file, vectors)
+
+    def join(self, parts: Sequence[Path], out: Path) -> None:
+        """Write the parts as one array."""
+        rows = sum(len(np.load(part, mmap_mode="r")) for part in parts)
+        with out.open("wb") as file:
+            header = np.lib.format.header_data_from_array_1_0(self._empty)
+            np.lib.format.write_array_header_1_0(file, {**header, "shape": (rows, self._empty.shape[1])})
+            for part in parts:
+                np.load(part).tofile(file)
+
+
+class Parquet:
+    """A table: `id`, `vector` as lists of fixed size, and the columns to keep, in the types that their values have."""
+
+    def __init__(self, empty: Vectors, columns: Sequence[str], metadata: Mapping[str, str]) -> None:
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError as error:
+            raise Refused(f"Parquet needs the extra `data`: pip install 'isosphere[data]' ({error})") from error
+        if twice := next((name for name in columns if [*OWN, *columns].count(name) > 1), None):
+            raise Refused(f"--columns: the output would have two columns {twice!r}")
+        self._arrow = pyarrow
+        self._parquet = pyarrow.parquet
+        self._columns = columns
+        self._kept = pyarrow.schema([])
+        vector = pyarrow.list_(pyarrow.from_numpy_dtype(empty.dtype), empty.shape[1])
+        self._own = pyarrow.schema(list(zip(OWN, (pyarrow.string(), vector), strict=True)), metadata)
+
+    def learn(self, batch: Sequence[Row]) -> None:
+        """Find types of columns that also hold the values of this batch.
+
+        Raises:
+            Refused: a column has values of different types.
+        """
+        for i, name in enumerate(self._columns):
+            try:
+                found = self._arrow.schema([(name, self._arrow.array([row.kept[i] for row in batch]).type)])
+                self._kept = self._arrow.unify_schemas([self._kept, found], promote_options="permissive")
+            except (self._arrow.ArrowException, ValueError) as error:
+                raise Refused(
+                    f"--columns: {name!r} has values that one column of Parquet can't hold, between {batch[0].place} "
+                    f"and {batch[-1].place}: {first_line(error)}"
+                ) from error
+
+    def write(self, batch: Sequence[Row], vectors: Vectors, part: Path) -> None:
+        """Write one part."""
+        arrays = [
+            self._arrow.array([row.id for row in batch]),
+            self._arrow.FixedSizeListArray.from_arrays(self._arrow.array(vectors.ravel()), vectors.shape[1]),
+            *(self._arrow.array([row.kept[i] for row in batch], kept.type) for i, kept in enumerate(self._kept)),
+        ]
+        self._parquet.write_table(self._arrow.table(arrays, schema=self._schema()), part)
+
+    def join(self, parts: Sequence[Path], out: Path) -> None:
+        """Write the parts as one table, a row group each."""
+        with self._parquet.ParquetWriter(out, self._schema(), use_dictionary=list(self._columns)) as writer:
+            for part in parts:
+                writer.write_table(self._parquet.ParquetFile(part).read())
+
+    def _schema(self) -> Any:
+        kept = self._kept or [self._arrow.field(name, self._arrow.null()) for name in self._columns]
+        return self._arrow.schema([*self._own, *kept], self._own.metadata)

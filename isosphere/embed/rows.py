@@ -1,0 +1,74 @@
+"""Rows of files: an id, a text, and the values of the columns to keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from training.corpus.files import COLUMNS, NAME_ONE, Bad, CorpusError, is_table, lines
+from training.corpus.files import rows as table_rows
+
+
+class Row(NamedTuple):
+    """A text to embed."""
+
+    place: str
+    """File and row, for errors."""
+    id: str
+    text: str
+    kept: list[Any]
+    """Values of the columns to keep."""
+
+
+def rows(
+    paths: Iterable[Path], text_column: str | None, id_column: str | None, columns: Sequence[str], bad: Bad
+) -> Iterator[Row]:
+    """Yield the rows of tables and the lines of text files, in order. `bad` receives the error of each bad row.
+
+    A row without an id is called by its file and number.
+
+    Raises:
+        CorpusError: a file can't be read, or has no such column.
+    """
+    for path in paths:
+        for place, (text, own_id, *kept) in _values(path, text_column, id_column, columns, bad):
+            if wrong := _wrong(text, own_id, kept):
+                bad(CorpusError(f"{place}: {wrong}"))
+            else:
+                yield Row(place, place.replace(": row ", ":") if own_id is None else str(own_id), text, kept)
+
+
+def _values(
+    path: Path, text_column: str | None, id_column: str | None, columns: Sequence[str], bad: Bad
+) -> Iterator[tuple[str, list[Any]]]:
+    named = text_column or id_column or next(iter(columns), None)
+    if is_table(path, named):
+        texts = COLUMNS if text_column is None else (text_column,)
+        ids = ("id", None) if id_column is None else (id_column,)
+        kept = ((column,) for column in columns)
+        yield from table_rows(path, texts, ids, *kept, advice="" if named else NAME_ONE, bad=bad)
+    else:
+        for number, line in enumerate(lines([path], bad), start=1):
+            yield f"{path}:{number}", [line.rstrip("\r\n"), None]
+
+
+def _wrong(text: Any, own_id: Any, kept: Sequence[Any]) -> str:
+    """Say what is wrong with the values of a row; empty if nothing is."""
+    if not isinstance(text, str):
+        return f"the text is {text!r:.40}, not a string"
+    if not isinstance(own_id, str | int | None) or isinstance(own_id, bool):
+        return f"the id is {own_id!r:.40}, neither a string nor an integer"
+    if not all(map(_is_unicode, (text, own_id, *kept))):
+        return "not UTF-8"
+    return ""
+
+
+def _is_unicode(value: Any) -> bool:
+    """Tell whether a value is free of lone surrogates, which stand for bytes that are not UTF-8."""
+    if isinstance(value, str) and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return False
+    return True

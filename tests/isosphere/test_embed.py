@@ -1,0 +1,400 @@
+"""`isosphere embed`: formats in and out, bad rows, and files that another command or a kill left."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from isosphere import Encoder, load
+from isosphere.command import main
+from isosphere.embed import embedding
+from isosphere.embed.embedding import Done, Options, embed
+from isosphere.embed.outputs import Npy
+from models import codes, disk
+from models.errors import Refused
+from tests.conftest import PATIENCE
+
+TEXTS = ["a cat can sleep", "the dog", 'the man, "he" can play', "Hällo wörld", "a book", "rain"]
+ENGINE = ["--engine", "onnxruntime", "--precision", "fp32"]
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_bundle: Path) -> Encoder:
+    return load(tiny_bundle, engine="onnxruntime", precision="fp32")
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "ROWS", 4)
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Path:
+    return text_file(tmp_path / "a.txt", TEXTS * 3)
+
+
+def text_file(file: Path, texts: Sequence[str]) -> Path:
+    file.write_text("".join(f"{text}\n" for text in texts))
+    return file
+
+
+def run(encoder: Encoder, *files: Path, out: Path, force: bool = False, **options: Any) -> Done:
+    return embed(encoder, [*map(str, files)], out, Options(**options), force=force, stream=io.StringIO())
+
+
+def table(out: Path) -> dict[str, list[Any]]:
+    columns: dict[str, list[Any]] = pq.read_table(out).to_pydict()
+    return columns
+
+
+def write_csv(file: Path, delimiter: str) -> None:
+    quoted = ['"' + text.replace('"', '""') + '"' for text in TEXTS]
+    rows = [
+        delimiter.join(("id", "text", "year")),
+        *(f"n{i}{delimiter}{q}{delimiter}{i}" for i, q in enumerate(quoted)),
+    ]
+    file.write_text("\n".join(rows) + "\n")
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl", "a.csv", "a.tsv", "a.parquet"])
+def test_each_format_gives_the_vectors_of_its_texts(encoder: Encoder, tmp_path: Path, name: str) -> None:
+    file, out = tmp_path / name, tmp_path / "out.parquet"
+    columns: list[str] = []
+    if ".txt" in name:
+        text = "".join(f"{text}\r\n" for text in TEXTS).encode()
+        file.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+        ids = [f"{file}:{i}" for i in range(1, 7)]
+    else:
+        columns, ids = ["year"], [f"n{i}" for i in range(6)]
+        if name == "a.jsonl":
+            rows = ({"id": f"n{i}", "text": text, "year": i} for i, text in enumerate(TEXTS))
+            file.write_text("".join(json.dumps(row) + "\n\n" for row in rows))
+        elif name == "a.parquet":
+            pq.write_table(pa.table({"id": ids, "text": TEXTS, "year": list(range(6))}), file)
+        else:
+            write_csv(file, "\t" if name == "a.tsv" else ",")
+    assert run(encoder, file, out=out, columns=columns) == Done(6, 0, "")
+    found = table(out)
+    assert found["id"] == ids
+    # the batches of `encode` are those of the file
+    expected = np.concatenate([encoder.encode(TEXTS[:4]), encoder.encode(TEXTS[4:])])
+    assert np.array_equal(np.array(found["vector"], np.float32), expected)
+    if columns:
+        assert [int(year) for year in found["year"]] == list(range(6))
+
+
+def test_a_folder_is_read_in_order_without_the_output(encoder: Encoder, tmp_path: Path) -> None:
+    text_file(tmp_path / "b.txt", TEXTS[3:])
+    text_file(tmp_path / "a.txt", TEXTS[:3])
+    out = tmp_path / "out.parquet"
+    for _ in range(2):
+        assert run(encoder, tmp_path, out=out).rows == 6
+    np.testing.assert_allclose(table(out)["vector"], encoder.encode(TEXTS), atol=2e-6)
+    assert table(out)["id"][3] == f"{tmp_path / 'b.txt'}:1"
+
+
+def test_npy_is_an_array_of_all_lines_blank_ones_too(encoder: Encoder, tmp_path: Path) -> None:
+    texts = [*TEXTS, "", "rain"]
+    run(encoder, text_file(tmp_path / "a.txt", texts), out=tmp_path / "out.npy")
+    vectors = np.load(tmp_path / "out.npy")
+    assert vectors.shape == (8, 32) and vectors.dtype == np.float32
+    np.testing.assert_allclose(vectors, encoder.encode(texts), atol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["out.npy", "out.parquet"])
+def test_no_text_gives_no_vector(encoder: Encoder, tmp_path: Path, name: str) -> None:
+    file, out = tmp_path / "a.csv", tmp_path / name
+    file.write_text("text,year\n")
+    assert run(encoder, file, out=out, columns=["year"] if name == "out.parquet" else []).rows == 0
+    if name == "out.npy":
+        assert np.load(out).shape == (0, 32)
+    else:
+        assert table(out) == {"id": [], "vector": [], "year": []}
+
+
+def test_parquet_names_its_encoder(encoder: Encoder, lines: Path, tmp_path: Path) -> None:
+    run(encoder, lines, out=tmp_path / "out.parquet", dimensions=8)
+    schema = pq.read_schema(tmp_path / "out.parquet")
+    assert schema.field("vector").type == pa.list_(pa.float32(), 8)
+    metadata = {key.decode(): value.decode() for key, value in schema.metadata.items()}
+    assert (metadata["encoder"], metadata["fingerprint"], metadata["dim"]) == ("tiny", encoder.fingerprint, "8")
+
+
+def test_dimensions_and_codes_are_those_of_the_server(encoder: Encoder, lines: Path, tmp_path: Path) -> None:
+    texts = TEXTS * 3
+    unit = encoder.encode(texts)
+    run(encoder, lines, out=tmp_path / "cut.npy", dimensions=8)
+    np.testing.assert_allclose(np.load(tmp_path / "cut.npy"), encoder.encode(texts, dimensions=8), atol=2e-6)
+    run(encoder, lines, out=tmp_path / "bits.npy", encoding="ubinary")
+    assert np.array_equal(np.load(tmp_path / "bits.npy"), codes.ubinary(unit))
+    run(encoder, lines, out=tmp_path / "bytes.npy", encoding="int8", dimensions=8)
+    assert encoder.int8_limit
+    expected = codes.int8(unit[:, :8], encoder.int8_limit)
+    assert np.abs(np.load(tmp_path / "bytes.npy").astype(int) - expected).max() <= 1  # of another batch
+
+
+def test_columns_have_one_type_that_holds_all_values(encoder: Encoder, tmp_path: Path) -> None:
+    years = [None] * 4 + [1, 2, 3, 4] + [2.5]
+    rows = [{"text": "a cat", "year": year, "tags": ["x"]} for year in years]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run(encoder, tmp_path / "a.jsonl", out=tmp_path / "out.parquet", columns=["year", "tags"])
+    assert table(tmp_path / "out.parquet")["year"] == years
+    assert table(tmp_path / "out.parquet")["tags"] == [["x"]] * 9
+
+
+def test_values_of_several_types_are_refused_before_the_work(encoder: Encoder, tmp_path: Path) -> None:
+    rows = [{"text": "a cat", "year": year} for year in [1, 2, 3, 4, "MMI"]]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(Refused, match=r"'year'.*a\.jsonl:5"):
+        run(encoder, tmp_path / "a.jsonl", out=tmp_path / "out.parquet", columns=["year"])
+    assert [*tmp_path.iterdir()] == [tmp_path / "a.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("a.txt", b"a cat\nb\xff\nthe dog\n", ("a.txt:2", 1)),
+        ("a.jsonl", b'{"text": "a cat"}\n{"text": 1}\n{"text": "b\n{"a": 1}\n{"text": "the dog"}\n', ("a.jsonl:2", 3)),
+        ("a.csv", b'text,n\na cat,1\nb\n"c"d,1\n\xff,1\nthe dog,2\n', ("a.csv:3", 3)),
+    ],
+)
+def test_a_bad_row_is_named_or_skipped(
+    encoder: Encoder, tmp_path: Path, name: str, content: bytes, expected: tuple[str, int]
+) -> None:
+    file, out = tmp_path / name, tmp_path / "out.npy"
+    file.write_bytes(content)
+    place, skipped = expected
+    with pytest.raises(Refused, match=place if name != "a.csv" else r"a\.csv:[35]"):
+        run(encoder, file, out=out)
+    assert [*tmp_path.iterdir()] == [file]
+    done = run(encoder, file, out=out, on_error="skip")
+    assert (done.rows, done.skipped) == (2, skipped) and place in done.first_skipped
+    np.testing.assert_allclose(np.load(out), encoder.encode(["a cat", "the dog"]), atol=2e-6)
+
+
+def test_a_damaged_file_is_no_bad_row(encoder: Encoder, tmp_path: Path) -> None:
+    file = tmp_path / "a.csv.gz"
+    file.write_bytes(gzip.compress(b"text,n\n" + b"a cat,1\n" * 1000)[:-9])
+    with pytest.raises(Refused, match=r"a\.csv\.gz"):
+        run(encoder, file, out=tmp_path / "out.npy", on_error="skip")
+
+
+class Killed(BaseException):
+    """Ends a run where a kill would."""
+
+
+@pytest.mark.parametrize("name", ["out.npy", "out.parquet"])
+def test_a_run_that_is_killed_at_any_step_goes_on(
+    encoder: Encoder, lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A step is a rename, or the removal of a part; the run is killed before its first, second, … step."""
+    whole, out = tmp_path / f"whole-{name}", tmp_path / name
+    run(encoder, lines, out=whole)
+    embedded = 0
+
+    def encode(texts: Sequence[str], **options: Any) -> Any:
+        nonlocal embedded
+        embedded += len(texts)
+        return Encoder.encode(encoder, texts, **options)
+
+    monkeypatch.setattr(encoder, "encode", encode)
+    for last in range(100):
+        left = last
+
+        def step(original: Any, *arguments: Any, **options: Any) -> Any:
+            nonlocal left
+            if left == 0:
+                raise Killed
+            left -= 1
+            return original(*arguments, **options)
+
+        with monkeypatch.context() as patch:
+            for owner, method in ((Path, "replace"), (os, "unlink"), (os, "rmdir")):
+                original = getattr(owner, method)
+                patch.setattr(owner, method, lambda *a, _o=original, **o: step(_o, *a, **o))
+            try:
+                run(encoder, lines, out=out)
+            except Killed:
+                continue
+        break
+    assert last > 5
+    assert out.read_bytes() == whole.read_bytes()
+    assert not (tmp_path / f".{name}.parts").exists()
+    embedded = 0
+    assert run(encoder, lines, out=out).rows == 18 and embedded == 0
+
+
+def test_only_missing_parts_are_embedded(
+    encoder: Encoder, lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    stop_at = 9
+
+    def encode(texts: Sequence[str], **options: Any) -> Any:
+        if len(seen) > stop_at:
+            raise Killed
+        seen.extend(texts)
+        return Encoder.encode(encoder, texts, **options)
+
+    monkeypatch.setattr(encoder, "encode", encode)
+    with pytest.raises(Killed):
+        run(encoder, lines, out=tmp_path / "out.npy")
+    stop_at = 100
+    run(encoder, lines, out=tmp_path / "out.npy")
+    assert seen == TEXTS * 3
+
+
+def test_what_another_command_began_or_wrote_is_refused(
+    encoder: Encoder, other_bundle: Path, lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out.npy"
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Npy, "join", lambda *_: (_ for _ in ()).throw(Killed))
+        run(encoder, lines, out=out)
+    other = load(other_bundle, engine="onnxruntime", precision="fp32")
+
+    def refusals() -> None:
+        with pytest.raises(Refused, match="fingerprint"):
+            run(other, lines, out=out)
+        with pytest.raises(Refused, match="dimensions was None and is 8"):
+            run(encoder, lines, out=out, dimensions=8)
+        with pytest.raises(Refused, match=r"b\.txt is new"):
+            run(encoder, lines, text_file(tmp_path / "b.txt", ["a"]), out=out)
+
+    refusals()
+    run(encoder, lines, out=out)
+    refusals()
+    text_file(lines, ["a cat"])
+    with pytest.raises(Refused, match=r"a\.txt has changed"):
+        run(encoder, lines, out=out)
+    assert run(encoder, lines, out=out, force=True).rows == len(np.load(out)) == 1
+
+
+def test_a_file_of_another_program_is_refused(encoder: Encoder, lines: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "out.npy", [1])
+    with pytest.raises(Refused, match="--force"):
+        run(encoder, lines, out=tmp_path / "out.npy")
+    with pytest.raises(Refused, match="only input"):
+        run(encoder, tmp_path / "a.parquet", out=tmp_path / "a.parquet")
+
+
+def test_two_processes_do_not_write_one_file(encoder: Encoder, lines: Path, tmp_path: Path) -> None:
+    parts = tmp_path / ".out.npy.parts"
+    parts.mkdir()
+    with disk.held(parts), pytest.raises(Refused, match="another process"):
+        run(encoder, lines, out=tmp_path / "out.npy")
+
+
+def test_an_input_that_changes_meanwhile_is_refused(
+    encoder: Encoder, lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def encode(texts: Sequence[str], **options: Any) -> Any:
+        if texts:
+            text_file(lines, TEXTS)
+        return Encoder.encode(encoder, texts, **options)
+
+    monkeypatch.setattr(encoder, "encode", encode)
+    with pytest.raises(Refused, match="changed while"):
+        run(encoder, lines, out=tmp_path / "out.npy")
+    assert not (tmp_path / "out.npy").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"dimensions": 33}, "dimensions: 33"),
+        ({"dimensions": 0, "encoding": "int8"}, "dimensions: 0"),
+        ({"prompt_name": "query"}, "prompt_name"),
+        ({"columns": ["year"]}, r"\.npy has no columns"),
+        ({"text_column": "body"}, "body"),
+    ],
+)
+def test_options_that_do_not_fit_are_named(
+    encoder: Encoder, lines: Path, tmp_path: Path, options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ValueError, match=says):
+        run(encoder, lines, out=tmp_path / "out.npy", **options)
+
+
+def test_a_column_is_written_once(encoder: Encoder, lines: Path, tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="two columns 'id'"):
+        run(encoder, lines, out=tmp_path / "out.parquet", columns=["id"])
+
+
+def test_without_a_terminal_progress_is_lines(
+    encoder: Encoder, lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedding, "LINE_EVERY", 0)
+    stream = io.StringIO()
+    embed(encoder, [str(lines)], tmp_path / "out.npy", Options(), force=False, stream=stream)
+    said = stream.getvalue().splitlines()
+    assert len(said) == 5 and said[0].startswith("4 of 18 rows, ") and "0:00:00 left" in said[-1]
+
+
+def test_the_command(tiny_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, out = tmp_path / "a.csv", tmp_path / "out.parquet"
+    file.write_text(f"key,Body,year\n7,a cat,2001\n8,{'the cat ' * 100},2002\n9\n")
+    command = ["embed", str(file), "--out", str(out), "--model", str(tiny_bundle), *ENGINE]
+    command += ["--text-column", "body", "--id-column", "key", "--columns", "year"]
+    assert main(command) == 2
+    assert "a.csv:4" in capsys.readouterr().err
+    assert main([*command, "--on-error", "skip"]) == 0
+    said = capsys.readouterr().err
+    assert "skipped: 1; the first: " in said and "cut to 64 tokens: 1" in said and "2 rows by tiny" in said
+    assert table(out)["id"] == ["7", "8"] and table(out)["year"] == ["2001", "2002"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nowhere.txt", "--out", "a.npy", "--model", "defautl"], "did you mean default"),
+        (["nowhere.txt", "--out", "a.npy"], "nowhere.txt"),
+        (["nowhere.txt", "--out", "a.csv"], ".npy"),
+    ],
+)
+def test_a_wrong_command_line_ends_with_2(
+    tiny_bundle: Path, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = [] if "--model" in arguments else ["--model", str(tiny_bundle), *ENGINE]
+    try:
+        assert main(["embed", *arguments, *model]) == 2
+    except SystemExit as end:
+        assert end.code == 2
+    said = capsys.readouterr().err
+    assert says.casefold() in said.casefold() and said.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_processes_that_are_killed_leave_a_file_as_one_that_is_not(tiny_bundle: Path, tmp_path: Path) -> None:
+    file, out = text_file(tmp_path / "a.txt", TEXTS * 200), tmp_path / "out.parquet"
+    code = (
+        "import sys; from isosphere.command import main; from isosphere.embed import embedding; embedding.ROWS = 8; "
+        "status = main(sys.argv[1:]); print({'torch', 'serving'} & {*sys.modules}); sys.exit(status)"
+    )
+    command = [sys.executable, "-c", code, "embed", str(file), "--model", str(tiny_bundle), *ENGINE, "--out"]
+    whole = subprocess.run([*command, str(tmp_path / "whole.parquet")], capture_output=True, check=True)
+    assert whole.stdout == b"set()\n"
+    parts = tmp_path / ".out.parquet.parts"
+    for stop in (1, 40, 90):
+        process = subprocess.Popen([*command, str(out)], stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + PATIENCE
+        while process.poll() is None and len([*parts.glob("0*")]) < stop and time.monotonic() < deadline:
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    subprocess.run([*command, str(out)], capture_output=True, check=True)
+    assert out.read_bytes() == (tmp_path / "whole.parquet").read_bytes()
