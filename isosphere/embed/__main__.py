@@ -11,7 +11,7 @@ from pathlib import Path
 
 from models.command_line import Parser
 from models.disk import verdict
-from models.errors import Refused, not_installed
+from models.errors import Failed, Refused, not_installed
 
 ENDINGS = (".parquet", ".npy")
 ENCODINGS = ("float", "int8", "uint8", "binary", "ubinary")
@@ -21,7 +21,7 @@ inputs, the options and the encoder.
 
 example: isosphere embed notes.jsonl articles/ --text-column body --columns title,year --out vectors.parquet
 
-exit status: 0 the file is complete; 1 the disk failed; 2 the input or an option can't be used; 130 stopped by Ctrl-C"""
+exit status: 0 the file is complete; 1 the disk or the hub failed; 2 an input or option can't be used; 130 Ctrl-C"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,6 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     try:
         _embed(given)
+    except Failed as error:  # such as a hub that does not answer
+        return _fails(str(error), 1)
     except ModuleNotFoundError as error:
         return _fails(not_installed(error), 2)
     except OSError as error:
