@@ -44,7 +44,7 @@ class Npy:
 class Parquet:
     """A table: `id`, `vector` as lists of fixed size, and the columns to keep, in the types that their values have."""
 
-    def __init__(self, empty: Vectors, columns: Sequence[str], metadata: Mapping[str, str]) -> None:
+    def __init__(self, empty: Vectors, columns: list[str], metadata: Mapping[str, str]) -> None:
         try:
             import pyarrow
             import pyarrow.parquet
@@ -82,11 +82,12 @@ class Parquet:
             self._arrow.FixedSizeListArray.from_arrays(self._arrow.array(vectors.ravel()), vectors.shape[1]),
             *(self._arrow.array([row.kept[i] for row in batch], kept.type) for i, kept in enumerate(self._kept)),
         ]
-        self._parquet.write_table(self._arrow.table(arrays, schema=self._schema()), part)
+        table = self._arrow.table(arrays, schema=self._schema())
+        self._parquet.write_table(table, part, use_dictionary=self._columns)
 
     def join(self, parts: Sequence[Path], out: Path) -> None:
         """Write the parts as one table, a row group each."""
-        with self._parquet.ParquetWriter(out, self._schema(), use_dictionary=list(self._columns)) as writer:
+        with self._parquet.ParquetWriter(out, self._schema(), use_dictionary=self._columns) as writer:
             for part in parts:
                 writer.write_table(self._parquet.ParquetFile(part).read())
 

@@ -335,6 +335,15 @@ def test_a_column_is_written_once(encoder: Encoder, lines: Path, tmp_path: Path)
         run(encoder, lines, out=tmp_path / "out.parquet", columns=["id"])
 
 
+def test_without_pyarrow_the_extra_is_named(
+    encoder: Encoder, lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(Refused, match=r"isosphere\[data\]"):
+        run(encoder, lines, out=tmp_path / "out.parquet")
+    assert run(encoder, lines, out=tmp_path / "out.npy").rows == 18
+
+
 def test_without_a_terminal_progress_is_lines(
     encoder: Encoder, lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
