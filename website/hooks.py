@@ -59,7 +59,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def _outside(file: File, link: str) -> Path | None:
-    """The path in the repository of a file outside docs/ to which a page links."""
+    """Return the path in the repository of a file outside docs/ that a page links to."""
     target = (DOCS / file.src_uri).parent.joinpath(link).resolve()
     is_outside = target.is_file() and target.is_relative_to(ROOT) and not target.is_relative_to(DOCS)
     return target.relative_to(ROOT) if is_outside else None
@@ -85,6 +85,6 @@ def _pages(pattern: str) -> list[str]:
 
 @cache
 def _generated(name: str) -> str:
-    """The page that `python -m website.NAME` prints; a process of its own, which loads torch and sets its umask."""
+    """Return the page that `python -m website.NAME` prints, in its own process, because it loads torch and sets its umask."""
     command = [sys.executable, "-m", f"website.{name}"]
     return subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, encoding="utf-8", check=True).stdout

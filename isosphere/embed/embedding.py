@@ -39,7 +39,7 @@ BYTES = {"int8": codes.int8, "uint8": codes.uint8}
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What to read and what to write, named as the options of the command."""
+    """Options of the command, by their names."""
 
     text_column: str | None = None
     id_column: str | None = None
@@ -106,7 +106,7 @@ class Job:
     options: Options
 
     def wanted(self) -> dict[str, Any]:
-        """All that decides the content of the file, as JSON keeps it: each input by its path, size and time."""
+        """Describe all that decides the content of the file. Each input has its path, size and modification time."""
         inputs = [[str(path), (stat := path.stat()).st_size, stat.st_mtime_ns] for path in self.paths]
         return {**self._made_by(), **asdict(self.options), "rows_of_a_part": ROWS, "inputs": inputs}
 
@@ -199,7 +199,7 @@ def _inputs(files: Sequence[str], out: Path, parts: Path) -> list[Path]:
 
 
 def _read(manifest: Path) -> dict[str, Any]:
-    """What is known of the file that is there; nothing if this command did not write it."""
+    """Read the manifest of an existing file. It is empty if this command did not write the file."""
     try:
         known = json.loads(manifest.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
