@@ -85,6 +85,6 @@ def _pages(pattern: str) -> list[str]:
 
 @cache
 def _generated(name: str) -> str:
-    """Return the page that `python -m website.NAME` prints, in its own process, because it loads torch and sets its umask."""
+    """Return the page that `python -m website.NAME` prints. Its own process loads torch and sets its umask."""
     command = [sys.executable, "-m", f"website.{name}"]
     return subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, encoding="utf-8", check=True).stdout
