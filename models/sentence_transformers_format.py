@@ -21,7 +21,8 @@ from models.prompts import DOCUMENT, of_role
 from models.transform import Affine, Transform
 
 UNKNOWN_MODULE = "isosphere.transform.Flow"
-"""A module that can't be imported. Without `modules.json`, sentence-transformers would average the last layer."""
+"""A module that can't be imported, so that sentence-transformers fails. Without `modules.json`, it would silently
+average the last layer."""
 OLD_FLAGS = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
 """Flags that every version of sentence-transformers knows."""
 

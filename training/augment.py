@@ -65,7 +65,7 @@ def cut_features(embedded: Tensor, order: Tensor, rate: float) -> Tensor:
 
 
 def keep_span(mask: Tensor, start: Tensor, rate: float) -> Tensor:
-    """Mask all but max(int(tokens * (1 - rate)), 1) tokens from `start` (N,) on: masks (N, L) to (N, L)."""
+    """Keep max(int(tokens * (1 - rate)), 1) tokens from `start` (N,) on, and mask the rest. Masks are (N, L)."""
     places = torch.arange(mask.shape[1], device=mask.device)
     end = start + _span_length(mask, rate)
     return mask * ((places >= start[:, None]) & (places < end[:, None]))

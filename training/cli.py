@@ -38,7 +38,7 @@ to import.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. The exit code is 0, 2 for bad input, 1 for a failure, 130 after Ctrl-C."""
+    """Run one command. Exit codes: 0 for success, 1 for a failure, 2 for bad input, 130 after Ctrl-C."""
     quieten()
     try:
         return _carried_out(parsed(sys.argv[1:] if arguments is None else arguments))

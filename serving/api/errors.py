@@ -101,10 +101,9 @@ def invalid(errors: Sequence[Mapping[str, Any]]) -> Invalid:
 
 
 class Bugs:
-    """Middleware that answers unexpected exceptions, and requests that the server's shutdown interrupts.
+    """Middleware that answers requests that end in an unexpected exception, or that the server's shutdown interrupts.
 
-    It is pure ASGI inside the layers that every answer passes, so that browsers can read these answers,
-    too.
+    The CORS layer is outside it, so browsers can read these answers, too.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -143,7 +143,8 @@ ALIKE: tuple[tuple[tuple[str, ...], list[Any]], ...] = (
     (("normalize", "normalized"), [True]),
     (("truncate", "truncation", "auto_truncate", "autoTruncate"), [True]),
 )
-"""Names of OpenAI, Cohere, Jina, Voyage, Mistral and Gemini for the same field, and its values that change nothing."""
+"""Fields of OpenAI, Cohere, Jina, Voyage, Mistral and Gemini: the names of one field, and the values that every route
+accepts because they change nothing."""
 NOT_DONE: dict[str, tuple[Any, str]] = {
     "late_chunking": (False, "every text is embedded by itself"),
     "return_multivector": (False, "a text has one vector"),

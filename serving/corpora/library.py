@@ -117,7 +117,7 @@ class Library:
         """Return the best passages for each query, given as text or as rows of a matrix.
 
         Raises:
-            Conflict: another bundle than the query's embedded the corpus.
+            Conflict: the corpus was embedded by a different bundle than the queries.
         """
         if isinstance(queries, np.ndarray):
             with self._admitted():

@@ -304,8 +304,8 @@ def _opened(file: Path | BinaryIO) -> Iterator[IO[bytes]]:
 def _content(packed: IO[bytes], name: str, most: int) -> Iterator[bytes]:
     """Yield the next file of the archive in pieces.
 
-    Only one header is parsed by `tarfile`. Its full reader follows links, and accepts long names and extensions of any
-    size.
+    `tarfile` only parses the file's header here. Its own reader would be unsafe, because it follows links and accepts
+    names and extensions of any size.
     """
     member = tarfile.TarInfo.frombuf(_exactly(packed, tarfile.BLOCKSIZE), "utf-8", "strict")
     if member.name != name or member.type != tarfile.REGTYPE or not 0 <= member.size <= most:

@@ -1,1 +1,1 @@
-"""Served encoders, and the queue of each from texts to vectors."""
+"""Served encoders. Each has a queue of texts to embed."""

@@ -25,18 +25,18 @@ log = logging.getLogger(__name__)
 FAILURES = 3
 """Consecutive failed batches after which an engine counts as failing."""
 RESERVED_SECONDS = 1.0
-"""Seconds after the last interactive request in which bulk work leaves one of several streams free. Also the seconds
-for which several keys count as active after their requests met or followed each other."""
+"""For this many seconds after an interactive request, bulk work leaves one of several streams free. Several keys also
+count as active for this many seconds after requests of different keys arrived."""
 BULK_TURN = 8
 """Maximum number of interactive batches between two batches of waiting bulk work."""
 CULPRITS = 8
-"""Requests that fail alone, without any success, after which the engine counts as broken."""
+"""Number of requests that fail alone before the engine counts as broken, if no request succeeds."""
 KEY_SHARE = 0.75
 """Share of the queue's room that several requests of one key may take."""
 NOBODY: Mapping[Caller | None, int] = {}
 SMALL_PART = 8
-"""Divisor of the batch budget that keeps the wait of others short. It applies while several keys are active, and to
-bulk work on a single stream shortly after interactive requests."""
+"""Divisor of the batch budget. Smaller batches shorten the wait for the next turn. It applies while several keys are
+active, and to bulk work on a single stream shortly after interactive requests."""
 
 
 class Embed(Protocol):
@@ -49,11 +49,11 @@ class Embed(Protocol):
 class Batcher:
     """One queue before one engine. `embed` runs in as many threads as the engine has streams.
 
-    There is no timer: an idle stream starts at once, and idle streams share the waiting texts. All texts of a request
-    are admitted, or none. Interactive requests and bulk work each have their own order, defined by `Turns`. Bulk work
-    comes second: within `RESERVED_SECONDS` of an interactive request it leaves a stream free. If interactive requests
-    never stop, bulk work gets a batch after each `BULK_TURN` of theirs. Engines that share the streams of a machine get
-    the same `shared`.
+    No batch waits for a timer: an idle stream starts at once, and idle streams share the waiting texts. All texts of a
+    request are admitted, or none. Interactive requests and bulk work each have their own order, defined by `Turns`.
+    Interactive requests come first: for `RESERVED_SECONDS` after an interactive request, bulk work leaves a stream
+    free. If interactive requests never stop, bulk work gets one batch after every `BULK_TURN` interactive batches.
+    Engines that share the streams of a machine get the same `shared`.
     """
 
     def __init__(
@@ -80,7 +80,8 @@ class Batcher:
         """Number of batches that are being embedded."""
         self._reserved_until = self._mixed_until = -math.inf
         self._last_owner: Hashable = None
-        """Owner of the last request. Several keys are active if the next request has another owner, or others wait."""
+        """Owner of the last request. Several keys are active if the next request, or a waiting one, has another
+        owner."""
         self._since_bulk = 0
         """Interactive batches since the last bulk batch."""
         self._timer: asyncio.TimerHandle | None = None
@@ -169,12 +170,12 @@ class Batcher:
     def check_room(self, tokens: int, coming: Mapping[Caller | None, int] = NOBODY) -> None:
         """Refuse tokens that would not be admitted, in addition to those `coming` from each caller.
 
-        An interactive request takes room for all its tokens until it is answered. By Little's law, requests then wait
-        on average as long as the engine takes for a full queue, in whatever order texts are embedded. If each text
-        freed its room separately, many requests would wait for their last texts, and several times as long. Bulk work,
-        which nobody waits for, frees its room text by text. Room counts the tokens that the engine will compute, with
-        lengths rounded up to its step. A request is always admitted to an empty queue. One key takes at most
-        `KEY_SHARE` of the room, except with a single request; the rest is for other keys.
+        An interactive request takes room for all its tokens until it is answered. By Little's law, the mean wait is
+        then the time that the engine takes for a full queue, in whatever order texts are embedded. If each text freed
+        its room separately, many requests would wait for their last texts, and the mean wait would be several times as
+        long. Nobody waits for bulk work, so it frees its room text by text. Room counts the tokens that the engine will
+        compute, with lengths rounded up to its step. A request is always admitted to an empty queue. A key with several
+        requests takes at most `KEY_SHARE` of the room, so that other keys find room.
 
         Raises:
             Overloaded: the queue, or the share of the key, has no room for so many tokens.
@@ -307,7 +308,7 @@ class Batcher:
         return works
 
     def _next_batch(self) -> tuple[Turns[Request], list[Item[Request]]]:
-        """Choose a batch: interactive unless it is bulk work's turn, otherwise bulk as far as it may run."""
+        """Choose a batch. Interactive requests come first, unless it is bulk work's turn."""
         lanes = [(self._interactive, self._interactive_batch), (self._bulk, self._bulk_batch)]
         for lane, taken in reversed(lanes) if self._since_bulk >= BULK_TURN else lanes:
             if batch := taken():
@@ -335,7 +336,7 @@ class Batcher:
         return min(self._streams - sum(self._running.values()), self._shared.idle + 1)
 
     def _wake(self) -> None:
-        """Let bulk work use the stream that was kept free."""
+        """Let bulk work use the stream that it left free."""
         self._timer = None
         self._arrived.set()
 
@@ -352,7 +353,7 @@ class Batcher:
         self._tell(futures, error)
 
     def _count(self, error: Exception) -> None:
-        """Record a failed batch."""
+        """Record that a batch failed."""
         known, message = self.failing, _told(error).message
         self.failures = [*self.failures, message][-FAILURES:]
         if self.failing and not known:

@@ -31,7 +31,7 @@ from serving.telemetry.tracing import record
 NOT_MATRYOSHKA = "not-matryoshka"
 """Warning for requests of fewer dimensions from an encoder that was not trained for truncation."""
 TOKENS_SHARE = 8
-"""Divisor of the cache: this share is for token ids of texts, and the rest is for vectors."""
+"""Divisor of the cache's size: one part is for the token ids of texts, and the rest is for vectors."""
 
 
 class Embedder:
@@ -100,11 +100,12 @@ class Embedder:
         prompts: Sequence[str] | None = None,
         part: int | None = None,
     ) -> Embeddings:
-        """Embed texts, or token ids unchanged. Errors call them `field`, and each input `at` its number.
+        """Embed texts or token ids. In errors, `field` names the inputs, and `at` names each one by its number.
 
-        `beside` inputs are not counted among the request's texts, such as a query beside its texts. Each input gets its
-        own of the `prompts`, if they are given. A `part` is the number of a part of a larger piece of work, whose
-        caller limits its size. Only the first part, 0, may be refused by the key's rate limit.
+        Token ids are used unchanged. `beside` is the number of inputs that the limit on texts does not count, such as
+        the query of a reranking. With `prompts`, each input has a prompt of its own. If a caller embeds a larger piece
+        of work in parts, it limits the parts' sizes itself and passes each part's number as `part`. The key's rate
+        limit can refuse only part 0.
 
         Raises:
             Empty, TooLarge, Invalid, ForeignTokens: the request is at fault.
@@ -165,9 +166,9 @@ class Embedder:
             return await self._vocabulary.pieces(prompted, special_tokens=special_tokens, at_most=limit, field=field)
 
     async def beginnings(self, texts: Sequence[str], tokens: int, field: str) -> tuple[Sequence[str], int]:
-        """Cut each text after `tokens` tokens, and count the longer ones.
+        """Cut each text after `tokens` tokens, and count the texts that were longer.
 
-        If the model's own limit is not larger, texts are left for the model to cut.
+        If the model's own limit is at most `tokens`, the texts stay whole, because the model cuts them.
 
         Raises:
             Empty, TooLarge, Invalid, Overloaded: as for `pieces`.

@@ -45,8 +45,8 @@ class Encoders:
         if said := clash(self._slots):
             raise BundleError(said)
         self._binding = len(models) > 1
-        """Whether unknown names are refused. Clients of a server with one model send arbitrary names. If the server
-        ever had a second model, an unknown name may mean a removed one."""
+        """Whether unknown names are refused. A server with one model accepts any name, because clients send arbitrary
+        ones. If the server ever had a second model, an unknown name may mean a removed model, so it is refused."""
         self._roots = {root for folder in settings.bundles if (root := folder.absolute().parent.resolve()).name}
         self._loader = Loader(settings, metrics)
         self._metrics = metrics
@@ -103,7 +103,7 @@ class Encoders:
             slot.put(await self._loader.load(slot.model, report))
 
     async def reload(self, name: str | None = None) -> list[Reloaded]:
-        """Read the folder of one bundle, or of all, again. On return all are served; on an error none is.
+        """Reload one bundle, or all, from their folders. Either all of these are replaced, or none.
 
         Raises:
             NotFound: there is no model of this name.
@@ -116,10 +116,10 @@ class Encoders:
         return await self._change(lambda: self._replace(list(slots)))
 
     async def add(self, folder: Path) -> Slot:
-        """Serve a further bundle from a folder beside those that the server was started with.
+        """Serve another bundle. Its folder must be beside the folders that the server was started with.
 
         Raises:
-            Forbidden: the folder is elsewhere.
+            Forbidden: the folder is in another place.
             Conflict, Invalid, Backend, Unhealthy: see `reload`.
         """
         try:

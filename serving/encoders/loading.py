@@ -63,7 +63,7 @@ class Loader:
 
 
 def apart(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Run `work` in a daemon thread. The loop's end does not wait for it, since a load can't be interrupted."""
+    """Run `work` in a daemon thread, so that the server can stop during a load, which can't be interrupted."""
     outcome = concurrent.futures.Future[T]()
     outcome.set_running_or_notify_cancel()  # otherwise a waiter that is cancelled would cancel it under the thread
 

@@ -29,7 +29,8 @@ At = Callable[[int], str]
 CHARACTERS_EACH = 5
 """Characters per token in prose, to estimate token counts before texts are tokenised."""
 CHARACTERS_PER_TOKEN = 250
-"""Characters per token of the model's length, to which a text is first cut, as text-embeddings-inference does."""
+"""Characters per token of the model's limit. Longer texts are cut to this before they are tokenised, as in
+text-embeddings-inference."""
 
 
 class Reading:
@@ -54,21 +55,21 @@ class Reading:
         self._vocabulary = vocabulary
         self._batcher = batcher
         self._coming: Counter[Caller | None] = Counter()
-        """Estimated tokens of texts at the tokenizer, by key. They count when the queue is asked for room."""
+        """Estimated tokens of texts that are being tokenised, by key. Checks of the queue's room include them."""
 
     @cached_property
     def length(self) -> int:
-        """Tokens of a text that the model reads, without the special tokens around it."""
+        """Maximum tokens of a text that the model reads, without special tokens."""
         return self._manifest.max_length - len(self._engine.pieces([""], special_tokens=True)[0])
 
     @cached_property
     def document_length(self) -> int:
-        """Tokens of a corpus document that the model reads after the prompt."""
+        """Maximum tokens of a corpus document that the model reads after the prompt."""
         prompt = self._prompts.before(AS_DOCUMENTS)
         return self.length - len(self._engine.pieces([prompt], special_tokens=False)[0])
 
     async def cut(self, texts: Sequence[str]) -> int:
-        """Return how many of `texts`, documents of a corpus, exceed the model's length."""
+        """Return how many of `texts`, which are documents of a corpus, exceed the model's limit."""
         prompt = self._prompts.before(AS_DOCUMENTS)
         # An ASCII character is at most one token, plus a space that is put first. Another character may become several
         # tokens.
@@ -79,7 +80,7 @@ class Reading:
     def prompted(
         self, texts: Sequence[str], options: EmbedOptions, at: At, prompts: Sequence[str] | None = None
     ) -> Sequence[str]:
-        """Add to each text its own of the `prompts`, or the request's prompt.
+        """Put a prompt before each text: the one from `prompts` if given, otherwise the request's prompt.
 
         Raises:
             Empty, TooLarge, Invalid: a text is not valid for the model.

@@ -22,7 +22,7 @@ class Answer(NamedTuple):
     norms: Floats
     """(N,), before normalisation."""
     begun: float
-    """Time at which its first text was handed to the engine, in seconds of `time.perf_counter`."""
+    """Time at which the engine got the request's first text, in seconds of `time.perf_counter`."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Request(Waiting):
     waiting: int
     """Tokens that count as queued."""
     claim: int
-    """Tokens that it takes of the queue's room; see `Batcher.check_room`."""
+    """Tokens of the queue's room that this request takes; see `Batcher.check_room`."""
     begun: float | None = None
     answer: Embedded | None = None
     """Filled row by row, from the first batch on."""

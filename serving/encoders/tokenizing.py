@@ -18,10 +18,11 @@ from serving.errors import Backend, Overloaded, going
 from serving.lru import Lru
 
 TOKENIZED_AT_ONCE = 10_000
-"""Characters in one call of the tokenizer, about 4 ms. A small request waits so long behind the turn of a large one."""
+"""Characters in one call of the tokenizer, which takes about 4 ms. A small request behind a large one waits for one
+call."""
 TOKENIZED_ON_THE_SPOT = 600
-"""Characters that are tokenised faster, in a fifth of a millisecond, than a thread switch takes. Each text counts 20
-more."""
+"""Maximum characters that are tokenised without a thread. That takes a fifth of a millisecond, less than a thread
+switch. Each text counts as 20 more characters."""
 
 T = TypeVar("T")
 Tokenize = Callable[[Sequence[str], Direction], list[Tokens]]
@@ -134,7 +135,7 @@ class Tokenizing:
             running.add_done_callback(lambda done: self._deliver(turns, done))
 
     def _next(self) -> list[_Turn]:
-        """Take the oldest turn whose caller still waits, and the next ones that fit and have the same direction."""
+        """Take the oldest turn whose caller still waits, and later turns of the same direction that fit with it."""
         turns: list[_Turn] = []
         characters = 0
         while self._waiting:

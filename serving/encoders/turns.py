@@ -11,14 +11,14 @@ from typing import Generic, NamedTuple, TypeVar
 WINDOW = 512
 """Number of texts from which the rest of a batch is chosen."""
 TEXTS_IN_TURN = 32
-"""Texts of a request per round in the second half of the window, as many as requests of several texts often have."""
+"""Texts per request and round in the second half of the window. Requests with several texts often have this many."""
 PADDING = 1.25
-"""Maximum tokens that a batch computes per useful token: one of every 1.25 must be real."""
+"""Maximum ratio of computed tokens to real tokens in a batch. The rest is padding."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Waiting:
-    """A request with texts that were not in a batch yet."""
+    """A request with texts that still wait for a batch."""
 
     lengths: Sequence[int]
     """Tokens of each text."""
@@ -27,17 +27,17 @@ class Waiting:
     owner: Hashable = None
     """Owner of the request. Owners take turns, however many requests each has."""
     left: list[int] = field(init=False)
-    """Rows that were not in a batch yet, longest first."""
+    """Rows of the waiting texts, longest first."""
     tokens_left: int = field(init=False)
-    """Tokens of those rows."""
+    """Tokens of the waiting texts."""
     patience: int = 0
-    """Tokens of later requests that may still get into batches before its next text."""
+    """Tokens of later requests that may still overtake this request's next text."""
     new: bool = True
     """Whether none of its texts was in a batch yet."""
     due: int = 0
-    """Number of batches, counted as `_Line.batches`, that its owner may lead before one with a text of it."""
+    """Value of the owner's `_Line.batches` at which a batch must contain a text of this request."""
     taken: int = 0
-    """Tokens of the request in the batches that it led since its turn began."""
+    """Tokens of this request in the batches that it has led in its current turn."""
 
     def __post_init__(self) -> None:
         self.left = sorted(range(len(self.lengths)), key=self.lengths.__getitem__, reverse=True)
@@ -70,33 +70,35 @@ class _Line(Generic[W]):
     batches: int = 0
     """Number of batches that its requests led."""
     last: int = -1
-    """Number of the last one among the batches of all owners."""
+    """Number of the owner's last batch, counted over the batches of all owners."""
     leader: W | None = None
-    """Request that led that batch."""
+    """Request that led the owner's last batch."""
 
 
 class Turns(Generic[W]):
     """Fair scheduler of texts. The next batch belongs to the owner that led a batch longest ago.
 
-    Requests of one owner take turns, oldest first. A request leads batches, each with the longest of its remaining
-    texts. Once its tokens in them fill a batch, with padding allowed, it goes to the end. The rest of a batch are texts
-    of any request with the nearest length, so that little is padded. Among equal lengths, texts whose turn is next come
-    first.
+    Requests of one owner take turns, oldest first. In its turn, a request leads batches. Each of these batches starts
+    with the request's longest waiting text. The turn ends when the request's tokens in these batches would fill one
+    batch, with padding allowed. The request then goes to the end of its owner's requests. A batch is filled with texts
+    of nearly the same length from any request, so that there is little padding. Among equal lengths, texts of the
+    requests whose turn is next come first.
 
-    The wait for the first text of a request is bounded. Its owner first leads at most one batch for each of its earlier
-    requests, except the one that led the last batch. Before each of these batches, every other owner leads at most one.
-    With a single owner, the tokens of these batches are at most twice the tokens queued when the request came, plus one
-    batch. So a request of any size delays a single text behind it by one batch. No stream of other requests, whatever
-    their lengths, delays a text for ever. Where the bound requires it, new requests lead a batch out of turn. Between
-    two batches led in turn, only requests that came before the first of them ended may do so.
+    The wait for the first text of a request is bounded. Before this text, its owner leads at most one batch for each
+    earlier request of the same owner. The request that led the owner's last batch does not count. Before each batch of
+    the owner, every other owner leads at most one batch. With a single owner, the batches before the text have at most
+    twice the tokens that were queued when the request came, plus one batch. So a request of any size delays a single
+    text behind it by one batch, and no stream of requests delays a text for ever. To keep the bound, a new request may
+    lead a batch out of turn. Between two batches led in turn, only requests that came before the end of the first batch
+    may do so.
     """
 
     def __init__(self, max_batch_tokens: int) -> None:
         self._max_batch_tokens = max_batch_tokens
         self._requests: list[W] = []
-        """Requests with texts that were not in a batch yet, in order of their turns."""
+        """Requests with waiting texts, in order of their turns."""
         self._lines: dict[Hashable, _Line[W]] = {}
-        """Owners with requests, and owners without requests that led a batch after one of these did."""
+        """State of owners with waiting requests, and of owners that led a batch more recently than one of these."""
         self._batches = 0
         """Number of batches made."""
 
@@ -107,12 +109,12 @@ class Turns(Generic[W]):
 
     @property
     def tokens(self) -> int:
-        """Number of tokens of the remaining texts."""
+        """Number of tokens of the waiting texts."""
         return sum(request.tokens_left for request in self._requests)
 
     @property
     def empty(self) -> bool:
-        """Whether there is no request, not even one whose caller has left."""
+        """Whether there is no request. Requests whose caller has left count, too."""
         return not self._requests
 
     @property
@@ -121,7 +123,7 @@ class Turns(Generic[W]):
         return any(request.left and not request.gone for request in self._requests)
 
     def add(self, request: W, *, queued: int) -> None:
-        """Add a request at the end. `queued` counts the tokens before it, including those being embedded."""
+        """Add a request at the end. `queued` is the number of tokens before it, including running batches."""
         request.patience = self._patience(queued)
         line, own = self._lines.setdefault(request.owner, _Line()), self._places(request.owner)
         led = any(self._requests[place] is line.leader for place in own)
@@ -129,7 +131,7 @@ class Turns(Generic[W]):
         self._requests.append(request)
 
     def next_batch(self, *, queued: int, parts: int = 1, budget: int | None = None) -> list[Item[W]]:
-        """Choose a batch: a text of the request whose turn it is, and texts of the nearest length that fit the budget.
+        """Choose a batch: a text of the request whose turn it is, and texts of similar length within the budget.
 
         The waiting texts are shared among `parts` batches. `queued` is as in `add`.
         """
@@ -153,7 +155,7 @@ class Turns(Generic[W]):
         return batch
 
     def _next_line(self) -> tuple[Hashable, _Line[W]]:
-        """Return the owner whose turn it is. Forget owners without requests that would be next in any case."""
+        """Return the owner whose turn it is. Forget idle owners whose last batch is older than this owner's."""
         waiting = dict.fromkeys(request.owner for request in self._requests)
         owner = min(waiting, key=lambda one: self._lines[one].last)
         longest = self._lines[owner].last
@@ -164,7 +166,7 @@ class Turns(Generic[W]):
         return [place for place, request in enumerate(self._requests) if request.owner == owner]
 
     def _leading(self, owner: Hashable, line: _Line[W]) -> int:
-        """Return the index of the leading request: the owner's first, or a new request that would miss the bound."""
+        """Return the index of the request that leads: the owner's first, or a new one that would miss its bound."""
         own = self._places(owner)
         newcomers = [place for place in own if self._requests[place].new]
         # in order of arrival, since each waits for those before it, too
@@ -177,14 +179,14 @@ class Turns(Generic[W]):
         return min(self._max_batch_tokens, math.ceil(sum(one.tokens_left for one in self._requests) / parts))
 
     def _window(self, leading: int) -> list[Item[W]]:
-        """Return the leader's longest text, then `WINDOW` - 1 others, the longest of each request first."""
+        """Return the leader's longest text, then up to `WINDOW` - 1 waiting texts, longest first in each request."""
         leader = self._requests[leading]
         first = leader.left[0]
         others = (item for item in self._in_turn() if item.request is not leader or item.row != first)
         return [Item(leader, leading, first, leader.padded[first]), *islice(others, WINDOW - 1)]
 
     def _in_turn(self) -> Iterator[Item[W]]:
-        """Yield a text of each of the first requests, so that short requests get in.
+        """Yield one text of each of the first requests, so that short requests are in the window.
 
         Then yield the texts of request after request, so that the requests whose turn is next are completed.
         """
@@ -200,7 +202,7 @@ class Turns(Generic[W]):
                     yield Item(one, place, row, one.padded[row])
 
     def _chosen(self, window: Sequence[Item[W]], budget: int) -> list[Item[W]]:
-        """Choose the first text of `window`, and those nearest in length that budget, padding and patience allow."""
+        """Choose the first text of `window`, and texts of the nearest lengths within budget, padding and patience."""
         first, *others = window
         # at each index, the least patience of all requests before it except the leader
         each = (budget if one is first.request else one.patience for one in self._requests[:WINDOW])
@@ -236,5 +238,5 @@ class Turns(Generic[W]):
                 request.patience -= passing
 
     def _patience(self, queued: int) -> int:
-        """Return the patience of a new request: the tokens before it, as the bound requires, plus one batch."""
+        """Return the patience of a new request: the tokens before it plus one batch, as the bound requires."""
         return queued + self._max_batch_tokens

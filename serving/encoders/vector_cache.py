@@ -46,17 +46,17 @@ class _Flight:
 
 @dataclass(eq=False)
 class VectorCache:
-    """Cache before the queue of one encoder. The key is the token ids, which are all that the encoder reads.
+    """Cache before the queue of one encoder. The key is the token ids, because the encoder reads nothing else.
 
-    Requests for one text, such as queries, share its run and its failure if they have the same priority. A request for
-    several texts never waits for runs of others, which may be large. If the last waiting request leaves, the run is
-    cancelled.
+    Requests of one text, such as queries, share a run of the engine if their text and priority are the same. If the run
+    fails, all of them fail. A request of several texts never waits for another request's run. If the last waiting
+    request leaves, the run is cancelled.
     """
 
     submit: Submit
     max_bytes: int
     observe: Callable[[int, int], None] = lambda *_: None
-    """Called for each request with the number of texts that were cached or already running, and of texts sent."""
+    """Function called for each request with two numbers of texts: those cached or already running, and those sent."""
     _kept: Lru[bytes, _Row] = field(init=False)
     _flights: dict[tuple[bytes, bool], _Flight] = field(init=False, default_factory=dict)
     """Runs by text and priority."""
@@ -107,7 +107,7 @@ class VectorCache:
                 flight.task.cancel()
 
     def _leave(self, place: tuple[bytes, bool], flight: _Flight) -> None:
-        """Let no further request join the run."""
+        """Remove the run, so that no further request joins it."""
         if self._flights.get(place) is flight:
             del self._flights[place]
 

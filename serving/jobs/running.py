@@ -74,7 +74,7 @@ class Running:
         await self._save(replace(self._now(), done=done))
 
     def kept(self, job: Job) -> None:
-        """Note the stored state of the job."""
+        """Use `job`, which the ledger has just stored, as the job's current state."""
         self.job = job
         self._pace.add(job.done)
 

@@ -111,7 +111,7 @@ def is_character(token: str) -> bool:
 
 
 def ends_run(tokens: Sequence[str], at: int) -> bool:
-    """Return whether `tokens[at]` is the last character of a run, which the pair before it contains as well."""
+    """Return whether `tokens[at]` is the last character of a run. The pair before it also contains this character."""
     return at > 0 and is_character(tokens[at]) and _is_pair(tokens[at - 1])
 
 

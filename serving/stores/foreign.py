@@ -38,7 +38,7 @@ MAX_TIMES = 8
 MAX_NUMBER = 1.01
 """Maximum component of a unit vector, as rounded by engines with half precision."""
 _OTHER_BYTES = 4 * MAX_VECTOR
-"""Maximum bytes of a value without its own bound. Vectors are the largest of them."""
+"""Maximum bytes of values that have no bound of their own. It is the size of the longest vector."""
 _Stamp = Annotated[str, Field(max_length=64)]
 
 

@@ -171,7 +171,7 @@ class Metrics:
         self._searches.observe(perf_counter() - began, of=self._labels.of(corpus))
 
     def waiting(self, texts: int, tokens: int, by_lane: Mapping[str, int]) -> None:
-        """Set the size of the queue: texts in no batch yet, and tokens with and without those being embedded."""
+        """Set the size of the queue. `tokens` include the running batches; `texts` and `by_lane` don't."""
         self._queue_size.set(texts)
         self._queued_tokens.set(tokens)
         for lane, waiting in by_lane.items():

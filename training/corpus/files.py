@@ -316,7 +316,7 @@ def _parquet_rows(path: Path, columns: Sequence[Sequence[str | None]], advice: s
 
 
 def _chosen(names: Iterable[str], wanted: Sequence[str | None], where: Path | str, advice: str) -> str | None:
-    """Choose the existing name of the column, or None if it is missing and optional."""
+    """Return the first wanted column that exists, as spelt in the file. None means that it is missing and optional."""
     own = {name.strip().lower(): name for name in names}
     asked = [name for name in wanted if name is not None]
     chosen = next((own[name.strip().lower()] for name in asked if name.strip().lower() in own), None)

@@ -22,10 +22,10 @@ LONG = 60
 """Words from which a text is a passage even without a recognised end of a sentence."""
 
 Positives = Callable[[str, Random], tuple[str, str]]
-"""A function that draws the texts of the first view and of all others from a passage.
+"""A function that draws two texts from a passage: one for the first view, one for the remaining views.
 
-A passage is one line of text, after a line with its title if it has one. A text that is too short is used for all
-views, which then differ only by dropout.
+A passage is one line of text. A title, if any, is the line before it. A passage that is too short to draw from is used
+for all views, so the views differ only by dropout.
 """
 
 

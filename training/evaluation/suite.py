@@ -49,7 +49,8 @@ class Material:
 def material(data: Path, tasks: Sequence[str]) -> Material:
     """Load the tasks' data from a folder in SentEval's and BEIR's layouts.
 
-    The folder has `senteval/downstream` or is that folder. It has `retrieval/<collection>` or is one collection.
+    For SentEval, `data` contains `senteval/downstream`, or is the `downstream` folder itself. For BEIR, `data` contains
+    `retrieval/<collection>`, or is itself a collection.
 
     Raises:
         DataError: a task's data is missing or broken.

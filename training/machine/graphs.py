@@ -59,8 +59,9 @@ class Recorded(NamedTuple):
 class Replayed(Generic[G]):
     """A computation on a CUDA device that returns named numbers and may change weights in place.
 
-    It must not wait for the device. Every other tensor that it reads or writes must keep its address. Shapes after the
-    first `MOST` are launched kernel by kernel, and so is everything once the device has no memory for a recording.
+    The computation must not wait for the device. Tensors that it reads or writes, apart from its arguments and results,
+    must keep their addresses. At most `MOST` shapes are recorded. Without a recording, the computation runs kernel by
+    kernel. If the device has no memory for a recording, nothing is recorded any more.
     """
 
     def __init__(self, draws: Sequence[torch.Generator] = ()) -> None:

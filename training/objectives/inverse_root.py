@@ -50,9 +50,9 @@ def _of_pairs(matrix: Tensor, eps: float) -> Tensor:
 class _ByEigenvalues(torch.autograd.Function):
     """The inverse square root with the derivative of Daleckii and Krein.
 
-    The gradient of `eigh` divides by differences of eigenvalues, so it is NaN where two are equal. The divided
-    differences of x^(-1/2) are -1 / (s_i s_j (s_i + s_j)), with s the square roots of the eigenvalues. They need no
-    difference.
+    The gradient of `eigh` divides by differences of eigenvalues, so it is NaN if two eigenvalues are equal. This
+    derivative divides by sums instead: its coefficients are -1 / (s_i s_j (s_i + s_j)), where s are the square roots of
+    the eigenvalues of A + eps.
     """
 
     @staticmethod

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 
 PASS_COST = {"cpu": 50}
-"""Fixed cost of a pass in sentence-tokens, by device type.
+"""Fixed cost of a pass, by device type, as a number of tokens that take as long to encode.
 
 Values from 25 to 100 do equally well (docs/log.md).
 
-On other devices one pass is best.
+On devices that are missing here, one pass is best.
 """
 
 

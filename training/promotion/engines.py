@@ -83,9 +83,10 @@ class Engines:
         return [candidate.graphs[precision].relative_to(candidate.folder).as_posix() for precision in slow]
 
     def documents(self, candidate: Bundle) -> dict[str, bytes]:
-        """Return the table of engines that `models.runtimes` reads, by its name in the bundle; empty if there is none.
+        """Return the file with the table of engines, which `models.runtimes` reads. Keys are file names in the bundle.
 
-        Pairs that another machine barred, and that this one could not check, stay barred.
+        The result is empty if no engine is kept. Pairs that this machine could not check stay barred if another machine
+        barred them.
         """
         kept = [engine for engine in self.engines if engine.kept]
         if not kept:

@@ -153,7 +153,7 @@ def check_default(default: Path) -> Place:
     """Return the place of `default`.
 
     Raises:
-        PromotionError: the path can't be a link, or is neither a folder nor a link.
+        PromotionError: a link can't have this path, or the path is neither a folder nor a link to one.
     """
     if default.name in ("", "..") or default.name.split("-")[0] == COPIES:
         raise PromotionError(f"--default {default}: not a path where a link can be, such as artifacts/default")

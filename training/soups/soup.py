@@ -274,7 +274,7 @@ def is_soup(manifest: Manifest, sources: Sequence[str], mixing: Mixing) -> bool:
 
 
 def _gathered(sources: Sequence[str], mixing: Mixing) -> list[Ingredient]:
-    """Load the ingredients. The start is last, if it is averaged."""
+    """Load the ingredients. If the starting encoder is averaged too, it comes last."""
     ingredients = [Ingredient.load(source) for source in sources]
     if mixing.towards is not None:
         ingredients.append(Ingredient.load(mixing.towards, like=ingredients[0].encoder))

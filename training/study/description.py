@@ -85,7 +85,7 @@ class Study:
     paper: str = ""
     """The repeated table or figure: `DCLR, Table 2`."""
     published: Mapping[str, Any] = field(default_factory=dict)
-    """Parts that differ with the paper's own backbone."""
+    """Changes to the study for `--published`, which uses the backbone of the paper."""
     reported: Reported | None = None
 
     @classmethod

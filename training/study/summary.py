@@ -119,7 +119,8 @@ def summaries(
     The default baseline is each metric's first label; see `left_out`.
 
     Raises:
-        StudyError: no label is `against`, no metric has a task in common, or see `summarise`.
+        StudyError: no result has the label `against`, no metric has a task that all its results share, or see
+            `summarise`.
         EvaluationError: see `summarise`.
     """
     _check_known(against, {result.label: None for result in results})
