@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 REMOVED_TOGETHER = 500
 """Documents removed per commit. Other reads and writes run between two commits."""
 GIVEN_BACK_FROM = 1 << 20
-"""Bytes freed by deletions from which returning them to the disk is worth another commit."""
+"""Minimum bytes freed by deletions that are returned to the disk, which takes another commit."""
 
 
 class Corpora:
@@ -63,7 +63,7 @@ class Corpora:
         return self._store.names()
 
     def warm(self) -> None:
-        """Open every index now rather than at the first search.
+        """Open every index before the first search.
 
         A corpus that can't be read does not stop the others.
         """
@@ -87,11 +87,10 @@ class Corpora:
     ) -> bool:
         """Create an empty corpus, or update an existing one; return whether it was created.
 
-        A corpus that has no encoder yet is bound to `encoder`, if given; otherwise to the encoder of its first
-        document.
+        A corpus that has no encoder yet is bound to `encoder`. Without `encoder`, its first document binds it.
 
         Raises:
-            Conflict: the corpus exists with another encoder than `encoder`, or with documents of another stemming.
+            Conflict: the corpus exists and has a different encoder, or has documents indexed with different stemming.
         """
         corpus = Corpus(name, description, recall_target, created=time.time(), stemming=stemming)
         created = self._open.create(corpus, encoder)
@@ -148,7 +147,7 @@ class Corpora:
         """Add documents, replacing those with the same id. Either all are stored or none.
 
         Raises:
-            Conflict: the corpus contains vectors of another bundle.
+            Conflict: the corpus contains vectors of a different bundle.
         """
         self._open.named(name).write(content)
 
@@ -166,7 +165,8 @@ class Corpora:
     def delete_where(self, name: str, where: Filter, still: Callable[[], None] = lambda: None) -> int:
         """Remove every document whose metadata match, and return their number.
 
-        Others read and write between its commits. `still` is called before each commit, and may refuse it by raising.
+        Other reads and writes run between two commits. `still` is called before each commit, and prevents the commit by
+        raising an exception.
         """
         still()
         corpus, removed = self._open.named(name), 0
@@ -231,16 +231,16 @@ class Corpora:
         self._store.refresh(name, fingerprint, np.array(keys, dtype=np.int64), vectors)
 
     def read_fresh(self, name: str) -> Read | None:
-        """Read the fresh vectors into the start of an index, for `swap`.
+        """Read the vectors of a re-embedding into a partial index, for `swap`.
 
-        The caller must discard the result in the end.
+        The caller must discard the result at the end, whether or not it was used.
         """
         return self._indexes.read(self._store.fresh(name))
 
     def swap(self, name: str, fingerprint: str, beside: Read | None = None) -> bool:
-        """Let the fresh vectors serve, see `Store.swap`.
+        """Serve the vectors of the re-embedding, see `Store.swap`.
 
-        The new index starts from `beside` and catches up with later writes.
+        The new index starts from `beside`, the result of `read_fresh`, and catches up with later writes.
         """
         with self._open.locked(name) as corpus:
             if self._store.corpus(name).fingerprint == fingerprint:
@@ -257,7 +257,7 @@ class Corpora:
             return self._store.copy(name, to, stop)
 
     def adopt(self, name: str, file: Path, stop: Stop = never, bounds: Bounds = BOUNDS) -> None:
-        """Serve the copy of a corpus in `file` under `name`, replacing what was there; see `Store.adopt`."""
+        """Serve the corpus in `file` under `name`, and replace any corpus of that name; see `Store.adopt`."""
         self._open.adopt(name, file, stop, bounds)
 
     def verify(self, name: str) -> list[str]:

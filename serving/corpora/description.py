@@ -23,7 +23,7 @@ class Description:
 
 
 class Stale(Conflict):
-    """The error for a corpus that no served encoder embedded."""
+    """No served encoder embedded this corpus."""
 
 
 def is_stale(corpus: Corpus, size: Size, served: Collection[str]) -> bool:
@@ -34,10 +34,11 @@ def is_stale(corpus: Corpus, size: Size, served: Collection[str]) -> bool:
 def encoder(corpus: Corpus, size: Size, served: Sequence[str]) -> str:
     """Return the fingerprint of the served encoder that embeds the texts and queries of the corpus.
 
-    It is the one that embedded the corpus or, if that is not served and the corpus is empty, the first.
+    This is the encoder that embedded the corpus. If that encoder is not served and the corpus is empty, it is the first
+    served encoder.
 
     Raises:
-        Stale: another bundle embedded the corpus. Vectors of different encoders can't be compared.
+        Stale: the corpus was embedded by a bundle that is not served. Vectors of different encoders can't be compared.
     """
     if is_stale(corpus, size, served):
         raise Stale(

@@ -24,12 +24,12 @@ READ_TOGETHER = 1000
 READ_AT_ONCE = 64
 """Passages read between two checks of their total length."""
 CANDIDATES = 1000
-"""Passages of each ranking that a hybrid search fuses, even for fewer hits. All pages must come from the same
-ranking."""
+"""Passages of each ranking that a hybrid search fuses. It does not depend on the number of hits, because all pages must
+come from the same fused ranking."""
 
 
 MARKED_TOGETHER = 1_000_000
-"""Maximum characters that one search highlights: three seconds at worst."""
+"""Maximum characters that one search highlights, which takes up to three seconds."""
 
 
 class Query(NamedTuple):
@@ -63,7 +63,7 @@ class Hit(NamedTuple):
     dense: float | None = None
     """The cosine, for a hybrid search."""
     lexical: float | None = None
-    """The BM25 score, for a hybrid search that found the hit among the best by words."""
+    """The BM25 score. Only in a hybrid search, and only if the hit is among the best by words."""
     vector: Floats | None = None
     highlights: Sequence[Span] = ()
     """Spans of the query's words in `text`, if requested."""
@@ -115,7 +115,7 @@ class Wanted:
 
 
 class _Ranked(NamedTuple):
-    """A ranking and, for a hybrid search, the scores by key that it was fused from."""
+    """A ranking. After a hybrid search it also has the dense and the lexical scores, by key."""
 
     ranking: Ranking
     dense: dict[int, float]
@@ -125,13 +125,13 @@ class _Ranked(NamedTuple):
 def shown(score: float) -> float:
     """Round a score to the precision that hits show and `min_score` compares.
 
-    BM25 has more decimals, which order the hits.
+    BM25 has more decimals. The order of the hits depends on all of them.
     """
     return round(score, DECIMALS)
 
 
 def find(store: Store, name: str, index: LiveIndex | None, queries: Sequence[Query], wanted: Wanted) -> list[list[Hit]]:
-    """Return the hits of each query in the corpus `name`. `index` is None while it has never contained a vector.
+    """Return the hits of each query in the corpus `name`. `index` is None if the corpus never contained a vector.
 
     Raises:
         TooLarge: the texts exceed `wanted.max_characters`, or the limit on highlighting.
@@ -204,7 +204,7 @@ class _Search:
         return [self._hits(ranked, passages, vectors) for ranked in rankings]
 
     def _passages(self, keys: Sequence[int]) -> dict[int, Passage]:
-        """Read no more passages than `find` may return, because a thousand documents may have a thousand megabytes."""
+        """Read passages. Stop at the character limit, because a thousand documents may have a thousand megabytes."""
         passages: dict[int, Passage] = {}
         left = self._wanted.max_characters
         for start in range(0, len(keys), READ_AT_ONCE):

@@ -19,8 +19,8 @@ def fuse(dense: Ranking, lexical: Ranking, k: int, fusion: Fusion, alpha: float)
     """Return the best `k` of both rankings. `alpha` in [0, 1] is the weight of `dense` in a weighted sum.
 
     `rrf`: the sum of 1 / (60 + rank), with ranks from 1, over the rankings that contain the passage. `weighted`: the
-    weighted sum of scores, each ranking scaled to [0, 1] between its last and its first. A passage that is missing in a
-    ranking scores 0 there.
+    weighted sum of scores. Scores of each ranking are first scaled to [0, 1], from its last passage to its first. A
+    passage that is missing in a ranking scores 0 there.
     """
     keys: Keys = union(dense.keys, lexical.keys)
     scores = np.zeros(len(keys))
@@ -31,7 +31,7 @@ def fuse(dense: Ranking, lexical: Ranking, k: int, fusion: Fusion, alpha: float)
 
 
 def continued(ranking: Ranking, others: Ranking, k: int) -> Ranking:
-    """Return the first `k` of `ranking`, followed by those of `others` that it lacks, in order, with score 0."""
+    """Return the first `k` of `ranking`, extended by the passages of `others` that it lacks, with score 0."""
     behind = others.keys[~np.isin(others.keys, ranking.keys)]
     scores = np.concatenate([ranking.scores, np.zeros(len(behind), np.float32)])
     return Ranking(np.concatenate([ranking.keys, behind])[:k], scores[:k])

@@ -19,7 +19,7 @@ from serving.unheard import ended
 T = TypeVar("T")
 Share = Literal["read", "write"]
 THREADS, LANE = 16, 8
-"""Maximum threads of all corpora, and of one. Further work waits without a thread."""
+"""Maximum threads of all corpora together, and of one corpus. Further work waits without a thread."""
 WAITING = 256
 """Maximum steps of requests that wait for the threads of one key."""
 TOKENS_PER_SECOND = 1000
@@ -29,7 +29,7 @@ TOKENS_PER_SECOND = 1000
 class Lanes:
     """A thread pool with a lane for each name: at most `LANE` threads work for a name at a time.
 
-    Reads for a key also take one of the threads that the key may have at a time. Writes take one of as many others, so
+    Each key may use a limited number of threads for reads, and the same number for writes. The limits are separate, so
     that a long restore doesn't delay the key's searches.
     """
 
@@ -39,7 +39,7 @@ class Lanes:
         self._shares: WeakValueDictionary[tuple[str, Share, int], asyncio.Semaphore] = WeakValueDictionary()
         """Semaphores by key, kind of work and the number of threads that the key may have now."""
         self._held: Counter[tuple[str, Share]] = Counter()
-        """Steps that use or await a thread of a key."""
+        """Number of steps that use a thread or wait for one, by key and kind of work."""
         self._going = CancelToken()
         """The parent token of all stoppable work."""
         self._left: set[asyncio.Task[Any]] = set()
@@ -48,8 +48,8 @@ class Lanes:
     async def run(self, name: str, work: Callable[[], T], leave: Callable[[], None] = lambda: None) -> T:
         """Run `work` in the lane of `name`.
 
-        If its caller is cancelled, it calls `leave`. The thread keeps the lane until the work ends by itself. Work that
-        has no thread yet is dropped.
+        If the caller is cancelled, `leave` is called, and the thread keeps its place in the lane until the work ends by
+        itself. Work that has no thread yet is dropped.
 
         Raises:
             Overloaded: `WAITING` steps wait for the key's threads.
@@ -92,7 +92,7 @@ class Lanes:
     async def read(self, name: str, work: Callable[[], T], *, charged: bool = False) -> T:
         """Run stoppable work that changes nothing.
 
-        A cancelled caller returns at once; the thread keeps the lane until it ends.
+        A cancelled caller returns at once. The thread keeps its place in the lane until the work ends.
         """
         reading = asyncio.create_task(self.stoppable(name, work, charged=charged))
         try:
@@ -109,7 +109,7 @@ class Lanes:
 
     @asynccontextmanager
     async def _share(self, what: Share) -> AsyncIterator[None]:
-        """Take one of the threads of the key that pays. Without such a key, take any thread."""
+        """Take one of the threads that the paying key may use. Without a paying key, there is no limit."""
         if (caller := payer()) is None:
             yield
             return

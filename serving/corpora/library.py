@@ -29,7 +29,7 @@ from serving.telemetry.tracing import recorded
 
 T = TypeVar("T")
 SLICE_TEXTS, SLICE_CHARACTERS = 512, 250_000
-"""Maximum passages, and their characters, that are embedded at a time."""
+"""Maximum passages, and maximum characters, that are embedded at a time."""
 
 
 class Added(NamedTuple):
@@ -38,7 +38,7 @@ class Added(NamedTuple):
     truncated: int
     """Passages longer than the model's limit. They are stored whole, but only their beginning is embedded."""
     embedded: int
-    """Passages that were embedded. The others were known."""
+    """Passages that were embedded. The remaining passages already had vectors."""
 
 
 class Library:
@@ -52,7 +52,7 @@ class Library:
         admitted: Callable[[], AbstractContextManager[None]],
         remedy: Callable[[str], str],
     ) -> None:
-        """Take `remedy`, which says how a corpus can be searched again after a change of its encoder."""
+        """Create the library. `remedy` says how a corpus can be searched again after its encoder has changed."""
         self.corpora = corpora
         self.lanes = Lanes()
         self._encoders = encoders
@@ -72,10 +72,10 @@ class Library:
     ) -> Added:
         """Embed and store documents, all or none. On return they survive power loss, and every later search finds them.
 
-        A text that the corpus contains already is not embedded again. Documents of a `job` are skipped if anyone else
-        wrote or removed them since the job was accepted. `still` is called before the commit, and may refuse it by
-        raising. `stored` is called after the commit, in any thread, even if the caller was cancelled too late to stop
-        it.
+        A text that the corpus already contains is not embedded again. Documents of a `job` are skipped if another
+        request wrote or removed them since the job was accepted. `still` is called before the commit, and prevents the
+        commit by raising an exception. `stored` is called after the commit, in any thread, even if the caller was
+        cancelled too late to prevent the commit.
         """
         try:
             return await self._add(corpus, documents, chunking, job=job, stored=stored, still=still)
@@ -140,9 +140,9 @@ class Library:
             return replace(found, truncated=made.truncated)
 
     async def on(self, work: Callable[[Corpora], T], of: str = "", leave: Callable[[], None] = lambda: None) -> T:
-        """Run blocking work on the corpora in a thread, once the server is ready. `of` names its corpus, if any.
+        """Run blocking work in a thread, once the server is ready. `of` is the name of the work's corpus, if any.
 
-        A cancelled caller calls `leave` to tell the work, and waits for its end.
+        If the caller is cancelled, `leave` is called, and the caller still waits for the work's end.
         """
         with self._admitted():
             return await self.lanes.run(of, lambda: work(self.corpora), leave)
@@ -153,11 +153,11 @@ class Library:
             return await self.lanes.read(of, lambda: work(self.corpora))
 
     async def prepared(self, work: Callable[[], T], of: str, *, large: bool) -> T:
-        """Prepare a request by `work`. If it is `large`, use a thread of its key to keep the event loop free."""
+        """Prepare a request by `work`. A `large` request is prepared in a thread, to keep the event loop free."""
         return await self.read(lambda _: work(), of) if large else work()
 
     async def look_through(self, work: Callable[[Corpora], T], of: str) -> T:
-        """Run a read that may look at every document. The key pays for its time.
+        """Run work that may read every document. The key pays for the CPU time.
 
         Raises:
             Overloaded: the key still owes for earlier work.
@@ -167,9 +167,9 @@ class Library:
             return await self.lanes.read(of, lambda: work(self.corpora), charged=True)
 
     async def remove(self, work: Callable[[Corpora], T], of: str) -> T:
-        """Run work that may look at every document and then change many. The key pays for its time.
+        """Run work that may read every document and then change many. The key pays for the CPU time.
 
-        A caller who leaves ends it between two of its commits.
+        If the caller leaves, the work ends between two commits.
 
         Raises:
             Overloaded: the key still owes for earlier work.
@@ -179,13 +179,16 @@ class Library:
             return await self.lanes.stoppable(of, lambda: work(self.corpora), charged=True)
 
     async def stoppable(self, work: Callable[[Corpora], T], of: str) -> T:
-        """Run work that reads for long. A cancelled caller ends it, and waits for its end."""
+        """Run a long read. If the caller is cancelled, the read stops, and the caller waits for that."""
         with self._admitted():
             return await self.lanes.stoppable(of, lambda: work(self.corpora))
 
     @asynccontextmanager
     async def encoder_of(self, corpus: str) -> AsyncIterator[Embedder]:
-        """Hold the encoder of the corpus during a request. All encoders are held until it is known."""
+        """Keep the encoder of the corpus open during a request.
+
+        Until that encoder is known, all encoders are kept open.
+        """
         with self._admitted(), ExitStack() as holding:
             served: dict[str, Embedder] = {}
             for embedder in self._encoders.loaded:
@@ -210,10 +213,11 @@ class Library:
 
 
 async def embed_passages(embedder: Embedder, texts: Sequence[str], names: Callable[[int], str]) -> tuple[Floats, int]:
-    """Return (P, D) vectors of any number of passages, and how many were cut. Errors call the i-th text `names(i)`.
+    """Return (P, D) vectors of any number of passages, and how many passages were cut.
 
-    Only the first slice is subject to the key's rate and the queue's limit, like any request. A refusal of a later
-    slice would waste the earlier work, so it is retried until the queue accepts it.
+    In errors, `names(i)` is the name of the i-th text. The key's rate limit and the queue's limit can refuse only the
+    first slice. A refusal of a later slice would waste the earlier work, so later slices are retried until the queue
+    accepts them.
     """
     vectors, truncated = [np.empty((0, embedder.manifest.dim), np.float32)], 0
     for part, rows in enumerate(_slices(texts)):
@@ -235,7 +239,7 @@ async def _embedded_part(embedder: Embedder, texts: Sequence[str], at: At, part:
 
 
 async def _cut_before(embedder: Embedder, texts: Sequence[str]) -> int:
-    """Return how many of these known texts the model's limit cuts. The corpus doesn't store this number."""
+    """Return how many texts the model's limit cuts. These texts are not embedded again, so they are counted here."""
     return sum([await embedder.reading.cut(texts[part]) for part in _slices(texts)])
 
 

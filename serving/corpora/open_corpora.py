@@ -85,12 +85,12 @@ class OpenCorpora:
 
     @contextmanager
     def _replaced(self, name: str, stop: Stop, vectors: Blocks) -> Iterator[None]:
-        """Switch from one file to another in the block, after reading the new file's `vectors`.
+        """Read the new file's `vectors`, then let the block replace the corpus's file.
 
         Writes and searches wait during the block, and continue with the new corpus.
 
         Raises:
-            Conflict, NotFound: the corpus was created, or dropped, at this very moment.
+            Conflict, NotFound: the corpus was created, or dropped, at the same moment.
         """
         with self._indexes.reading(vectors) as beside, ExitStack() as held:
             before = self._open.get(name)

@@ -20,12 +20,12 @@ from serving.stores.failures import naming
 log = logging.getLogger(__name__)
 
 OpenIndex = Callable[[Corpus, Read | None], LiveIndex]
-"""Function that opens the index of a corpus, starting from vectors that were read beforehand, if any."""
+"""Function that opens the index of a corpus. It starts from vectors that were read before, if any."""
 
 
 @dataclass(eq=False)
 class _Pending:
-    """A write that waits for its commit, and later its outcome."""
+    """A write that waits for its commit. After the commit it has the outcome."""
 
     write: Write
     outcome: Change | Exception | None = None
@@ -34,7 +34,7 @@ class _Pending:
 class OpenCorpus:
     """An open corpus. Its lock covers both commits and index updates, so their orders are the same.
 
-    Whoever has the lock commits all waiting writes. Concurrent uploads therefore share one wait for the disk.
+    The thread that has the lock commits all waiting writes. Concurrent uploads therefore share one wait for the disk.
     """
 
     def __init__(self, store: Store, name: str, open_index: OpenIndex) -> None:
@@ -45,18 +45,20 @@ class OpenCorpus:
         self._pending: deque[_Pending] = deque()
         self._gone = False
         self.copying = threading.Lock()
-        """Lock for copies, which take long. To replace or drop the file, take it before the lock that others need."""
+        """Lock for copies, which take long. To replace or drop the file, take this lock before the corpus's main lock,
+        so that reads and writes don't wait for a copy."""
         self.live: LiveIndex | None = None
         """The index, if it is open; None for a corpus that has never contained a document."""
         self.removals = 0
-        """Writes that removed passages. Reads before and after such a write don't fit together."""
+        """Number of writes that removed passages. If it changes between two reads, their results may be
+        inconsistent."""
         self.damage: str | None = None
-        """The reason why the index can't be opened, if only another file would help. Writes are refused, because no
+        """The reason why the index can't be opened, if only a new file would help. Writes are then refused, because no
         search would find them."""
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock. Use it for steps that must not come between a commit and its index update.
+        """Hold the lock, for steps that must not run between a commit and the commit's index update.
 
         Raises:
             NotFound: the corpus was dropped, maybe while this waited.
@@ -74,7 +76,7 @@ class OpenCorpus:
         """Commit `write` together with other waiting writes. On return, every search that starts sees it.
 
         Raises:
-            Damaged: the index can't be opened, so no search would see it.
+            Damaged: the index can't be opened, so no search would find the write.
         """
         mine = _Pending(write)
         self._pending.append(mine)
@@ -89,7 +91,7 @@ class OpenCorpus:
     def index(self, beside: Read | None = None) -> LiveIndex | None:
         """Return the index, opening it if necessary. The lock must be held.
 
-        Opening is immediate if its vectors were read `beside`.
+        With `beside`, the vectors were read before, so opening takes almost no time.
         """
         if self.live is None:
             try:
@@ -104,7 +106,7 @@ class OpenCorpus:
         return self.live
 
     def close(self, *, gone: bool = False, erase: bool = False) -> None:
-        """Close the index. `gone` means that the corpus exists no more; `erase` also removes the index's files."""
+        """Close the index. `gone` means that the corpus no longer exists; `erase` also removes the index's files."""
         with self._lock:
             self._gone = self._gone or gone
             self.removals += 1
@@ -114,7 +116,7 @@ class OpenCorpus:
                     live.close(erase=erase)
 
     def _commit(self, together: Sequence[_Pending]) -> None:
-        """Commit these writes and set the outcome of each, even on errors: other threads wait for theirs."""
+        """Commit these writes. Set the outcome of each, even on errors, because other threads wait for it."""
         try:
             if self.damage:
                 raise Damaged(self.damage)

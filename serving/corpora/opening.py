@@ -1,4 +1,4 @@
-"""Opening the indexes of corpora on the data of a store, with one builder for all."""
+"""Opening of the corpora's indexes. One builder serves all of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from serving.stores.failures import naming
 
 @dataclass(frozen=True)
 class _Source:
-    """A corpus of a store, as an `indexes.live.Source`."""
+    """A corpus of a store, with the interface of `indexes.live.Source`."""
 
     store: Store
     name: str
@@ -53,7 +53,7 @@ class Indexes:
     Approximate indexes begin at `least` vectors, but not below `FEWEST`.
 
     Raises:
-        StoreError: `gpu` is set, and FAISS can't search there; the message says why.
+        StoreError: `gpu` is set, but FAISS can't search on a GPU; the message says why.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class Indexes:
             raise StoreError(f"--index gpu: {reason}")
 
     def use_gpu(self) -> str | None:
-        """Build and read indexes on the first CUDA device, too, in corpora that are opened from now on.
+        """Use the first CUDA device for the indexes of corpora that are opened from now on.
 
         Returns:
-            The reason why FAISS can't search there, if it can't. Nothing changes then.
+            None, or the reason why FAISS can't search on the device. In that case nothing changes.
         """
         from serving.indexes.gpu import GPU_KINDS, trouble
 
@@ -89,7 +89,7 @@ class Indexes:
         return None
 
     def read(self, vectors: Blocks) -> Read | None:
-        """Read `vectors` into the start of an index, before they serve. Return None if there are none.
+        """Read `vectors` into a partial index before they are served. Return None if there are no vectors.
 
         Raises:
             InsufficientStorage, Unhealthy: the disk fails.
@@ -103,7 +103,7 @@ class Indexes:
 
     @contextmanager
     def reading(self, vectors: Blocks) -> Iterator[Read | None]:
-        """Read `vectors` as `read` does, and discard the result after the block unless it serves."""
+        """Read `vectors` as `read` does. After the block, discard the result unless an index uses it."""
         beside = self.read(vectors)
         try:
             yield beside
@@ -112,9 +112,9 @@ class Indexes:
                 beside.discard()
 
     def open(self, store: Store, corpus: Corpus, target: Callable[[], float], beside: Read | None = None) -> LiveIndex:
-        """Open the index of `corpus`, which has a dimension.
+        """Open the index of `corpus`, whose dimension must be known.
 
-        `target` returns the wanted recall; `beside` was read before.
+        `target` returns the wanted recall. `beside` is a result of `read`, if the vectors were read before.
 
         Raises:
             InsufficientStorage, Unhealthy: the disk fails.

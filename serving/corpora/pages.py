@@ -21,7 +21,7 @@ class Listed(NamedTuple):
 
     documents: list[Document]
     following: Seen | None
-    """The end of this page, if there is a next one."""
+    """The end of this page, or None on the last page."""
     total: int
     """Documents on all pages."""
     warnings: Sequence[str]
@@ -29,10 +29,10 @@ class Listed(NamedTuple):
 
 
 def check_generation(seen: str, now: str) -> None:
-    """Check that a cursor and the corpus are of the same generation, so that their keys agree.
+    """Check that a cursor belongs to the corpus's current generation, because keys change between generations.
 
     Raises:
-        Invalid: the corpus was deleted and created again, restored or embedded again in between.
+        Invalid: since the cursor was made, the corpus was recreated, restored or embedded again.
     """
     if seen != now:
         raise Invalid(

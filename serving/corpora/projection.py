@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 AXES = 2
 DECIMALS = 5
-"""Decimals of a coordinate: finer than any screen, coarser than the effect of another order of summation."""
+"""Decimals of a coordinate. More would be invisible on a screen, and would vary with the order of summation."""
 
 
 class Projection(NamedTuple):
-    """Vectors projected onto the plane through their mean along which they vary most."""
+    """Vectors projected onto the plane of their largest variance, through their mean."""
 
     points: NDArray[np.float64]
     """(N, 2)."""
@@ -22,11 +22,11 @@ class Projection(NamedTuple):
 
 
 def project(vectors: NDArray[np.float32]) -> Projection:
-    """Project (N, D) `vectors`, less their mean, onto their first two right singular vectors (Pearson 1901).
+    """Project (N, D) `vectors`, minus their mean, onto their first two right singular vectors (Pearson 1901).
 
-    They are computed in float64 from the (D, D) scatter matrix, which has the same ones. The time hardly grows with N.
-    An axis points to where its largest loading is positive, so that equal vectors always get equal coordinates. If the
-    vectors do not vary, all coordinates are 0.
+    The singular vectors are computed in float64, as eigenvectors of the (D, D) scatter matrix, so the time hardly grows
+    with N. The sign of an axis makes its largest loading positive, so equal vectors always get equal coordinates. If
+    the vectors do not vary, all coordinates are 0.
     """
     points, explained = np.zeros((len(vectors), AXES)), np.zeros(AXES)
     if not vectors.size:

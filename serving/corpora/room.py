@@ -22,8 +22,8 @@ Sees = Callable[[str], bool]
 class Room:
     """Disk usage of a key's corpora, checked against its quota. Blocking.
 
-    It is the sum of the corpora, of entries in `folders` named like them (indexes, snapshots), of waiting uploads, and
-    of stored answers. `uploaded` counts all uploads but those of one job; `answers` counts a key's answers.
+    Usage is the sum of the corpora, their indexes and snapshots in `folders`, waiting uploads, and stored answers.
+    `uploaded` returns the bytes of all uploads except those of one job. `answers` returns the bytes of a key's answers.
     """
 
     corpora: Corpora
@@ -32,10 +32,10 @@ class Room:
     answers: Callable[[str], int]
 
     def check(self, job: str = "") -> None:
-        """Check that the key that pays for the current work may store more. `job` is its job, if it has one.
+        """Check that the key of the current request or `job` may store more.
 
         Raises:
-            NoRoom: its corpora use the whole quota.
+            NoRoom: the key's corpora use the whole quota.
             Unhealthy: the disk fails.
         """
         if caller := payer():
@@ -45,7 +45,7 @@ class Room:
         """Check that a snapshot of `unpacked` bytes fits in place of the corpus `name`.
 
         Raises:
-            NoRoom: there is not enough room for all of them.
+            NoRoom: the snapshot exceeds the rest of the quota.
             Unhealthy: the disk fails.
         """
         if caller := payer():
@@ -57,8 +57,8 @@ class Room:
     def used(self, sees: Sees, job: str = "") -> int:
         """Return the bytes used by all names that `sees` accepts, including dropped corpora with remaining snapshots.
 
-        A corpus counts as in the list of corpora: without its log, which is checkpointed sooner or later. A damaged
-        corpus counts as 0.
+        The size of a corpus is the size shown in the list of corpora. It excludes the write-ahead log, which shrinks at
+        the next checkpoint. A damaged corpus counts as 0.
         """
         stored = sum(self._stored(name) for name in self.corpora.names() if sees(name))
         return stored + sum(self._beside(sees)) + self.uploaded(sees, job)

@@ -39,7 +39,7 @@ class Sample(NamedTuple):
 def sampled(store: Store, name: str, size: int, field: str | None = None) -> Sample:
     """Return up to `size` passages of the corpus `name`, uniformly drawn, each with its value of `field`.
 
-    It starts again if the corpus gets other vectors meanwhile, so that all vectors are of one encoder.
+    If the corpus is embedded again meanwhile, sampling starts again, so that all vectors are of one encoder.
     """
     while True:
         before, keys = _version(store, name), store.keys(name)

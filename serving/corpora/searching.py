@@ -1,4 +1,4 @@
-"""Search while others write. A search that a removal may have disturbed is repeated under the lock."""
+"""Search during concurrent writes. If a removal may have disturbed a search, the search is repeated under the lock."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def search(
     """Return the best passages for each query.
 
     Raises:
-        Conflict: another bundle than that of `fingerprint`, which made the vectors, embedded the corpus.
-        Invalid: the vectors have another dimension, or the previous page is of another generation.
+        Conflict: the bundle of `fingerprint`, which made the query vectors, did not embed the corpus.
+        Invalid: the dimension of the query vectors is wrong, or the previous page is of an earlier generation.
     """
     with corpora.locked(name) as corpus:
         index, removals = _index(store, name, corpus, queries, fingerprint), corpus.removals
@@ -66,7 +66,7 @@ def _index(
 
 
 def _generation(store: Store, name: str, index: LiveIndex | None, wanted: Wanted) -> str:
-    """Return the generation that is searched. Check that the place to continue from belongs to it."""
+    """Return the generation that is searched. Check that the previous page, if any, belongs to it."""
     generation = index.identity.generation if index else store.corpus(name).generation
     if wanted.after:
         check_generation(wanted.after.generation, generation)

@@ -45,7 +45,7 @@ def read_manifest(raw: bytes) -> Manifest:
     """Parse and check a manifest.
 
     Raises:
-        Invalid: it has another format, or a part is missing or wrong.
+        Invalid: the format is unknown, or a part is missing or wrong.
     """
     try:
         described = orjson.loads(raw)

@@ -38,10 +38,11 @@ SUFFIX = ".tar.zst"
 CONTENT = "corpus.sqlite"
 MAX_MANIFEST = 65_536
 MAX_RATIO = 200
-"""Maximum compression ratio of an uploaded snapshot. Normal ones shrink to about a third: vectors hardly, texts well. A
-higher ratio suggests a decompression bomb."""
+"""Maximum compression ratio of an uploaded snapshot. A higher ratio suggests a decompression bomb. Normal snapshots
+have a ratio of about three."""
 ANY_RATIO = 1 << 28
-"""Bytes up to which any ratio is accepted. A text repeated a thousand times also compresses extremely well."""
+"""Unpacked bytes up to which any ratio is accepted, because a text that is repeated a thousand times also has an
+extreme ratio."""
 LEVEL = 3
 PIECE = 1 << 20
 _ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}\Z")
@@ -107,7 +108,7 @@ class Snapshots:
         """Return the complete snapshots of a corpus, newest first. The corpus may have been dropped since.
 
         Raises:
-            Unhealthy: the disk fails. The methods below raise it, too.
+            Unhealthy: the disk fails. The methods below raise this error, too.
         """
         found = []
         with naming(self._folder / name):
@@ -133,7 +134,7 @@ class Snapshots:
     def opened(self, name: str, id: str) -> BinaryIO:
         """Open a snapshot for reading.
 
-        It stays readable if it is deleted meanwhile. Raise `NotFound` as `path` does.
+        The snapshot stays readable if it is deleted meanwhile. Raise `NotFound` as `path` does.
         """
         with self._there(name, id) as file:
             return file.open("rb")
@@ -148,9 +149,8 @@ class Snapshots:
         """Return the unpacked size that a snapshot of `size` bytes declares. `restore` enforces it.
 
         Raises:
-            Invalid: it does not begin like a snapshot.
-            TooLarge: it unpacks to more than may be restored, or was `sent` and unpacks to far more than others of its
-                size.
+            Invalid: `file` does not begin like a snapshot.
+            TooLarge: the unpacked size exceeds the limit of a restore. For `sent` files, `MAX_RATIO` is a limit, too.
         """
         with _opened(file) as packed:
             unpacked = _described(packed).content.bytes
@@ -176,7 +176,7 @@ class Snapshots:
         Progress counts each byte twice: unpacked and checked.
 
         Raises:
-            Invalid: it is not a complete snapshot, or exceeds the limits of requests; nothing has changed.
+            Invalid: `file` is not a complete snapshot, or exceeds the limits of requests; nothing has changed.
             TooLarge: see `unpacked_bytes`.
             InsufficientStorage, Unhealthy: the disk is full, or fails.
         """
