@@ -1,4 +1,4 @@
-"""The stores by name, each opened on a folder."""
+"""The stores by name. Each opens a folder."""
 
 from __future__ import annotations
 

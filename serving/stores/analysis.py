@@ -7,8 +7,8 @@ NFKC_Casefold (https://www.unicode.org/reports/tr44/#NFKC_Casefold). A symbol is
 word. ASCII text stays unchanged.
 
 A run of a script without spaces becomes overlapping pairs of characters, as in Lucene's CJKAnalyzer, followed by the
-run's last character alone. Every character therefore begins exactly one token, and a query of one character is a prefix
-query.
+run's last character alone. Every character therefore begins exactly one token, so a query of one character is searched
+as a prefix.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _UNSPACED = (
 )
 _CHARACTER, _RUN = re.compile(f"[{_UNSPACED}]"), re.compile(f"[{_UNSPACED}]+")
 _STRETCH = re.compile("[\x00-\x7f]?[^\x00-\x7f]+")
-"""A run of non-ASCII characters, folded as one unit. The ASCII character before it belongs to it, because it may carry
-the run's first combining mark."""
+"""A stretch of non-ASCII characters, folded as one unit. It includes the ASCII character before it, because the first
+combining mark may belong to that character."""
 _SHORT = 8
 """Maximum characters of a stretch whose folding is cached. Accented letters recur often."""
 _MANY_SIGNS = re.compile(rf"[^\w\x00-\x7f]{{{_MOST_MARKS + 1},}}")
@@ -45,7 +45,8 @@ _IGNORABLE = re.compile(
 )
 """Unicode's Default_Ignorable_Code_Point, and the skin-tone modifiers."""
 _PART = re.compile("[\u2e80-\u2fdf\U0001f1e6-\U0001f1ff]")
-"""Symbols that are parts of words: radicals, which replace characters in text copied from PDF, and halves of flags."""
+"""Symbols that are parts of words: radicals, because text copied from PDF has them in place of characters, and the
+letters of flag emoji."""
 _RUN_END = "\u2300\u2300"
 """A token that folding never produces, because folding puts a space between two symbols."""
 _PICTOGRAPH = re.compile("[\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]")
@@ -57,14 +58,14 @@ def indexed(text: str) -> str:
 
 
 class Spread(NamedTuple):
-    """A text in which words of a query can be marked, with the original span of each character."""
+    """A folded text in which query words can be marked. It has the original span of each of its characters."""
 
     text: str
     starts: Sequence[int]
     ends: Sequence[int]
 
     def origins(self, spans: Iterable[Span]) -> list[Span]:
-        """Map the sorted `spans` to the original text. Spans that share a character there are merged."""
+        """Map the sorted `spans` to the original text. Spans that share an original character are merged."""
         found: list[Span] = []
         for start, end in spans:
             origin = Span(self.starts[start], self.ends[end - 1])
@@ -184,7 +185,7 @@ def _with_spaces_for_marks(signs: re.Match[str]) -> str:
 
 
 class _Folded(dict[int, str]):
-    """A table for `str.translate` that folds characters. It caches those that Unicode has assigned."""
+    """A table for `str.translate` that folds characters. It caches the results for assigned characters."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
@@ -214,7 +215,7 @@ def _casefolded(character: str) -> str:
 
 
 def _is_accent(character: str) -> bool:
-    """Return whether search ignores this mark, as it does Hebrew and Arabic vowels. Indic marks count."""
+    """Return whether search ignores this mark. It ignores Hebrew and Arabic vowels, but not Indic marks."""
     place = combining(character)
     return category(character) == "Me" or (
         not is_character(character) and (place in (1, *range(10, 36)) or place >= 200)
@@ -224,7 +225,7 @@ def _is_accent(character: str) -> bool:
 def _is_in_words(character: str) -> bool:
     """Return whether `character` can be part of a word.
 
-    Fractions and circled numbers would join a neighbouring number.
+    Fractions and circled numbers are not part of words, because they would join a neighbouring number.
     """
     kind, made_of = category(character), decomposition(character)
     if kind == "No":

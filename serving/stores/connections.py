@@ -21,13 +21,13 @@ from serving.stores.open_files import OpenFiles
 log = logging.getLogger(__name__)
 
 PATIENCE = 60.0
-"""Seconds to wait for a lock. Locks are held briefly, so this timeout only matters if there is a bug."""
+"""Seconds to wait for a lock. Locks are held briefly, so the timeout occurs only if there is a bug."""
 STEPS = 100_000
-"""Instructions of SQLite's virtual machine between two checks for a stop: a few milliseconds."""
+"""Instructions of SQLite's virtual machine between two checks for a stop. They take a few milliseconds."""
 READ_STEPS = 5 * STEPS
 """Instructions between two checks in a read. Each check waits for Python's interpreter lock."""
 LOG_BYTES = 64 << 20
-"""Bytes of the write-ahead log above which its checkpoint ("fold") even waits for readers."""
+"""Size of the write-ahead log in bytes above which its checkpoint, called "fold" here, makes readers wait."""
 _LOG_PATIENCE_MS = 500
 _KEPT = 4
 """Readers that stay open between reads. Each takes two file descriptors."""
@@ -36,8 +36,8 @@ _KEPT = 4
 class _Connection(sqlite3.Connection):
     """A connection whose rollback also closes its cursors.
 
-    A cursor with unread rows keeps its snapshot of the file beyond a rollback. The exception of a stopped read may keep
-    the cursor.
+    After a stopped read, the exception may still refer to a cursor with unread rows. Such a cursor keeps its snapshot
+    of the file after a rollback unless it is closed.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -66,7 +66,7 @@ class Connections:
     ) -> None:
         self.path = path
         self.writes = 0
-        """Number of writes, including failed ones. While it is unchanged, earlier reads stay valid."""
+        """Number of writes, including failed ones. Results of earlier reads are valid until it changes."""
         self._synchronous = synchronous
         self._stop = stop
         self._open_files = open_files or OpenFiles()
@@ -80,7 +80,7 @@ class Connections:
         self._closed = False
         self._log_bytes = LOG_BYTES
         self.damaged = False
-        """True if the file was found to contain something other than what was written."""
+        """True if a read found that the file differs from what was written."""
 
     @contextmanager
     def naming(self) -> Iterator[None]:
@@ -113,7 +113,7 @@ class Connections:
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Open a read transaction, which sees one snapshot of the file.
 
-        Keep it short, because the log can't be checkpointed past it.
+        Keep the block short, because a checkpoint of the log can't go past an open transaction.
 
         Raises:
             Stopped: nobody waits for the result any more.
@@ -135,7 +135,7 @@ class Connections:
             yield self._opened_writer()
 
     def fold_soon(self) -> None:
-        """Checkpoint the log, so that the file shrinks to its content. Readers may prevent it."""
+        """Checkpoint the log, unless readers prevent it. The file then shrinks to its content."""
         with self.maintaining() as writer:
             self._fold_soon(writer)
 
@@ -204,7 +204,10 @@ class Connections:
 
     @contextmanager
     def _written(self) -> Iterator[None]:
-        """Hold the write lock. The write is counted after its commit, so whoever sees the count sees the change."""
+        """Hold the write lock.
+
+        The write is counted after its commit, so a reader that sees the count sees the change.
+        """
         with self._writing:
             try:
                 yield
@@ -243,7 +246,7 @@ class Connections:
     def _undo(self, writer: sqlite3.Connection) -> None:
         """Roll back, unless the error already did.
 
-        If that fails, drop the connection, so that nothing gets committed.
+        If the rollback fails, drop the connection, so that nothing gets committed.
         """
         try:
             if writer.in_transaction:
@@ -256,7 +259,7 @@ class Connections:
     def _bound_log(self, writer: sqlite3.Connection) -> None:
         """Checkpoint an oversized log, and make readers pause.
 
-        Under readers that never pause, SQLite's checkpoints can't finish.
+        SQLite can't finish a checkpoint while there are always readers.
         """
         beside = self.path.with_name(self.path.name + "-wal")
         size = beside.stat().st_size if beside.exists() else 0
@@ -313,7 +316,7 @@ class Connections:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open an existing file. Only this process may use it, but any of its threads.
+    """Open an existing file. No other process may use the file. Any thread may use the connection.
 
     Raises:
         sqlite3.OperationalError: the file does not exist.

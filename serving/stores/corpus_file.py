@@ -48,18 +48,18 @@ from serving.stores.verification import verify
 from serving.stores.writing import attempt, create, promise, stem
 
 RESERVED_BYTES = 4 << 20
-"""Bytes of disk space reserved for removals, so that a disk filled by corpora can be cleared."""
+"""Bytes of disk space reserved for removals, so that documents can be removed when the disk is full."""
 
 
 class CorpusFile:
     """The open file of one corpus, with the methods of `Store`.
 
-    A `new` file gets its corpus from `create`. A file with `foreign` bounds is checked against them before it is read.
-    `stop` interrupts any work.
+    A `new` file gets its corpus from `create`. With `foreign` bounds, the file is checked against the bounds before it
+    is read. `stop` interrupts any work.
 
     Raises:
         StoreError: the file is not ours, or has a later format.
-        ServiceError: it contains no corpus, or can't be read or written; see `Connections.naming`.
+        ServiceError: the file contains no corpus, or can't be read or written; see `Connections.naming`.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class CorpusFile:
     def rename(self, name: str) -> None:
         """Rename the corpus.
 
-        Its generation changes, because keys may differ from those of a former corpus of that name.
+        Its generation changes, because an earlier corpus of the new name may have had other keys.
         """
         with self._connections.writing() as writer:
             for job in overtaken.accepted(writer):
@@ -139,7 +139,10 @@ class CorpusFile:
         return self.described()[0]
 
     def described(self) -> tuple[Corpus, Size]:
-        """Return the corpus and its size, cached until the next write. Listing all corpora must not open every file."""
+        """Return the corpus and its size.
+
+        They are cached until the next write, so that a list of corpora opens no file.
+        """
         self._connections.check_open()
         writes, kept = self._connections.writes, self._described
         if kept and kept[0] == writes:
@@ -155,7 +158,7 @@ class CorpusFile:
             return [full if full and isinstance(write, Content) else attempt(writer, write) for write in writes]
 
     def _full(self) -> InsufficientStorage | None:
-        """Return the error for writes that add something if only the room for removals is left."""
+        """Return the error for writes that add data, if only `RESERVED_BYTES` are left."""
         if shutil.disk_usage(self.path.parent).free >= RESERVED_BYTES:
             return None
         return InsufficientStorage(

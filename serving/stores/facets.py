@@ -13,11 +13,12 @@ from serving.ports import Facet, Facets, FacetValue
 from serving.stores.fields import FALSE, LIST, NULL, OBJECT, OPAQUE, TRUE, WHOLE, Value, documents, numbers
 
 MAX_FIELDS = 64
-"""Maximum fields reported: the first ones that the corpus had."""
+"""Maximum number of fields reported. The oldest fields of the corpus are reported."""
 COUNTED = 4_000_000
-"""Maximum postings counted per answer, which takes about a second. A field with more than are left has no counts."""
+"""Maximum postings counted per answer, which takes about a second. Fields beyond this budget have no counts."""
 OPEN = 100
-"""Maximum documents read per field where postings are inconclusive. Beyond it, the field's range is not reported."""
+"""Maximum documents read per field because their postings are inconclusive. If there are more, the field's range is not
+reported."""
 _SCALARS = {FALSE: False, TRUE: True, NULL: None}
 _KINDS = {NULL: "null", FALSE: "boolean", TRUE: "boolean", LIST: "list", OBJECT: "object"}
 KIND_OF: dict[type, str] = {
@@ -73,7 +74,7 @@ def posted_kinds(reader: sqlite3.Connection, field: int) -> set[str]:
 
 
 def _unposted(reader: sqlite3.Connection, field: int, path: str) -> tuple[list[Any], bool]:
-    """Return the field's values in the first documents with opaque postings, and whether there are no more of these."""
+    """Return the field's values in the first documents with opaque postings. True means that these are all of them."""
     select = "SELECT DISTINCT document AS number FROM postings WHERE field IN (?, ?) AND value = ? LIMIT ?"
     left_open = numbers(reader, select, field, WHOLE, OPAQUE, OPEN + 1)
     found = [value for _, _, metadata in documents(reader, left_open[:OPEN]) for value in reach(metadata, path)]

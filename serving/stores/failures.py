@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError, orjson.JSONDecodeError)
-"""Exceptions of reading a file whose bytes have changed."""
+"""Exceptions that occur when a file's bytes have changed."""
 MEND = "restore a snapshot over it or delete it"
 
 
@@ -54,11 +54,11 @@ class DamageError(Exception):
 def naming(path: Path) -> Iterator[None]:
     """Translate disk errors, which name no file, into the server's errors.
 
-    A failing statement is the fault of the file: statements are fixed, and the file's format was checked.
+    If a statement fails, the file is the cause, because statements are fixed and the file's format was checked.
 
     Raises:
         InsufficientStorage: the disk is full.
-        Damaged: the file contains something other than what was written.
+        Damaged: the file differs from what was written.
         Unhealthy: the file can't be read or written.
         Stopped: the caller has left.
     """
@@ -75,7 +75,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def _logged(error: Exception) -> str:
-    """Return the message without document content. sqlite3 quotes a text that it can't decode."""
+    """Return the message without document content, because sqlite3 quotes text that it can't decode."""
     return str(getattr(error, "logged", error)).partition(" with text ")[0]
 
 
@@ -88,8 +88,8 @@ def _is_full(error: Exception) -> bool:
 def is_damage(error: Exception) -> bool:
     """Return whether `error` means that bytes have changed.
 
-    The lowest byte of a SQLite error code is the error; those above it say how it was noticed. Python's own error, for
-    text that is not UTF-8, has no code.
+    The lowest byte of a SQLite error code is the kind of error. The higher bytes are details. Python's own error for
+    text that is not UTF-8 has no code.
     """
     if isinstance(error, sqlite3.Error):
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)

@@ -1,10 +1,10 @@
-"""Postings of metadata: which documents contain which value in which field.
+"""Postings of metadata: an index from fields and values to documents.
 
 A posting is a row for each value at each path, including each element of a list. Postings follow SQLite's order
 (https://www.sqlite.org/datatype3.html, section 4.1): numbers, whole or not, then strings, then blobs. Strings are
 ordered by UTF-8, which is the order by code point, as in Python. Blobs represent values that are neither numbers nor
 strings. A string that is a date is also posted as an instant, in a blob behind all others. A value that can't be posted
-leaves `OPAQUE` in its field, and filters then read the document. `matching.py` evaluates filters.
+is replaced by `OPAQUE`, and filters then read the document. `matching.py` evaluates filters.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Numbers = NDArray[np.int64]
 MAX_TEXT = 256
 """Maximum characters of a string; a longer one is opaque."""
 MAX_ELEMENTS = 256
-"""Maximum values at a path of a document, including those of lists. With more, the path is opaque."""
+"""Maximum values at a path of a document, including elements of lists. With more, the path is opaque."""
 MAX_FIELDS, MAX_PATH = 256, 512
 """Maximum paths of a document and characters of a path. A document beyond them is opaque as a whole."""
 WHOLE = 0
@@ -78,14 +78,14 @@ def check(reader: sqlite3.Connection) -> list[str]:
 def numbers(connection: sqlite3.Connection, select: str, *values: Value) -> NDArray[np.int64]:
     """Return the integers that `select` yields as `number`, unordered.
 
-    In its one SQLite step, other threads can run.
+    SQLite collects them in a single step, so that other threads can run meanwhile.
     """
     ((found,),) = connection.execute(f"SELECT json_group_array(number) FROM ({select})", values)
     return np.array(orjson.loads(found), dtype=np.int64)
 
 
 def documents(reader: sqlite3.Connection, chosen: Numbers) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
-    """Yield number, id and metadata of the `chosen` documents. Only one is in memory at a time: each may be large."""
+    """Yield number, id and metadata of the `chosen` documents, one at a time, because each may be large."""
     select = "SELECT number, id, metadata FROM documents WHERE number IN (SELECT value FROM json_each(?))"
     for start in range(0, len(chosen), BLOCK):
         block = orjson.dumps(chosen[start : start + BLOCK].tolist()).decode()
@@ -112,7 +112,7 @@ def posted_date(date: bytes) -> bytes:
 
 
 def stored(value: Any) -> Value:
-    """Return the posting of a JSON value: a kind of blob, or the value. Equal JSON values have the same posting."""
+    """Return the posting of a JSON value: the value itself, or a blob. Equal JSON values have equal postings."""
     if value is None:
         return NULL
     if isinstance(value, bool):
@@ -129,7 +129,7 @@ def stored(value: Any) -> Value:
 def _postings(
     writer: sqlite3.Connection, rows: Iterable[tuple[int, Mapping[str, Any]]]
 ) -> Iterator[tuple[int, Value, int]]:
-    """Yield the postings of one document after the other. 256 documents may have millions."""
+    """Yield the postings of one document after the other, because a few hundred documents may have millions."""
     fields = dict[str | None, int]()
     for document, metadata in rows:
         for path, value in posted(metadata):

@@ -1,4 +1,4 @@
-"""Corpus files as wholes: locking their folder, and creating, replacing and removing files with their side files."""
+"""Operations on whole corpus files with their side files, and the lock of their folder."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from serving.stores.shared import Shared
 log = logging.getLogger(__name__)
 SUFFIX = ".sqlite"
 _BESIDE = ("-journal", "-wal", "-shm")
-"""Suffixes of SQLite's side files, which an open file has, or a file left by a crash."""
+"""Suffixes of SQLite's side files. They exist while the file is open, and after a crash."""
 
 
 def hold(folder: Path) -> int:
     """Lock `folder` for this process, and return the lock's file descriptor.
 
-    Two writers would not see each other's documents, because their indexes are in memory.
+    Two processes would not find each other's documents, because indexes are in memory.
 
     Raises:
         StoreError: another process holds the lock.
@@ -69,9 +69,9 @@ def _with_beside(path: Path) -> list[Path]:
 
 
 def make(path: Path, corpus: Corpus, synchronous: str, shared: Shared | None = None) -> CorpusFile:
-    """Create the file of a new corpus. The file gets its name once the corpus is committed and the log is empty.
+    """Create the file of a new corpus. The file gets its final name when the corpus is committed.
 
-    A failure leaves nothing behind. `sweep` removes what a killed process leaves.
+    After a failure nothing remains. `sweep` removes the leftovers of killed processes.
     """
     part = path.with_name(f".{path.name}.part")
     with naming(path):
@@ -97,7 +97,7 @@ def sweep(folder: Path) -> None:
 
 
 def keep(path: Path) -> None:
-    """Link a damaged file and its side files to a second name that no corpus has, to free their own name."""
+    """Link a damaged file and its side files to a second name that no corpus has, to free the original name."""
     names = (path.with_name(f"{path.name}.damaged{number}") for number in chain([""], count(2)))
     kept = next(name for name in names if not any(one.exists() for one in _with_beside(name)))
     for file, second in zip(_with_beside(path), _with_beside(kept), strict=True):
@@ -111,7 +111,7 @@ def prepare(name: str, file: Path, bounds: Bounds = BOUNDS, stop: Stop = never) 
     """Check the corpus in `file`, migrate it to the current format, rename it to `name`, and empty its log.
 
     Raises:
-        StoreError: it is no corpus, contains more than `bounds` allow, or `stop` interrupted the check.
+        StoreError: `file` is no corpus, exceeds `bounds`, or `stop` interrupted the check.
     """
     if not file.is_file():
         raise StoreError(f"{file}: there is no such file")
@@ -134,7 +134,7 @@ def vectors(file: Path, stop: Stop = never) -> Blocks:
 
 
 def carry(old: Path, new: Path) -> None:
-    """Copy the pending uploads of the corpus in `old`, which nobody has open, to the corpus in `new`."""
+    """Copy the records of pending uploads from the corpus in `old` to the corpus in `new`. `old` must be closed."""
     waiting: list[str] = []
     with suppress(Damaged), closing(CorpusFile(old)) as before:
         waiting = before.accepted()
@@ -152,7 +152,7 @@ def adopt(file: Path, to: Path) -> None:
 
 
 def move(file: Path, to: Path) -> None:
-    """Rename `file` to `to` in one step. Nobody may have `to` open."""
+    """Rename `file` to `to` in one step. `to` must not be open."""
     unlink_beside(to)
     file.replace(to)
     fsync(to.parent)

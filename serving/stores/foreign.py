@@ -1,6 +1,6 @@
-"""Checks that a file from elsewhere contains nothing larger than the API accepts.
+"""Checks that a file from another machine contains no value larger than the API accepts.
 
-They run before any value is read into memory.
+The checks run before any value is read into memory.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ from serving.stores.fields import MAX_PATH, MAX_TEXT
 from serving.stores.vectors import STORED
 
 MAX_TIMES = 8
-"""Maximum length of all passages of a document together, as a multiple of its text. Overlapping passages reach five."""
+"""Maximum ratio of the length of a document's passages to the length of its text. Our overlapping passages reach
+five."""
 MAX_NUMBER = 1.01
-"""Maximum component of a unit vector, as rounded by engines with half precision."""
+"""Maximum component of a unit vector. It is above 1, because engines with half precision round."""
 _OTHER_BYTES = 4 * MAX_VECTOR
 """Maximum bytes of values that have no bound of their own. It is the size of the longest vector."""
 _Stamp = Annotated[str, Field(max_length=64)]
@@ -66,7 +67,7 @@ def check_values(path: Path, bounds: Bounds, stop: Stop) -> None:
     """Check each length and number of a corpus against the bounds of requests. Its shape must have been checked before.
 
     Raises:
-        StoreError: a value is beyond its bound; the message names it.
+        StoreError: a value exceeds its bound; the message names the value.
         sqlite3.Error: the file can't be read.
     """
     with (
@@ -105,7 +106,7 @@ def _lengths(reader: sqlite3.Connection, bounds: Bounds) -> Iterator[str]:
 
 
 def _types(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
-    """Yield an error for values whose type is not their column's.
+    """Yield an error for values that don't have the type of their column.
 
     SQLite checks types when it writes, but other programs may not.
     """
@@ -167,8 +168,8 @@ def _documents(reader: sqlite3.Connection, bounds: Bounds) -> Iterator[str]:
 def _passages(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
     """Yield an error if passages are not parts of their document's text.
 
-    A document has one passage, which may be the whole text, or several spans. Its number is the key of its first
-    passage.
+    A document has one passage, which may be the whole text, or several passages, which are spans. The document's number
+    is the key of its first passage.
     """
     if ("passages", "document") in _columns(reader):
         wrong = reader.execute(
@@ -188,7 +189,7 @@ def _passages(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
 
 
 def _vectors(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
-    """Yield an error for a vector that can't have length 1, because a component is larger. NaN is an error, too."""
+    """Yield an error for vectors with a component above `MAX_NUMBER` or a NaN, which can't have length 1."""
     for table in sorted({table for table, column in _columns(reader) if column == "vector"}):
         width = None
         for key, vector in reader.execute(f"SELECT key, vector FROM {table}"):

@@ -11,13 +11,13 @@ from serving.stores.connections import Connections
 _STEP = 1024
 """Pages returned per step. Other writers run between two steps."""
 _PART = 0.25
-"""Share of a file that makes returning worthwhile, however small the file is."""
+"""If at least this share of a file is unused, pages are returned, however small the file is."""
 
 
 def give_back(connections: Connections, least: int) -> None:
     """Implement `Store.give_back`.
 
-    Files of format 1 keep their unused pages for reuse; so do files on a failing disk.
+    Files of format 1, and files on a failing disk, keep their unused pages for reuse.
     """
     with suppress(Unhealthy, InsufficientStorage):
         _forget_words(connections)

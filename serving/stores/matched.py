@@ -25,8 +25,8 @@ KEPT_BYTES = 64 << 20
 BESIDE_BYTES = 400
 """Bytes of an entry besides its keys and its filter's name: the version and the array's header."""
 _Moment = tuple[str, int, int]
-"""Version of a corpus: generation, documents, greatest key ever assigned. Additions raise the key; any other change
-removes documents."""
+"""Version of a corpus: its generation, its number of documents, and the greatest key ever assigned. Additions raise the
+key, and other changes lower the number of documents."""
 
 
 class Matched:

@@ -1,8 +1,8 @@
-"""Evaluation of filters by the postings of the metadata.
+"""Evaluation of filters with the postings of the metadata.
 
 Postings are inconclusive for some documents (`OPAQUE`), so every condition has two bounds: documents that surely match,
-and documents that possibly match. Bounds combine as sets. Only documents between them are read, at the end. So a
-condition may be skipped if it could only remove a few candidates.
+and documents that possibly match. Bounds combine as sets. At the end, documents that possibly but not surely match are
+read. So a condition that could only remove a few candidates may be skipped.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from serving.stores.fields import (
 )
 
 READ = 20
-"""Postings that can be looked up while one document is read."""
+"""Number of postings whose lookup takes as long as reading one document."""
 MANY = 20_000
-"""Maximum postings counted before a lookup."""
+"""Maximum number of postings that are counted before a lookup."""
 MANY_OPTIONS = 10_000
-"""Maximum options in one statement. SQLite may be built for as few as 32,766 values."""
+"""Maximum options in one statement. SQLite's limit on values can be as low as 32,766."""
 _NO_FIELD = -1
 _SQL = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 _OF_KIND = {"number": (None, "''"), "string": ("''", "x''"), "date": (f"x'{DATES.hex()}'", None)}
@@ -59,7 +59,7 @@ def matching(reader: sqlite3.Connection, where: Filter) -> Numbers:
 
 @dataclass(frozen=True)
 class _Set:
-    """A set of documents: the sorted `listed` ones or, with `others`, all but these."""
+    """A set of documents: the sorted `listed` ones or, with `others`, all documents except the listed ones."""
 
     listed: Numbers
     others: bool = False
@@ -141,7 +141,7 @@ class _Postings:
     def _with_element(self, path: str | None, part: Filter) -> _Set:
         """Return the documents that may have an element at `path` that matches `part`.
 
-        They meet each condition of `part`, though maybe by different elements.
+        Each condition of `part` is met by some element, but not necessarily by the same element.
         """
         match part:
             case All(parts):
@@ -171,7 +171,7 @@ class _Postings:
         return sure, possible
 
     def _size(self, where: Filter) -> int:
-        """Return the postings of possible matches, up to `MANY`, which also means that the number is unknown."""
+        """Return the number of postings of possible matches, up to `MANY`. `MANY` also means an unknown number."""
         if id(where) not in self._sizes:
             self._sizes[id(where)] = min(MANY, self._count(where))
         return self._sizes[id(where)]
@@ -201,7 +201,7 @@ class _Postings:
     def _field(self, path: str | None) -> int:
         """Return the number of a field.
 
-        Each condition calls it, so that a filter can be stopped between two conditions.
+        The check for a stop is here, because each condition calls this function.
         """
         check_cancelled()
         known = self._reader.execute("SELECT number FROM fields WHERE path = ?", (path,)).fetchone()
@@ -241,7 +241,7 @@ def _lookups(where: _AtPath, field: int) -> tuple[list[_Lookup], list[_Lookup]]:
 
 
 def _bound(operand: int | float | str | bytes) -> Value | None:
-    """Return an operand as SQLite compares it, or None if it can't; then more postings are read."""
+    """Return an operand as SQLite compares it. None means that SQLite can't, so more postings must be read."""
     if isinstance(operand, bytes):
         return posted_date(operand)
     if isinstance(operand, str):

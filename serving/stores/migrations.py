@@ -23,8 +23,8 @@ APPLICATION = int.from_bytes(b"ISOS")
 _MAGIC, _APPLICATION_AT = b"SQLite format 3\0", slice(68, 72)
 """Parts of the header; see https://www.sqlite.org/fileformat.html, section 1.3."""
 _PAGE_BYTES = 8192
-"""Page size that fits five vectors of 384 dimensions. SQLite's default of 4096 bytes fits two and wastes a quarter (ADR
-0018)."""
+"""Page size that fits five vectors of 384 dimensions. SQLite's default of 4096 bytes fits two vectors and wastes a
+quarter of the page (ADR 0018)."""
 
 _FOLDED_SINCE = 6
 _UNFOLDED: dict[Stemming, str] = {
@@ -32,7 +32,7 @@ _UNFOLDED: dict[Stemming, str] = {
     "porter": "CREATE VIRTUAL TABLE words USING fts5("
     "text, content = '', tokenize = 'porter unicode61 remove_diacritics 2')",
 }
-"""The word index up to format 5."""
+"""Statements that create the word index, up to format 5."""
 
 TOGETHER = 64
 """Documents in memory at a time. Each may have a megabyte of text."""
@@ -141,13 +141,16 @@ def _passages(connection: sqlite3.Connection) -> None:
 
 
 def _spans(connection: sqlite3.Connection) -> None:
-    """Add the number of passages that are a part of their document. If it is 0, a search need not read passages."""
+    """Add the number of passages that are only a part of their document.
+
+    If it is 0, searches need not read passages.
+    """
     connection.execute("ALTER TABLE corpora ADD COLUMN spans INTEGER NOT NULL DEFAULT 0")
     connection.execute("UPDATE corpora SET spans = (SELECT count(start) FROM passages)")
 
 
 def _uploads(connection: sqlite3.Connection) -> None:
-    """Add the ids that were written since an upload was accepted."""
+    """Add the table of ids written since an upload was accepted; see `overtaken`."""
     for statement in overtaken.TABLES:
         connection.execute(statement)
 
@@ -164,7 +167,7 @@ def _unicode(connection: sqlite3.Connection) -> None:
 
 
 def _fields_within_lists(connection: sqlite3.Connection) -> None:
-    """Post all metadata again, because objects in lists, names with dots and dates were missing."""
+    """Post all metadata again. Earlier postings lacked objects in lists, names with dots, and dates."""
     connection.execute("DELETE FROM postings")
     # A damaged document must not keep the corpus from being served.
     readable = fields.numbers(connection, "SELECT number FROM documents WHERE json_valid(metadata)")
@@ -188,7 +191,7 @@ def check_ours(path: Path) -> None:
     """Check the first bytes only, because SQLite may write when it opens a file.
 
     Raises:
-        DamageError: there are none, or zeros.
+        DamageError: the file is empty or begins with zeros.
         StoreError: another program wrote this file.
     """
     with path.open("rb") as file:
@@ -200,7 +203,7 @@ def check_ours(path: Path) -> None:
 
 
 def mark(path: Path) -> None:
-    """Mark a new file as ours. This precedes the write-ahead log, so that the mark is in the file's first page."""
+    """Mark a new file as ours. Call this before the write-ahead log is used, so that the mark is in the file itself."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
@@ -225,7 +228,10 @@ def migrate(connection: sqlite3.Connection, file: Path) -> None:
 
 
 def _index_words(connection: sqlite3.Connection, file: Path) -> None:
-    """Reindex the words if another version of Unicode folded them. FTS5 deletes a passage by its words as indexed."""
+    """Reindex all words if another version of Unicode folded them.
+
+    FTS5 can only delete a passage if it gets the words that it indexed.
+    """
     found = connection.execute("SELECT unicode FROM corpora").fetchone()
     if found in (None, (unidata_version,)):
         return

@@ -1,8 +1,7 @@
 """Ids that were written or removed since an upload was accepted.
 
-An upload counts from its acceptance, so later writes win. Its job may run for long, and a restart repeats the work
-since its last checkpoint. Until the job ends, the ids of all other writes are recorded, and its rows with these ids are
-skipped.
+An upload takes effect at its acceptance, so later writes win. But its job may run for long, and after a restart it
+repeats work. Until the job ends, the ids of all other writes are recorded. The job skips its rows with these ids.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ def release(writer: sqlite3.Connection, job: str) -> None:
 
 
 def note(writer: sqlite3.Connection, ids: Sequence[str]) -> None:
-    """Record `ids`, which someone other than a job writes or removes."""
+    """Record `ids` that a request writes or removes outside of any job."""
     for job in accepted(writer):
         writer.executemany("INSERT OR IGNORE INTO overtaken (job, id) VALUES (?, ?)", ((job, id) for id in ids))
 
 
 def remaining(reader: sqlite3.Connection, content: Content) -> Content:
-    """Return the content of a job without the documents that were overtaken."""
+    """Return the content of a job without documents that a later write replaced or removed."""
     ids = [document.id for document in content.documents]
     gone = set[str]()
     for block in blocks(ids):

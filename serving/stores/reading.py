@@ -25,7 +25,7 @@ def corpus(reader: sqlite3.Connection) -> Corpus:
     """Return the corpus in the file.
 
     Raises:
-        DamageError: there is none, though a file only gets its name with a corpus in it; or its stemming is unknown.
+        DamageError: the file has no corpus, or the corpus's stemming is unknown.
     """
     row = reader.execute(f"SELECT {CORPUS} FROM corpora").fetchone()
     if row is None:

@@ -20,12 +20,13 @@ from serving.stores.fields import Numbers
 DOCUMENT = "number, id, text, metadata, hash, checksum"
 PASSAGE = 'key, document, start, "end", checksum'
 PAGE_CHARACTERS = 4_000_000
-"""Characters of texts and metadata after which a page ends, however few its documents are."""
+"""A page ends after this many characters of texts and metadata, even if it has few documents."""
 _NUMBERED = f"SELECT {DOCUMENT} FROM (SELECT value FROM json_each(?)) CROSS JOIN documents ON number = value"
-"""Documents by a JSON list of numbers, in its order. One prepared statement serves lists of any length."""
+"""Statement that selects documents by a JSON list of numbers, in the list's order. One prepared statement serves lists
+of any length."""
 _PLACE = struct.Struct("<qqqq")
 _OTHER_TYPES = (AttributeError, TypeError, struct.error)
-"""Exceptions of a checksum over damaged values, such as a text that became a number."""
+"""Exceptions that computing a checksum raises if a damaged value has the wrong type."""
 
 
 class DocumentRow(NamedTuple):
@@ -47,7 +48,7 @@ class DocumentRow(NamedTuple):
 
 
 def document_in(row: tuple[int, str, str, str, bytes, int]) -> Document:
-    """Return the document in a row of `DOCUMENT`. Searches read many rows, so it takes no `DocumentRow`.
+    """Return the document in a row of `DOCUMENT`. For speed, the row is a plain tuple.
 
     Raises:
         DamageError: the row differs from what was written.
@@ -102,7 +103,7 @@ def _checksum(number: int, name: str, text: str, metadata: str, digest: bytes) -
 
 
 class PassageRow(NamedTuple):
-    """A row of `PASSAGE`: the number of its document and its span there. Both ends are NULL for the whole text."""
+    """A row of `PASSAGE`: the document's number and the passage's span. Both ends are NULL for the whole text."""
 
     key: int
     document: int
@@ -137,7 +138,7 @@ class PassageRow(NamedTuple):
 
 
 def content_hash(text: str, chunking: Chunking | None) -> bytes:
-    """Return the hash of a text and its chunking. With equal hashes, passages have the same vectors."""
+    """Return the hash of a text and its chunking. If hashes are equal, the vectors can be reused."""
     return blake2b(struct.pack("<qq", *(chunking or (-1, -1))) + text.encode(), digest_size=16).digest()
 
 
@@ -152,7 +153,7 @@ def documents(reader: sqlite3.Connection, numbers: Sequence[int]) -> dict[int, D
 
 
 def passages(reader: sqlite3.Connection, keys: Sequence[int]) -> dict[int, Passage]:
-    """Return the passages of `keys` that exist. If no document was cut, these keys are document numbers."""
+    """Return the passages of `keys` that exist. If no document is split, keys are document numbers."""
     if reader.execute("SELECT 1 FROM corpora WHERE spans = 0 AND passages = documents").fetchone():
         return {number: Passage(document, None) for number, document in documents(reader, keys).items()}
     spans: list[tuple[int, int, Span | None]] = []

@@ -1,4 +1,4 @@
-"""Vectors of a second encoder, kept beside the serving ones until every passage has one."""
+"""Re-embedding: vectors of a new encoder are stored beside the served vectors until every passage has one."""
 
 from __future__ import annotations
 

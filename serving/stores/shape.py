@@ -1,7 +1,7 @@
-"""Check that a file from elsewhere has the tables of a corpus and nothing else.
+"""Check that a file from another machine has the tables of a corpus and nothing else.
 
-A view, a trigger or an expression in a table runs whenever the table is read or written. A malicious one could run
-without end.
+Views, triggers and expressions in tables run whenever a table is read or written. A malicious file could use them to
+run without end.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from serving.ports import Stemming, StoreError
 from serving.stores.migrations import MIGRATIONS, create_words
 
 _RENAMED = re.compile(r'^(CREATE TABLE )"(\w+)"')
-"""The statement of a renamed table, whose name SQLite quotes. A re-embedding exchanges the names of two tables."""
+"""The statement of a renamed table, whose name SQLite quotes. Re-embedding renames tables."""
 MAX_STATEMENT = 65_536
-"""Maximum bytes of a statement that made a table. Ours have some hundreds."""
+"""Maximum bytes of a table's CREATE statement. Ours have a few hundred bytes."""
 Shape = frozenset[tuple[str, str, str, str | None]]
 """SQLite's schema of tables and indexes: type, name, table and statement."""
 
 
 def check_shape(path: Path) -> None:
-    """Check the schema of the file, and read nothing else. `migrate` reports the format of a later version.
+    """Check the schema of the file, and read nothing else. A later format is accepted, because `migrate` reports it.
 
     Raises:
         StoreError: the schema is not that of the file's format.

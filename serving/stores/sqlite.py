@@ -44,11 +44,11 @@ log = logging.getLogger(__name__)
 
 
 class SqliteStore:
-    """A `Store` in a folder. A corpus exists once its file has its name, which it gets when its creation is committed.
+    """A `Store` in a folder. A corpus exists when its file has its final name.
 
-    A file that this version can't serve is a corpus whose methods raise `Damaged` or `Unhealthy`, naming the file. The
-    other corpora are served. Only `drop` and `adopt` remove a file with the name of a corpus. Both keep a damaged one
-    under another name.
+    If this version can't serve a file, methods on its corpus raise `Damaged` or `Unhealthy` and name the file. All
+    remaining corpora are served. Only `drop` and `adopt` remove the file of a corpus. Both keep a damaged file under
+    another name.
 
     Only the most recently used files are open, because there may be more corpora than a process may have files.
 
@@ -91,18 +91,18 @@ class SqliteStore:
         return False
 
     def describe(self, corpus: Corpus) -> None:
-        """Implement `Store.describe`. It waits for writers of this corpus, but blocks no other corpora."""
+        """Implement `Store.describe`. It waits for writers of this corpus. Work on other corpora goes on meanwhile."""
         self._file(corpus.name).describe(corpus)
 
     def corpus(self, name: str) -> Corpus:
         return self._file(name).corpus()
 
     def described(self, name: str) -> tuple[Corpus, Size]:
-        """Return the corpus and its size, with the bytes on disk."""
+        """Return the corpus and its size, including the bytes on disk."""
         return self._file(name).described()
 
     def drop(self, name: str) -> None:
-        """Remove the corpus with its file. The log may be removed later. A full disk does not prevent it."""
+        """Remove the corpus with its file, even if the disk is full. The log may be removed later."""
         with self._lock:
             if name in self._refused:
                 path = self._place(name)
@@ -248,10 +248,10 @@ class SqliteStore:
             raise refused.told()
 
     def _place(self, name: str) -> Path:
-        """Return the path for a corpus that is not served. A damaged file there is kept under a second name.
+        """Return the path for a new corpus. If the path has a damaged file, the file is kept under a second name.
 
         Raises:
-            Conflict, Damaged: the path is that of somebody else's file.
+            Conflict, Damaged: the path has a file that is not ours.
         """
         path = self._folder / f"{name}{SUFFIX}"
         if refused := self._refused.get(name):

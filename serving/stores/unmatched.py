@@ -15,24 +15,24 @@ from serving.stores.fields import DATES, MAX_PATH, OPAQUE, WHOLE
 
 MAX_WARNINGS = 10
 COMPARED = 1000
-"""Field names that a wrong name is compared with: the first ones that the corpus had."""
+"""Maximum number of field names that an unknown name is compared with. The oldest fields are used."""
 _SHOWN = 100
 """Maximum characters of a name in a warning."""
 _A = {"object": "an object", "null": "null"}
 
 
 def unmatched(reader: sqlite3.Connection, where: Filter) -> list[str]:
-    """Return a warning for each such condition, in the order of the filter.
+    """Return a warning for each condition that no document can meet, in the order of the filter.
 
-    There is none where `$exists` or null asks for a missing field. A corpus with a document that is opaque as a whole
-    may have any field. An empty corpus has no fields.
+    `$exists` and null cause no warning if the field is missing. If a document is opaque as a whole, there are no
+    warnings, because that document may have any field. In an empty corpus every field is missing.
     """
     ((opaque,),) = reader.execute("SELECT EXISTS (SELECT 1 FROM postings WHERE field = ?)", (WHOLE,))
     return [] if opaque else list(islice(_each_once(_Fields(reader).warnings(where)), MAX_WARNINGS))
 
 
 def _each_once(warnings: Iterable[str]) -> Iterator[str]:
-    """Yield each warning once, lazily, so that no more are searched for than are shown."""
+    """Yield each warning once, lazily, so that the search stops when enough warnings are found."""
     told = set[str]()
     for warning in warnings:
         if warning not in told:
@@ -104,7 +104,7 @@ class _Fields:
 
     @cached_property
     def _short_names(self) -> list[str]:
-        """Names that are short enough to compare, which takes time quadratic in their length."""
+        """Short field names. A comparison takes time quadratic in the length, so long names are left out."""
         return [name for name in self._names if len(name) <= _SHOWN]
 
     @cached_property
@@ -119,9 +119,9 @@ def _joined(parent: str | None, path: str | None) -> str:
 
 
 def _wanted(where: In | Compares | Exists | Element) -> Set[str] | None:
-    """Return the kinds of values that may match, any for `$exists`.
+    """Return the kinds of values that may match. For `$exists` this is any kind.
 
-    None means that a missing field matches, or that nothing does.
+    None means that a missing field matches, or that no value can match.
     """
     match where:
         case Exists():

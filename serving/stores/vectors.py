@@ -14,12 +14,12 @@ from serving.stores.blocks import BLOCK, marks
 from serving.stores.failures import DamageError
 
 BLOCK_BYTES = 32 << 20
-"""Bytes of vectors after which a block ends, however few they are."""
+"""A block ends after this many bytes of vectors, even if it has few vectors."""
 Row = tuple[int, bytes, int]
 """Key, vector, checksum."""
 STORED = "<f4"
 Table = Literal["vectors", "fresh"]
-"""The serving vectors, and those of another encoder that are to replace them."""
+"""The table of served vectors, and the table of a re-embedding's vectors, which will replace them."""
 
 
 def rows(keys: Iterable[int], vectors: Floats) -> Iterator[Row]:
@@ -49,7 +49,7 @@ def matrix(found: Sequence[Row]) -> tuple[Keys, Floats]:
 
 
 def beyond(reader: sqlite3.Connection, after: int, table: Table) -> tuple[Keys, Floats]:
-    """Return the next block of keys and vectors after the key `after`. The block after the last one is empty."""
+    """Return the next block of keys and vectors after the key `after`. It is empty if there are none left."""
     select = f"SELECT key, vector, checksum FROM {table} WHERE key > ? ORDER BY key LIMIT ?"
     found, left = list[Row](), BLOCK_BYTES
     for row in reader.execute(select, (after, BLOCK)):
@@ -61,6 +61,6 @@ def beyond(reader: sqlite3.Connection, after: int, table: Table) -> tuple[Keys, 
 
 
 def of(reader: sqlite3.Connection, keys: Sequence[int]) -> tuple[Keys, Floats]:
-    """Return keys and vectors of those `keys`, at most `BLOCK`, that exist. They are in order of keys."""
+    """Return the existing ones of up to `BLOCK` `keys`, sorted, and their vectors."""
     select = f"SELECT key, vector, checksum FROM vectors WHERE key IN ({marks(keys)}) ORDER BY key"
     return matrix(reader.execute(select, keys).fetchall())

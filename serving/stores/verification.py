@@ -11,11 +11,11 @@ from serving.stores.failures import UNREADABLE, DamageError
 from serving.stores.records import DOCUMENT, PASSAGE, PassageRow, document_in
 
 SAID = 20
-"""Maximum lines of one kind. A failing disk would cause the same line for every row."""
+"""Maximum lines of one kind, because a failing disk can cause the same line for every row."""
 
 
 def verify(reader: sqlite3.Connection) -> list[str]:
-    """Return a line for each defect. Words are checked separately, because that needs a connection that may write."""
+    """Return a line for each defect, except in the word index, whose check needs a connection that may write."""
     if said := _structure(reader):
         return said  # what is read from broken pages tells nothing more
     said = []

@@ -1,9 +1,9 @@
-"""Word search: an FTS5 index of passages by key, which stores no text, and BM25 over it.
+"""Word search with BM25, by an FTS5 index of passages. The index stores keys but no text.
 
-Words are defined by `analysis` and FTS5's tokenizer unicode61. A word is a run of letters and digits, without case and
-diacritics, or a pair of characters of a script without spaces. With stemming, words of the same stem are the same word.
-Scores are FTS5's BM25 with k1 = 1.2 and b = 0.75 (https://www.sqlite.org/fts5.html, section 5.1.1), with the sign
-inverted.
+`analysis` and FTS5's tokenizer unicode61 define words. A word is a run of letters and digits, ignoring case and
+diacritics. In scripts without spaces, a word is a pair of characters. With stemming, words of the same stem are the
+same word. Scores are FTS5's BM25 with k1 = 1.2 and b = 0.75 (https://www.sqlite.org/fts5.html, section 5.1.1), with the
+sign inverted.
 """
 
 from __future__ import annotations
@@ -25,31 +25,33 @@ from serving.stores import analysis
 from serving.stores.fields import numbers
 
 MAX_WORDS = 64
-"""Maximum words of a query that are searched for, including those in phrases: the first ones."""
+"""Maximum words of a query that are searched for, including words in phrases. Later words are ignored."""
 MAX_ASKED = 20_000
 """Characters of a query that are parsed."""
 MAX_MARKED = 20_000
-"""Characters of a text that `highlights` searches."""
+"""Maximum characters of a text that `highlights` searches."""
 MARKED_AT_ONCE = 2_000
-"""Characters that are searched first."""
+"""Characters of a text that `highlights` searches first."""
 MAX_SPANS = 200
-"""Maximum highlights of a text: the first ones."""
+"""Maximum number of highlights of a text. Later matches are ignored."""
 MARKS = 1 << 26
-"""Maximum bytes of the mask of allowed keys. Above it, when most passages were replaced, a list takes less room."""
+"""Maximum bytes of the bit mask of allowed keys. Masks are larger only if most passages were replaced; then a list of
+keys takes less memory."""
 K1 = 1.2
 RARE = (K1 + 1) * 2
-"""Score contribution from which a term is rare: about one passage in eight has it."""
+"""Minimum score contribution of a rare term. A term with this contribution is in about one passage of eight."""
 _CONTROL = re.compile("[\0-\2]")
 _UNICODE = "unicode61 remove_diacritics 2 categories 'L* M* N* So Co'"
-"""Tokenizer with its categories of word characters. Indic words contain marks (M*). Emoji are the only symbols that
-`analysis` keeps."""
+"""FTS5's tokenizer, with Unicode's categories of word characters. Marks (M*) are part of Indic words. Symbols (So) are
+included for emoji, because `analysis` keeps no other symbols."""
 _TOKENIZERS: dict[Stemming, str] = {
     "none": f'tokenize = "{_UNICODE}"',
     "porter": f'tokenize = "porter {_UNICODE}"',
 }
 
 _Term = tuple[str, ...]
-"""A word, or the words of a phrase. They are not stemmed, because a stem's own stem may differ."""
+"""A word, or the words of a phrase. Words are not stemmed here, because FTS5 stems them, and stemming twice may change
+a word again."""
 
 
 class Asked(NamedTuple):
@@ -72,19 +74,19 @@ def index(writer: sqlite3.Connection, rows: Iterable[tuple[int, str]]) -> None:
 
 
 def remove(writer: sqlite3.Connection, rows: Iterable[tuple[int, str]]) -> None:
-    """Remove what `index` added for the same rows. With any other text, the index would be wrong from then on."""
+    """Remove passages from the index. Texts must equal those given to `index`, or the index becomes wrong."""
     writer.executemany("INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", _indexed(rows))
 
 
 def clear(writer: sqlite3.Connection) -> None:
-    """Clear the index of words and of removals, which FTS5 keeps until it happens to merge them."""
+    """Clear the index. This also frees FTS5's records of removals, which would stay until FTS5 merges them."""
     writer.execute("INSERT INTO words (words) VALUES ('delete-all')")
 
 
 def check(connection: sqlite3.Connection, *, stemming: Stemming) -> list[str]:
-    """Return a line for each defect of an index made with `stemming`, and of its keys compared with `passages`.
+    """Return a line for each defect of an index made with `stemming`. Also compare its keys with `passages`.
 
-    FTS5 checks itself in an INSERT that changes nothing, so the connection must be allowed to write.
+    The connection must be allowed to write, because FTS5's own check is an INSERT. It changes nothing.
     """
     made = connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'words'").fetchone()
     if made is None:
@@ -109,9 +111,10 @@ def search(
     """Return the best `k` passages among the sorted `allowed` keys, if given; see `Store.words`.
 
     The index was made with `stemming`. Only the first `MAX_WORDS` words of a query count, and each term once. Scoring a
-    passage takes far longer than finding it, so passages with a rare term are scored first. Usually no other passage
-    can reach their scores (MaxScore: Turtle and Flood, Query evaluation: strategies and optimizations, 1995). The
-    ranking is exact. Call it in a transaction, because its reads must see one snapshot.
+    passage takes far longer than finding it, so passages with a rare term are scored first. Usually no passage without
+    a rare term can reach these scores, so those passages are skipped (MaxScore: Turtle and Flood, Query evaluation:
+    strategies and optimizations, 1995). The ranking is exact. Call it in a transaction, because its reads must see one
+    snapshot.
     """
     terms, phrases = parse(query, stemming=stemming)
     if phrases:
@@ -128,7 +131,7 @@ def search(
 
 
 def parse(query: str, *, stemming: Stemming) -> Asked:
-    """Parse any text as a query. Words in double quotes must occur together; all others are optional.
+    """Parse any text as a query. Words in double quotes must occur as a phrase. All other words are optional.
 
     Of several terms with the same stems, the first is used.
     """
@@ -192,7 +195,7 @@ def _table(stemming: Stemming) -> str:
 
 
 class _InMemory(sqlite3.Connection):
-    """A connection that closes itself when its thread ends or its tokenizer is deleted, in any thread."""
+    """A connection that closes itself when it is deleted, for example after its thread has ended."""
 
     def __del__(self) -> None:
         self.close()
@@ -230,7 +233,7 @@ class _Tokenizer(threading.local):
 
 
 def _decoded(text: bytes) -> str:
-    """Decode a word. FTS5 cuts words after 32,768 bytes, which may be within a character."""
+    """Decode a word. FTS5 cuts words after 32,768 bytes, so the last character may be incomplete."""
     return text.decode(errors="ignore")
 
 
@@ -268,7 +271,7 @@ def _common(allowed: Keys | None, keys: Keys) -> Keys:
 
 
 def _most_each_adds(reader: sqlite3.Connection, terms: Sequence[_Term]) -> dict[_Term, float]:
-    """Return an upper bound on what each term adds to a score: its weight, at least 1e-6, times (k1 + 1)."""
+    """Return each term's maximum contribution to a score: its weight, at least 1e-6, times (k1 + 1)."""
     ((passages,),) = reader.execute("SELECT count(*) FROM words_docsize")
     most = {}
     for term in terms:

@@ -37,7 +37,7 @@ def create(writer: sqlite3.Connection, corpus: Corpus) -> None:
 
 
 def attempt(writer: sqlite3.Connection, write: Write) -> Change | ServiceError:
-    """Return the change made by `write`, or the error that refused it; then nothing has changed."""
+    """Apply `write` and return the change. If the write is refused, return the error; nothing has changed then."""
     writer.execute("SAVEPOINT attempt")
     try:
         outcome: Change | ServiceError = apply(writer, write)
@@ -52,7 +52,7 @@ def apply(writer: sqlite3.Connection, write: Write) -> Change:
     """Apply `write` to the corpus.
 
     Raises:
-        Conflict: the corpus has another fingerprint.
+        Conflict: the corpus has a different fingerprint.
         Invalid: an id occurs twice.
     """
     match write:
@@ -70,7 +70,7 @@ def stem(writer: sqlite3.Connection, stemming: Stemming) -> None:
     """Set the stemming of an empty corpus.
 
     Raises:
-        Conflict: the corpus has documents that were indexed with another stemming.
+        Conflict: the corpus has documents that were indexed with different stemming.
     """
     corpus = reading.corpus(writer)
     if corpus.wanted_stemming == stemming:
@@ -117,7 +117,7 @@ def promise(writer: sqlite3.Connection, wanted: Corpus) -> None:
     """Bind a corpus that has no encoder yet to the encoder of `wanted`.
 
     Raises:
-        Conflict: it is bound to another encoder.
+        Conflict: the corpus is bound to a different encoder.
     """
     ((bound,),) = writer.execute("SELECT fingerprint FROM corpora")
     if bound is None:
@@ -127,7 +127,7 @@ def promise(writer: sqlite3.Connection, wanted: Corpus) -> None:
 
 
 def _bind(writer: sqlite3.Connection, content: Content) -> None:
-    """Bind a corpus without documents to the encoder of `content`. One with documents keeps its encoder."""
+    """Bind an empty corpus to the encoder of `content`. A corpus with documents keeps its encoder."""
     dim = content.vectors.shape[1]
     fingerprint, bound, held = writer.execute("SELECT fingerprint, dim, documents FROM corpora").fetchone()
     if (fingerprint, bound) == (content.fingerprint, dim):
@@ -140,7 +140,7 @@ def _bind(writer: sqlite3.Connection, content: Content) -> None:
 def _remove(writer: sqlite3.Connection, ids: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Remove documents, and return the sorted keys of their passages.
 
-    SQLite also deletes their passages and vectors.
+    SQLite also deletes the documents' passages and vectors.
     """
     gone: list[int] = []
     for block in blocks(ids):
