@@ -1,4 +1,4 @@
-"""Acceptance of uploads: each takes effect at the time it was accepted, which its corpus records."""
+"""Acceptance of uploads. An upload takes effect when it is accepted, and its corpus records the acceptance."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ UPLOAD, RESTORE = "ingest", "restore"
 class Acceptance:
     """Recorder of accepted uploads; see `Store.accept`. Blocking.
 
-    Writes and removals by others between the acceptance of an upload and its end are kept.
+    While an accepted upload runs, writes and removals by other requests win over it.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def accept(self, job: Job) -> None:
-        """Record a job, before anyone learns that it will be done.
+        """Record a job. Call this before the caller learns that the job is accepted.
 
         Raises:
             NotFound: the corpus does not exist.
@@ -44,9 +44,9 @@ class Acceptance:
                 log.error("corpus %r: %s; what is noted for job %s goes later", job.corpus, error, job.id)
 
     def begin(self, unended: Callable[[str], Sequence[str]]) -> None:
-        """Delete records of jobs that no longer exist, and add those of `unended` jobs; for the server's start.
+        """At the server's start, delete records of jobs that no longer exist, and record all `unended` jobs.
 
-        A server may have been killed between its two files, and earlier versions wrote no records.
+        Records may be wrong if a server was killed after it had written one of two files. Earlier versions wrote none.
         """
         for name in self._store.names():
             try:

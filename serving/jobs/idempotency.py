@@ -27,7 +27,7 @@ DELETE FROM answers WHERE caller = :caller AND key IN (
   ) WHERE kept > :room
 )
 """
-"""Deletes old answers. That of `key` is exempt from the order, since the clock may have been set back.
+"""Deletes old answers, but never the answer to `key`, which may seem old because the clock was set back.
 """
 _SPACE = uuid.UUID("5ab4ce0e-3c9f-4f43-8f5b-8a9a7a7f0c11")
 
@@ -44,16 +44,18 @@ class Keyed(NamedTuple):
     """A request to be done only once."""
 
     caller: str
-    """Name of its API key, which separates the keys of callers. Empty if the server requires none."""
+    """Name of the caller's API key, because idempotency keys are separate for each caller. Empty if the server has no
+    API keys."""
     key: str
     request: str
     """Digest of the whole request."""
     generation: str = ""
-    """Generation of the corpus that it changes. A restored or recreated corpus has lost the change."""
+    """Generation of the corpus that the request changes. The answer is valid only for this generation, because a
+    restored or recreated corpus has lost the change."""
 
     @property
     def space(self) -> uuid.UUID:
-        """Namespace of ids that stay equal if a crash before the answer is stored makes the request run twice."""
+        """Namespace for ids. If a crash makes the request run twice, it creates the same ids again."""
         return uuid.uuid5(_SPACE, json.dumps([self.caller, self.key, self.request]))
 
 
@@ -69,7 +71,7 @@ def check_key(key: str) -> str:
 
 
 class Requests:
-    """Answers, which the ledger of jobs keeps for a day, and requests that are being answered.
+    """Stored answers, and requests that are being answered. The ledger of jobs keeps answers for a day.
 
     For each caller the newest answers are kept, up to `most` bytes.
     """
@@ -81,7 +83,7 @@ class Requests:
 
     @asynccontextmanager
     async def once(self, keyed: Keyed | None) -> AsyncIterator[Answer | None]:
-        """Yield the stored answer to a repeated request, if it is still valid, or None. Then the block does the work.
+        """Yield the stored answer to a repeated request, or None if there is no valid one. The block does the work.
 
         Raises:
             Conflict: the first request with this key is still running.

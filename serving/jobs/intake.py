@@ -1,4 +1,4 @@
-"""Intake of jobs. A job is complete and on disk before its caller is told, or does not exist."""
+"""Intake of jobs. Either a whole job is on disk before its caller gets an answer, or there is no job."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Intake:
         dropped: Note,
         most: int,
     ) -> None:
-        """Create the intake. A caller without its own limit may have `most` waiting or running jobs."""
+        """Create the intake. Callers without a limit of their own may have `most` waiting or running jobs."""
         self._ledger, self._requests, self._spools, self._unended = ledger, requests, spools, unended
         self._accepting, self._dropped, self._most = accepting, dropped, most
         self._taking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()

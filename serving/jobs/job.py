@@ -14,13 +14,13 @@ from serving.errors import Conflict, shortened
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 MAX_ERRORS = 100
-"""Errors of one job that are stored. All are counted."""
+"""Maximum number of errors that are stored for one job. Further errors are only counted."""
 MAX_PLACE, MAX_ERROR = 200, 500
-"""Characters of one error."""
+"""Maximum characters of an error's place and message."""
 MAX_ERROR_BYTES = 100_000
-"""Bytes of all errors of one job as JSON in UTF-8. The reason for its failure is stored in addition."""
+"""Maximum bytes of one job's stored errors, as JSON in UTF-8. The reason for the job's failure does not count."""
 MAX_STARTS = 2
-"""Consecutive starts without progress after which a job is not begun again, since it may be what kills the server."""
+"""Consecutive starts without progress after which a job is not started again, because it may crash the server."""
 WINDOW = 10.0
 """Seconds over which the rate is measured."""
 
@@ -77,7 +77,7 @@ def progress_of(job: Job, things: str) -> str:
 
 
 def error_of(place: str, message: str) -> Mapping[str, str]:
-    """Return an error as it is stored, shortened, since place and message may quote the upload."""
+    """Return an error for the ledger. Place and message are shortened, because they may quote the upload."""
     return {"place": shortened(place, MAX_PLACE), "error": shortened(message, MAX_ERROR)}
 
 

@@ -34,14 +34,15 @@ from serving.stores.failures import naming
 
 log = logging.getLogger(__name__)
 Work = Callable[[Running], Awaitable[dict[str, Any] | None]]
-"""Function of a kind of job. Its return value is added to the job's result. A `ServiceError` fails the job."""
+"""Function that does the work of a kind of job. Its return value is added to the job's result. If it raises a
+`ServiceError`, the job fails."""
 
 
 class Jobs:
-    """Job queue. It runs one job at a time for each corpus, except kinds in `beside`, and `at_once` in all.
+    """Job queue. It runs up to `at_once` jobs, but only one per corpus, except for kinds in `beside`.
 
-    Keys take turns, and no key gets all places. So the first job of a key does not wait for a hundred jobs of another.
-    For each key and each corpus, the oldest job comes first.
+    Keys take turns, and no key can run `at_once` jobs. So the first job of a key does not wait for a hundred jobs of
+    another key. Among jobs of one key, and among jobs of one corpus, the oldest runs first.
 
     The ledger stores each change of a job before callers see it. The next server resumes unfinished jobs. `accepting`
     is called when a job is submitted and `ended` when it ends; both may block. Jobs run on one event loop, between
@@ -66,7 +67,7 @@ class Jobs:
     ) -> None:
         """Open the ledger.
 
-        `waiting` limits the waiting and running jobs of a caller, `kept` its stored ended jobs, and `answer_bytes` its
+        Limits for each caller: `waiting` for waiting and running jobs, `kept` for stored ended jobs, `answer_bytes` for
         stored answers (see `Requests`).
         """
         self._kinds, self._beside = kinds, frozenset(beside)
@@ -87,24 +88,26 @@ class Jobs:
         self._running: dict[str, Running] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._busy: dict[str, str] = {}
-        """Corpora of the jobs in `_tasks` that exclude others."""
+        """Corpora in which a job of `_tasks` prevents further jobs, by job."""
         self._callers: dict[str, str] = {}
         """Callers of the jobs in `_tasks`."""
         self._turns: dict[str, int] = {}
-        """Number of the last job that each caller began, among all jobs."""
+        """Sequence number of the last job that was started for each caller."""
         self._begun = count(1)
         self._cancelled: set[str] = set()
         self._stalled: set[str] = set()
         """Jobs left to the next server because the ledger is damaged. Other jobs wait for them."""
         self._suspects = frozenset(job.id for job in self._unended.values() if job.state == "running")
-        """Jobs that were running when a server was killed. They run one at a time, since one may be the cause."""
+        """Jobs that were running when a server was killed. They run one at a time, because one of them may be the
+        cause."""
         self._not_begun_again = set(self._suspects)
-        """Suspects that have not started since, so that their `starts` count only earlier servers."""
+        """Suspects that this server has not started. Their `starts` count only the starts by earlier servers."""
         self._kept_before = frozenset(self._unended)
-        """Jobs whose uploads were on disk while no server ran, and must be checked."""
+        """Jobs of an earlier server. Their uploads must be checked, because files may have changed while no server
+        ran."""
         self._changes = Changes()
         self._payers: dict[str, Caller] = {}
-        """Callers whose keys pay for the tokens of jobs. Jobs of an earlier server are free."""
+        """Callers whose keys pay for the tokens of jobs, by job. Jobs of an earlier server cost nothing."""
         self._intake = Intake(
             self._ledger, self.requests, self._spools, self._unended, accepting=accepting, dropped=ended, most=waiting
         )
@@ -183,7 +186,7 @@ class Jobs:
         return [job.id for job in list(self._unended.values()) if (job.kind, job.corpus) == (kind, corpus)]
 
     def under_way(self, kind: str, corpus: str) -> Job | None:
-        """Return the oldest queued or running job of a kind for a corpus in its current state, or None."""
+        """Return the oldest queued or running job of a kind for a corpus, with its current progress, or None."""
         for id in self.unended(kind, corpus):
             return running.seen if (running := self._running.get(id)) else self._unended[id]
         return None
@@ -241,7 +244,7 @@ class Jobs:
     async def leaving(self, corpus: str) -> AsyncIterator[None]:
         """Stop all jobs of a corpus that is being deleted, so that none affects a later corpus of the same name.
 
-        Running jobs of kinds in `beside` go on. No job for the corpus is queued during the block.
+        Running jobs of kinds in `beside` go on. During the block, new jobs for the corpus are refused.
 
         Raises:
             Unhealthy: the server is shutting down, and the next one would resume the jobs.
@@ -270,7 +273,7 @@ class Jobs:
     async def events(self, id: str, *, quiet: float = 15.0) -> AsyncIterator[Job | None]:
         """Yield the job now and after each change, until it or the server ends. Yield None after `quiet` seconds.
 
-        The stream ends if the job has ended and been forgotten before the caller reads again.
+        The stream also ends if the job ends and is deleted before the caller reads again.
         """
         job = await self.job(id)
         while True:
@@ -307,7 +310,7 @@ class Jobs:
         return max(1, self._at_once - 1) if caller else self._at_once
 
     def _ready(self) -> Iterator[Job]:
-        """Yield the jobs that could begin if there were places, oldest first."""
+        """Yield the waiting jobs that only the limits of `at_once` and keys may still delay, oldest first."""
         taken, begun = set(self._busy.values()), self._cancelled | self._stalled | self._tasks.keys()
         for job in self._unended.values():
             if job.id in begun:

@@ -146,7 +146,8 @@ class Ledger:
     def newest(self, of: Callable[[str], bool], limit: int, behind: str | None) -> list[Job]:
         """Return the newest `limit` jobs for corpora that `of` accepts, newest first.
 
-        With `behind`, a job's id, only older jobs are returned. Only the corpus is read of jobs that are not listed.
+        `behind` is the id of a job: only older jobs are returned. For jobs that are not returned, only the corpus is
+        read.
         """
         return self._jobs(
             "WHERE (:behind IS NULL OR number < (SELECT number FROM jobs WHERE id = :behind)) AND listed(corpus) "
@@ -196,7 +197,7 @@ class Ledger:
 
 
 def _make(path: Path) -> None:
-    """Create the file. It gets its name when it is complete, so that an empty file is damaged, not new."""
+    """Create the file. It gets its final name when it is complete, so an empty file is always a damaged one."""
     part = path.with_name(f".{path.name}.part")
     files.remove(part)
     with closing(sqlite3.connect(part, isolation_level=None)) as connection:

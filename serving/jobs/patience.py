@@ -1,4 +1,4 @@
-"""Retries of background work, which gives way to interactive requests and waits for a busy server."""
+"""Retries of background work, which waits for interactive requests and for a busy server."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from serving.priority import bulk_work
 
 T = TypeVar("T")
 TRIES = 6
-"""Attempts when the engine fails, each after twice the previous delay."""
+"""Attempts if the engine fails. The delay doubles after each attempt."""
 
 
 async def patiently(work: Callable[[], Awaitable[T]]) -> T:
     """Do bulk work; retry while the server is overloaded or stopping, the disk is full or the engine fails.
 
     Raises:
-        ServiceError: any other error, such as damaged data or a key's full share of the disk, for which waiting does
-            not help.
+        ServiceError: an error that waiting does not solve, such as damaged data or a key's full disk quota.
     """
     failures = count(1)
     while True:

@@ -1,4 +1,4 @@
-"""Progress of work in a thread, which the waiting job reports."""
+"""Progress of work in a thread. The job that waits for the work reports it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ SECONDS = 1.0
 
 
 class Progress:
-    """Documents done, estimated from the share of bytes done. One thread writes it; any thread may read it."""
+    """Number of documents done, estimated from the share of bytes done.
+
+    One thread updates it, any thread may read it.
+    """
 
     def __init__(self) -> None:
         self.documents: int | None = None
@@ -56,7 +59,7 @@ class Progress:
 
     @contextmanager
     def growing(self, file: Path) -> Iterator[None]:
-        """Count the bytes in `file` as done while the block writes it without reporting."""
+        """While the block writes `file` without reporting progress, count the file's bytes as done."""
         self._growing = file
         try:
             yield

@@ -57,20 +57,20 @@ class Running:
         return self.job.done
 
     def stored_beyond(self, done: int) -> None:
-        """Report work that was done after the last checkpoint when the job stopped.
+        """Report the work that a stopping job has done since its last checkpoint.
 
-        If the job resumes, it is repeated.
+        This work is repeated if the job resumes.
         """
         self._beyond = done
 
     async def checkpoint(self, position: int, done: int) -> None:
-        """Store that everything before `position` is done for good. It is on disk on return."""
+        """Store that everything before `position` is done. On return this is on disk."""
         now = replace(self._now(), position=position, done=done)
         before = -1 if self.position is None else self.position
         await self._save(replace(now, starts=0) if (position, done) > (before, self.done) else now)
 
     async def tell(self, done: int) -> None:
-        """Report progress without a checkpoint: all of it would be repeated."""
+        """Report progress without a checkpoint. After a restart, work since the last checkpoint is repeated."""
         await self._save(replace(self._now(), done=done))
 
     def kept(self, job: Job) -> None:
@@ -79,7 +79,7 @@ class Running:
         self._pace.add(job.done)
 
     def error(self, place: str, message: str) -> None:
-        """Report an error of one part, while the rest goes on. It is stored with the next checkpoint."""
+        """Report an error in one part of the job. The job goes on. The next checkpoint stores the error."""
         self._error_count += 1
         if len(self._errors) < MAX_ERRORS:
             error = error_of(place, message)
@@ -88,7 +88,7 @@ class Running:
                 self._error_bytes = taken
 
     def forget_errors(self) -> None:
-        """Delete the errors, which the work will find again."""
+        """Delete the errors. Call this before work that will find them again."""
         self._errors, self._error_count, self._error_bytes = [], 0, 0
 
     @property

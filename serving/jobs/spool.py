@@ -1,4 +1,4 @@
-"""Spool of an upload: in memory while it is small, else in a file."""
+"""Spool of an upload. Small uploads stay in memory, and larger ones are written to a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from serving.jobs.threads import in_thread
 from serving.stores.failures import naming
 
 IN_MEMORY = 1 << 20
-"""Bytes of one upload in memory, whatever its size."""
+"""Maximum bytes of one upload in memory."""
 HASHED_AT_ONCE = 1 << 24
 """Bytes that are read at a time to check an upload."""
 
@@ -60,7 +60,7 @@ class Spool:
         return digest.hexdigest()
 
     def open(self) -> BinaryIO:
-        """Open the bytes for reading. No more may be written afterwards. Blocking."""
+        """Open the bytes for reading. `write` must not be called afterwards. Blocking."""
         if self._file is None:
             return io.BytesIO(self._memory)
         self._flush()
@@ -103,7 +103,7 @@ async def check_kept(job: Job, path: Path) -> None:
     """Check that a job's upload has not changed, if the job has one.
 
     Raises:
-        Damaged: the bytes have changed or are gone.
+        Damaged: the file has changed or is missing.
         Unhealthy: the file can't be read.
     """
     content = ""

@@ -12,7 +12,10 @@ T = TypeVar("T")
 
 
 async def whole(work: Coroutine[Any, Any, T], leave: Callable[[], None] = lambda: None) -> T:
-    """Complete `work` even if the caller is cancelled. `leave` then tells the work that its result is not needed."""
+    """Complete `work` even if the caller is cancelled.
+
+    In that case `leave` is called, so that the work can stop early.
+    """
     task = asyncio.create_task(work)
     try:
         return await asyncio.shield(task)
@@ -23,5 +26,5 @@ async def whole(work: Coroutine[Any, Any, T], leave: Callable[[], None] = lambda
 
 
 async def in_thread(work: Callable[[], T], leave: Callable[[], None] = lambda: None) -> T:
-    """Run blocking work, which only stops by itself. A cancelled caller calls `leave`, then waits for its end."""
+    """Run blocking work in a thread. If the caller is cancelled, call `leave`, and wait until the work has ended."""
     return await whole(asyncio.to_thread(work), leave)
