@@ -16,7 +16,8 @@ from training.passes.dropout import Dropout
 def swift(encoder: Encoder) -> Encoder:
     """Replace the encoder's attention in place, and on the CPU also dropout, residuals and word embeddings.
 
-    Without autocast, evaluation is bit for bit the same. Training computes the same function with other random numbers.
+    Without autocast, evaluation is bit for bit the same. Training computes the same function with different random
+    numbers.
     """
     if encoder.backbone.config.model_type in FAMILIES:
         attention.use(encoder.backbone)
@@ -36,7 +37,8 @@ def swift(encoder: Encoder) -> Encoder:
 def _narrow(_module: nn.Module, _inputs: Any, embedded: Tensor) -> Tensor:
     """Return the embeddings in bf16 under bf16 autocast, so that the residual stream stays bf16 in all layers.
 
-    Norms compute in float32 internally. Torch would keep the stream in float32 and narrow it for every matrix product.
+    Norms still compute in float32 internally. Without this hook, torch keeps the stream in float32 and converts it for
+    every matrix product.
     """
     device = embedded.device.type
     narrow = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) is torch.bfloat16
@@ -46,9 +48,9 @@ def _narrow(_module: nn.Module, _inputs: Any, embedded: Tensor) -> Tensor:
 def _look_up_sparsely(encoder: Encoder) -> None:
     """Keep the gradient of the word embeddings sparse until all passes of a step have contributed.
 
-    Torch would write a dense gradient of the whole table for each pass, nearly all zeros and in newly mapped memory.
-    Here the dense gradient for clipping and optimisers is written once per backward into a reused buffer. Copy the
-    gradient if you want to keep it.
+    For each pass, torch would write a dense gradient of the whole table, nearly all zeros, into new memory. Here the
+    dense gradient is written once per backward pass into a reused buffer. Copy the gradient to keep it, because the
+    next backward pass overwrites the buffer.
     """
     words = encoder.backbone.get_input_embeddings()
     if not isinstance(words, nn.Embedding) or not words.weight.requires_grad:

@@ -1,4 +1,4 @@
-"""Attention for training: on CPUs an eager one in the type of the values, on other devices torch's fused kernel."""
+"""Attention for training. CPUs use eager attention in the values' type, other devices use torch's fused kernel."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ if TYPE_CHECKING:
 SWIFT = "isosphere_swift"
 """Name of this attention among transformers' attention implementations."""
 FAMILIES = frozenset(("bert", "distilbert", "electra", "modernbert", "roberta", "xlm-roberta"))
-"""Model types that this attention supports: no bias but the mask, no shared heads, no cap on the scores."""
+"""Model types that this attention supports. Their scores have no cap and no bias except the mask, and each head has its
+own keys and values."""
 PACKED = FAMILIES - {"modernbert"}
 """Model types whose sentences may be packed in one sequence.
 
-They take position ids, and attend alike in every layer.
+These models take position ids, and attention is the same in every layer.
 """
 
 
 class Packed(NamedTuple):
     """The layout of sentences packed in one sequence.
 
-    Parts follow one another, and each sentence attends only to itself.
+    The sequence is a series of parts. Sentences of a part have the same padded length. Each sentence attends only to
+    itself.
     """
 
     masks: Sequence[Tensor]
@@ -37,7 +39,7 @@ class Packed(NamedTuple):
     margins: tuple[int, int] = (0, 0)
     """Padding tokens before and after the parts. Their attended values are 0."""
     whole: int = 0
-    """Number of parts, counted from the end, whose attention weights have no dropout."""
+    """Number of parts without dropout of attention weights. They are the last parts."""
 
     def split(self, tokens: Tensor) -> Sequence[Tensor]:
         """Split (T, ...) into the (n L, ...) of each part."""
@@ -62,9 +64,9 @@ def attention(
     For `packed` sentences N is 1, L is the total number of tokens T, and no weights are returned. The fused kernel
     returns no weights either.
 
-    Under bf16 autocast the scores stay bf16, and the softmax widens them internally. Transformers' eager attention
-    would write them in float32 and narrow them again. In evaluation the architecture's own eager attention is used,
-    except under autocast and for packed sentences.
+    Under bf16 autocast the scores stay bf16, and the softmax computes in float32 internally. Transformers' eager
+    attention would write the scores in float32 and convert them back. In evaluation the architecture's own eager
+    attention is used, except under autocast and for packed sentences.
     """
     if packed is None and not (module.training or torch.is_autocast_enabled(value.device.type)):
         eager = sys.modules[type(module).__module__].eager_attention_forward
@@ -132,13 +134,13 @@ def use(backbone: PreTrainedModel) -> None:
 def packs(backbone: PreTrainedModel) -> bool:
     """Return whether sentences can be packed in one sequence.
 
-    Other attentions would let each sentence attend to all.
+    Any other attention would let each sentence attend to all sentences.
     """
     return backbone.config._attn_implementation == SWIFT and backbone.config.model_type in PACKED
 
 
 def mask(*places: Any, **named: Any) -> Tensor | None:
-    """Build the eager attention's additive mask, even without padding: a check for padding would wait for the device.
+    """Build the additive mask of eager attention. It is built even without padding: a check would wait for the device.
 
     Without an attention mask the result is None, because packed sentences have their own masks.
     """

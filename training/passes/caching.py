@@ -1,9 +1,9 @@
 """Gradient caching: the exact gradient of a batch that is larger than the memory of one pass.
 
 Gao, Zhang, Han and Callan, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup" (RepL4NLP 2021): a
-contrastive loss depends on the batch only through its pooled vectors. So all parts are first encoded without gradient.
-The loss's gradient at the vectors is computed. Then each part is encoded again and its share of that gradient is
-propagated.
+contrastive loss depends on the batch only through its pooled vectors. So all parts are first encoded without gradient,
+and the gradient of the loss with respect to the vectors is computed. Then each part is encoded again, and its share of
+that gradient is propagated to the weights.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def encode_twice(
     """Backpropagate through `encode`, one part at a time.
 
     `gradient_of` takes the vectors (V, n, D) of all parts, concatenated, and returns the loss's gradient for each part.
-    `apart` is entered for every part but the last, so that processes exchange gradients once.
+    Every part but the last runs inside the context `apart()`, so that processes exchange gradients only once.
     """
     before, vectors = [], []
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Dropout for CPUs with torch's distribution, in a sixth of its time.
+"""Dropout for CPUs with the distribution of torch's dropout, in a sixth of the time.
 
 Torch spends most of the time on drawing one number per element. Source: Srivastava et al., "Dropout" (JMLR 2014),
 inverted as usual: kept elements are scaled, and evaluation is the identity.
@@ -29,7 +29,7 @@ class Dropout(nn.Dropout):
     """A replacement for torch's module with the same parameters (none), modes and source of randomness."""
 
     spared: int | None = None
-    """n, where the last n-th of the rows (..., T, D) is left unchanged. None changes all rows."""
+    """If set to n, dropout leaves the last 1/n of the rows (..., T, D) unchanged. None applies it to all rows."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Zero each element with probability p and divide the others by 1 - p. Evaluation returns `x` itself."""
@@ -44,7 +44,7 @@ class Dropout(nn.Dropout):
 
 @contextmanager
 def sparing(module: nn.Module, share: int | None) -> Iterator[None]:
-    """Exempt the last of `share` equal shares of the rows from every `Dropout` of `module` inside the block."""
+    """Inside the block, every `Dropout` of `module` leaves the last 1/`share` of the rows unchanged."""
     dropouts = [each for each in module.modules() if isinstance(each, Dropout)]
     for each in dropouts:
         each.spared = share

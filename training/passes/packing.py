@@ -2,7 +2,7 @@
 
 Every operation of a layer except attention treats each token alone. So all passes of a step share each matrix product,
 norm and dropout. Only attention is computed pass by pass. With [CLS] pooling, the last layer computes only the [CLS]
-tokens after attention, because no one reads the others.
+tokens after attention, because pooling ignores all other tokens.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 GRANULE = {"cpu": 64}
-"""Multiple of tokens that a copy is padded to, by device type.
+"""Each copy of the batch is padded to a multiple of this many tokens, by device type.
 
 Other devices need no padding.
 
-oneDNN compiles a step's bf16 products for each number of rows, which takes a tenth of the step. With padding, steps of
-similar length share the compiled products (docs/log.md).
+oneDNN compiles bf16 matrix products for each number of rows, which takes a tenth of a step. With padding, steps of
+similar length use the same compiled products (docs/log.md).
 """
 
 
@@ -50,7 +50,7 @@ class Pass(NamedTuple):
 def encoded(encoder: Encoder, passes: Sequence[Pass], copies: int = 1, *, clean: bool = False) -> Tensor:
     """Compute vectors (copies, n, D) in float32 or wider of the n sentences of all passes.
 
-    Sentences are in the order of the passes. With `clean` one more copy, the last, has no dropout.
+    Sentences are in the order of the passes. With `clean`, there is one more copy, without dropout. It is the last.
     """
     if clean and not (copies and _can_spare(encoder.backbone)):
         noisy = [encoded(encoder, passes, copies)] if copies else []
@@ -79,8 +79,8 @@ def _apart(encoder: Encoder, passes: Sequence[Pass], copies: int) -> list[Tensor
 def _packed(encoder: Encoder, passes: Sequence[Pass], copies: int, clean: bool) -> list[Tensor]:
     """Compute vectors (copies x n, D) of each pass in one run over (1, T) tokens.
 
-    With `clean`, vectors (n, D) of each pass without dropout follow. Each copy has an equal share of the T tokens,
-    padding included.
+    With `clean`, vectors (n, D) of each pass, computed without dropout, follow. Each copy has an equal share of the T
+    tokens, including padding.
     """
     parts = [(each, copies) for each in passes] + [(each, 1) for each in passes] * clean
     ids = [each.input_ids.repeat(times, 1) for each, times in parts]
