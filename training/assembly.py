@@ -29,11 +29,11 @@ RECORDED = frozenset(("bert",))
 def initial(config: RunConfig, devices: Devices, autocast: torch.dtype | None) -> State:
     """Build the state of step 0.
 
-    New weights are drawn from the seed, equally on every process.
+    New weights are drawn from the seed, so they are the same on every process.
 
     Raises:
-        ConfigError: the encoder is too narrow for the objective or the adapter, has no dropout, or the batch
-            is smaller than the number of devices.
+        ConfigError: the encoder is too narrow for the objective or the adapter, the encoder has no dropout, or the
+            batch is smaller than the number of devices.
     """
     if config.batch_size < devices.count:
         raise ConfigError(
@@ -90,7 +90,7 @@ def step_of(
     Vectors of frozen encoders are cached in the folder `keep` for later epochs.
 
     Raises:
-        SourceError, BundleError: the objective needs the starting backbone, and it no longer exists.
+        SourceError, BundleError: the objective needs the starting backbone, which no longer exists.
     """
     start = loaded(config.backbone, devices, pooling=config.pooling) if state.objective.needs.start else None
     return Step(
@@ -107,10 +107,10 @@ def step_of(
 
 
 def recordable(config: RunConfig, state: State, devices: Devices) -> bool:
-    """Return whether a step can be recorded as a CUDA graph: everything between batch and update runs on the device.
+    """Return whether a step can be recorded as a CUDA graph, because all its work runs on the device.
 
-    Several processes, a gradient scaler, an augmentation, an objective that computes on the host, and torch.compile
-    prevent recording. So does gradient caching, because the number of parts depends on lengths.
+    Each of these prevents recording: several processes, a gradient scaler, an augmentation, an objective that computes
+    on the host, torch.compile, and gradient caching, whose number of parts depends on lengths.
     """
     whole = config.chunk_size is None and config.augmentation == "none" and not config.compile
     asks_nobody = not state.scaler.is_enabled() and not state.objective.needs.host
@@ -137,10 +137,10 @@ def meter_of(
 
 
 def loaded(source: str, devices: Devices, *, pooling: str | None = None) -> Encoder:
-    """Load a frozen encoder on the device of this process, and check a bundle's files against its manifest.
+    """Load a frozen encoder on the device of this process. If it is a bundle, check its files.
 
-    Loading draws any head that the files lack. The random state is preserved, because a resumed run loads the encoder
-    again.
+    If the files lack a head, its weights are drawn at random. The random state is restored afterwards, because a
+    resumed run loads the encoder once more.
     """
     manifest_of(source)  # This call checks the bundle's files.
     with torch.random.fork_rng(devices=[]):
@@ -151,7 +151,7 @@ def loaded(source: str, devices: Devices, *, pooling: str | None = None) -> Enco
 def _frozen(
     encoder: Encoder | None, autocast: torch.dtype | None, keep: Path | None, name: str, recalled: dict[str, int]
 ) -> Frozen | None:
-    """Convert the encoder's matrices to their autocast type, so that autocast need not convert them in every step."""
+    """Convert the encoder's matrices to their autocast type. Otherwise autocast would convert them in each step."""
     if encoder is None:
         return None
     if autocast is not None:

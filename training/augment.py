@@ -1,7 +1,7 @@
-"""Augmentations of a view besides dropout: those of ConSERT (Yan et al., ACL 2021) that DCLR compares, and ours.
+"""Augmentations of a view in addition to dropout. They are ours, or from ConSERT (Yan et al., ACL 2021) as in DCLR.
 
-Randomness is drawn separately, and each change of tokens is a function of the draw. Padding is at the end of a sentence
-and never changes.
+Random numbers are drawn by separate functions, so each change of tokens is deterministic, given a draw. Padding is at
+the end of a sentence and never changes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def draw_token_order(mask: Tensor, rng: torch.Generator | None = None) -> Tensor
 
 
 def draw_swapped_order(mask: Tensor, rate: float, rng: torch.Generator | None = None) -> Tensor:
-    """Draw positions where a share `rate` of tokens swaps with the next token that stays: mask (N, L) to (N, L).
+    """Draw positions in which a share `rate` of tokens swaps with the next unmoved token: mask (N, L) to (N, L).
 
     The first and the last token, which are special, stay in place.
     """
@@ -142,8 +142,8 @@ def feature_cutoff(encoder: Encoder, ids: Tensor, mask: Tensor, rate: float, rng
 def span_cutoff(encoder: Encoder, ids: Tensor, mask: Tensor, rate: float, rng: torch.Generator | None) -> Tensor:
     """Restrict attention and mean pooling to one contiguous span.
 
-    ConSERT also zeroes the other ids. Here they stay, without attention. [CLS] remains available for pooling, and
-    RoBERTa, which counts ids that are no padding, keeps the span's own positions.
+    ConSERT also sets the ids outside the span to zero. Here these ids stay, without attention, so that [CLS] pooling
+    works, and so that RoBERTa, which computes positions from ids, keeps the span's positions.
     """
     pooled: Tensor = encoder(ids, keep_span(mask, draw_span_start(mask, rate, rng), rate))
     return pooled
@@ -172,7 +172,7 @@ class Augmentation:
 
     name: str
     rate: float | None = None
-    """None is the default in `RATES`. Shuffling has no rate."""
+    """None means the default in `RATES`. Shuffling has no rate."""
 
     def __post_init__(self) -> None:
         if self.name not in AUGMENTATIONS:
@@ -185,8 +185,8 @@ class Augmentation:
     def __call__(self, encoder: Encoder, ids: Tensor, mask: Tensor, rng: torch.Generator | None = None) -> Tensor:
         """Compute pooled vectors (N, D) of token ids and attention mask, each (N, L).
 
-        Without `rng`, numbers come from torch's generator of the device, as for dropout. Restoring that generator
-        repeats both.
+        Without `rng`, numbers are drawn from torch's generator of the device, which dropout also uses. Restoring that
+        generator repeats both.
 
         Raises:
             ValueError: the backbone doesn't support the augmentation.

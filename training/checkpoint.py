@@ -1,9 +1,9 @@
 """Checkpoints: everything that changes during training in one file, so that a killed run resumes exactly.
 
-The file is safetensors with the few numbers in its header, and it is replaced atomically. Everything else follows from
-the step: the learning rate, and the position in the corpus, whose order depends only on the seed. Frozen weights are
-not stored, because the backbone has them. The file stores their digest. Several processes share one file, which the
-first process writes with the random state of each.
+The file is in safetensors format, with single numbers in its header, and it is replaced atomically. The learning rate
+and the position in the corpus are not stored, because they follow from the step and the seed. Of frozen weights only
+the digest is stored, because the backbone has the weights. Several processes share one file. The first process writes
+it, with the random states of all processes.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class State:
     step: int = 0
     best: Best | None = None
     recalled: dict[str, int] = field(default_factory=dict)
-    """Numbers of cached vectors of frozen encoders, by file name."""
+    """Number of cached vectors in each file of a frozen encoder's cache."""
     frozen: str = field(init=False)
     """Digest of the encoder's frozen weights."""
 
@@ -83,14 +83,14 @@ class State:
 
 @dataclass(frozen=True)
 class Moment:
-    """Copies of everything a step starts from, except weights and optimiser moments."""
+    """Copies of the state before a step, without weights and optimiser moments."""
 
     random: RandomState
     rng: Tensor
     objective: dict[str, Tensor]
     """Running statistics of the objective, without its weights."""
     scale: Tensor
-    """Scale of the loss, 1 except in fp16. It stays on the device, because reading it would wait."""
+    """Scale of the loss, 1 except in fp16. It stays on the device, because the host would wait to read it."""
 
     @classmethod
     def of(cls, state: State) -> Self:
@@ -124,10 +124,10 @@ def save(state: State, folder: Path, devices: Devices, *, corpus: str) -> None:
 def load(state: State, folder: Path, devices: Devices, *, corpus: str) -> bool:
     """Restore `state` from the checkpoint in `folder`.
 
-    Return False, without changes, if there is none.
+    Return False, without changes, if there is no checkpoint.
 
     Raises:
-        CheckpointError: the file is damaged, or backbone, corpus or number of processes differ from the run's
+        CheckpointError: the file is damaged, or backbone, corpus or number of processes have changed since the run's
             start.
     """
     file = folder / CHECKPOINT
@@ -168,7 +168,7 @@ def kept(folder: Path) -> Kept:
 
 
 def check_origin(file: Path, facts: Mapping[str, Any], devices: Devices, *, corpus: str) -> None:
-    """Check that corpus and number of processes are those that the run began with.
+    """Check that corpus and number of processes have not changed since the run's start.
 
     Raises:
         CheckpointError: one of them differs.
@@ -181,17 +181,17 @@ def check_origin(file: Path, facts: Mapping[str, Any], devices: Devices, *, corp
 
 
 def check_corpus(file: Path, begun: str, corpus: str) -> None:
-    """Check that the corpus is the one that the run of `file` began with, by digest.
+    """Check, by digest, that the corpus has not changed since the start of the run that wrote `file`.
 
     Raises:
-        CheckpointError: it is another corpus.
+        CheckpointError: the corpus has changed.
     """
     if begun != corpus:
         raise CheckpointError(f"{file}: the corpus has changed since; its order can't be taken up")
 
 
 def save_moment(state: State, moment: Moment, file: Path, *, step: int, sentences: Sequence[str]) -> None:
-    """Write current weights and optimiser, the rest from `moment`, and the sentences of the step to repeat."""
+    """Write a diverged step for replay: weights and optimiser of `state`, the rest from `moment`, and the sentences."""
     tensors = _tensors(state) | random_tensors([moment.random]) | named("objective.", moment.objective)
     tensors |= {"rng.objective": moment.rng, "scale": moment.scale}
     write(file, tensors, {"step": step, "sentences": list(sentences), "frozen": state.frozen})

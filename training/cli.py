@@ -32,8 +32,8 @@ COMMANDS = {
 }
 """Commands with their help.
 
-Each has a module of its name in `training.commands`, which is loaded only for that command, because torch takes seconds
-to import.
+Each command has a module of its name in `training.commands`. The module is loaded only for its command, because torch
+takes seconds to import.
 """
 
 
@@ -71,7 +71,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the options of one command, with its function as `command`.
 
     Raises:
-        SystemExit: an option is wrong; the message says what.
+        SystemExit: an option is wrong; the message explains it.
     """
     top = Parser(prog="isosphere", description="Train sentence encoders and judge them.")
     commands = top.add_subparsers(required=True, metavar="|".join(COMMANDS))

@@ -23,10 +23,10 @@ FALLBACK_PRESET = "bert-base-uncased"
 """Preset for a backbone without a preset of its own, unless its folder declares another pooling."""
 
 NOT_SET = ("objective", "backbone", "preset", "params")
-"""Fields with options of their own, which `--set` does not accept."""
+"""Fields that `--set` does not accept, because they have options of their own."""
 
 PATHS = ("backbone", "corpus", "dev_data", "eval_data", "out", "run", "teacher", "tokenizer")
-"""Fields with paths, which can be written in several ways. A backbone's hub name is compared as a path too."""
+"""Fields with paths. They are compared after resolution, because a path can be written in several ways."""
 
 
 POSITIVE = (
@@ -41,7 +41,7 @@ ADDED = {"adapter_rank": None, "dev_data": None, "dev_tasks": "stsb", "text_colu
 DevTasks = Literal["stsb", "stsb+sickr"]
 
 LEAST_LENGTH = 3
-"""Minimum tokens: one, and the two special tokens around it."""
+"""Minimum length in tokens: one token and two special tokens."""
 
 
 class ConfigError(Refused):
@@ -49,12 +49,12 @@ class ConfigError(Refused):
 
 
 def apart(put: Mapping[str, Any], given: Mapping[str, Any], spelt: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return the settings `put` by `--set`, after a check that options have not `given` the same fields.
+    """Return `put`, the settings of `--set`, after a check that `given`, the other options, has none of their fields.
 
     `spelt` maps fields to options with another name.
 
     Raises:
-        ConfigError: both set the same field. `--out` implies `run`, so `--set run` is allowed.
+        ConfigError: both set the same field. `--set run` is allowed beside `--out`, which only implies `run`.
     """
     if twice := sorted(put.keys() & given.keys() - {"run"}):
         option = (spelt or {}).get(twice[0], "--" + twice[0].replace("_", "-"))
@@ -92,18 +92,18 @@ class RunConfig:
     eval_data: str | None = None
     """Folder in SentEval's layout. If set, STS-B dev chooses the best weights."""
     dev_data: str | None = None
-    """File of scored pairs that choose the best weights instead."""
+    """File of the user's scored pairs. If set, they choose the best weights instead of STS-B dev."""
     dev_tasks: DevTasks = "stsb"
-    """Dev sets that choose the best weights from `eval_data`: STS-B's, or the mean with SICK-R's."""
+    """Dev sets of `eval_data` that choose the best weights: STS-B's, or the mean of STS-B's and SICK-R's."""
     seed: int = 42
     max_steps: int | None = None
-    """Steps instead of epochs. The learning rate reaches zero at the last one."""
+    """Number of steps, in place of epochs. The learning rate reaches zero at the last step."""
     max_length: int = 32
     """Maximum tokens of a training sentence, special ones included. Evaluation uses the encoder's own limit."""
     dropout: float | None = None
     """Dropout of hidden states and attention weights. None keeps the backbone's own rate."""
     augmentation: AugmentationName = "none"
-    """Augmentation of the last view besides dropout, or one of `POSITIVES`, which chooses the first view's text of a
+    """Augmentation of the last view, in addition to dropout. Names in `POSITIVES` instead draw the views' texts from a
     passage.
     """
     augmentation_rate: float | None = None
@@ -172,10 +172,9 @@ class RunConfig:
         return json.dumps(self.values(), indent=2) + "\n"
 
     def values(self) -> dict[str, Any]:
-        """Return all fields by name, without added fields that have their earlier values.
+        """Return all fields by name, except added fields at their old values (`ADDED`, and the objective's `added`).
 
-        Added fields are those of `ADDED` and the objective's. So a run of an earlier version keeps its description and
-        digest.
+        So a run of an earlier version keeps its description and digest.
         """
         added = OBJECTIVES[self.objective].added
         return _without(asdict(self), ADDED) | {"params": _without(asdict(self.params), added)}
@@ -296,10 +295,10 @@ def _without(values: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, A
 
 
 def check_seed(seed: int) -> None:
-    """Check that every generator accepts the seed: numpy takes no negative one, torch none of 64 bits.
+    """Check that every generator accepts the seed. Numpy refuses negative seeds, torch refuses seeds of 64 bits.
 
     Raises:
-        ConfigError: one of them does not.
+        ConfigError: a generator does not accept it.
     """
     if seed < 0:
         raise ConfigError(f"seed: {seed} is below 0")
@@ -313,7 +312,7 @@ def check_folders(config: Any) -> None:
     Studies describe runs without folders.
 
     Raises:
-        ConfigError: one is empty, which would mean the working directory.
+        ConfigError: a folder is empty, which would mean the working directory.
     """
     for name in ("out", "run"):
         if not getattr(config, name):

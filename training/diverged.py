@@ -61,8 +61,8 @@ def save(state: State, taken: Taken, folder: Path, devices: Devices) -> Path:
 
     No weight has changed since.
 
-    Files of earlier divergences, after which the run was resumed, are removed, because their steps may be later. With
-    several processes only the first one's random state is stored.
+    Files of earlier divergences are removed, because the resumed run may now diverge at an earlier step. With several
+    processes, only the first one's random state is stored.
     """
     file = folder / f"diverged-{taken.step:08d}.safetensors"
     if devices.first:

@@ -21,7 +21,7 @@ def parse(text: str, kind: Any) -> Any:
     """Parse text as a `kind`: bool, int, float, str, literal, optional (`none`) or tuple (`a,b,c`).
 
     Raises:
-        ValueError: the text is no such value; the message says what is expected.
+        ValueError: the text is not a `kind`; the message says what is expected.
     """
     if get_origin(kind) is tuple:
         return tuple(parse(part, get_args(kind)[0]) for part in text.split(",") if part)
@@ -59,7 +59,7 @@ def check(value: Any, kind: Any) -> Any:
     """Check a JSON value against a `kind`, and convert it.
 
     Raises:
-        ValueError: it is no such value; the message says what is expected.
+        ValueError: the value is not a `kind`; the message says what is expected.
     """
     if get_origin(kind) is tuple and isinstance(value, Sequence) and not isinstance(value, str):
         return tuple(check(part, get_args(kind)[0]) for part in value)
@@ -79,7 +79,7 @@ def check(value: Any, kind: Any) -> Any:
 def check_finite(values: Any) -> None:
     """Check that every float field of a dataclass is finite.
 
-    A comparison with a bound is not enough: NaN passes it, or the error misleads.
+    Checks of bounds are not enough, because NaN may pass them or cause a misleading error.
 
     Raises:
         ValueError: a field is infinite or NaN; the message names it.

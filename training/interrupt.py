@@ -36,7 +36,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Handle SIGTERM like Ctrl-C at that moment, which during a run means the end of the step.
+    """Handle SIGTERM like Ctrl-C. During a run both stop at the end of the step.
 
     If Ctrl-C is ignored, as under nohup, SIGTERM raises `KeyboardInterrupt`.
     """

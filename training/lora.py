@@ -24,12 +24,12 @@ from models.encoder import Encoder
 from training.config import ConfigError
 
 FOLDER = "adapter"
-"""Subfolder of a run's folder that the adapter is written to."""
+"""Subfolder of a run's folder for the adapter."""
 ALPHA = 480
 """alpha, for every rank.
 
-With it, an adapter learns as fast as all weights do at the presets' learning rates (docs/training.md). With Adam a
-larger alpha acts like a higher learning rate.
+With this alpha and the presets' learning rates, an adapter learns as fast as full training (docs/training.md). With
+Adam, a larger alpha acts like a higher learning rate.
 """
 NAME = "default"
 """Name of the adapter inside `peft`."""
@@ -109,7 +109,7 @@ def merge(encoder: Encoder) -> Factors | None:
 
 
 def write(factors: Factors, encoder: Encoder, folder: Path) -> Adapter:
-    """Write the files that decide vectors: `peft`'s two and, if the encoder has a transform, the transform's.
+    """Write the files that decide vectors: `peft`'s two files and, if there is a transform, the transform's file.
 
     Raises:
         OSError: they can't be written.

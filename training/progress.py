@@ -18,7 +18,7 @@ LINE_EVERY = 5.0
 
 
 class Progress:
-    """Steps out of `total`, with loss, sentences/s, and the time left, evaluations included."""
+    """Progress display: steps out of `total`, loss, sentences/s, and the remaining time including evaluations."""
 
     def __init__(self, stream: TextIO, *, total: int, done: int = 0) -> None:
         self._stream = stream
@@ -31,7 +31,7 @@ class Progress:
         self._bar = tqdm(total=total, initial=done, unit="step", file=stream) if stream.isatty() else None
 
     def advance(self, loss: float, sentences: int, seconds: float) -> None:
-        """Count one step of so many sentences and seconds."""
+        """Count one step, with its number of sentences and its seconds."""
         self._done += 1
         self._sentences += sentences
         self._busy += seconds
@@ -61,7 +61,7 @@ class Progress:
 
 
 def encode_visibly(encode: Encode, stream: TextIO, *, parts: int = 50) -> Encode:
-    """Wrap `encode` to work in `parts` with progress, shortest texts first. The STS tasks take minutes."""
+    """Return `encode` with a progress display. It encodes in `parts`, shortest texts first."""
 
     def visibly(texts: Sequence[str]) -> NDArray[np.float32]:
         order = np.array(sorted(range(len(texts)), key=lambda i: len(texts[i])), dtype=np.int64)

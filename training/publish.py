@@ -97,9 +97,9 @@ def _exported(
 
 
 def identity(source: str) -> dict[str, Any]:
-    """Return the identity of the encoder with this name, because its folder may contain another one later.
+    """Return the identity of the encoder with this name, because its folder may contain a different encoder later.
 
-    If the folder is gone, only the name is returned. A finished run does not need the encoder.
+    If the folder no longer exists, only the name is returned, because a finished run does not need the encoder.
     """
     try:
         found, origin = manifest_of(source), read(source, resolve(source))

@@ -37,12 +37,12 @@ EXCERPTS = FOLDER / "excerpts"
 """Folder of excerpts of corpora, one file each."""
 ARTIFACTS = Path("artifacts")
 SERVED = ("default", "promoted")
-"""Names in `ARTIFACTS` that belong to promotion."""
+"""Names in `ARTIFACTS` that only promotion may use."""
 OWN = ("after", "excerpt", "soup", "expected", "tolerance", "corpus_sha256", "limits", "adapter")
 Built = TypeVar("Built", Mixing, Excerpt)
 METRICS = (sts.STSB_DEV_METRIC, *STS_TASKS, STS_MEAN)
 TOLERANCE = 0.05
-"""Default tolerance in points, for differences in arithmetic between machines."""
+"""Default tolerance of scores in points, because arithmetic differs between machines."""
 
 
 @dataclass(frozen=True)
@@ -76,21 +76,20 @@ class Rebuild:
     excerpt: Excerpt | None = None
     """Part of the corpus used in training."""
     after: tuple[Rebuild, ...] = ()
-    """Rebuilds that must come first, because this one starts from their encoders or learns from them."""
+    """Rebuilds that must come first, because this rebuild uses their encoders as starting points or teachers."""
     corpus_sha256: str | None = None
-    """SHA-256 of the unpacked corpus that gave the expected scores, or None if unknown."""
+    """SHA-256 of the unpacked corpus with which the expected scores were measured, or None if unknown."""
     limits: tuple[str, ...] = ()
     """Limitations for the card, a sentence each."""
     adapter: str | None = None
-    """Encoder of the repository that was extracted from this one, such as `minilm+default`."""
+    """Adapter in this repository that was extracted from the rebuilt encoder, such as `minilm+default`."""
 
     @classmethod
     def read(cls, file: Path, *, wanted_by: tuple[Path, ...] = ()) -> Self:
         """Read a rebuild and its predecessors from TOML files (docs/training.md).
 
         Raises:
-            StudyError: a file can't be read, comes after itself (through `wanted_by`), or a part is unknown or of
-                the wrong shape.
+            StudyError: a file can't be read, the predecessors form a cycle, or a part is unknown or of the wrong shape.
         """
         values, known = contents(file), Path(os.path.realpath(file))
         if known in wanted_by:
@@ -148,8 +147,8 @@ class Rebuild:
         Encoders in `to_come` may be missing.
 
         Raises:
-            StudyError: see `Study.trials`; or a setting is only for studies, the number of weights is not that of
-                runs, or there is an excerpt without a corpus.
+            StudyError: see `Study.trials`; or a setting is only for studies, the numbers of weights and runs differ, or
+                an excerpt is wanted but no corpus is given.
             CorpusError: the excerpt can't be made.
         """
         given = {"corpus": [*corpus]} if corpus else {}
@@ -180,8 +179,8 @@ class Rebuild:
 def rebuild(plan: Rebuild, data: Path, corpus: Sequence[str], stream: TextIO) -> Iterator[tuple[Rebuild, Bundle]]:
     """Run the plan's predecessors and the plan: train missing ingredients, make each soup and evaluate it.
 
-    A predecessor is reused if it was made of these ingredients and evaluated. All inputs are checked before training.
-    STS-B dev alone chooses weights. Progress goes to `stream`.
+    A predecessor's bundle is reused if it was made of the same ingredients and has its scores. All inputs are checked
+    before training. STS-B dev alone chooses weights. Progress goes to `stream`.
 
     Raises:
         StudyError, CorpusError, DataError: see `Rebuild.trials`; or the data lack a task with an expected
@@ -242,7 +241,7 @@ def _check_sources(step: Rebuild, trials: Sequence[Trial], earlier: Collection[P
 
 
 def _made_before(step: Rebuild, ingredients: Sequence[str]) -> Bundle | None:
-    """Return the step's bundle if it is complete, made of these ingredients, and has the expected scores."""
+    """Return the step's existing bundle if it is complete, has these ingredients and reaches the expected scores."""
     try:
         made = load(step.out)
     except BundleError:
@@ -269,7 +268,7 @@ def _ingredient(trial: Trial, folder: Path, stream: TextIO) -> Path:
 def _is_kept(config: RunConfig) -> bool:
     """Return whether the bundle of the run exists and is complete.
 
-    The folder's name contains a digest of encoders, corpus and data, so their paths do not matter.
+    Paths are not compared, because the folder's name contains a digest of encoders, corpus and data.
     """
     try:
         made = load(Path(config.out)).manifest.run or {}

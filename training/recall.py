@@ -25,9 +25,9 @@ class Recall:
     """A frozen encoder that encodes each sentence once per run and then reads its vector from a file.
 
     The file is named after the encoder's weights. It has a record for each sentence: a hash of its tokens, and its
-    vector in float32. `recalled` has, by file name, the number of records that belong to the run. Records written after
-    the checkpoint of a resumed run are dropped and computed again in the same batches. New sentences make the host wait
-    for the device. If the disk is full, the file is removed and every epoch encodes every sentence.
+    vector in float32. `recalled` maps the file's name to the number of records up to the last checkpoint. A resumed run
+    drops later records and computes them again, in the same batches. The host waits for the device whenever a batch has
+    new sentences. If the disk is full, the file is removed, and every epoch encodes every sentence.
 
     Raises:
         OSError: the file can't be read or written; the message names it.
@@ -94,10 +94,10 @@ def forget(folder: Path) -> None:
 
 
 def _key(tokens: Tokens) -> int:
-    """Hash tokens to 64 bits, like the corpus's sentences."""
+    """Hash tokens to 64 bits."""
     return int.from_bytes(hashlib.blake2b(tokens.ids.tobytes(), digest_size=8).digest(), "little")
 
 
 def _digest(teacher: Teacher) -> str:
-    """Return a digest of the weights and all else that affects the vectors."""
+    """Return a digest of everything that affects the vectors, such as weights and precision."""
     return digest(teacher.encoder.state_dict(), salt=f"{teacher.encoder.pooling} {teacher.autocast}")

@@ -25,7 +25,7 @@ METRICS = "metrics.jsonl"
 C = TypeVar("C")
 
 Write = Callable[[str, int, Mapping[str, float]], None]
-"""`Record.write`, or its replacement in processes that write no record."""
+"""Type of `Record.write`. Processes that write no record have a function that does nothing."""
 
 
 class RunError(Refused):
@@ -47,7 +47,7 @@ class Record:
     """The open record of a run. Lines of metrics are flushed as they are written."""
 
     def __init__(self, folder: Path, *, step: int) -> None:
-        """Continue after `step`, and drop later lines of an interrupted run."""
+        """Open the record to continue after `step`. Lines of later steps, from before an interruption, are dropped."""
         # TensorBoard is imported only by the process that writes a record.
         from torch.utils.tensorboard import SummaryWriter
 
@@ -102,7 +102,7 @@ def refuse_second(folder: Path, *, replace: str = "remove it") -> None:
     `replace` tells the user how to make room for another.
 
     Raises:
-        RunError: it has one.
+        RunError: the folder already has a run.
     """
     if begun(folder):
         raise RunError(f"{folder} holds a run already: --resume it, {replace}, or name another --out")
@@ -112,8 +112,8 @@ def remove(folder: Path) -> None:
     """Remove the run in `folder`, if there is one.
 
     Raises:
-        LockError: another process trains it.
-        RunError: the folder has something else, or can't be removed.
+        LockError: another process uses the folder.
+        RunError: the folder contains something other than a run, or can't be removed.
     """
     if not begun(folder):
         return
@@ -189,7 +189,7 @@ def _means(steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def fsync_metrics(folder: Path) -> None:
     """Flush metrics to disk.
 
-    A checkpoint that survives them would leave a gap in the file.
+    Call this before a checkpoint. Otherwise a power loss could keep the checkpoint but lose metrics before it.
 
     Raises:
         RunError: the disk fails.

@@ -18,12 +18,12 @@ from training.teacher import plan
 def replay(config: RunConfig, file: Path) -> tuple[int, dict[str, float], list[str]]:
     """Repeat a diverged step, and return its number, its terms, and the sentences with a non-finite value.
 
-    The replay uses one process. If the run had several, dropout differs. With one process the result is the same,
-    except for the last digits of a teacher's cached vectors.
+    The replay uses one process. If the run had several, dropout differs. If it had one, the result is the same, except
+    that a teacher's vectors may differ in the last digits.
 
     Raises:
         CheckpointError: the file is not of this run.
-        SourceError: the teacher that the run trained is gone.
+        SourceError: the teacher that the run trained no longer exists.
     """
     devices = Devices(config.device)
     autocast = autocast_dtype(config.precision, devices.device)
@@ -44,7 +44,7 @@ def replay(config: RunConfig, file: Path) -> tuple[int, dict[str, float], list[s
 
 
 def _odd(views: Tensor, loss: Tensor) -> list[bool]:
-    """Return for each sentence whether a view is not finite, or, if the loss is finite, its gradient."""
+    """Return for each sentence whether a view is not finite. If the loss is finite, also test the views' gradients."""
     assert views.grad is not None
     looked_at = torch.stack([views.detach(), views.grad if torch.isfinite(loss) else views.detach()])
     odd: list[bool] = (~torch.isfinite(looked_at)).any(dim=-1).any(dim=0).any(dim=0).tolist()

@@ -44,13 +44,12 @@ from training.teacher import is_kept, plan
 def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool = False) -> Outcome:
     """Train as `config` says, with the record in `config.run` and progress to `stream`.
 
-    All inputs are checked before the run's folder is created. Of several processes, the first reports and writes, and
-    each returns the outcome. `force` removes an existing run in the folder, and an outdated run of a planned teacher,
-    after all other checks.
+    All inputs are checked before the run's folder is created. With several processes, only the first reports and
+    writes, but all return the outcome. `force` removes an existing run in the folder, and an outdated run of the
+    teacher, after all checks.
 
     Raises:
-        RunError: the run's folder already has a run, or with `resume` has none; or the bundle can't be
-            written.
+        RunError: the folder already has a run; or, with `resume`, it has none; or the bundle can't be written.
         ValueError: a subclass of this package that names the file or option: backbone, corpus or data are not
             usable.
         LockError: another process trains it.
@@ -109,7 +108,7 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
 
 
 def finish(config: RunConfig, stream: TextIO) -> Outcome:
-    """Return the outcome of the run in `config.run` if it ended now: the best weights up to its last checkpoint.
+    """Return the outcome of an unfinished run: the best weights up to the last checkpoint in `config.run`.
 
     The run does not change, and `fit` can resume it.
 
@@ -151,7 +150,7 @@ def _corpus(config: RunConfig) -> Corpus:
 
 
 def _named_teacher(config: RunConfig, state: State, corpus: Corpus, devices: Devices, *, force: bool) -> Encoder | None:
-    """Load the teacher that the run names, or return None if it has to be trained. Check the training's inputs now."""
+    """Load the teacher that the run names. If the teacher must be trained, check the inputs and return None."""
     if not state.objective.needs.teacher:
         if config.teacher is not None:
             raise ConfigError(f"teacher: {config.objective} as it is set has no use for {config.teacher}")
@@ -173,7 +172,7 @@ def _named_teacher(config: RunConfig, state: State, corpus: Corpus, devices: Dev
 
 
 def _check_there(backbone: str) -> None:
-    """Check that the teacher's backbone exists. It can differ from the run's."""
+    """Check that the teacher's backbone exists. It can differ from the backbone of the run."""
     try:
         resolve(backbone)
     except SourceError as error:
@@ -263,7 +262,7 @@ def _headline(setting: Setting, autocast: torch.dtype | None, resumed: int | Non
 
 
 def _pooling(config: RunConfig) -> str:
-    """Describe the run's pooling, and the backbone's declared one if it differs."""
+    """Describe the run's pooling. If the backbone declares a different pooling, mention it."""
     own = declared(resolve(config.backbone)).get("pooling", config.pooling)
     return f"{config.pooling} pooling" + ("" if own == config.pooling else f" where its files say {own}")
 

@@ -29,7 +29,7 @@ class Selection:
     metric: str
     """Name of the score that chooses the weights, in metrics and manifest. Higher is better."""
     criterion: str
-    """Description of that score in words."""
+    """Description of the score in words."""
     scores: Callable[[Encode], Mapping[str, float]]
     """A function that computes the score and the geometry: uniformity, effective rank and, with labels, alignment.
 
@@ -41,7 +41,7 @@ def by_stsb_dev(data: Path) -> Selection:
     """Choose by Spearman x 100 on STS-B dev.
 
     Raises:
-        DataError: it is missing or broken.
+        DataError: STS-B dev is missing or broken.
     """
     subsets = STSB_DEV.load(data)
     pairs = [pair for subset in subsets.values() for pair in subset]
@@ -52,7 +52,7 @@ def by_sts_dev(data: Path) -> Selection:
     """Choose by the mean of Spearman x 100 on STS-B dev and SICK-R dev, as DCLR does.
 
     Raises:
-        DataError: one is missing or broken.
+        DataError: a dev set is missing or broken.
     """
     stsb = by_stsb_dev(data)
     sickr = [pair for subset in SICKR_DEV.load(data).values() for pair in subset]
@@ -69,7 +69,7 @@ def by_sts_dev(data: Path) -> Selection:
 def by_own_pairs(file: str) -> Selection:
     """Choose by Spearman x 100 on the user's own pairs.
 
-    Alignment is left out, because scores of an unknown scale don't tell which pairs are close.
+    Alignment needs pairs of similar sentences. It is left out, because the scale of the user's scores is unknown.
 
     Raises:
         DataError: the file is missing or broken.
@@ -97,7 +97,7 @@ def _spearman(encode: Encode, pairs: list[Pair]) -> float:
 
 
 def by_self_retrieval(corpus: Corpus) -> Selection:
-    """Choose by MRR@10 of retrieving a held-out sentence's other half, without labels.
+    """Choose by MRR@10 of retrieving one half of a held-out sentence with the other half, without labels.
 
     Raises:
         CorpusError: fewer than two held-out sentences have enough words to be halved.

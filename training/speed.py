@@ -25,20 +25,20 @@ class Work:
 
     Other computations and padding are not counted.
 
-    The last layer counts fully, although with [CLS] pooling a step computes most of it for first tokens only. For
-    BERT-base and [CLS], the operations really done are a sixteenth fewer than `utilisation` assumes.
+    With [CLS] pooling, a step computes most of the last layer only for [CLS] tokens, but the whole layer is counted.
+    For BERT-base, `utilisation` therefore assumes a sixteenth more operations than a step computes.
     """
 
     weights: int
     """Weights in the linear layers that a token passes."""
     attention: int
-    """Layers x width. A token costs 4 operations per unit and attended token."""
+    """Layers x width. Attention costs 4 times this number of operations, per token and attended token."""
     frozen: int = 0
     """Weights without a gradient."""
 
     @classmethod
     def of(cls, encoder: Encoder) -> Work:
-        """Count the weights of the backbone's layers, without the pooler, which vectors do not pass."""
+        """Count the weights of the backbone's layers. The pooler is left out, because vectors don't depend on it."""
         linear = [
             layer
             for name, layer in encoder.backbone.named_modules()
@@ -56,13 +56,14 @@ class Work:
         return sum(2.0 * self.weights * length + 4.0 * self.attention * length * length for length in lengths)
 
     def training(self, lengths: Sequence[int]) -> float:
-        """Count the operations of forward and backward pass: three forward passes minus frozen weights' gradients."""
+        """Count operations of forward and backward pass: three forward passes, minus the gradients of frozen
+        weights."""
         return 3 * self.forward(lengths) - 2.0 * self.frozen * sum(lengths)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Meter:
-    """A function from batches and their duration to the figures of the log."""
+    """A function that computes the figures of the log from batches and their duration."""
 
     needs: Needs
     work: Work
@@ -76,8 +77,8 @@ class Meter:
     def __call__(self, steps: Sequence[tuple[int, Batch]], seconds: float) -> dict[str, float]:
         """Compute sentences, tokens and operations per second, over all processes.
 
-        `utilisation` is the share of the peak. `steps` has step numbers and batches. The second encoding of gradient
-        caching does not count as progress. Other processes are assumed to have as many tokens as this one.
+        `utilisation` is the share of the peak. `steps` has step numbers and batches. Gradient caching encodes each
+        batch twice, but only one encoding counts. All processes are assumed to have as many tokens as this one.
         """
         passes = self.needs.views + self.needs.clean
         sentences = sum(len(batch.sentences) for _, batch in steps)
@@ -97,7 +98,7 @@ class Meter:
 
 @cache
 def matmul_peak(device: torch.device, dtype: torch.dtype, *, seconds: float = 0.2) -> float:
-    """Measure the best operations per second of a square matrix product that is limited by arithmetic alone."""
+    """Measure operations per second of the best square matrix product, large enough not to be limited by memory."""
     size = 8192 if device.type == "cuda" else 1024
     rng = torch.Generator(device).manual_seed(0)  # A separate generator leaves the run's random state unchanged.
     a, b = torch.randn(2, size, size, generator=rng, device=device).to(dtype)

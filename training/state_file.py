@@ -1,4 +1,4 @@
-"""State files: tensors in safetensors format, with the few numbers in the header."""
+"""State files: tensors in safetensors format, with single numbers in the header."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from training.random_state import RandomState
 
 
 def write(file: Path, tensors: dict[str, Tensor], facts: Mapping[str, object]) -> None:
-    """Replace `file` atomically, in a folder in which no other process writes.
+    """Replace `file` atomically. No other process may write in the folder.
 
     Raises:
-        OSError: it can't be written.
+        OSError: `file` can't be written.
     """
     # A killed process leaves temporary files of safetensors. No other process writes here.
     for left in file.parent.glob(".tmp??????"):
@@ -50,7 +50,7 @@ def named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def digest(tensors: Mapping[str, Tensor], *, salt: str = "") -> str:
-    """Hash names and values, on any device."""
+    """Hash names and values. The tensors may be on any device."""
     found = hashlib.blake2b(salt.encode(), digest_size=8)
     for name, tensor in tensors.items():
         found.update(name.encode())
@@ -59,12 +59,12 @@ def digest(tensors: Mapping[str, Tensor], *, salt: str = "") -> str:
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors with the prefix, which is removed from their names."""
+    """Return the tensors whose names have the prefix, under their names without the prefix."""
     return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the moments of every weight. Other optimiser state follows from the configuration."""
+    """Return the optimiser's moments of every weight. Its remaining state follows from the configuration."""
     slots = optimiser.state_dict()["state"].items()
     return {f"optimiser.{i}.{name}": x for i, tensors in slots for name, x in tensors.items()}
 
@@ -73,7 +73,7 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Te
     """Restore the optimiser's moments from a file.
 
     Raises:
-        ValueError: the file has another order of weights, as in earlier versions.
+        ValueError: the order of weights differs, as in files of earlier versions.
     """
     slots: dict[int, dict[str, Tensor]] = {}
     for name, tensor in under("optimiser.", tensors).items():

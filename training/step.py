@@ -49,9 +49,9 @@ class Placed(NamedTuple):
 class Step:
     """A function that updates weights from a batch, without waiting for the device.
 
-    It waits only when a frozen encoder's vectors are cached for the first time. After a non-finite loss no weight
-    changes any more. So the loop, which reads losses later, finds the weights from before that step. In fp16 an
-    out-of-range gradient is expected and only skips its update.
+    It waits only when it adds vectors to the cache of a frozen encoder. After a non-finite loss, weights no longer
+    change. The loop reads losses later, so it then still finds the weights from before that step. In fp16, gradients
+    are sometimes out of range, and then only that update is skipped.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class Step:
     ) -> None:
         """Set up the step.
 
-        `start` is the encoder from before training.
+        `start` is the encoder as it was before training.
 
-        `chunk_size` is the maximum sentences encoded at once, by gradient caching. None encodes the batch at once. With
-        `record` the step becomes a CUDA graph: see `training.machine.graphs`.
+        `chunk_size` is the maximum number of sentences encoded at once, by gradient caching. None encodes the batch at
+        once. With `record`, steps are recorded as CUDA graphs; see `training.machine.graphs`.
 
         Raises:
-            ValueError: the objective needs a teacher or the starting encoder, and there is none.
+            ValueError: the objective needs a teacher or the starting encoder, but it is None.
         """
         needs = state.objective.needs
         if needs.teacher and teacher is None:
@@ -117,7 +117,7 @@ class Step:
     def gradients(self, batch: Batch, *, seen: Callable[[Tensor], None] | None = None) -> dict[str, Tensor]:
         """Add the gradient of the loss to every weight, and return the terms, the objective's measures and `loss`.
 
-        `seen` receives the views of the whole batch, (V, N, D), with the clean ones last. They keep their gradient.
+        `seen` receives the views of the whole batch, (V, N, D), with clean views last. The views keep their gradient.
         """
         return self._gradients(self._placed(batch), seen=seen)
 
@@ -130,7 +130,7 @@ class Step:
         values: dict[str, Tensor] = {}
 
         def at_the_views(pooled: Tensor) -> list[Tensor]:
-            """Compute the loss of the whole batch, and return its gradient at the views of each pass."""
+            """Compute the loss of the whole batch. Return its gradient with respect to the views of each pass."""
             views = self._devices.gathered(in_order(passes, pooled.detach()), placed.sentences).requires_grad_()
             if seen is not None:
                 seen(views)
@@ -186,8 +186,8 @@ class Step:
 def adamw(weights: Iterable[Tensor], *, learning_rate: float, weight_decay: float) -> torch.optim.AdamW:
     """Create AdamW with the published betas and eps, which are torch's defaults.
 
-    The fused version can skip a bad step without the host. Only matrices decay; norms and biases do not (Devlin et
-    al.). On CUDA the rate is a tensor on the device, where a recorded step reads it.
+    The fused version skips a step with a non-finite gradient without the host. Only matrices decay; norms and biases do
+    not (Devlin et al.). On CUDA, the learning rate is a tensor on the device, because recorded steps read it there.
     """
     weights = list(weights)
     replayed = weights[0].is_cuda

@@ -1,4 +1,4 @@
-"""Strict reading of JSON from others, with errors instead of crashes."""
+"""Strict reading of JSON files by other programs. Any bad input raises one kind of error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def loads(text: str) -> Any:
     """Parse JSON.
 
     Raises:
-        ValueError: the text is not JSON, can't be read, or has text that is not Unicode; the message is one
+        ValueError: the text is not JSON, is too deeply nested, or has strings that are not Unicode; the message is one
             line.
     """
     try:

@@ -14,17 +14,18 @@ SHARED = (
     *("adapter_rank", "pooling", "dropout", "corpus", "text_column", "eval_data", "dev_data", "dev_tasks"),
     *("seed", "max_steps", "max_length", "eval_every", "chunk_size", "precision", "compile", "device"),
 )
-"""Fields that the teacher's run takes from the requesting run. The rest is SimCSE's preset."""
+"""Fields that the teacher's run takes from the run that needs the teacher. The rest is SimCSE's preset."""
 
 
 def plan(config: RunConfig) -> RunConfig:
     """Return the configuration of the teacher's run, with folders beside those of `config`.
 
-    The teacher starts from the backbone that the run's preset names: for DCLR's large models, a base model of the same
-    family. Otherwise it starts from the run's own backbone, with SimCSE's preset of the same name.
+    If the run's preset names a backbone for the teacher, the teacher starts from that backbone: DCLR's presets for
+    large models name a base model of the same family. Otherwise the teacher starts from the run's own backbone, with
+    SimCSE's preset of the same name.
 
     Raises:
-        ConfigError: no encoder that SimCSE trains is suitable.
+        ConfigError: an encoder trained by SimCSE can't be the teacher.
     """
     recipe, name = OBJECTIVES[config.objective], config.preset.partition("+")[0]
     if recipe.imitates:
@@ -42,7 +43,7 @@ def plan(config: RunConfig) -> RunConfig:
 
 
 def is_kept(planned: RunConfig, corpus: str) -> bool:
-    """Return whether the bundle of the planned run, over the corpus with that digest, exists."""
+    """Return whether the bundle of the planned run exists. `corpus` is the digest of the run's corpus."""
     folder = Path(planned.out)
     if not (folder / bundle.MANIFEST).exists():
         return False

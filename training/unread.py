@@ -21,7 +21,7 @@ class Taken:
     step: int
     batch: Batch
     before: Moment
-    """State from before the step, apart from weights. With unchanged weights the step can be repeated."""
+    """State from before the step, without weights. The step can be repeated while weights are unchanged."""
     values: Mapping[str, Tensor]
 
 
@@ -39,14 +39,14 @@ class Read:
 
 
 class Unread:
-    """A list of steps that `read` empties."""
+    """Steps whose losses have not been read."""
 
     def __init__(self) -> None:
         self._taken: list[Taken] = []
         self.restart()
 
     def restart(self) -> None:
-        """Restart the clock, so that earlier work does not count as time of the next steps."""
+        """Restart the clock, so that the time until now does not count for the next steps."""
         self._since = time.perf_counter()
 
     def append(self, taken: Taken) -> None:

@@ -24,7 +24,7 @@ GRANULE = {"cuda": 8}
 
 Other devices need no padding.
 
-Fewer shapes need fewer recorded steps, and suit the matrix units.
+Padding reduces the number of shapes, so fewer steps must be recorded. Matrix units are also faster with such lengths.
 """
 
 Augmentation = Callable[[Encoder, Tensor, Tensor], Tensor]
@@ -36,7 +36,7 @@ def in_passes(
 ) -> list[Pass]:
     """Divide sentences into passes on the encoder's device, with at most `most` sentences each.
 
-    `firsts` are the tokens of the first view, if its texts differ.
+    `firsts` are the tokens of the first view, if the first view has different texts.
     """
     groups = by_length([len(sentence) for sentence in tokens], device=encoder.device.type, most=most)
     passes = [_padded(encoder, tokens, rows) for rows in groups]
@@ -87,7 +87,7 @@ class ViewEncoder(nn.Module):
         """Encode the n sentences of all passes to (V, n, D) views, with the clean views last.
 
         There is one clean view, (1, n, D), or one for each text of a pair, (2, n, D). The result is float32 under any
-        `autocast`. All views but an augmented one share one run of the encoder if possible.
+        `autocast`. If possible, one run of the encoder computes all views except an augmented one.
         """
         plain, clean = self.needs.views - (self.augmentation is not None), self.needs.clean
         with autocast(self.encoder, self.autocast):
