@@ -1,4 +1,4 @@
-"""Per-pair and per-example arrays of a run by kind and task, in one compressed file."""
+"""Arrays with one value per pair or example, by kind and task. A run has them in one compressed file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def kept(file: Path, *kinds: str) -> tuple[dict[str, NDArray[Any]], ...]:
     """Read the arrays of the given kinds that `keep` wrote.
 
     Raises:
-        StudyError: the file is damaged, or has another kind.
+        StudyError: the file is damaged, or lacks a kind.
     """
     try:
         with file.open("rb") as opened, np.load(opened) as arrays:

@@ -30,7 +30,7 @@ class LeftOut:
     about: str
     reason: str
     instead: str = ""
-    """A command for the part that can be reproduced."""
+    """A command that reproduces a part of the table or figure."""
 
 
 def studies(paper: str) -> list[Study]:

@@ -1,4 +1,4 @@
-"""Digests of a run's input files, because the same path can have other contents later."""
+"""Digests of a run's input files, because the contents of a path can change."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ The card, evaluations and exports are left out.
 
 
 class Contents:
-    """A reader of digests that reads each corpus, encoder folder and evaluation folder once.
+    """A cache of digests. Each corpus, encoder folder and evaluation folder is read once.
 
     Encoders in `to_come` do not exist yet and are identified by path.
     """
@@ -57,12 +57,13 @@ class Contents:
 
         Fields without a path are left out.
 
-        Evaluation data are the STS tasks', unless `sts` is false, and those of `transfer` and `retrieval` under these
-        names. An encoder without a local folder is identified by its name.
+        The digest of evaluation data covers the STS tasks (unless `sts` is false), the transfer tasks (with
+        `transfer`), and the collections named by `retrieval`. An encoder without a local folder is identified by its
+        name.
 
         Raises:
             StudyError: a corpus is no file.
-            SourceError: there is no encoder's folder under a path.
+            SourceError: a path does not lead to an encoder's folder.
         """
         found = {}
         if config.corpus:
@@ -86,7 +87,7 @@ def corpus_digest(files: tuple[str, ...]) -> str:
     """Return the SHA-256, in hex, of the digests of the files in their order.
 
     Raises:
-        StudyError: one is no file.
+        StudyError: a path is not that of a file.
     """
     if missing := [file for file in files if not Path(file).is_file()]:
         raise StudyError(f"corpus: {missing[0]} is no file")
@@ -107,7 +108,7 @@ def encoder_digest(folder: Path) -> str:
 def sts_digest(data: str, dev_tasks: DevTasks = "stsb") -> str:
     """Return the SHA-256, in hex, of the paths and digests of the STS files in `data`.
 
-    Dev splits count only if weights are chosen by them.
+    SICK-R's dev split is included only if it chooses weights.
     """
     root, dev = data_root(Path(data)), (STSB_DEV,) if dev_tasks == "stsb" else (STSB_DEV, SICKR_DEV)
     return _of(root, {file for task in (*STS_TASKS.values(), *dev) for file in (root / task.folder).glob(task.files)})

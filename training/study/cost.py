@@ -9,11 +9,11 @@ from training.objectives import OBJECTIVES
 from training.study.trial import Trial
 
 SENTENCES = 1_000_000
-"""Sentences of the papers' corpus, for runs that are measured in epochs."""
+"""Sentences in the papers' corpus. Runs whose length is given in epochs are assumed to use it."""
 TRAINED = 3
-"""Cost of a forward and backward pass, in forward passes."""
+"""Cost of a forward and a backward pass together, relative to a forward pass."""
 DEV, TASKS = 3_000, 32_000
-"""Distinct sentences of an evaluation during training, and of the final STS tasks."""
+"""Number of distinct sentences in an evaluation during training, and in the final STS tasks."""
 CORE = 490.0
 """Sentences per second of a forward pass of minilm on one core of a Xeon (benchmarks/results/studies/objectives.jsonl).
 """
@@ -27,12 +27,12 @@ LARGE = 3.0
 
 
 def cpu_hours(trials: Sequence[Trial]) -> float:
-    """Estimate the hours on one core for runs from minilm. Runs shared by several arms count once."""
+    """Estimate the hours on one core for runs that start from minilm. Runs shared by several arms count once."""
     return sum(map(_passes, _different(trials))) / CORE / 3600
 
 
 def gpu_hours(trials: Sequence[Trial]) -> float:
-    """Estimate the hours on one H100 for runs from the papers' backbones, one after the other."""
+    """Estimate the hours on one H100 for runs that start from the papers' backbones, one after the other."""
     weighted = (_passes(each) * (LARGE if "large" in each.config.backbone else 1.0) for each in _different(trials))
     return sum(weighted) / DEVICE / 3600
 
@@ -56,5 +56,5 @@ def _passes(trial: Trial) -> float:
 
 
 def _width(params: object) -> int:
-    """Return any width that the parameters accept. An objective's needs do not depend on it."""
+    """Return a width that the parameters accept. Any will do, because an objective's needs don't depend on it."""
     return 2 * int(getattr(params, "groups", 1))

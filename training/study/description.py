@@ -20,7 +20,7 @@ PARTS = {"name": str, "about": str, "base": dict, "grid": dict, "arm": list}
 OF_A_PAPER = {"paper": str, "published": dict, "reported": dict}
 """Additional parts of a study that repeats a table or figure."""
 RESTATED = ("grid", "arm")
-"""Parts that `published` may replace. Its other keys replace `base`."""
+"""Parts of a study that `published` may replace. The remaining keys of `published` replace `base`."""
 STUDIES = Path(__file__).parents[2] / "studies"
 """Folder of the named studies. Names include the subfolder: `dclr/table-2`."""
 NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*")
@@ -28,7 +28,8 @@ CHOICES = (
     *("objective", "backbone", "preset", "ablation", "fraction", "untrained"),
     *("sts", "transfer", "retrieval", "neighbours"),
 )
-"""Settings that choose a run's starting point and evaluation. All others are fields of the run or its objective."""
+"""Settings that choose a run's starting point and evaluation. All remaining settings are fields of the run or of its
+objective."""
 
 FOLDERS = ("out", "run")
 """Fields that the study sets itself."""
@@ -36,14 +37,14 @@ FOLDERS = ("out", "run")
 JUDGED_BY = ("backbone", "pooling", "eval_data", "device", "sts", "transfer", "retrieval", "neighbours")
 """Settings that affect an untrained encoder's result."""
 CORPUS = ("corpus", "text_column")
-"""Further such settings if nearest neighbours in the corpus are measured."""
+"""Settings that also affect an untrained encoder's result, if nearest neighbours in the corpus are measured."""
 POOLED_BY = ("objective", "backbone", "preset", "ablation", "pooling")
-"""Settings that decide the pooling by default."""
+"""Settings that decide a run's pooling."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """Named settings, with axes of their own."""
+    """An arm of a study: settings under a name, and possibly further axes."""
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -63,7 +64,7 @@ class Reported:
         """Parse the part of a study file.
 
         Raises:
-            StudyError: something is missing, or a score is no number.
+            StudyError: a key is missing, or a score is not a number.
         """
         try:
             of, scores = check(values.get("of"), str), values["scores"]
@@ -74,7 +75,7 @@ class Reported:
 
 @dataclass(frozen=True)
 class Study:
-    """A study file. Its runs are each arm at each point of the product of the study's and the arm's axes."""
+    """A study file. It has a run for each arm and each combination of values of the study's and the arm's axes."""
 
     file: Path
     name: str
@@ -127,7 +128,7 @@ class Study:
         """Return the study with the paper's own backbone and settings.
 
         Raises:
-            StudyError: the file has none, or a part of them is unknown or of the wrong shape.
+            StudyError: the file has no `published`, or a part of it is unknown or of the wrong shape.
         """
         if not self.published:
             raise StudyError(f"{self.file}: --published: the file has no part [published]")
@@ -135,10 +136,10 @@ class Study:
         return replace(restated, paper=self.paper, reported=self.reported)
 
     def override(self, changes: Mapping[str, Any]) -> Self:
-        """Return the study with other values: lists for axes, and single values for settings that all runs share.
+        """Return the study with changed values: lists for axes, and single values for settings that all runs share.
 
         Raises:
-            StudyError: an axis gets no list, or an arm has its own value.
+            StudyError: the value of an axis is not a list, or an arm has a value of its own.
         """
         base, grid, arms = dict(self.base), dict(self.grid), list(self.arms)
         for key, value in changes.items():
@@ -158,7 +159,7 @@ class Study:
 
         Untrained runs that differ only in training settings are merged.
 
-        The encoders' folders in `to_come` may be missing.
+        Folders of encoders in `to_come` may be missing.
 
         Raises:
             StudyError: a setting is unknown, of the wrong type or out of range, settings contradict each other, a
@@ -216,7 +217,7 @@ class Study:
 
 
 def name_of(file: Path) -> str:
-    """Return the default name of a study: its path among the studies here, `dclr/table-2`, else the file's name."""
+    """Return the default name of a study: its path below `STUDIES`, such as `dclr/table-2`, or the file's name."""
     resolved = file.resolve()
     if resolved.is_relative_to(STUDIES):
         return resolved.relative_to(STUDIES).with_suffix("").as_posix()
@@ -237,7 +238,7 @@ def file_of(named: Path) -> Path:
 
 
 def _restated(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of the file as `published` replaces them, or nothing without `published`."""
+    """Return the parts of the file after replacement by `published`. Without `published`, return nothing."""
     if "published" not in values:
         return {}
     published = values["published"]
@@ -264,7 +265,7 @@ def contents(file: Path) -> dict[str, Any]:
 def settings(texts: Sequence[str]) -> dict[str, Any]:
     """Parse `KEY=VALUE` texts with TOML values.
 
-    A value that is no TOML is text without quotes.
+    A value that is not TOML is read as text.
 
     Raises:
         StudyError: there is no key or no value.

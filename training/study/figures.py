@@ -24,10 +24,10 @@ LINE = 18
 NAME = 27
 """Maximum characters of an arm's name."""
 MOST = 8
-"""Maximum arms in a figure that labels arms beside their data."""
+"""Maximum number of arms in a figure that shows labels beside the data."""
 MEANS = f"Means over seeds; of more than {MOST} arms, the best."
 LOGARITHMIC_FROM = 16.0
-"""Ratio of an axis's largest to its smallest value from which the axis is logarithmic."""
+"""An axis is logarithmic if its largest value is at least this many times its smallest."""
 
 APART = {"STSB": "STS-B", "SICKR": "SICK-R"}
 """Tasks that have figures of their own, as in DCLR's figures 5 and 6."""
@@ -47,14 +47,14 @@ CURVES = {
 
 
 def figures(summary: Summary, *others: Summary) -> list[Element]:
-    """Draw every figure that the results allow. Figures independent of a metric show the first summary's best arms."""
+    """Draw every figure for which there are results. Figures without a metric show the first summary's best arms."""
     compared = [part for each in (summary, *others) for part in (_arms(each), *_gains(each), *_sweeps(each))]
     return [*compared, *_nearest(summary), *_curves(summary), *_planes(summary)]
 
 
 @dataclass(frozen=True)
 class Strip:
-    """A row of a figure: a mean, its interval over other test sets, and the seeds' values."""
+    """A row of a figure: a mean, its bootstrap interval over test examples, and the seeds' values."""
 
     label: str
     mean: float
@@ -83,7 +83,7 @@ def _arms(summary: Summary) -> Element:
 
 
 def _gains(summary: Summary) -> Iterable[Element]:
-    """Draw gains as bars from zero, like papers' ablation figures."""
+    """Draw gains as bars from zero, like the papers' figures of ablations."""
     gains = [
         Bar(row.label, row.gain.difference, svg.mark(0), (row.gain.low, row.gain.high))
         for row in summary.rows
@@ -183,7 +183,7 @@ def _apart(name: str, swept: Mapping[str, Sequence[tuple[float, Row]]], task: st
 
 
 def _nearest(summary: Summary) -> Iterable[Element]:
-    """Draw the cosines of the four nearest neighbours against batch size, mean over seeds, for each arm.
+    """Draw, for each arm, mean cosines of the four nearest neighbours against batch size.
 
     Source: GS-InfoNCE's figure 1.
     """
@@ -239,7 +239,7 @@ def _over_steps(results: Sequence[Result], name: str) -> list[tuple[float, float
 
 
 def _planes(summary: Summary) -> Iterable[Element]:
-    """Draw alignment and uniformity of the final encoders like Wang and Isola, if STS-B dev was evaluated."""
+    """Draw alignment and uniformity of the final encoders as a plane, like Wang and Isola."""
     series = [
         Series(row.label, svg.mark(place), [(fmean(uniformity), fmean(alignment))])
         for place, row in enumerate(_best(summary))

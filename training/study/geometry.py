@@ -1,4 +1,4 @@
-"""Geometry of each arm's vectors: measures with which papers explain scores."""
+"""Geometry of each arm's vectors, which papers use to explain scores."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ EXPLANATION = (
 
 
 def grid(summary: Summary) -> list[list[str]]:
-    """Return the header and a row for each arm, or nothing if no result has any of the fields."""
+    """Return the header and a row for each arm. Return nothing if no result has geometry."""
     known = [name for name in QUANTITIES if any(_of(row.results, name) for row in summary.rows)]
     head = ["arm", *(QUANTITIES[name][0] for name in known)]
     return [head, *([row.label, *(_cell(row, name) for name in known)] for row in summary.rows)] if known else []
 
 
 def _of(results: Sequence[Result], name: str) -> list[float]:
-    """Return one value per seed, or nothing if a seed lacks it."""
+    """Return one value per seed. Return nothing if a seed has no value."""
     values = [value for each in results if (value := getattr(each, name)) is not None]
     return values if len(values) == len(results) else []
 

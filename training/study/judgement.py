@@ -1,4 +1,4 @@
-"""The evaluation of an encoder in a study: scores, every cosine, prediction and query, and geometry."""
+"""The evaluation of an encoder in a study: scores, geometry, and values for each pair, example and query."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DEV = "STSB-dev"
 COSINES, GOLDS = "cosines", "golds"
 PREDICTED, LABELS = "predicted", "labels"
 FOUND, RELEVANT = "answers", "judgements"
-"""Kinds of stored arrays: of the STS tasks' pairs, of the transfer tasks' examples, of the queries."""
+"""Kinds of stored arrays, above: two for STS pairs, two for transfer examples, two for queries."""
 
 COSINES_FILE, TRANSFER_FILE, RETRIEVAL_FILE = "cosines.npz", "transfer.npz", "retrieval.npz"
 
@@ -41,24 +41,25 @@ class Judgement:
     scores: Mapping[str, float]
     """Scores by task, x 100.
 
-    STS tasks have "all" Spearman, with STS-B dev under `DEV`. Transfer tasks have accuracy. Collections have each of
-    the `MEASURES`, as `scifact nDCG@10`.
+    STS tasks have "all" Spearman; the name of STS-B dev is `DEV`. Transfer tasks have accuracy. Collections have a
+    score for each of the `MEASURES`, under names such as `scifact nDCG@10`.
     """
     alignment: float | None
     uniformity: float | None
     effective_rank: float | None
     """Effective rank.
 
-    It, alignment and uniformity come from `training.evaluation.geometry.of_pairs` on STS-B dev, if present.
+    Alignment, uniformity and effective rank come from `training.evaluation.geometry.of_pairs` on STS-B dev. They are
+    None without that data.
     """
     cosines: Mapping[str, NDArray[np.float32]]
-    """Cosines (n,) of each STS task, its subsets concatenated."""
+    """Cosines (n,) of each STS task. Its subsets are concatenated."""
     golds: Mapping[str, NDArray[np.float32]]
     predicted: Arrays = field(default_factory=dict)
     """Predicted classes (n,) of each transfer task, in the order of `training.evaluation.transfer.Classified`."""
     labels: Arrays = field(default_factory=dict)
     found: Arrays = field(default_factory=dict)
-    """Scores (Q,) from 0 to 1 of the queries, for each collection and measure."""
+    """Scores (Q,) of the queries, from 0 to 1, for each collection and measure."""
     relevant: Arrays = field(default_factory=dict)
     """Numbers (Q,) of judged relevant documents per query, for each collection and measure."""
     nearest: Mapping[int, Sequence[float]] = field(default_factory=dict)
@@ -156,7 +157,7 @@ def _found(
 
 
 def _relevant(name: str, collection: Collection) -> dict[str, NDArray[np.int64]]:
-    """Return the counts of relevant documents under each measure's name, because measures are compared separately."""
+    """Return the counts of relevant documents once per measure, because measures are compared separately."""
     counts = np.array(
         [sum(grade > 0 for grade in collection.judgements[query].values()) for query in collection.queries]
     )
@@ -164,5 +165,5 @@ def _relevant(name: str, collection: Collection) -> dict[str, NDArray[np.int64]]
 
 
 def _class(values: NDArray[Any]) -> NDArray[np.int8]:
-    """Narrow classes to int8. There are six at most."""
+    """Convert classes to int8. No task has more than six."""
     return values.astype(np.int8)

@@ -15,7 +15,7 @@ from training.study.trial import StudyError, Trial
 
 
 def material(trial: Trial) -> Material:
-    """Load the available STS tasks with STS-B dev for geometry, and requested transfer and retrieval data.
+    """Load the available STS tasks, STS-B dev for geometry, and the requested transfer and retrieval data.
 
     Raises:
         StudyError: the run names no evaluation data, or the corpus has fewer sentences than requested.

@@ -1,4 +1,4 @@
-"""Metrics that compare the arms of a study: a mean over tasks, with its bootstrap over other examples."""
+"""Metrics that compare the arms of a study. Each is a mean over tasks, with a bootstrap over examples."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ class Metric:
     unit: str
     tasks: tuple[str, ...]
     called: str
-    """Name for the tasks after their number."""
+    """Name of the tasks, as it follows their number in "mean of 7 …"."""
     examples: str
     """Name of the examples that the bootstrap resamples."""
     fixed: str
     """Name of everything that the bootstrap keeps fixed."""
     file: str
-    """File of a run with two kinds of arrays, the encoder's and the human ones."""
+    """File of a run with two kinds of arrays: the encoder's results and the human judgements."""
     kinds: tuple[str, str]
     resample: Callable[[Sequence[Arrays], Arrays, int], Resampled]
-    """A bootstrap of encoders' arrays against human ones, with a number of resamples."""
+    """Bootstrap function. Its arguments are the encoders' arrays, the human arrays and the number of resamples."""
     dev: str | None = None
-    """Task by which weights were chosen. It replaces the other tasks if results share none."""
+    """Task that chose the weights. The metric uses only this task if results share no other task."""
 
     def shared(self, results: Sequence[Result]) -> tuple[str, ...]:
         """Return the metric's tasks that all results have, or the dev task if they share no other."""
@@ -59,10 +59,10 @@ class Metric:
         return tuple(task for task in self.tasks if task in found) or stand_in
 
     def arrays(self, results: Sequence[Result], study: Path, tasks: Sequence[str]) -> tuple[dict[str, Arrays], Arrays]:
-        """Read the encoders' arrays by id and task, and the human arrays by task, which all runs must share.
+        """Read the encoders' arrays by id and task, and the human arrays by task, which must be equal in all runs.
 
         Raises:
-            StudyError: a file is damaged, lacks a task, or was made from other human judgements.
+            StudyError: a file is damaged or lacks a task, or its human judgements differ.
         """
         said: dict[str, Arrays] = {}
         truth: Arrays = {}
@@ -121,7 +121,10 @@ TRANSFER = Metric(
 
 
 def metrics(results: Sequence[Result]) -> list[Metric]:
-    """Return the metrics that some result has. Retrieval has one for each measure, the mean over collections."""
+    """Return the metrics for which there are results.
+
+    Each measure of retrieval is a metric: its mean over collections.
+    """
     known = (STS, TRANSFER, *(_retrieval(measure, results) for measure in MEASURES))
     return [metric for metric in known if any(metric.shared([result]) for result in results)]
 

@@ -17,8 +17,8 @@ ATTEMPTS, PAUSE = 20, 0.05
 def occupied(folder: Path) -> bool:
     """Return whether another process has the folder.
 
-    The check shares the lock for an instant. Any number of processes can check at once, and a process that wants the
-    lock retries.
+    The check takes a shared lock for an instant, so any number of processes can check at once. A process that wants the
+    exclusive lock retries.
     """
     try:
         with (folder / LOCK).open() as file:

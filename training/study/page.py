@@ -17,7 +17,7 @@ from training.study.table import explanation, grid
 def page(name: str, about: str, *summaries: Summary) -> str:
     """Write one HTML file with a table for each summary, then the figures.
 
-    Parts independent of a metric come from the first summary.
+    Parts that do not depend on a metric come from the first summary.
     """
     head = element(
         "head",

@@ -21,7 +21,7 @@ RECORDED = Path("benchmarks/results/studies")
 EARLIER = STUDIES / "recorded.toml"
 """Results recorded before studies had the papers' table numbers."""
 BASELINE = "SimCSE"
-"""Name of the arm that others are compared with. Without it, the first arm is the baseline."""
+"""Name of the baseline arm. If a study has no such arm, its first arm is the baseline."""
 REPRODUCED, NOT_REPRODUCED, NOT_RUN = "reproduced", "not reproduced", "not run yet"
 ABSENT = "–"
 HEAD = ("Arm", "Paper", "Difference", "Here", "n", "Difference", "Verdict")
@@ -51,13 +51,13 @@ class Line:
 
     label: str
     own: bool
-    """True for the arm that the others are compared with."""
+    """True for the baseline."""
     paper: float | None
     paper_gain: float | None
     here: Spread | None
     gain: float | None
     noise: float | None
-    """Half the width of the interval of `gain`. None for a single seed."""
+    """Half the width of the interval of `gain` over seeds. None for a single seed."""
 
     @property
     def verdict(self) -> str:
@@ -185,7 +185,7 @@ def _section(study: Study, results: Sequence[Result], option: str = "") -> str:
 
 
 def _earlier(study: Study, results: Path) -> list[str]:
-    """Make a table of earlier results for a study with SimCSE and one method, a row for each start; else nothing."""
+    """Make a table of earlier results with a row for each start. It needs a study of SimCSE and one method."""
     labels = list(dict.fromkeys(trial.label for trial in study.trials()))
     if labels[:1] != [BASELINE] or len(labels) != 2 or not study.reported or _by_transfer(study):
         return []

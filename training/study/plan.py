@@ -76,7 +76,7 @@ def folder_named(source: Path, out: Path | None) -> Path:
     """Return a study's folder, given the folder or the study's file.
 
     Raises:
-        StudyError: the file is no study, or a folder is given with another one as `out`.
+        StudyError: the file is no study, or `source` is a folder and `out` is a different one.
     """
     if not source.is_dir():
         study = Study.read(file_of(source))

@@ -40,10 +40,10 @@ class Result:
     best_step: int
     """Step of the evaluated weights.
 
-    It is 0 if no step improved on the starting encoder, and without training.
+    It is 0 without training, or if no step improved on the starting encoder.
     """
     effective_rank: float | None = None
-    """Effective rank. `GEOMETRY` explains when it, alignment and uniformity are None."""
+    """Effective rank. None, like alignment and uniformity, if STS-B dev was not evaluated."""
     untrained: bool = False
     """True if the encoder was evaluated without training."""
     nearest_cosines: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Result:
 
     @property
     def removed_share(self) -> float | None:
-        """Return the mean share of removed in-batch negatives in training, or None if none were weighted."""
+        """Return the mean share of removed in-batch negatives in training. None if the objective removes none."""
         shares = [point[REMOVED_SHARE] for point in self.curve if point.get(REMOVED_SHARE) is not None]
         return fmean(shares) if shares else None
 

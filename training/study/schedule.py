@@ -22,10 +22,10 @@ STOPPED = 130
 """Exit code of a process that was interrupted and can resume."""
 
 ELSEWHERE = 75
-"""Exit code of a process whose run another process works on: EX_TEMPFAIL of sysexits.h."""
+"""Exit code of a process if another process already works on its run: EX_TEMPFAIL of sysexits.h."""
 
 LAST_LINES = 5
-"""Lines of a failed run's log that are shown."""
+"""Number of lines that are shown of a failed run's log."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Processes:
     def stop(self) -> None:
         """Stop all runs.
 
-        A run finishes its step and saves a checkpoint. A run that has not begun, and may ignore Ctrl-C, just ends.
+        A run finishes its step and saves a checkpoint. A process that has not begun its run ends at once.
         """
         with self._lock:
             self._stopped = True
@@ -94,13 +94,13 @@ class Processes:
 
 
 def carry_out_all(trials: Sequence[Trial], study: Path, stream: TextIO, *, jobs: int = 1) -> list[Failure]:
-    """Run everything that has no result yet, `jobs` at once.
+    """Carry out all runs without a result, `jobs` at once.
 
     A failure does not stop other runs.
 
     Raises:
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when the active runs have saved checkpoints.
-        OSError: the study's folder can't be written; raised after the same.
+        OSError: the study's folder can't be written. It is also raised after the active runs have saved checkpoints.
     """
     due = _due(trials, study, stream)
     different = len({trial.id for trial in trials})
@@ -122,7 +122,7 @@ def carry_out_all(trials: Sequence[Trial], study: Path, stream: TextIO, *, jobs:
 
 
 def _due(trials: Sequence[Trial], study: Path, stream: TextIO) -> list[Trial]:
-    """Return the distinct runs without a result, and report the damaged results."""
+    """Return the distinct runs without a result. Report damaged results."""
     due = {trial.id: trial for trial in trials if not finished(folder_of(trial, study))}
     for trial in due.values():
         try:

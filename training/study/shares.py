@@ -13,16 +13,16 @@ from training.corpus.corpus import open_corpus
 from training.lock import locked
 
 SHUFFLE = b"isosphere-share-0"
-"""Hash key that fixes the order of sentences. Another key gives another shuffle."""
+"""Hash key that fixes the order of sentences."""
 
 READ_AT_ONCE = 4096
 
 
 def share(files: Sequence[str], fraction: float, folder: Path, *, column: str | None = None) -> str:
-    """Return the file in `folder` with that share of the distinct sentences, and write it if needed.
+    """Return the file with a share `fraction` of the distinct sentences. Write it into `folder` if needed.
 
-    Sentences are ordered by a keyed hash of their text. So a smaller share is a subset of a larger one, and the
-    corpus's order and repetitions do not matter. At least one sentence is taken.
+    Sentences are ordered by a keyed hash of their text. So a smaller share is a subset of a larger one, and the result
+    does not depend on the order of the corpus or on repeated sentences. At least one sentence is taken.
 
     Raises:
         CorpusError: the corpus can't be read.

@@ -13,7 +13,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def follow(parent: int) -> None:
-    """Stop this process on SIGINT, on SIGTERM, and when its parent has ended.
+    """Stop this process on SIGINT, on SIGTERM, and when its parent ends.
 
     Raises:
         KeyboardInterrupt: the parent has already ended.

@@ -17,7 +17,7 @@ from training.study.trial import StudyError
 
 RESAMPLES = 1000
 DECIMALS = 2
-"""Decimals shown. Floating-point summation order changes cosines of the same weights only in the sixth decimal."""
+"""Decimals shown. The order of floating-point sums changes cosines only in the sixth decimal."""
 
 NOTHING_SHARED = "the results share no task, so there is nothing to compare"
 
@@ -31,7 +31,7 @@ class Spread:
 
     values: tuple[float, ...]
     seedless: bool = False
-    """True for an untrained encoder, for which all seeds agree."""
+    """True for an untrained encoder, which does not depend on the seed."""
 
     @property
     def mean(self) -> float:
@@ -56,7 +56,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Row:
-    """An arm at one point of its axes, over its seeds."""
+    """Results of an arm at one combination of its axes' values, over all seeds."""
 
     label: str
     results: tuple[Result, ...]
@@ -65,15 +65,15 @@ class Row:
     dev: Spread | None
     """Score on the metric's dev task. None if there is no such task or a result lacks it."""
     interval: Interval | None
-    """Interval of the mean over other examples. None if no per-example scores are stored."""
+    """Bootstrap interval of the mean, over examples. None if no per-example scores are stored."""
     gain: Comparison | None
-    """Gain over the baseline arm. None for the baseline, and if no per-example scores are stored."""
+    """Gain over the baseline arm. None for the baseline itself, or if no per-example scores are stored."""
     noise: float | None
     """Smallest gain that is significant over seeds, see `welch`. None if either arm has one seed."""
 
     @property
     def verdict(self) -> str:
-        """Return the conclusion from the interval and from the seeds, in words."""
+        """Return the conclusion in words, from the interval over examples and the noise over seeds."""
         if self.gain is None:
             return ""
         if self.undecided:
@@ -98,7 +98,7 @@ class Summary:
     against: str
     """Label of the baseline."""
     tasks: tuple[str, ...]
-    """Tasks of the mean: those that every result has."""
+    """Tasks of the mean. These are the tasks that every result has."""
 
     @property
     def measure(self) -> str:
@@ -153,12 +153,12 @@ def summarise(
     against: str | None = None,
     resamples: int = RESAMPLES,
 ) -> Summary:
-    """Compare arms with the first label or `against`.
+    """Compare arms with the label `against`. The default is the first label.
 
     Results of one label are the seeds of one arm.
 
     Raises:
-        StudyError: no label is `against`, the results share no task, or the stored arrays do not match the
+        StudyError: no result has the label `against`, the results share no task, or the stored arrays do not match the
             results.
         EvaluationError: see `training.evaluation.bootstrap`.
     """
@@ -220,7 +220,7 @@ def welch(mine: Spread, theirs: Spread, level: float = LEVEL) -> float | None:
     """Return the smallest significant difference of the means by Welch's t-test (1947).
 
     Degrees of freedom are Satterthwaite's. Against an untrained encoder the test is a one-sample t-test. The result is
-    None if either arm has one seed, and 0 if neither arm's seeds vary.
+    None if an arm has only one seed, and 0 if scores vary in neither arm.
     """
     if mine.error is None or theirs.error is None:
         return None

@@ -12,7 +12,7 @@ MEAN, DEV = HEAD.index("mean"), HEAD.index("STS-B dev")
 
 
 def table(*summaries: Summary) -> str:
-    """Format each summary as aligned lines with explanation and tasks, followed by the first summary's geometry."""
+    """Format each summary as aligned lines with explanation and tasks. The first summary's geometry comes last."""
     parts = []
     for summary in summaries:
         parts.append(_aligned(grid(summary), explanation(summary)))

@@ -6,7 +6,7 @@ from training.study.summary import DECIMALS, Row, Spread, Summary
 
 
 def grid(summary: Summary) -> list[list[str]]:
-    """Return the header and a row for each arm, or nothing for a single task, which equals the mean."""
+    """Return the header and a row for each arm. With a single task return nothing, because the task equals the mean."""
     if len(summary.tasks) < 2:
         return []
     return [

@@ -18,7 +18,7 @@ from training.teacher import is_kept, plan
 
 
 def with_teacher(config: RunConfig, folder: Path, stream: TextIO) -> RunConfig:
-    """Return the run with its teacher, which is trained in `folder` unless it is given or exists.
+    """Return the run with its teacher. Train the teacher in `folder` unless one is given or exists.
 
     A run that needs no teacher gets none.
 
@@ -48,7 +48,7 @@ def with_teacher(config: RunConfig, folder: Path, stream: TextIO) -> RunConfig:
 def drop_checkpoints(folder: Path) -> None:
     """Delete the checkpoints of a finished run.
 
-    They are several times as large as its encoder, and a study has many runs.
+    Checkpoints are several times as large as the encoder, and a study has many runs.
     """
     for file in folder.glob("*.safetensors"):
         file.unlink()

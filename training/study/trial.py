@@ -20,7 +20,7 @@ class StudyError(ConfigError):
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A run without folders: `config.out` and `config.run` are empty."""
+    """A run before it has folders: `config.out` and `config.run` are empty."""
 
     arm: str
     """Arm of the study, or empty."""
@@ -32,7 +32,8 @@ class Trial:
     untrained: bool = False
     """True if the backbone is evaluated without training."""
     sts: bool = True
-    """True to evaluate on the STS tasks and choose weights by STS-B dev. False chooses weights by self-retrieval."""
+    """If true, evaluate on the STS tasks and choose weights by STS-B dev. If false, choose weights by
+    self-retrieval."""
     transfer: bool = False
     """True for evaluation on the transfer tasks."""
     retrieval: tuple[str, ...] = ()
@@ -44,7 +45,7 @@ class Trial:
 
     @cached_property
     def id(self) -> str:
-        """Return a hash of everything that affects the result, independent of arm, preset name and paths."""
+        """Return a hash of everything that affects the result. Arm, preset name and paths don't affect it."""
         described = json.loads(replace(self.config, preset="").to_json()) | self.inputs
         content = f"{json.dumps(described, indent=2)}\n{self.fraction}{self.untrained}"
         # Nothing is appended by default, so that existing ids stay valid.
@@ -95,7 +96,7 @@ class Trial:
 
 
 def label_of(arm: str, axes: Mapping[str, Any]) -> str:
-    """Join arm and axes. Text values appear alone, and numbers follow their axis's name."""
+    """Join arm and axes. Numbers follow the name of their axis. Text values appear without it."""
     parts = [arm] if arm else []
     parts += [
         value if isinstance(value, str) else f"{name} {_plain(value)}" for name, value in axes.items() if name != SEED

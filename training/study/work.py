@@ -1,4 +1,4 @@
-"""One run of a study, from its description to its result: trained, evaluated, never exported."""
+"""One run of a study: training and evaluation. The encoder is not exported."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def carry_out(folder: Path, stream: TextIO) -> None:
 
     Raises:
         StudyError: there is no such description.
-        LockError: another process works on it.
+        LockError: another process works on this run.
         ValueError, DivergedError, InterruptedRun: see `training.run.fit`.
         StudyError, DataError: see `training.study.material.material`; nothing was trained.
         EvaluationError: see `training.study.judgement.judge`.
@@ -77,7 +77,10 @@ def _described(file: Path) -> Trial:
 
 
 def _placed(trial: Trial, folder: Path, stream: TextIO) -> RunConfig:
-    """Set the run's folders, its share of the corpus and its teacher. Shares and teachers belong to the study."""
+    """Set the run's folders, its share of the corpus and its teacher.
+
+    Runs of a study use the same shares and teachers.
+    """
     study, config = folder.parent.parent, trial.config
     if not trial.sts:
         config = config.override({"eval_data": None})
@@ -99,7 +102,7 @@ def _trained(outcome: Outcome, config: RunConfig) -> dict[str, Any]:
 
 
 def _seconds_of_steps(metrics: Path, sentences: int, batch_size: int) -> float:
-    """Sum the seconds of all steps over all attempts, from sentences per second."""
+    """Compute the total seconds of all steps from the recorded sentences per second. Resumed runs count as a whole."""
     whole, rest = divmod(sentences, batch_size)
     epoch = [batch_size] * whole + [rest] * bool(rest)
     lines = map(json.loads, metrics.read_text(encoding="utf-8").splitlines())
