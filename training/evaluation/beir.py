@@ -15,12 +15,12 @@ from training.evaluation.pairs import DataError, lines
 FOLDER = "retrieval"
 """Folder of the collections, in a folder of evaluation data."""
 TEST = "test"
-"""Split of a collection if its name has none."""
+"""Split of a collection if its name contains no split."""
 
 CORPUS = "corpus.jsonl"
 HEADER = "query-id\tcorpus-id\tscore"
 LONGEST_GRADE = 9
-"""Maximum digits of a judgement. Longer scores would overflow in sums."""
+"""Maximum digits of a judgement. Sums of larger grades could overflow."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Collection:
     queries: Mapping[str, str]
     """Queries that have a judgement."""
     judgements: Mapping[str, Mapping[str, int]]
-    """Grades by query and document. Grades above 0 are relevant, and higher grades more so."""
+    """Grades by query and document. A grade above 0 means relevant. Higher grades mean more relevant."""
 
     @property
     def missing(self) -> int:
-        """Count the relevant documents that the collection lacks and that no search can find."""
+        """Count the relevant documents that the collection lacks. No search can find them."""
         return sum(
             grade > 0 and document not in self.documents
             for grades in self.judgements.values()
@@ -64,10 +64,10 @@ def files(split: str) -> tuple[str, str, str]:
 
 
 def find(data: Path, name: str) -> Collection:
-    """Load the named collection, or the named split of it, from `data`.
+    """Load a collection, or a split of a collection, by its name (see `part`) from `data`.
 
     Raises:
-        DataError: there is none, or it is broken.
+        DataError: the collection is missing or broken.
     """
     collection, split = part(name)
     known = collections(data)
@@ -85,8 +85,8 @@ def load(folder: Path, split: str = TEST) -> Collection:
     Judgements of documents that are not in the corpus are kept, as in trec_eval. No search can find these documents.
 
     Raises:
-        DataError: a file is missing or a row is broken; an id is missing or occurs twice; a query is judged
-            but unknown, or all judged documents are.
+        DataError: a file is missing or a row is broken; an id is missing or occurs twice; a judged query is unknown, or
+            all judged documents are unknown.
     """
     corpus, asked, judged = (folder / file for file in files(split))
     documents = {
@@ -108,10 +108,10 @@ def load(folder: Path, split: str = TEST) -> Collection:
 
 
 def save(collection: Collection, folder: Path, split: str = TEST) -> None:
-    """Write the files that `load` reads, each atomically and the judgements last.
+    """Write the files that `load` reads. Each is written atomically, and the judgements come last.
 
     Raises:
-        OSError: one can't be written.
+        OSError: a file can't be written.
     """
     documents, queries = (
         "".join(json.dumps({"_id": key, "text": text}) + "\n" for key, text in texts.items())

@@ -1,9 +1,9 @@
 """Bootstrap intervals over test pairs or examples, and tests of whether one encoder is better than another.
 
 The percentile bootstrap (Efron and Tibshirani 1993, chapter 13) draws n pairs with replacement from a test set of n
-pairs, many times, and recomputes every score. Compared encoders see the same resampled pairs, so a pair that is hard
-for both favours neither. The intervals cover other test pairs for the given encoders. They do not cover other training
-seeds.
+pairs, many times, and recomputes every score. Compared encoders are scored on the same resampled pairs, so a pair that
+is hard for both encoders does not affect the comparison. The intervals account for the choice of test pairs. They do
+not account for the choice of training seeds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Values = NDArray[np.floating[Any]]
 Tasks = Mapping[str, Values]
 """Values of the pairs (n,), by task."""
 Gains = Mapping[str, NDArray[Any]]
-"""Scores from 0 to 1 of the examples (n,), by task: correct classification, or retrieval quality of a query."""
+"""Scores (n,) of a task's examples, from 0 to 1: correctness of a class, or a query's retrieval score."""
 
 AT_ONCE = 1 << 19
 """Pairs times resamples in one array. An array that fits in the processor's cache is ranked fastest."""
@@ -29,18 +29,18 @@ AT_ONCE = 1 << 19
 
 @dataclass(frozen=True)
 class Comparison:
-    """Mean score of some encoders minus that of others."""
+    """Difference of the mean scores of two groups of encoders, first minus second."""
 
     difference: float
     low: float
     high: float
     better: float
-    """Share of resamples in which the first encoders are ahead. Ties count half."""
+    """Share of resamples in which the first group has the higher score. Ties count half."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Mean score of some encoders, with its interval over other pairs."""
+    """Mean score of some encoders, with its bootstrap interval over test pairs."""
 
     mean: float
     low: float
@@ -49,12 +49,12 @@ class Interval:
 
 @dataclass(frozen=True)
 class Resampled:
-    """Scores of some encoders on the test pairs and on resampled ones."""
+    """Scores of some encoders on the test pairs and on each resample of the pairs."""
 
     mean: float
     """Mean over tasks and encoders of Spearman, accuracy or another score, x 100."""
     means: NDArray[np.float64]
-    """The same mean for each resample, (B,)."""
+    """`mean` for each resample, (B,)."""
 
     def interval(self, level: float = 0.95) -> Interval:
         """Return the central interval that contains `level` of the resamples.
@@ -65,7 +65,7 @@ class Resampled:
         return Interval(self.mean, *_percentiles(self.means, level))
 
     def against(self, other: Resampled, level: float = 0.95) -> Comparison:
-        """Compare with other encoders on the same resamples: same tasks, number and seed.
+        """Compare with `other`, which must have the same tasks, number of resamples and seed.
 
         Raises:
             EvaluationError: the level is not between 0 and 1.
@@ -78,12 +78,12 @@ class Resampled:
 def resample(runs: Sequence[Tasks], golds: Tasks, *, resamples: int = 1000, seed: int = 0) -> Resampled:
     """Resample each task separately, and return the mean over encoders and tasks.
 
-    The same seed resamples the same pairs. `runs` has the cosines (n,) of each encoder on each task, `golds` the human
-    scores (n,).
+    With the same seed, the same pairs are drawn. `runs` has the cosines (n,) of each encoder on each task. `golds` has
+    the human scores (n,) of each task.
 
     Raises:
-        EvaluationError: there is no encoder, task or resample, the numbers of cosines and scores differ, or
-            some are not finite or all equal.
+        EvaluationError: there is no encoder, task or resample; the numbers of cosines and human scores differ; or
+            values are not finite, or are all equal.
     """
     _check(runs, golds, resamples)
     judges = {task: [weighted_spearman(run[task], scores) for run in runs] for task, scores in golds.items()}
@@ -100,8 +100,8 @@ def resample_means(runs: Sequence[Gains], *, resamples: int = 1000, seed: int = 
     `runs` has the examples' scores by encoder and task.
 
     Raises:
-        EvaluationError: there is no encoder, task or resample, a task has no example, or encoders differ in
-            tasks or examples.
+        EvaluationError: there is no encoder, task or resample; a task has no example; or encoders have different tasks
+            or examples.
     """
     _check_number(resamples, bool(runs and runs[0]))
     sizes = {task: len(gains) for task, gains in runs[0].items()}
@@ -116,7 +116,7 @@ def resample_means(runs: Sequence[Gains], *, resamples: int = 1000, seed: int = 
 
 
 def compare_means(a: Values, b: Values, *, resamples: int, level: float = 0.95) -> Comparison:
-    """Compare the means of `a` and `b`, values of the same pairs or queries (n,), which are resampled together."""
+    """Compare the means of `a` and `b`. Both have values (n,) of the same pairs or queries, resampled together."""
     rows = np.random.default_rng(0).integers(len(a), size=(resamples, len(a)))
     first, second = (Resampled(float(each.mean()), each[rows].mean(axis=1)) for each in (a, b))
     return first.against(second, level)
@@ -158,8 +158,9 @@ def _one_task(runs: Sequence[Values], golds: Values, resamples: int, seed: int) 
 def weighted_spearman(cosines: Values, golds: Values) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
     """Return a function from weights (n, B) to Spearman's correlations (B,) of pairs (n,) repeated that often.
 
-    A constant side gives 0. Ties share the mean of their ranks: with w before a value and v at it, w + (v + 1) / 2. All
-    sums are of halves and quarters far below 2^53, so they are exact.
+    If all values on one side are equal, the result is 0. Tied values get their mean rank: w + (v + 1) / 2, where w is
+    the weight of smaller values and v the weight of equal values. All sums are multiples of 1/4 far below 2^53, so they
+    are exact.
     """
     rank_cosines, rank_golds = _ranker(cosines), _ranker(golds)
 
@@ -178,7 +179,7 @@ def weighted_spearman(cosines: Values, golds: Values) -> Callable[[NDArray[np.fl
 def _ranker(values: Values) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
     """Return a function from weights (n, B) to mid-ranks (n, B) of `values` (n,).
 
-    Work that is the same for all weights is done once.
+    Sorting is done once, because it is the same for all weights.
     """
     _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
     order = np.argsort(group, kind="stable")

@@ -1,4 +1,4 @@
-"""Geometry of an encoder's vectors: measures with which papers explain task scores."""
+"""Geometry of an encoder's vectors, which papers use to explain task scores."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ TOP = 4
 TOP_BATCHES = (32, 64, 128, 256, 512, 1024)
 RANK_BATCH = 64
 MOST_BATCHES = 16
-"""Maximum number of batches of one size that a mean is taken over."""
+"""Maximum number of batches of one size in a mean."""
 NEAREST_BATCHES = 100
-"""Maximum number of batches for nearest neighbours, as in GS-InfoNCE's Figure 1."""
+"""Maximum number of batches in a mean over nearest neighbours, as in GS-InfoNCE's Figure 1."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Spectrum:
 
 @dataclass(frozen=True)
 class Histogram:
-    """The share of values between each edge and the next."""
+    """The share of values in each bin between two edges."""
 
     edges: tuple[float, ...]
     share: tuple[float, ...]
@@ -47,7 +47,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Geometry:
-    """The result of `evaluate`. The function with a field's name defines the field."""
+    """The result of `evaluate`. For most fields, the function of the same name has the definition."""
 
     alignment: float
     """Alignment of the pairs with a gold score above 4 (SimCSE's text)."""
@@ -80,8 +80,8 @@ class Geometry:
 def of_pairs(encode: Encode, pairs: Sequence[Pair]) -> dict[str, float]:
     """Compute `alignment`, `uniformity` and `effective_rank`, which a run monitors.
 
-    Alignment is over the pairs with a gold score above 4, uniformity over both sides of all pairs, and the effective
-    rank over their distinct texts (not centred).
+    Alignment uses the pairs with a gold score above 4. Uniformity uses both texts of all pairs. The effective rank uses
+    the distinct texts of all pairs, not centred.
 
     Raises:
         EvaluationError: a vector is not finite, or no pair has a gold score above 4.
@@ -108,10 +108,11 @@ def evaluate(
 ) -> Geometry:
     """Measure alignment and uniformity on `pairs`, and everything else on the distinct `sentences`.
 
-    `sentences` defaults to those of the pairs. The seed shuffles them before they are split into batches.
+    `sentences` defaults to the texts of the pairs. They are shuffled with `seed` before they are split into batches.
 
     Raises:
-        EvaluationError: a vector is not finite, no pair has a gold score above 4, or all sentences are alike.
+        EvaluationError: a vector is not finite, no pair has a gold score above 4, or all sentences have the same
+            vector.
     """
     golds = np.array([pair.gold for pair in pairs])
     close = _close(pairs)
@@ -163,8 +164,8 @@ def alignment(a: Floats, b: Floats) -> float:
 def uniformity(unit: Floats, counts: NDArray[np.int64] | None = None) -> float:
     """Compute the log of the mean of e^(-2 ||x - y||²) over all pairs of the N unit vectors (N, D).
 
-    Each vector counts `counts` (N,) times, or once. The result is exact, computed in blocks. Orthogonal vectors give -4
-    and a single point 0 (Wang and Isola 2020, t = 2).
+    Each vector counts `counts` (N,) times, by default once. The result is exact. Orthogonal vectors give -4, and equal
+    vectors give 0 (Wang and Isola 2020, t = 2).
 
     Raises:
         EvaluationError: there are fewer than two vectors.
@@ -186,8 +187,9 @@ def uniformity(unit: Floats, counts: NDArray[np.int64] | None = None) -> float:
 def random_cosines(unit: Floats) -> tuple[float, float]:
     """Return mean and standard deviation of the cosines of all pairs of distinct rows of (N, D).
 
-    The mean is the anisotropy of Ethayarajh (2019), who samples pairs. Neither figure needs the pairs. The sum of all
-    cosines is ||sum of the vectors||². The sum of their squares is the squared Frobenius norm of U^T U.
+    The mean is the anisotropy of Ethayarajh (2019), who samples pairs. Here both figures are exact, and no pair is
+    enumerated. The sum of all cosines is ||sum of the vectors||². The sum of the squared cosines is the squared
+    Frobenius norm of U^T U, where U has the vectors as rows.
     """
     pairs = len(unit) * (len(unit) - 1)
     own = (unit**2).sum(axis=1)
@@ -197,12 +199,12 @@ def random_cosines(unit: Floats) -> tuple[float, float]:
 
 
 def spectrum(vectors: Floats) -> Spectrum:
-    """Compute the singular values of (N, D) as shares of their sum, and e^entropy of the shares.
+    """Compute the singular values of (N, D) as shares of their sum, and the effective rank.
 
-    The latter is the effective rank (Roy and Vetterli 2007).
+    The effective rank is e^entropy of the shares (Roy and Vetterli 2007).
 
     Raises:
-        EvaluationError: all vectors are zero, as centred ones are if the encoder gives a single point.
+        EvaluationError: all vectors are zero. Centred vectors are zero if the encoder gives all texts the same vector.
     """
     values = np.linalg.svd(vectors, compute_uv=False)
     # The tolerance is that of float32, the vectors' original type.
@@ -217,8 +219,8 @@ def spectrum(vectors: Floats) -> Spectrum:
 def cosine_histogram(unit: Floats) -> Histogram:
     """Return the shares, in 40 bins over [-1, 1], of the cosines between in-batch pairs of sentences.
 
-    Batches have 256 sentences, so each sentence has 255 in-batch negatives, as in DCLR, Figure 1. The shares are means
-    over batches of the rows (N, D) in their order. Fewer than 256 sentences are one batch.
+    Batches have 256 sentences, so each sentence has 255 in-batch negatives, as in DCLR, Figure 1. Batches are
+    consecutive rows of (N, D), and the shares are means over batches. Fewer than 256 sentences are one batch.
     """
     shares = []
     for batch in _batches(unit, min(HISTOGRAM_BATCH, len(unit))):
@@ -229,13 +231,13 @@ def cosine_histogram(unit: Floats) -> Histogram:
 
 
 def nearest_cosines(unit: Floats, size: int) -> tuple[float, ...]:
-    """Return the four highest cosines between a sentence and the others of its batch of `size`, highest first.
+    """Return the four highest cosines between a sentence and the rest of its batch of `size`, highest first.
 
-    Each is a mean over the sentences of up to 100 batches of the rows (N, D) in their order. The cosines rise with the
-    size, because larger batches have negatives that are nearer to the anchor (GS-InfoNCE, Figure 1).
+    Each is a mean over the sentences of up to 100 batches, which are consecutive rows of (N, D). The cosines rise with
+    the size, because larger batches have negatives that are nearer to the anchor (GS-InfoNCE, Figure 1).
 
     Raises:
-        EvaluationError: there is no whole batch, or a batch has fewer than four others.
+        EvaluationError: there are fewer than `size` rows, or `size` is below five.
     """
     if not TOP < size <= len(unit):
         raise EvaluationError(f"a batch of {size}, expected {TOP + 1} to {len(unit)} sentences")
@@ -247,9 +249,9 @@ def nearest_cosines(unit: Floats, size: int) -> tuple[float, ...]:
 def correlation_rank(vectors: Floats) -> int:
     """Return the rank of the correlation matrix (D, D) of the dimensions of (N, D), which is at most N - 1.
 
-    ImSimCSE calls N - 1 < D the rank bottleneck of a batch. As in `numpy.linalg.matrix_rank`, singular values count
-    above D * eps times the largest. eps is that of float32, the vectors' original type. A constant dimension adds
-    nothing to the rank.
+    ImSimCSE calls N - 1 < D the rank bottleneck of a batch. As in `numpy.linalg.matrix_rank`, singular values count if
+    they are above D * eps times the largest one. eps is that of float32, the vectors' original type. A constant
+    dimension adds nothing to the rank.
     """
     eps = float(np.finfo(np.float32).eps)
     centred = vectors - vectors.mean(axis=0)
@@ -266,12 +268,12 @@ def _mean_rank(unit: Floats) -> float | None:
 
 
 def _batches(unit: Floats, size: int, *, most: int = MOST_BATCHES) -> Iterator[Floats]:
-    """Yield whole batches only, `most` at most."""
+    """Yield up to `most` batches. An incomplete batch is left out."""
     for i in range(min(len(unit) // size, most)):
         yield unit[i * size : (i + 1) * size]
 
 
 def _others(batch: Floats) -> Floats:
-    """Return the cosines (B, B - 1) of each row with all others."""
+    """Return the cosines (B, B - 1) of each row with every other row."""
     cosines = batch @ batch.T
     return cosines[~np.eye(len(batch), dtype=bool)].reshape(len(batch), -1)

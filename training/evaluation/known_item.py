@@ -1,4 +1,4 @@
-"""Known-item retrieval without labels: a passage's title, and one of its sentences, retrieve the rest."""
+"""Known-item retrieval without labels. The queries are a passage's title and one sentence; the answer is its rest."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from training.evaluation.beir import Collection
 
 METRIC = "known_item_ndcg10"
 DOCUMENTS = 1024
-"""Passages that are searched during training, queried ones included."""
+"""Maximum number of passages that are searched during training."""
 READ = 100
-"""Words kept of a document.
+"""Maximum words of a document.
 
-Training truncates passages too, and evaluating whole articles would take longer than training.
+Evaluation with whole articles would take longer than training, and training truncates passages, too.
 """
 JUDGED = 2048
-"""Passages that are searched at the end of a run."""
+"""Maximum number of passages that are searched at the end of a run."""
 
 
 def choosing(corpus: Corpus) -> Collection:
-    """Make the collection that selects the best step: half of the held-out passages are queried.
+    """Make the collection that selects the best step. Its queries are from half of the held-out passages.
 
     Raises:
         CorpusError: the corpus has changed.
@@ -35,7 +35,7 @@ def choosing(corpus: Corpus) -> Collection:
 def judging(corpus: Corpus) -> Collection:
     """Make the collection that scores the result.
 
-    It queries the held-out passages that selected no step.
+    Its queries are from the other half of the held-out passages, which did not select the step.
 
     Raises:
         CorpusError: the corpus has changed.
@@ -47,8 +47,8 @@ def collection(passages: Sequence[str], others: Sequence[str]) -> Collection:
     """Make a retrieval collection in which each passage answers its own title and one of its sentences.
 
     The sentence is removed from the passage. Documents have no titles and at most `READ` words. A title that occurs
-    twice is no query. `others` are documents without queries. A passage is one line of text, after a line with its
-    title if it has one.
+    twice is not a query. `others` are documents without queries. A passage is one line of text. A title, if any, is the
+    line before it.
     """
     documents: dict[str, str] = {}
     queries: dict[str, str] = {}
@@ -82,7 +82,7 @@ def _cut(text: str) -> str:
 
 
 def _taken(text: str) -> tuple[str, str]:
-    """Return a sentence or span of the text and the rest, or no sentence if either would be too short.
+    """Return a sentence or span of the text, and the rest. The sentence is empty if either part would be too short.
 
     The choice is deterministic for a text.
     """

@@ -1,4 +1,4 @@
-"""Batched logistic regression: many fits on the same features, each with its own rows.
+"""Batched logistic regression: many fits with the same feature matrix, each on its own rows.
 
 Each step is one matrix product for all fits. The features are rotated to their principal axes, which changes neither
 the penalty nor a prediction. On these axes the curvature of the loss is nearly diagonal, so a few steps are enough.
@@ -19,7 +19,7 @@ Classes = NDArray[np.int64]
 
 STEPS = 1000
 TOLERANCE = 1e-10
-"""Predicted decrease of the mean loss below which a fit stops."""
+"""A fit stops when the predicted decrease of the mean loss is below this value."""
 VARIANCE = 0.15
 """Typical variance p (1 - p) of a predicted class. It affects the number of steps but not the solution."""
 TINY = np.float32(1e-30)
@@ -63,7 +63,7 @@ def _fit(
     """Minimise the loss by conjugate gradients (Polak and Ribière), preconditioned by an estimate of the curvature.
 
     Shapes: axes (N, F), targets (N, 1, J), used (N, K, 1), penalty (F, 1, 1), curvature (F, K, 1), weights (F, K, J).
-    The step along each direction is Newton's.
+    The length of each step is Newton's.
     """
     enough = TOLERANCE * used.sum(axis=(0, 2))
     logits = _product(axes, weights)

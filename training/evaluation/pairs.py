@@ -35,7 +35,7 @@ class TaskFiles:
 
     folder: str
     files: str
-    """Pattern of the task's file names. Other tasks, or other splits of this one, may share the folder."""
+    """Pattern of the task's file names, because files of several tasks or splits may share the folder."""
     read: Callable[[Path], dict[str, list[Pair]]]
     pairs: int
 
@@ -156,7 +156,7 @@ def _pair(a: str, b: str, gold: str, *, where: Path, scored: Path, number: int) 
 
 
 def lines(file: Path, *, encoding: str = "utf-8") -> list[str]:
-    """Read lines, split only at newlines: these texts contain other characters that Unicode calls line breaks.
+    """Read lines, split only at newlines, because the texts contain Unicode's other line breaks.
 
     Raises:
         DataError: the file can't be read, or a line is not in `encoding`.
@@ -175,7 +175,7 @@ def lines(file: Path, *, encoding: str = "utf-8") -> list[str]:
 
 
 def data_root(data: Path) -> Path:
-    """Return the `senteval/downstream` or `downstream` in `data`, or `data` itself if there is neither."""
+    """Return the folder `senteval/downstream` or `downstream` in `data`. Without such a folder, return `data`."""
     nested = (data / "senteval" / "downstream", data / "downstream")
     return next((folder for folder in nested if folder.is_dir()), data)
 
@@ -217,6 +217,6 @@ def sts_tasks(data: Path) -> dict[str, Subsets]:
     """Load the STS tasks that exist in `data`.
 
     Raises:
-        DataError: one of them is broken.
+        DataError: a task's data is broken.
     """
     return {name: files.load(data) for name, files in STS_TASKS.items() if files.present(data)}

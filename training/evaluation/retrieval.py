@@ -17,7 +17,7 @@ from training.evaluation.beir import Collection
 from training.evaluation.vectors import Encode, EvaluationError, unit_vectors
 
 DEPTH = 100
-"""Documents in a ranking: the greatest depth of a measure."""
+"""Number of documents in a ranking. It is the largest cutoff of the measures."""
 
 NDCG10 = "nDCG@10"
 MEASURES = (NDCG10, "MRR@10", "Recall@100")
@@ -29,7 +29,7 @@ class RetrievalScore:
     """Means over the queries, times 100."""
 
     ndcg10: float
-    """DCG of the first ten documents, divided by the DCG of the best order of all judged ones.
+    """DCG of the first ten documents, divided by the DCG of the ideal order of all judged documents.
 
     Gain is the grade, discounted by log2(rank + 1). This is `ndcg_cut_10` of trec_eval (Järvelin and Kekäläinen 2002).
     """
@@ -40,7 +40,7 @@ class RetrievalScore:
     queries: int
     documents: int
     missing: int = 0
-    """Judgements of relevant documents that the collection lacks. They count as relevant and are never found."""
+    """Number of relevant documents that the collection lacks. They count as relevant, but no search finds them."""
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain dictionary. `missing` is included only if it is above 0."""
@@ -82,7 +82,7 @@ def rankings(
 
 
 def score(rankings: Mapping[str, Sequence[str]], collection: Collection) -> RetrievalScore:
-    """Score given rankings: document ids by query, nearest first, 100 of them if there are as many.
+    """Score given rankings: for each query up to 100 document ids, nearest first.
 
     Raises:
         EvaluationError: see `by_query`.
@@ -143,7 +143,7 @@ def _behind(prompt: str | None, encode: Encode, texts: Mapping[str, str]) -> NDA
 def _nearest(index: faiss.IndexFlatIP, queries: NDArray[np.float32], k: int) -> list[NDArray[np.int64]]:
     """Return the rows of the k nearest (Q, k), ties ordered by row.
 
-    The search is widened while the k-th result ties with the last one found.
+    The search is widened until the last document found is farther than the k-th, so that all ties are known.
     """
     k = min(k, index.ntotal)
     nearest: dict[int, NDArray[np.int64]] = {}

@@ -15,7 +15,7 @@ LEAST_WORDS = 4
 
 
 def halves(sentence: str) -> tuple[str, str] | None:
-    """Split a sentence by words into two halves, the first the longer one.
+    """Split a sentence by words into two halves. If the number of words is odd, the first half is longer.
 
     The result is None if the sentence has too few words.
     """
@@ -37,9 +37,10 @@ def mrr10(encode: Encode, pairs: Sequence[tuple[str, str]]) -> float:
 
 
 def reciprocal_ranks(encode: Encode, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float64]:
-    """Compute for each pair (n,) the mean reciprocal rank of each half among all other halves, 0 beyond rank 10.
+    """Compute for each pair (n,) the mean reciprocal rank of either half as the query for the other.
 
-    Ties count against the encoder, so an encoder with the same vector for every text scores worst.
+    All halves are ranked, and ranks beyond 10 count as 0. Ties count against the encoder, so an encoder that gives
+    every text the same vector gets the lowest score.
 
     Raises:
         EvaluationError: a vector is not finite.

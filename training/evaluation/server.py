@@ -1,4 +1,4 @@
-"""A running server as encoder and search: Isosphere's own, or any with the same `/embed` and `/info`."""
+"""Evaluation of a running server: Isosphere's, or any server with the same `/embed` and `/info`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from training.evaluation.retrieval import DEPTH
 from training.evaluation.vectors import EvaluationError
 
 TEXTS = 32
-"""Texts of a request. Every server with this route accepts as many."""
+"""Texts per request. Every server with `/embed` accepts this many."""
 DOCUMENTS = 256
 QUERIES = 64
 PATIENCE = 120.0
@@ -51,10 +51,10 @@ KINDS = {str: "text", int: "a whole number", dict: "an object"}
 class Server:
     """A client of a server.
 
-    A user and password in the URL are sent, but neither stored nor printed.
+    If the URL has a user and password, they are sent, but never stored or printed.
 
     Raises:
-        EvaluationError: the server doesn't answer or has no such interface; the message names URL and route.
+        EvaluationError: the server doesn't answer or lacks the interface; the message names URL and route.
     """
 
     def __init__(self, url: str, *, key: str | None = None, transport: httpx.BaseTransport | None = None) -> None:
@@ -105,7 +105,7 @@ class Server:
         return found
 
     def _search(self, corpus: str, asked: Sequence[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
-        """Yield the id of each query of a batch and the ids of its hits, without the query's own id."""
+        """Yield each query's id and the ids of its hits. A hit with the query's own id is left out."""
         wanted = {"queries": [text for _, text in asked], "k": DEPTH + 1, "with_text": False}
         answer = self._ask("POST", f"{corpus}/search", wanted)
         try:
@@ -144,7 +144,7 @@ class Server:
         return info
 
     def _ask(self, method: str, route: str, body: Any = None) -> Any:
-        """Send a request and return the JSON answer. Retry a busy server as it asks, for `PATIENCE` seconds."""
+        """Send a request and return the JSON answer. If the server is busy, retry for up to `PATIENCE` seconds."""
         until = time.monotonic() + PATIENCE
         while True:
             try:
@@ -173,7 +173,7 @@ def _vector(given: object) -> NDArray[np.float32]:
     """Decode one vector (D,) of an answer.
 
     Raises:
-        ValueError: it is neither base64 of float32 nor a list of numbers.
+        ValueError: `given` is neither base64 of float32 nor a list of numbers.
         OverflowError: a number is beyond float64.
     """
     if isinstance(given, str):
@@ -194,7 +194,7 @@ def _seconds(said: str) -> float:
     A past date is 0.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the header is neither a number nor a date.
     """
     try:
         seconds = float(said)

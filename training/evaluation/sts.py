@@ -123,7 +123,7 @@ def aggregate(
 
 
 def mean_of_tasks(scores: Mapping[str, TaskScore]) -> float:
-    """Compute the papers' mean over tasks: of "all" Spearman, each rounded to two decimals first."""
+    """Compute the papers' mean over tasks. It is the mean of "all" Spearman, each rounded to two decimals."""
     return fmean(round(score.spearman.all, 2) for score in scores.values())
 
 
@@ -139,7 +139,7 @@ def table(scores: Mapping[str, TaskScore]) -> str:
 def _cosines(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
     """Compute the cosine of each row with its counterpart.
 
-    Rounding makes pairs of equal sentences ties; their last bits would rank them otherwise.
+    Cosines are rounded, so that pairs of equal sentences are ties. Otherwise the last bits would rank them.
     """
     cosines: NDArray[np.float64] = np.einsum("nd,nd->n", a, b).round(12)
     return cosines

@@ -40,10 +40,10 @@ class SubjectError(Refused):
 
 @dataclass(frozen=True)
 class OtherGraph:
-    """The same encoder in another precision, or run by another runtime."""
+    """The same encoder in a different precision or on a different runtime."""
 
     encode: Encode
-    """The encoder, loaded at the first call."""
+    """The function that encodes. It loads the graph at the first call."""
     bytes: int
     """Size of its file in bytes."""
 
@@ -55,19 +55,19 @@ class Subject:
     facts: Mapping[str, Any]
     encode: Encode
     others: Mapping[str, OtherGraph] = field(default_factory=dict)
-    """Other ways to run the same bundle on this machine, by `called`."""
+    """Other ways to run the same bundle on this machine, by precision and runtime (see `called`)."""
     prompts: Mapping[str, str] = field(default_factory=dict)
-    """Prompts of the encoder by name. Retrieval prepends those for queries and documents."""
+    """Prompts of the encoder by name. Retrieval puts the prompts for queries and documents before the texts."""
     run: Mapping[str, Any] | None = None
     """The manifest's record of the training run."""
     rankings: Callable[[Collection], Mapping[str, list[str]]] | None = None
-    """A search to evaluate in place of exact search."""
+    """A search to evaluate. None means exact search."""
     close: Callable[[], None] = lambda: None
     """A function to call after the evaluation."""
 
     @property
     def called(self) -> str:
-        """Return the precision, with the runtime's name in front unless export checks that runtime against torch."""
+        """Return runtime and precision, or only the precision if the runtime is ONNX Runtime or torch."""
         return _called(str(self.facts["engine"]).split()[0], str(self.facts["precision"]))
 
 
@@ -80,9 +80,9 @@ def subject(
     precision: str | None = None,
     key: str | None,
 ) -> Subject:
-    """Open a server by its URL, a bundle, `minilm` and its adapters by an ONNX graph, anything else by torch.
+    """Open the encoder to evaluate. A URL is a server. Bundles, `minilm` and its adapters run by ONNX, others by torch.
 
-    `key` is the server's.
+    `key` is the API key of the server.
 
     Raises:
         SubjectError: the options don't fit together, or this machine can't run the bundle with them.

@@ -27,16 +27,15 @@ TASKS = ("sts", "transfer", "retrieval", "geometry")
 ALONE = 50
 """Texts encoded one by one to measure latency."""
 SENTENCES_OF = "STS-B dev, first of each pair"
-"""Source of the sentences whose neighbours are measured.
+"""Name of the sentences whose nearest neighbours are measured.
 
-Only the first sentence of each pair is taken. With both, every batch would contain paraphrases, which batches of a
-corpus do not.
+Only the first sentence of each pair is used. Otherwise a batch could contain paraphrases, unlike a batch of a corpus.
 """
 
 
 @dataclass(frozen=True)
 class Material:
-    """Data of the requested tasks. Other tasks are empty."""
+    """Data of the requested tasks. Tasks that were not requested are empty."""
 
     sts: Mapping[str, Subsets] = field(default_factory=dict)
     transfer: Mapping[str, Labelled] = field(default_factory=dict)
@@ -72,8 +71,8 @@ def judge(subject: Subject, given: Material, *, command: str) -> dict[str, Any]:
     """Evaluate every task that has data.
 
     Raises:
-        EvaluationError: a vector is not finite, or the encoder gives all texts the same one.
-        SubjectError: another graph of the comparison does not run; each is tried before the evaluation.
+        EvaluationError: a vector is not finite, or the encoder gives all texts the same vector.
+        SubjectError: a graph to compare with does not run. All graphs are tried before the evaluation.
     """
     all_sts, all_transfer = len(given.sts) == len(STS_TASKS), len(given.transfer) == len(TRANSFER_TASKS)
     if given.sts:

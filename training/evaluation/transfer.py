@@ -19,7 +19,7 @@ SEED = 1111
 FOLDS = 10
 C_GRID = tuple(2.0**exponent for exponent in range(-2, 4))
 C_GRID_TESTED = tuple(2.0**exponent for exponent in range(-1, 6))
-"""Grid of C for tasks with a test split and no dev split: TREC and MRPC."""
+"""Values of C that are tried for tasks with a test split and no dev split: TREC and MRPC."""
 
 Rows = NDArray[np.int64]
 
@@ -58,7 +58,7 @@ class TransferScore:
     f1: float | None
     """F1 of label 1, if the examples are pairs."""
     folds: tuple[Fold, ...]
-    """Ten folds for tasks whose test rows are folded (MR, CR, SUBJ, MPQA), else one."""
+    """Ten folds for tasks without a test split (MR, CR, SUBJ, MPQA), else one."""
     seed: int = SEED
     """Seed of every shuffle into folds."""
 
@@ -86,10 +86,11 @@ def classify(encode: Encode, tasks: Mapping[str, Labelled]) -> dict[str, Classif
     """Score and classify each task like SentEval's scikit-learn classifiers.
 
     The classifier is multinomial logistic regression by L-BFGS, with L2 penalty 1/C on the weights and none on the
-    intercept. Features are not scaled. C is the value of the grid with the best accuracy, rounded to two decimals; ties
-    go to the lowest. C is chosen on dev if it exists, else by ten-fold cross-validation on the training rows. Without a
-    test split, each of ten folds of train is the test of one trial, and the other nine are its training rows. Rows are
-    in SentEval's order, by words and label, because folds depend on it.
+    intercept. Features are not scaled. C is the value of the grid with the best validation accuracy, rounded to two
+    decimals. Among equal values, the lowest C is chosen. Validation uses the dev split if it exists, else ten-fold
+    cross-validation on the training rows. If there is no test split, the training split is divided into ten folds. Each
+    fold is the test of one trial, whose training rows are the remaining nine folds. Rows are in SentEval's order, by
+    words and label, because folds depend on the order.
 
     Raises:
         EvaluationError: a vector is not finite, or a class has fewer examples than there are folds.
@@ -157,7 +158,7 @@ def _splits(rows: Rows, labels: Rows, task: str) -> list[tuple[Rows, Rows]]:
 def _tested(
     features: NDArray[np.float32], labels: Rows, trials: Sequence[Trial], grid: Sequence[float]
 ) -> Iterator[tuple[float, float, Rows]]:
-    """Yield each trial's C, the mean validation accuracy x 100 with it, and the predicted classes of its test rows."""
+    """Yield for each trial: the chosen C, its mean validation accuracy x 100, and the classes of test rows."""
     fits = [fit for trial in trials for fit in (*trial.splits, (trial.train, trial.test))]
     rows = np.zeros((len(fits), len(labels)), dtype=bool)
     for selected, (train, _) in zip(rows, fits, strict=True):

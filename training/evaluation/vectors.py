@@ -24,7 +24,7 @@ class ConstantError(EvaluationError):
 def unit_vectors(encode: Encode, texts: Sequence[str]) -> NDArray[np.float64]:
     """Encode `texts` to unit vectors (N, D).
 
-    A zero vector stays zero, so its cosine with any other is 0.
+    A zero vector stays zero, so its cosine with any vector is 0.
 
     Raises:
         EvaluationError: the number of vectors is wrong, or a vector has NaN or infinity.
