@@ -56,8 +56,7 @@ class Work:
         return sum(2.0 * self.weights * length + 4.0 * self.attention * length * length for length in lengths)
 
     def training(self, lengths: Sequence[int]) -> float:
-        """Count operations of forward and backward pass: three forward passes, minus the gradients of frozen
-        weights."""
+        """Count operations of forward and backward pass: three forward passes without gradients of frozen weights."""
         return 3 * self.forward(lengths) - 2.0 * self.frozen * sum(lengths)
 
 

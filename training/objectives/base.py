@@ -1,4 +1,4 @@
-"""The interface of an objective: the passes it needs, and the loss it computes from their vectors."""
+"""The interface of an objective: the encoder passes that it needs, and the loss that it computes from their vectors."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Needs:
     views: int = 2
     """Number of dropout passes over the same sentences."""
     clean: bool = False
-    """True for one more pass over each text, with gradient and without dropout."""
+    """True if the objective needs one more pass over each text, with gradient and without dropout."""
     teacher: bool = False
-    """True for the vectors of a frozen reference encoder."""
+    """True if the objective needs the vectors of a frozen teacher."""
     start: bool = False
-    """True for the vectors of the encoder's weights from before training."""
+    """True if the objective needs vectors by the encoder's weights from before training."""
     host: bool = False
-    """True if the loss makes the host wait for the device, as eigenvectors do."""
+    """True if the host must wait for the device to compute the loss, for example for eigenvectors."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Views:
 class Objective(Protocol):
     """A function from views to named terms whose sum is the loss.
 
-    In practice an objective is an `nn.Module`. It owns everything that is discarded after training: head, batch norm,
-    whitening. It draws random numbers only from `rng`, so that a run can be repeated and resumed. It is called outside
-    autocast. Its batch is the whole batch: gathered from all devices, and from all passes when gradients are cached.
+    In practice an objective is an `nn.Module`. It contains everything that is discarded after training: head, batch
+    norm, whitening. It draws random numbers only from `rng`, so that a run can be repeated and resumed. It is called
+    outside autocast. It always gets the whole batch, from all devices and, with gradient caching, from all passes.
     """
 
     @property
@@ -55,11 +55,11 @@ class Objective(Protocol):
     def __call__(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:
         """Compute the scalar terms of the loss.
 
-        They are finite on any finite input, even on a batch of one sentence.
+        The terms are finite on any finite input, even on a batch of one sentence.
         """
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Return the weights that are trained with the encoder's."""
+        """Return the objective's weights, which are trained together with the encoder."""
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Return the trained weights with their names."""
@@ -81,7 +81,7 @@ class Reports(Protocol):
     def report(self) -> dict[str, float]:
         """Return figures of the last batch.
 
-        They are logged with each evaluation. Before the first batch the result is empty.
+        The figures are logged with each evaluation. Before the first batch the result is empty.
         """
 
 
@@ -92,7 +92,7 @@ class Measures(Protocol):
     def measured(self) -> dict[str, Tensor]:
         """Return scalars of the last batch, on its device and without gradient.
 
-        They are logged with each step. `MEASURED` lists their names.
+        The scalars are logged with each step. `MEASURED` lists their names.
         """
 
 
@@ -132,11 +132,11 @@ class Preset(Generic[P]):
     max_length: int = 32
     """Maximum tokens of a sentence or passage."""
     teacher_backbone: str | None = None
-    """Backbone of the SimCSE teacher, unless the user names a teacher. None is the run's own backbone."""
+    """Backbone of the teacher that SimCSE trains if the user names no teacher. None means the run's own backbone."""
 
 
 def on_cls_of_minilm(params: P) -> Preset[P]:
-    """Return a preset with the papers' BERT-base values on the [CLS] of MiniLM.
+    """Return a preset for MiniLM with [CLS] pooling and the papers' values for BERT-base.
 
     Batch size and learning rate are the same for all five objectives.
     """
@@ -154,9 +154,9 @@ ON_PASSAGES = "-passages"
 
 
 FOR_PASSAGES: Mapping[str, Any] = {"augmentation": "cloze", "max_length": 64, "learning_rate": 1e-5, "epochs": 3}
-"""Settings for passages, with which a sentence has to retrieve its own passage.
+"""Settings for passages. Training then lets a sentence retrieve its own passage.
 
-The pairs matter most, and one learning rate suits all objectives (ADR 0048).
+These settings suit all objectives (ADR 0048).
 """
 
 
@@ -182,9 +182,9 @@ class Recipe(Generic[P]):
     imitates: bool = False
     """True if the objective learns from a teacher instead of contrasting.
 
-    A SimCSE encoder of the same backbone would then be no teacher.
+    A SimCSE encoder of the same backbone is not a useful teacher then, so the user must name a teacher.
     """
     ablations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Ablations: by name, the parameters that differ."""
+    """Ablations by name. Each lists the parameters that differ."""
     added: Mapping[str, Any] = field(default_factory=dict)
     """Parameters that configurations of earlier versions lack, with the values that those versions used."""

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from models.precision import full_precision
 
 EPS = 1e-8
-"""Smallest norm that a vector is divided by, as in PyTorch's `cosine_similarity`. It is never added."""
+"""Lower bound of the norm that a vector is divided by, as in PyTorch's `cosine_similarity`."""
 
 
 def cosine_logits(anchors: Tensor, candidates: Tensor, temperature: float) -> Tensor:
@@ -20,7 +20,7 @@ def cosine_logits(anchors: Tensor, candidates: Tensor, temperature: float) -> Te
 
 
 def info_nce(logits: Tensor) -> Tensor:
-    """Compute the mean over N of -log softmax of each row's positive, on the diagonal of (N, M >= N)."""
+    """Compute the mean over N rows of -log softmax at the positive. Positives are on the diagonal of (N, M >= N)."""
     with torch.autocast(logits.device.type, enabled=False):
         positives = torch.arange(len(logits), device=logits.device)
         return F.cross_entropy(full_precision(logits), positives)

@@ -1,4 +1,4 @@
-"""DCLR: noise negatives where sentences are sparse, without false negatives (Zhou, Zhang, Zhao and Wen, ACL 2022)."""
+"""DCLR: noise as further negatives, and removal of false negatives (Zhou, Zhang, Zhao and Wen, ACL 2022)."""
 
 from __future__ import annotations
 
@@ -36,19 +36,21 @@ class DCLRParams:
     ascent_steps: int = 4
     """t, the number of gradient steps that make the noise less uniform."""
     ascent_rate: float = 1e-3
-    """Beta, the length of a step. The noise itself has a norm of about sqrt(D)."""
+    """Beta, the length of a step. For comparison, the noise has a norm of about sqrt(D)."""
     ascent_temperature: float = 0.05
     """Tau_u, from the published code. The paper gives no value."""
     ascent_loss: Literal["paper", "reference"] = "paper"
-    """Denominator of the non-uniformity loss: the noise only ("paper"), or the batch too, as in the published code."""
+    """Denominator of the non-uniformity loss: only the noise ("paper"), or also the batch ("reference", the published
+    code)."""
     weighting: Literal["paper", "reference", "none"] = "paper"
-    """Removal of false negatives from the denominator ("paper"), or a logit of 0, as in the published code."""
+    """Treatment of false negatives: removed from the denominator ("paper"), or with a logit of 0 ("reference", the
+    published code)."""
     threshold: float = 0.9
     """Phi, the cosine from which a negative counts as false."""
     judge: Literal["teacher", "self"] = "teacher"
-    """The encoder whose cosines are compared with the threshold."""
+    """Encoder whose cosines are compared with the threshold to find false negatives."""
     distillation: float = 0.0
-    """Weight of the distillation of the teacher's similarities."""
+    """Weight of the term that distils the teacher's similarities."""
     head: bool = True
     """True for a linear layer with tanh between the pooled vector and the loss."""
 
@@ -65,10 +67,10 @@ class DCLRParams:
 
 
 class DCLR(nn.Module):
-    """-log exp s(z_i, z'_i) / sum over c of alpha_ic exp s(z_i, c), c the batch's sentences z'_j and the noise n_m.
+    """-log exp s(z_i, z'_i) / sum over c of alpha_ic exp s(z_i, c), for c among the sentences z'_j and the noise n_m.
 
-    This is equation 6 with the positive kept in the denominator. `training.objectives.weighting` has the other
-    weighting and the distillation term.
+    This is equation 6, except that the positive stays in the denominator. `training.objectives.weighting` has the
+    weighting of the published code and the distillation term.
     """
 
     def __init__(self, params: DCLRParams, dim: int) -> None:
@@ -79,7 +81,7 @@ class DCLR(nn.Module):
 
     @property
     def needs(self) -> Needs:
-        """Return two views, and a teacher if one judges or is distilled."""
+        """Return two views. A teacher is needed to judge negatives, or for distillation."""
         judges = self.params.weighting != "none" and self.params.judge == "teacher"
         return Needs(views=2, teacher=judges or self.params.distillation > 0)
 
@@ -99,7 +101,7 @@ class DCLR(nn.Module):
         return terms
 
     def measured(self) -> dict[str, Tensor]:
-        """Return the share of in-batch negatives that were removed as false, if negatives are weighted."""
+        """Return the share of in-batch negatives that were removed. Without weighting, return nothing."""
         return {} if self._removed is None else {REMOVED_SHARE: self._removed}
 
     def _noise(self, anchors: Tensor, positives: Tensor, rng: torch.Generator) -> Tensor:

@@ -15,15 +15,15 @@ BATCH_NORM_EPS = 1e-5
 """Term added to the variance of a dimension, as in PyTorch's batch norm."""
 
 DCLForm = Literal["per-sentence", "printed"]
-"""Scaling of the loss.
+"""Scaling of the loss of dimension-wise contrast.
 
-"per-sentence" divides products by N and averages losses over D, as published code does. "printed" sums both, as the
-paper prints it.
+"per-sentence" averages products over N and losses over D, as in the published code. "printed" takes sums over N and D,
+as in the paper's formula.
 """
 
 
 def standardised(x: Tensor, *, correction: int = 0, eps: float = BATCH_NORM_EPS) -> Tensor:
-    """Scale each column of (N, D) to mean 0 and variance 1, where the variance divides by N - `correction`."""
+    """Scale each column of (N, D) to mean 0 and variance 1. The variance has the divisor N - `correction`."""
     centred = x - x.mean(dim=0)
     variance = centred.square().sum(dim=0) / max(len(x) - correction, 1)
     return centred / (variance + eps).sqrt()
@@ -34,8 +34,8 @@ def dimension_contrast(
 ) -> Tensor:
     """Compute -log softmax_d(<z1_c, z2_d> / tau)[c] of the standardised columns of (N, D).
 
-    Each dimension of one view has to identify itself in the other. Source: SimCSE++ (Xu et al., EMNLP 2023), equation
-    5.
+    The loss is low if each dimension of one view is most similar to the same dimension of the second view. Source:
+    SimCSE++ (Xu et al., EMNLP 2023), equation 5.
     """
     with torch.autocast(z1.device.type, enabled=False):
         correction = 1 if form == "printed" else 0
@@ -49,8 +49,9 @@ def dimension_contrast(
 def cross_correlation(z1: Tensor, z2: Tensor, artificial: Tensor | None = None, *, centred: bool = False) -> Tensor:
     """Compute the cross-correlation C (D, D) of the columns of two views (N, D).
 
-    M artificial rows (M, D) are appended to both views. By default C holds the cosines of columns, as in the paper, and
-    has rank min(N + M, D). With `centred`, as in its code, the rank is one less.
+    M artificial rows (M, D) are appended to both views. By default C contains the cosines of columns, as in the paper,
+    and has rank min(N + M, D). With `centred`, as in the paper's code, columns are centred first, so N + M - 1 replaces
+    N + M.
     """
     with torch.autocast(z1.device.type, enabled=False):
         views = [full_precision(z) for z in (z1, z2)]
@@ -64,7 +65,7 @@ def cross_correlation(z1: Tensor, z2: Tensor, artificial: Tensor | None = None, 
 def barlow_twins(correlation: Tensor, off_diagonal: float) -> Tensor:
     """Compute sum_c (1 - C_cc)^2 + lambda sum_{c != d} C_cd^2.
 
-    Source: SimCSE++, equation 4, without the minus sign before its sum.
+    Source: SimCSE++, equation 4. The minus sign before the equation's sum is left out.
     """
     identity = torch.eye(len(correlation), dtype=correlation.dtype, device=correlation.device)
     return ((correlation - identity).square() * identity.lerp(torch.ones_like(identity), off_diagonal)).sum()
@@ -73,7 +74,7 @@ def barlow_twins(correlation: Tensor, off_diagonal: float) -> Tensor:
 def rank_of_cross_correlation(
     z1: Tensor, z2: Tensor, artificial: Tensor | None = None, *, centred: bool = False
 ) -> int:
-    """Return the number of dimensions that Barlow Twins sees in a batch.
+    """Return the rank of the cross-correlation: the number of dimensions that Barlow Twins can use in a batch.
 
     The rank is computed in float64, because float32 rounding errors would count as rank.
     """

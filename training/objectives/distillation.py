@@ -1,8 +1,8 @@
 """Distillation: a teacher's vectors and the encoder's starting vectors as targets.
 
 Source of the teacher's part: Reimers and Gurevych, EMNLP 2020. In the paper a student reproduces the teacher's vectors.
-Here the student keeps its own space, and an isometry maps it to the teacher's. The isometry preserves cosines, so it
-can be discarded after training.
+Here the student keeps its own space, and an isometry maps this space to the teacher's space. The isometry preserves
+cosines, so it can be discarded after training.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from models.precision import full_precision
 from training.objectives.base import Needs, Preset, Recipe, Views
 
 NEGLIGIBLE = 1e-5
-"""Smallest singular value that counts, relative to the largest.
+"""Smallest singular value that is used, relative to the largest.
 
-Smaller ones are directions that the sentences so far do not span, and R maps these directions to 0.
+Smaller singular values belong to directions that the sentences so far do not span. R maps these directions to 0.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class DistillationParams:
-    """The parameters of distillation. They are ours and come from no paper."""
+    """The parameters of distillation. The defaults are ours, not from a paper."""
 
     share: float = 0.5
-    """Weight of the teacher in the loss. The rest is the weight of the encoder's starting vectors."""
+    """Weight of the teacher in the loss. The encoder's starting vectors have the weight 1 - `share`."""
     aligned: int = 6000
-    """Number of sentences that the isometry is fitted to. It is fixed afterwards."""
+    """Number of sentences to which the isometry is fitted. Afterwards the isometry is fixed."""
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
@@ -43,16 +43,17 @@ class DistillationParams:
 class Distillation(nn.Module):
     """share · (1 - cos(z_i R, t_i)) + (1 - share) · (1 - cos(z_i, s_i)), the mean over the N sentences.
 
-    z_i (D) is the encoder's vector of a sentence, s_i its vector before the first step, and t_i (D') the teacher's. R
-    (D, D') is the isometry that maps the s_i nearest to their t_i: the polar factor of the sum of s_i^T t_i (Schönemann
-    1966). While R is being fitted, it overfits the current batch, so the first steps are small.
+    z_i (D) is the encoder's vector of a sentence, s_i (D) is the starting encoder's vector, and t_i (D') is the
+    teacher's vector. R (D, D') is the isometry that maps every s_i as near as possible to t_i: the polar factor of the
+    sum of s_i^T t_i (Schönemann 1966). While R is being fitted, it overfits the current batch, so the first steps are
+    small.
     """
 
     needs = Needs(views=1, teacher=True, start=True, host=True)
     covariance: Tensor
     """Sum of s_i^T t_i so far, (D, D')."""
     isometry: Tensor
-    """R, (D, D'). Both buffers are (D, 0) before the first batch, which determines D'."""
+    """R, (D, D'). The first batch determines D'. Before it, this buffer and `covariance` have the shape (D, 0)."""
 
     def __init__(self, params: DistillationParams, dim: int) -> None:
         super().__init__()

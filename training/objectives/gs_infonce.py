@@ -22,7 +22,7 @@ class GSInfoNCEParams:
     noise_ratio: float = 3.0
     """M / N, the ratio of noise negatives to sentences of the batch."""
     noise_weight: float = 1.0
-    """Lambda, the weight of a noise negative relative to a sentence."""
+    """Lambda, the weight of a noise negative relative to an in-batch negative."""
     head: bool = True
     """True for a linear layer with tanh between the pooled vector and the loss."""
 

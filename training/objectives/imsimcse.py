@@ -22,9 +22,9 @@ from training.objectives.heads import MLP
 from training.objectives.noise import MOST, gaussian
 
 MOST_ROWS = 100_000
-"""Limit of `artificial_rows`, far more than is useful beside a batch."""
+"""Maximum of `artificial_rows`, which is far more than is useful."""
 Pair = Literal["dropout", "gaussian-noise", "mean-sampling", "off-dropout", "shared-mean"]
-"""The two sides of a similarity:
+"""The two vectors whose similarity is computed:
 
 * `dropout`: two dropout views;
 * `gaussian-noise`: two dropout views with Gaussian noise added (table 1, "+");
@@ -48,17 +48,17 @@ class ImSimCSEParams:
     m: float = 0.9
     """Weight of the negatives."""
     m_on: WeightOn = "negatives"
-    """The term that `m` multiplies: the sum of the negatives (equation 3), or the positive's logit (published code)."""
+    """The factor `m` applies to the sum of the negatives (equation 3), or to the positive's logit (published code)."""
     noise_variance: float = 0.1
     samples: int = 10
     """K, the number of views in a mean."""
     contrast_weight: float = 1.0
-    """Weight of InfoNCE. At 0 only the contrast between dimensions is left (table 4)."""
+    """Weight of InfoNCE. With 0 the loss has only the contrast between dimensions (table 4)."""
     dcl_weight: float = 0.1
     dcl_temperature: float = 5.0
     dcl_form: DCLForm = "per-sentence"
     barlow_weight: float = 0.0
-    """Weight of Barlow Twins, which the paper tries instead of the contrast between dimensions."""
+    """Weight of Barlow Twins, the paper's alternative to the contrast between dimensions."""
     barlow_off_diagonal: float = 0.012
     barlow_centred: bool = False
     artificial_rows: int = 0
@@ -100,7 +100,7 @@ class ImSimCSE(nn.Module):
 
     @property
     def needs(self) -> Needs:
-        """The passes that the terms with a weight use, and the host for the report of Barlow Twins."""
+        """The passes that the active terms use. `host` is set for the rank that Barlow Twins reports."""
         pairs, samples = self._kinds, self.params.samples
         views = max(2, 2 * samples * ("mean-sampling" in pairs), samples * ("shared-mean" in pairs))
         return Needs(views=views, clean="off-dropout" in pairs, host=self.params.barlow_weight != 0)
@@ -127,18 +127,18 @@ class ImSimCSE(nn.Module):
         return terms
 
     def report(self) -> dict[str, float]:
-        """Return the rank of the last batch's correlation, if Barlow Twins has a weight."""
+        """Return the rank of the last batch's correlation, if Barlow Twins is active."""
         if self._correlated is None:
             return {}
         return {"correlation_rank": rank_of_cross_correlation(*self._correlated, centred=self.params.barlow_centred)}
 
     @property
     def _kinds(self) -> tuple[Pair, ...]:
-        """The kinds of the positives and the negatives; empty if InfoNCE has no weight."""
+        """The kinds of pairs of positives and of negatives. Empty if the weight of InfoNCE is 0."""
         return (self.params.positives, self.params.negatives) if self.params.contrast_weight else ()
 
     def _pair(self, kind: Pair, noisy: Tensor, clean: Tensor | None, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return the two sides, (N, D) each."""
+        """Return the two vectors of each sentence, (N, D) each."""
         match kind:
             case "dropout":
                 return noisy[0], noisy[1]

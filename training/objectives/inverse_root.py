@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 IN_CLOSED_FORM = 2
-"""Size of the matrices whose inverse square root has a closed form."""
+"""Matrices of this size have a closed form of the inverse square root."""
 
 
 def inverse_square_root(matrix: Tensor, eps: float) -> Tensor:
@@ -26,8 +26,7 @@ def inverse_square_root(matrix: Tensor, eps: float) -> Tensor:
 def principal_axes(matrix: Tensor, eps: float) -> Tensor:
     """Return U (L + eps)^(-1/2) of (..., C, C), largest eigenvalue first, without gradient.
 
-    An eigenvector's sign is arbitrary. The sign that makes its largest entry positive is chosen, so that axes agree
-    from step to step.
+    The sign of an eigenvector is arbitrary. Here its largest entry is positive, so that axes agree from step to step.
     """
     vectors, roots = _axes(matrix.detach(), eps)
     largest = vectors.gather(-2, vectors.abs().argmax(-2, keepdim=True))
@@ -37,8 +36,8 @@ def principal_axes(matrix: Tensor, eps: float) -> Tensor:
 def _of_pairs(matrix: Tensor, eps: float) -> Tensor:
     """Compute (t + s - A) / (s sqrt(t + 2 s)) of matrices (..., 2, 2).
 
-    s^2 is the determinant and t the trace of A + eps. LAPACK takes six times as long for 1,152 matrices, and on a GPU
-    the host would wait for it.
+    s^2 is the determinant and t the trace of A + eps. An eigendecomposition by LAPACK takes six times as long for 1,152
+    matrices. On a GPU, the host would have to wait for it.
     """
     a, b, d = matrix[..., 0, 0], matrix[..., 0, 1], matrix[..., 1, 1]
     trace = a + d + 2 * eps

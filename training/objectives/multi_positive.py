@@ -1,7 +1,7 @@
-"""Losses for several positives of one anchor: a sum of InfoNCE, and readings of equation 8 of WhitenedCSE.
+"""Losses for several positives of one anchor: a sum of InfoNCE, and interpretations of WhitenedCSE's equation 8.
 
-s_ip is the similarity of anchor i to its p-th positive over tau, Z_ip the sum of exp s over the candidates of view p,
-lambda_p the positive's weight.
+s_ip is the similarity of anchor i to its p-th positive, divided by tau. Z_ip is the sum of exp s over the candidates of
+view p. lambda_p is the weight of the p-th positive.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ MultiPositive = Literal["L1", "L2-eq8", "L2-no-minus", "L2-intended"]
 
 
 def positive_logits(views: Tensor, temperature: float) -> Tensor:
-    """Compute the logits of the first view, the anchors, against each other view: (1 + P, N, D) to (P, N, N)."""
+    """Compute the logits of the anchors, which are the first view, against the P views after it: (P, N, N)."""
     anchors, positives = views[0], views[1:]
     logits = cosine_logits(anchors, positives.flatten(0, 1), temperature)  # (N, P N)
     return logits.reshape(len(anchors), len(positives), -1).transpose(0, 1)
 
 
 def multi_positive_loss(logits: Tensor, weights: Sequence[float], reading: MultiPositive) -> Tensor:
-    """Compute the mean loss over N of (P, N, N) logits with positives on the diagonals, and P weights.
+    """Compute the mean loss over N anchors, from (P, N, N) logits with positives on the diagonals, and P weights.
 
-    L1 is equation 7, sum_p lambda_p (log Z - s). The other options are readings of equation 8.
+    L1 is equation 7, sum_p lambda_p (log Z - s). The remaining options are interpretations of equation 8.
 
-    L2-eq8, as printed: -log sum_p lambda_p exp(-s) / Z. It is smallest where the positives are least similar.
+    L2-eq8, as printed: -log sum_p lambda_p exp(-s) / Z. This loss is smallest if the positives are least similar.
 
     L2-no-minus, as in commented-out published code: -log sum_p lambda_p exp(s) / Z.
 
-    L2-intended: log sum_p lambda_p Z exp(-s). It pulls hardest on the least similar positive.
+    L2-intended: log sum_p lambda_p Z exp(-s). Its gradient is largest for the least similar positive.
     """
     log_shares = positive_log_shares(logits)
     match reading:
@@ -53,7 +53,7 @@ def multi_positive_loss(logits: Tensor, weights: Sequence[float], reading: Multi
 def positive_log_shares(logits: Tensor) -> Tensor:
     """Compute s - log Z of (P, N, N) logits, (P, N).
 
-    The result is precise near 0 too, where a softmax would round 1 - x to 1.
+    The result is also precise near 0, where the logarithm of a rounded softmax would be exactly 0.
     """
     itself = torch.eye(logits.shape[-1], dtype=torch.bool, device=logits.device)
     others = logits.masked_fill(itself, -torch.inf).logsumexp(dim=2)

@@ -1,4 +1,4 @@
-"""Gaussian noise, and negatives made of noise: directions drawn uniformly from the whole space."""
+"""Gaussian noise, and negatives made of noise, whose directions are uniformly distributed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from models.precision import full_precision
 from training.objectives.contrastive import cosine_logits
 
 MOST = 1000
-"""Maximum noise draws per sentence. It is far more than is useful and bounds memory."""
+"""Maximum noise draws per sentence. It bounds memory, and is far more than is useful."""
 
 
 def check_ratio(ratio: float) -> None:
@@ -24,7 +24,7 @@ def check_ratio(ratio: float) -> None:
 
 
 def gaussian(*shape: int, like: Tensor, rng: torch.Generator) -> Tensor:
-    """Draw from N(0, 1) on the device of `like`, in its type if that is float32 or wider.
+    """Draw from N(0, 1) on the device of `like`. The result has the type of `like`, but at least float32.
 
     The numbers are the same in every type.
     """
@@ -34,7 +34,7 @@ def gaussian(*shape: int, like: Tensor, rng: torch.Generator) -> Tensor:
 def gaussian_negatives(anchors: Tensor, ratio: float, rng: torch.Generator) -> Tensor:
     """Draw int(ratio * N) negatives from N(0, 1), (M, D), shared by the N anchors (N, D).
 
-    The noise needs no scale: the loss sees only cosines, which depend on directions alone.
+    The noise needs no scale, because the loss depends only on cosines.
     """
     return gaussian(int(ratio * len(anchors)), anchors.shape[1], like=anchors, rng=rng)
 
@@ -50,8 +50,8 @@ def ascended(
 ) -> Tensor:
     """Move `noise` (M, D) by steps n + rate * g / |g|, where g is the gradient of the non-uniformity loss at n.
 
-    The result has no gradient. Source: DCLR, equations 2 to 4. The optional `sentences` (K, D) join the noise in that
-    loss's denominator; the paper has none.
+    The result has no gradient. Source: DCLR, equations 2 to 4. If given, `sentences` (K, D) are added to the
+    denominator of the non-uniformity loss, unlike in the paper.
     """
     with torch.no_grad(), torch.autocast(noise.device.type, enabled=False):
         for _ in range(steps):
@@ -64,9 +64,9 @@ def ascended(
 def _steepest(noise: Tensor, anchors: Tensor, log_shares: Tensor) -> Tensor:
     """Return unit vectors (M, D) along the gradient of -log exp s(h_i, h'_i) / sum_m exp s(h_i, n_m), summed over i.
 
-    The gradient is the sum over i of p_im (h_i - cos(h_i, n_m) n_m) / tau |n_m|. Here h_i and n_m have unit length, and
-    p_im (N, M) is the share of n_m in row i. Scaling a column of shares does not change the direction. A softmax over
-    the column cannot underflow.
+    The gradient is the sum over i of p_im (h_i - cos(h_i, n_m) n_m) / tau |n_m|. Here h_i is scaled to unit length, and
+    so is n_m outside |n_m|. p_im (N, M) is the share of n_m in row i. The shares of a column are scaled by a softmax
+    over the column, which does not change the direction and cannot underflow.
     """
     unit_anchors, unit_noise = F.normalize(anchors, dim=1), F.normalize(noise, dim=1)
     shares = log_shares.softmax(dim=0)

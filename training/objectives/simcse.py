@@ -26,7 +26,7 @@ class SimCSEParams:
 
 
 class SimCSE(nn.Module):
-    """-log exp(cos(z_i, z'_i) / tau) / sum_j exp(cos(z_i, z'_j) / tau), the mean over the N anchors z_i."""
+    """Mean over the N anchors z_i of -log exp(cos(z_i, z'_i) / tau) / sum_j exp(cos(z_i, z'_j) / tau)."""
 
     needs = Needs(views=2)
 

@@ -1,4 +1,4 @@
-"""Weights for negatives from a frozen judge (DCLR): which negatives are false, and how similar the others are."""
+"""Weights of negatives by a judge (DCLR), which is the teacher or the encoder itself, and the terms that use them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from training.objectives.contrastive import cosine_logits
 def instance_weights(anchors: Tensor, sentences: Tensor, noise: Tensor, threshold: float) -> Tensor:
     """Compute alpha (N, N + M) of equation 5: 0 for a negative whose cosine reaches the threshold, else 1.
 
-    `anchors` and `sentences` (N, D') are the batch as the judge encodes it, the same tensor twice if it has one view.
-    Positives on the diagonal keep weight 1. All noise (M, D) keeps weight 1 if D differs from D', because no cosine
-    exists then.
+    `anchors` and `sentences` (N, D') are the judge's vectors of the batch. A judge with one view gives the same tensor
+    twice. Positives, on the diagonal, keep weight 1. If D differs from D', all noise (M, D) keeps weight 1, because
+    there is no cosine.
     """
     genuine = cosine_logits(anchors, sentences, 1.0) < threshold
     if noise.shape[1] == anchors.shape[1]:
@@ -34,10 +34,10 @@ def removed_share(weights: Tensor) -> Tensor:
 
 
 def binary_cross_entropy(logits: Tensor) -> Tensor:
-    """Compute the mean over (N, M >= N) of -(y log p + (1 - y) log(1 - p)), p a row's softmax, y its diagonal.
+    """Compute the mean over (N, M >= N) of -(y log p + (1 - y) log(1 - p)). p is a row's softmax, y its diagonal.
 
-    This is the published loss of DCLR, except that log(1 - p) stays finite where p rounds to 1. There it is computed
-    from the sum of the other logits' exponentials.
+    This is the loss in DCLR's published code, except that log(1 - p) stays finite if p rounds to 1. In that case it is
+    computed from the exponentials of the remaining logits.
     """
     log_shares = logits.log_softmax(dim=1)
     largest = logits.argmax(dim=1, keepdim=True)  # Only the largest share can round to 1.
@@ -49,10 +49,10 @@ def binary_cross_entropy(logits: Tensor) -> Tensor:
 
 
 def distillation(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """Compute the KL divergence from softened rows of `logits` (N, N) to the teacher's, the mean over N.
+    """Compute KL(teacher || student) of the softmax of each row, the mean over N. `logits` (N, N) are the student's.
 
-    The teacher's logits are the cosines of its vectors (N, D') at the same temperature. The paper names the ablation
-    without details, so this reading is ours. As in RankCSE (Liu et al., ACL 2023), the diagonal is left out. A
+    The teacher's logits are the cosines of its vectors (N, D') at the same temperature. The paper names this ablation
+    without details, so the definition is ours. As in RankCSE (Liu et al., ACL 2023), the diagonal is left out. A
     sentence's similarity to itself carries no information, and at a temperature of 0.05 it would dominate the row.
     """
     targets = cosine_logits(teacher.detach(), teacher.detach(), temperature)

@@ -25,20 +25,22 @@ class WhitenedCSEParams:
     head: bool = True
     """True for a linear layer with tanh between the features and the loss."""
     single_feature: bool = False
-    """True if the views are shuffles of one dropout pass (figure 2). By default each view has its own pass."""
+    """True if the views are shuffles of a single dropout pass (figure 2). By default each view has a pass of its
+    own."""
     whitening: Literal["none", "pca", "zca", "group", "shuffled-group"] = "shuffled-group"
     groups: int = 384
     """Number of groups of channels, each whitened separately: the paper's "group size"."""
     eps: float = 1e-5
-    """Term added to every eigenvalue, because a batch of one sentence has no positive eigenvalue."""
+    """Term added to every eigenvalue, because the covariance of a single sentence has only zero eigenvalues."""
     gradient: Gradient = "detached"
     momentum: float = 0.99
-    """Momentum of the statistics of pca and zca. The paper gives no value."""
+    """Momentum of the statistics for the whitening kinds pca and zca. The paper gives no value."""
     chunking: Literal["views", "reference"] = "views"
-    """Unit of whitening: each view, or the published code's parts of the interleaved rows ("reference")."""
+    """Rows that are whitened together: those of a view, or those of a part of the interleaved rows ("reference", the
+    published code)."""
     multi_positive: MultiPositive = "L1"
     positive_weights: tuple[float, ...] | None = None
-    """lambda, one weight for each positive. None is 1 for each."""
+    """lambda, one weight for each positive. None means 1 for each."""
 
     def __post_init__(self) -> None:
         if not self.temperature > 0:
@@ -67,7 +69,7 @@ class WhitenedCSEParams:
 
 
 class WhitenedCSE(nn.Module):
-    """Whitening, then the head, then InfoNCE of the first view against each other view.
+    """Whitening, then the head, then InfoNCE of the first view against each of the remaining views.
 
     Raises:
         ValueError: the groups do not divide the width.
@@ -86,7 +88,7 @@ class WhitenedCSE(nn.Module):
         return Needs(views=views, host=self.whitening is not None and self.whitening.host)
 
     def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:
-        """Compute the single term. Permutations are drawn from `rng`."""
+        """Compute the loss. Permutations are drawn from `rng`."""
         logits = positive_logits(self.head(self._whitened(views.noisy, rng)), self.params.temperature)
         return {"info_nce": multi_positive_loss(logits, self.params.weights, self.params.multi_positive)}
 
@@ -102,7 +104,7 @@ class WhitenedCSE(nn.Module):
 
 
 def interleaved(views: Tensor) -> Tensor:
-    """Cut (V, N, D) into V parts as the published code does: each has all views of about N / V sentences."""
+    """Cut (V, N, D) into V parts, as in the published code. Each part has all views of about N / V sentences."""
     return views.transpose(0, 1).reshape(views.shape)
 
 

@@ -1,7 +1,7 @@
 """Whitening over the sentences of a batch: in groups of channels, shuffled or not, or over all channels.
 
-Whitened vectors have mean 0 and the identity as covariance. ZCA, x C^(-1/2), moves vectors least. PCA, x U L^(-1/2),
-rotates them onto the principal axes.
+Whitened vectors have mean 0 and the identity as covariance. ZCA, x C^(-1/2), changes vectors least. PCA, x U L^(-1/2),
+rotates vectors onto the principal axes.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from models.precision import full_precision
 from training.objectives.inverse_root import IN_CLOSED_FORM, inverse_square_root, principal_axes
 
 Gradient = Literal["detached", "full"]
-"""Gradient of the covariance: constant ("detached") or differentiated ("full"). The mean is always differentiated."""
+"""Gradient of the covariance. "detached" treats the covariance as a constant, "full" differentiates it. The mean is
+always differentiated."""
 
 
 def covariance(centred: Tensor, *, correction: int = 0) -> Tensor:
-    """Compute the covariance of the N rows of (..., N, C): (..., C, C), divided by N - `correction`."""
+    """Compute the covariance (..., C, C) of the N rows of (..., N, C). The divisor is N - `correction`."""
     return centred.mT @ centred / max(centred.shape[-2] - correction, 1)
 
 
@@ -54,7 +55,7 @@ class Statistics(NamedTuple):
     covariance: Tensor
 
     def moved(self, rows: Tensor, momentum: float) -> Statistics:
-        """Return beta · these + (1 - beta) · the statistics of rows (N, D) (WhitenedCSE, equation 13)."""
+        """Return beta · self + (1 - beta) · the statistics of `rows` (N, D) (WhitenedCSE, equation 13)."""
         mean = rows.mean(0)
         spread = covariance(rows - mean, correction=1)
         return Statistics(self.mean.lerp(mean, 1 - momentum), self.covariance.lerp(spread, 1 - momentum))
@@ -76,7 +77,7 @@ class GroupWhitening(nn.Module):
             raise ValueError(f"groups: {groups} does not divide the width {dim}; these do: {valid}")
         self.groups = groups
         self.host = dim // groups != IN_CLOSED_FORM
-        """True if whitening needs eigenvectors, for which the host waits."""
+        """True if whitening needs eigenvectors, because the host must wait for them."""
         self.shuffled = shuffled
         self.eps = eps
         self.gradient = gradient
@@ -90,10 +91,11 @@ class GroupWhitening(nn.Module):
 
 
 class MomentumWhitening(nn.Module):
-    """Whitening of all channels and views by moving statistics of all rows, this batch included.
+    """Whitening of all channels together, by moving statistics over the rows of all views and all batches so far.
 
-    The statistics start as those of white vectors, because the covariance of a batch with fewer rows than channels is
-    singular. They are float64: float32 cannot separate axes whose eigenvalues are as close as at the start.
+    The statistics start with mean 0 and identity covariance, because the covariance of a batch with fewer rows than
+    channels is singular. They are float64, because float32 can't separate axes whose eigenvalues are as close as at the
+    start.
     """
 
     host = True
@@ -112,7 +114,7 @@ class MomentumWhitening(nn.Module):
         self.gradient = gradient
 
     def forward(self, views: Tensor, rng: torch.Generator) -> Tensor:  # noqa: ARG002 - nothing is drawn
-        """Whiten (V, N, D) to the same shape, better from step to step."""
+        """Whiten (V, N, D) to the same shape. The result becomes more precise with the number of steps."""
         with torch.autocast(views.device.type, enabled=False):
             rows = views.double()
             mean, spread = Statistics(self.mean, self.covariance).moved(rows.flatten(0, 1), self.momentum)
