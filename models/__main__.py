@@ -31,7 +31,7 @@ PLACE = "hf://org/name or org/name on the hub, any URL of fsspec (s3://bucket/na
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one verb and return its exit status: 0, or after one line 2 for a user's mistake and 1 for other failures."""
+    """Run one command. Exit codes: 0 for success, 1 for a failure, 2 for bad input. Errors are one line."""
     arguments = _parser().parse_args(argv)
     try:
         if arguments.verb == "export":
@@ -212,7 +212,7 @@ def _export_by_torch(
 
 
 def _origin(arguments: argparse.Namespace, encoder: Encoder) -> dict[str, Any]:
-    """Return the manifest's facts about the origin of the encoder.
+    """Return facts about the origin of the encoder, for its manifest.
 
     A bundle that is exported again keeps its history.
     """
@@ -273,7 +273,7 @@ def _verify(folder: Path) -> None:
 
 
 def _manifest(opened: transfer.Package) -> bundle.Manifest:
-    """Return the manifest of a package, or raise `AdapterError` for an adapter that was made with peft alone."""
+    """Return the manifest of a package. Raise `AdapterError` if the package is an adapter by peft, which has none."""
     if opened.manifest is None:
         raise AdapterError(f"{opened.folder}: has no {adapter.MANIFEST}: nothing is recorded of it")
     return opened.manifest

@@ -5,8 +5,8 @@
     adapter.json                ours: the base and its SHA-256, pooling, training, scores, golden vectors
     README.md                   the model card
 
-The merged weight is W + scaling · B A. NumPy alone reads and merges, so a server needs no torch. An adapter that others
-made with `peft` has no adapter.json and is used with the pooling of its base.
+The merged weight is W + scaling · B A. Reading and merging need only NumPy, so a server needs no torch. Adapters by
+other users of `peft` have no adapter.json. They are used with the pooling of their base.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ DTYPES: Mapping[str, Any] = {
     "F8_E4M3": ml_dtypes.float8_e4m3fn,
     "F8_E5M2": ml_dtypes.float8_e5m2,
 }
-"""NumPy's types by their names in safetensors, whose own NumPy reader lacks float8."""
+"""NumPy's types by their names in safetensors. The reader of safetensors for NumPy lacks float8."""
 WITHOUT_EFFECT = {
     "auto_mapping",
     "base_model_name_or_path",
@@ -75,7 +75,7 @@ WITHOUT_EFFECT = {
 }
 """Fields that do not change the merged weights."""
 PLAIN_STARTS = (True, False, "gaussian", "orthogonal", "eva")
-"""Values of `init_lora_weights` that leave the base's weights unchanged. Others, such as PiSSA, change them."""
+"""Values of `init_lora_weights` with which the base's weights stay unchanged. PiSSA, for example, changes them."""
 
 
 class AdapterError(Refused):
@@ -90,12 +90,12 @@ class _Update(NamedTuple):
     b: NDArray[Any]
     scaling: float
     transposed: bool
-    """Whether the weight is an embedding (entries, width), which peft adapts in transposed form."""
+    """Whether the weight is an embedding (entries, width). For embeddings, peft's factors are transposed."""
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """A folder whose files are complete and consistent. `updates` checks that they fit a base."""
+    """An adapter whose files are complete and consistent. `updates` checks that the adapter fits a base."""
 
     folder: Path
     config: Mapping[str, Any]
@@ -134,10 +134,10 @@ class Adapter:
         return {"base": base, "base_sha256": base_sha256, "sha256": self.sha256, "merge_version": MERGE_VERSION}
 
     def updates(self, base: Weights) -> dict[str, NDArray[np.float32]]:
-        """Compute the weights that differ from those of `base`, in float64, rounded to float32 at the end.
+        """Compute the merged weights that differ from `base`. They are computed in float64 and rounded to float32.
 
         Raises:
-            AdapterError: the base lacks a weight, or has it in another shape.
+            AdapterError: the base lacks a weight, or the weight's shape differs.
         """
         changed: dict[str, NDArray[np.float32]] = {}
         for update in _low_rank(self):
@@ -166,10 +166,10 @@ def is_adapter(folder: Path) -> bool:
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Refuse to replace a folder with files that are not an adapter's, since replacing deletes the folder.
+    """Refuse a folder that contains other files than an adapter, because replacing deletes the folder.
 
     Raises:
-        AdapterError: `folder` has something else, which stays unchanged.
+        AdapterError: `folder` contains other files; nothing has changed.
     """
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
@@ -217,7 +217,7 @@ def write_manifest(folder: Path, **facts: Any) -> Manifest:
 def lora_config(
     base: str, *, rank: int, target_modules: list[str], alpha: float | None = None, bias: str = "none"
 ) -> dict[str, Any]:
-    """Return peft's configuration of an adapter with one rank, and one scaling alpha / rank (1), for all modules."""
+    """Return peft's configuration of an adapter. All modules have the same rank and the same scaling alpha / rank."""
     return {
         "peft_type": "LORA",
         "task_type": "FEATURE_EXTRACTION",
@@ -340,7 +340,7 @@ def _scaling(adapter: Adapter, module: str, a: NDArray[Any], b: NDArray[Any]) ->
 
 
 def _of_module(patterns: Mapping[str, Any], module: str, otherwise: Any) -> Any:
-    """Return the setting of a module, matched as in peft: a pattern matches the end of a name, from a dot on."""
+    """Return the setting of a module. As in peft, a pattern matches the end of a name, after a dot."""
     return next((value for end, value in patterns.items() if re.match(rf"(.*\.)?({end})$", module)), otherwise)
 
 
@@ -351,7 +351,7 @@ def _biases(adapter: Adapter) -> Iterator[tuple[str, NDArray[Any]]]:
 
 
 def _bias_name(key: str) -> str | None:
-    """Return the base's name of a bias. peft stores biases as they are, not as differences."""
+    """Return the base's name of a bias. peft stores whole biases, not differences."""
     found = re.fullmatch(rf"{re.escape(PREFIX)}(.+?)(?:\.base_layer)?\.bias", key)
     return f"{found[1]}.bias" if found and ".lora_" not in key else None
 

@@ -1,4 +1,4 @@
-"""Bundles for encoders by name that can be served without torch."""
+"""Bundles of encoders that are given by name, without torch."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ log = logging.getLogger(__name__)
 def as_bundle(name: str, kept: Path) -> Path:
     """Return the folder of a bundle: `name` itself, or the bundle of the encoder with this name, cached in `kept`.
 
-    Another process makes the bundle (`isosphere export`), so that this process does not keep the memory for it.
+    A separate process makes the bundle (`isosphere export`), so that its memory is freed afterwards.
 
     Raises:
-        BundleError: the bundle can't be made; the message is that of the command.
+        BundleError: the bundle can't be made; the message is from `isosphere export`.
         SourceError, AdapterError: the encoder does not exist or is damaged.
     """
     given = Path(name)

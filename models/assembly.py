@@ -1,8 +1,8 @@
 """Assembly of a bundle of `minilm`, or of an adapter to it, without torch.
 
-`graphs/minilm/` has the bundle that torch exports, without its weights: the small files, and the ONNX graph with empty
-tensors, each named after its weight. NumPy merges the adapter into the base's weights, and `onnx` puts them into the
-graph. The golden vectors prove that the result is the trained encoder.
+`graphs/minilm/` is a template: the bundle that torch exports, without its weights. It has the small files, and the ONNX
+graph with empty tensors, each named after its weight. NumPy merges the adapter into the base's weights, and `onnx` puts
+the merged weights into the graph. The golden vectors prove that the result is the trained encoder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from models.sources import TEMPLATE
 from models.verify import golden_cosine
 
 TRANSPOSED = ".T"
-"""Suffix of weights that the exporter stores transposed, since the graph multiplies them from the other side."""
+"""Suffix of the names of weights that the exporter stores transposed."""
 MODULES = "modules.json"
 MODULE = "encoder.backbone."
 """Prefix of weights in graphs that torch has written."""
@@ -37,7 +37,7 @@ FAITHFUL = 0.9999
 UNUSED = "embeddings.position_ids"
 """A buffer in the published file that current versions of transformers don't read."""
 KEPT = ("objective", "backbone", "dim", "max_length", "pooling", "prompts", "transform", "run", "scores", "golden")
-"""Fields of the manifest that a bundle takes from its encoder."""
+"""Fields of the manifest that the bundle takes over from the encoder's record."""
 
 Weights = Mapping[str, NDArray[np.float32]]
 
@@ -54,12 +54,12 @@ def assemble(
     measured: Options | None = None,
     chosen: Callable[[Choice], object] = lambda _: None,
 ) -> Bundle:
-    """Write the bundle of an encoder that `sources.recorded` knows, atomically; `measured` and `chosen` as in `export`.
+    """Write the bundle of an encoder with a record, atomically. `measured` and `chosen` are as in `export`.
 
     Raises:
-        SourceError, AdapterError: base or adapter can't be read, or don't fit each other.
+        SourceError, AdapterError: base or adapter can't be read, or the adapter does not fit the base.
         AssemblyError: the bundle does not reproduce the golden vectors.
-        BundleError: `folder` has something that is not a bundle.
+        BundleError: `folder` contains files that are not part of a bundle.
         OSError: the bundle can't be written; names `folder`.
     """
     said, found = sources.recorded(source), sources.resolve(source)
@@ -113,7 +113,7 @@ def fill(graph: onnx.ModelProto, weights: Weights) -> None:
 
 
 def empty(graph: onnx.ModelProto, weights: Weights) -> None:
-    """Make a template from a graph that torch has written: name each tensor after its weight, and remove its numbers.
+    """Make a template from a graph that torch has written. Each tensor is named after its weight and emptied.
 
     Raises:
         AssemblyError: a tensor matches no weight.
@@ -134,7 +134,7 @@ def empty(graph: onnx.ModelProto, weights: Weights) -> None:
 
 
 def write_template(made: Bundle, folder: Path) -> None:
-    """Write the template of a bundle that torch has exported, keeping scores that the folder has recorded."""
+    """Write the template of a bundle that torch has exported. Scores that the folder has recorded are kept."""
     before = folder / MANIFEST
     scores = bundle.parse_manifest(before.read_bytes(), str(before), required=()).scores if before.is_file() else None
     shutil.rmtree(folder, ignore_errors=True)

@@ -36,23 +36,23 @@ TOKENIZER = "tokenizer.json"
 TRANSFORM = "transform.safetensors"
 REQUIRED = (TOKENIZER, CONFIG, WEIGHTS, ONNX)
 CARD = "README.md"
-"""The model card, which the hub shows. It is hashed like other files, since it makes claims about them, but does not
-affect the fingerprint."""
+"""The model card, which the hub shows. The manifest has its hash, but the card does not affect the fingerprint."""
 REPORT = "report.json"
 """The promotion report of a promoted bundle. It does not affect vectors or the fingerprint."""
 REPORT_PAGE = "report.html"
 """The promotion report as a page, if there is one."""
 ENGINES = "engines.json"
-"""Measurements on the machine of export or promotion, if any. They don't affect the fingerprint."""
+"""Measurements of runtimes on the machine of export or promotion. The file is optional, and does not affect the
+fingerprint."""
 INT8 = "int8.json"
 """The range of int8 output, calibrated at export. It affects codes, not vectors, so it does not affect the fingerprint.
 """
 GOLDEN_COSINE = 0.999
-"""Minimum cosine to golden vectors, or to vectors of the float32 graph, at which an engine may serve the bundle, in any
-runtime and precision."""
+"""Minimum cosine to golden vectors, or to vectors of the float32 graph. A runtime and precision below it may not serve
+the bundle."""
 
 VOLATILE_CONFIG = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"}
-"""Keys of config.json about its author, which don't affect the encoder's results."""
+"""Keys of config.json that don't affect the encoder's results."""
 
 
 class BundleError(Refused):
@@ -61,7 +61,7 @@ class BundleError(Refused):
 
 @dataclass(frozen=True, kw_only=True)
 class Golden:
-    """A sentence and its embedding at export (unit length, float32), for the self-test of servers."""
+    """A sentence and its unit vector (float32) at export. Servers use golden vectors to test themselves."""
 
     text: str
     vector: list[float]
@@ -87,7 +87,7 @@ class Manifest:
     scores: dict[str, float] | None = None
     golden: list[Golden]
     adapter: dict[str, Any] | None = None
-    """SHA-256 of base and adapter, if the weights were merged from these; see `models.adapter`."""
+    """SHA-256 of base and adapter, if the weights were merged; see `models.adapter`."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Bundle:
         """Dimensions for which the encoder was trained to be truncated, according to config.json.
 
         Raises:
-            BundleError: they are not a list of dimensions.
+            BundleError: the entry is not a list of dimensions.
         """
         file, config = self.folder / CONFIG, _config(self.folder)
         if widths := config.get("matryoshka_dimensions"):
@@ -210,7 +210,7 @@ def rounded(golden: Sequence[Golden]) -> list[Golden]:
 def dumped(manifest: Manifest) -> str:
     """Format a manifest as JSON with one golden vector a line.
 
-    With indentation, their numbers would fill most of the file.
+    With indentation, the numbers of golden vectors would fill most of the file.
     """
     fields = asdict(manifest)
     golden = ",\n  ".join(json.dumps(one, ensure_ascii=False, allow_nan=False) for one in fields.pop("golden"))
@@ -223,9 +223,9 @@ def fingerprint(folder: Path, manifest: Manifest) -> str:
 
     It covers weights, architecture, tokenizer, pooling, length, transform and prompts.
 
-    ONNX bytes and name are excluded, since exporting the same encoder again must not require re-embedding. An empty
-    prompt counts as no prompt. Merged weights count as their base and adapter, because the last bits of a matrix
-    product may differ between machines.
+    The bytes of ONNX files and the bundle's name are excluded, so that a second export of the same encoder does not
+    require re-embedding. An empty prompt counts as no prompt. Merged weights are represented by the hashes of base and
+    adapter, because the last bits of a matrix product may differ between machines.
 
     Raises:
         BundleError: `config.json` is not a JSON object.
@@ -292,10 +292,10 @@ def check_size(file: Path) -> None:
 
 
 def parse_manifest(content: bytes, file: str, *, required: Sequence[str] = REQUIRED) -> Manifest:
-    """Parse the content of a manifest, which messages call `file`.
+    """Parse the content of a manifest. `file` is its name in messages.
 
     Raises:
-        BundleError: the content is not a manifest, a field is invalid, a name leads out of the folder, or a `required`
+        BundleError: the content is not a manifest, a field is invalid, a path leads out of the folder, or a `required`
             file is not listed.
     """
     try:
@@ -321,7 +321,7 @@ def parse_manifest(content: bytes, file: str, *, required: Sequence[str] = REQUI
 
 
 def _check(manifest: Manifest, required: Sequence[str]) -> None:
-    """Check that valid fields are consistent."""
+    """Check that the fields, each of which is valid, are consistent."""
     if len(manifest.files) > MOST_FILES:
         raise BundleError(f"lists {len(manifest.files)} files, more than the {MOST_FILES} of a bundle")
     for path in required:

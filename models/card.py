@@ -1,7 +1,7 @@
-"""The model card: what a bundle is, how it was made and how it scores, for people and for the hub.
+"""The model card: a description of a bundle, its training and its scores, for readers and for the hub.
 
-All facts come from the manifest, or from the card of the encoder's source (`models.origin`); nothing is guessed. The
-card is written at export, and again at promotion with the scores known by then.
+All facts come from the manifest, or from the card of the encoder's source (`models.origin`). Nothing is guessed. The
+card is written at export, and again at promotion, when more scores are known.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from models.origin import UNKNOWN_LICENCE, Origin
 from models.prompts import DOCUMENT, QUERY, of_role
 
 POOLING_FILE = "1_Pooling/config.json"
-"""File that exists if sentence-transformers can open the bundle."""
+"""If this file exists, sentence-transformers can open the bundle."""
 ADAPTER_FILE = "adapter_config.json"
-"""File that exists if the folder has an adapter instead of a whole encoder."""
+"""If this file exists, the folder has an adapter instead of a whole encoder."""
 PARITY = "onnx_parity"
 BULKY = ("curve", "environment")
 """Parts of a run's record that are too long for a card."""
@@ -60,7 +60,7 @@ COLLECTIONS = {"scifact": "SciFact (BEIR)"}
 
 
 def measure(name: str) -> Measure | None:
-    """Return the meaning of a score by its name; None if only its author knows it."""
+    """Return the meaning of a score by its name. None for names that this project does not use."""
     part, _, metric = name.rpartition(" ")
     if part and metric == NDCG10:
         collection, _, split = part.partition(":")
@@ -70,7 +70,10 @@ def measure(name: str) -> Measure | None:
 
 
 def text(manifest: Manifest, origin: Origin, citations: Sequence[str] = ()) -> str:
-    """Return the card in Markdown, after the hub's YAML. `citations`, in BibTeX, are about the training."""
+    """Return the card in Markdown, with YAML for the hub at the beginning.
+
+    `citations` (BibTeX) are for the training.
+    """
     sections = (
         _about(manifest),
         _scores(manifest.scores or {}),
@@ -228,9 +231,9 @@ def _corpus(corpus: Mapping[str, Any]) -> str:
 
 
 def _postprocess(run: Mapping[str, Any]) -> str:
-    """Return the command that fitted a transform; nothing if the record is incomplete.
+    """Return the command that fitted a transform. If the record is incomplete, return nothing.
 
-    The corpus is named elsewhere in the card. Readers must supply the paths of its files.
+    Readers must add the paths of the corpus. Another section of the card names the corpus.
     """
     match run:
         case {"postprocess": str(kind), "source": str(source), "params": dict(params), "seed": int(seed)}:

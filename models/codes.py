@@ -1,8 +1,8 @@
-"""Quantised unit vectors: a byte or a bit for each number.
+"""Quantised unit vectors: one byte or one bit per coordinate.
 
-Users compare codes directly, by cosine or Hamming distance. So one range applies to all dimensions and is symmetric
-around zero. A range for each dimension, as in sentence-transformers, shifts and stretches the space: it cost 0.5 to 0.7
-of STS, while this costs nothing (docs/log.md).
+Users compare codes directly, by cosine or Hamming distance. So all dimensions have the same range, which is symmetric
+around zero. A separate range for each dimension, as in sentence-transformers, would shift and stretch the space. It
+cost 0.5 to 0.7 points of STS, but a common range costs nothing (docs/log.md).
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from models import python_docs
 Floats = NDArray[np.float32]
 GREATEST = 127
 SENTENCES = 128
-"""Sentences for calibration. From 100 to 9,500, the range of minilm grew by a third, and its STS did not change."""
+"""Number of sentences for calibration. With 9,500 instead of 100, the range of minilm is a third larger, but STS scores
+are the same."""
 
 
 def calibration() -> list[str]:
-    """Return sentences for calibration: the first of paragraphs in CPython's own documentation."""
+    """Return sentences for calibration: first sentences of paragraphs in CPython's documentation."""
     return [paragraph.split(". ")[0] for paragraph in islice(_paragraphs(), SENTENCES)]
 
 
@@ -51,18 +52,18 @@ def read(file: Path) -> float:
 
 
 def int8(unit: Floats, limit: float) -> NDArray[np.int8]:
-    """Return codes (N, D) in -127 … 127 with 0 unchanged. Numbers beyond `limit` are clipped."""
+    """Return codes (N, D) from -127 to 127. The code of 0 is 0. Numbers beyond `limit` are clipped."""
     codes: NDArray[np.int8] = np.rint(unit * (GREATEST / limit)).clip(-GREATEST, GREATEST).astype(np.int8)
     return codes
 
 
 def uint8(unit: Floats, limit: float) -> NDArray[np.uint8]:
-    """Return codes (N, D) in 1 … 255: those of `int8` plus 128."""
+    """Return codes (N, D) from 1 to 255: the codes of `int8` plus 128."""
     return _other_sign(int8(unit, limit)).view(np.uint8)
 
 
 def ubinary(vectors: Floats) -> NDArray[np.uint8]:
-    """Return codes (N, ⌈D / 8⌉): a bit is 1 if its number is positive; the first bit is the highest of its byte."""
+    """Return codes (N, ⌈D / 8⌉). A bit is 1 if its number is positive. The first number has a byte's highest bit."""
     return np.packbits(vectors > 0, axis=1)
 
 

@@ -1,4 +1,4 @@
-"""Number of CPUs that this process may use. In a container, the host's count is too high."""
+"""Number of CPUs that this process may use. In a container it is less than the number of the host's CPUs."""
 
 from __future__ import annotations
 

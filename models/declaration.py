@@ -22,12 +22,13 @@ FLAGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""Poolings by their older names in sentence-transformers, in the order in which it concatenates their vectors."""
+"""Poolings by their older names in sentence-transformers, in the order in which their vectors are concatenated."""
 SETTINGS = [
     f"sentence_{family}_config.json"
     for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 ]
-"""Files in which versions of sentence-transformers have stored the settings of a Transformer. The first one counts."""
+"""Names of the file in which sentence-transformers, depending on its version, stores the settings of a Transformer. The
+first existing file is read."""
 BEHIND = ("Dense", "Normalize", "Dropout")
 """Modules that may follow the pooling."""
 
@@ -36,7 +37,7 @@ def declared(folder: Path) -> dict[str, Any]:
     """Read pooling, length and prompts from our manifest, or else from sentence-transformers' files.
 
     Raises:
-        SourceError: a file can't be read, or describes an unsupported encoder; names it.
+        SourceError: a file can't be read, or describes an unsupported encoder; the message names the file.
     """
     for name in (MANIFEST, adapter.MANIFEST):
         if manifest := _json(file := folder / name):
@@ -66,7 +67,10 @@ def declared(folder: Path) -> dict[str, Any]:
 
 
 def _bundled(file: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Read a manifest's settings without the full checks of `models.bundle`, since the folder may be from elsewhere."""
+    """Read a manifest's settings.
+
+    The full checks of `models.bundle` are left out, because the folder may not be ours.
+    """
     match manifest:
         case {"pooling": str(pooling), "max_length": int(length), "prompts": dict(prompts)} if length > 0 and _known(
             pooling
@@ -114,7 +118,7 @@ def _modules(folder: Path) -> tuple[Path | None, Sequence[Module]]:
 
 
 def _pooling(file: Path) -> str:
-    """Read the pooling. sentence-transformers concatenates the vectors of several poolings."""
+    """Read the pooling. If there are several, their vectors are concatenated, as in sentence-transformers."""
     if not file.is_file():
         raise SourceError(f"{file}: missing, though {MODULES} names its folder")
     said = _json(file)

@@ -22,7 +22,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "Sigmoid": nn.Sigmoid,
 }
 NEUTRAL = {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding", "use_residual": False}
-"""Settings of a module that change nothing with these values or None."""
+"""Settings of a module, with values that have no effect. None has no effect either."""
 
 
 class Dense(nn.Module):
@@ -46,7 +46,7 @@ class Normalize(nn.Module):
 
 
 class Truncate(nn.Module):
-    """The first coordinates of a vector: (N, D) to (N, out)."""
+    """Truncation to the first coordinates: (N, D) to (N, out)."""
 
     def __init__(self, *, out: int) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Truncate(nn.Module):
 
 
 LAYERS: dict[str, type[nn.Module]] = {"dense": Dense, "normalize": Normalize, "truncate": Truncate}
-"""Layers by their names in a manifest. Each is built from the other fields of its description."""
+"""Layers by their names in a manifest. A layer is built from the remaining fields of its description."""
 
 
 class Layers(nn.Module):
@@ -91,10 +91,10 @@ class Layers(nn.Module):
 
     @classmethod
     def read(cls, modules: Sequence[Module], *, dim: int, truncate: int | None) -> Self | None:
-        """Read the modules after a pooling of dimension `dim`; None if they change no direction.
+        """Read the modules after a pooling of dimension `dim`. None if they don't change the direction of vectors.
 
         Raises:
-            SourceError: a module is not supported, or does not fit the previous one; names its file.
+            SourceError: a module is not supported, or does not fit the previous one; the message names its file.
         """
         kept = list(modules)
         while kept and kept[-1].kind == "Normalize":  # the final normalisation is made elsewhere

@@ -1,4 +1,4 @@
-"""The destination of a bundle: a folder that is replaced as a whole, and only if it had a bundle."""
+"""The destination of a bundle: a folder that is replaced as a whole, if it contains nothing but a bundle."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from models.runtimes.choice import Choice
 
 @contextmanager
 def writing(folder: Path) -> Iterator[Path]:
-    """Yield a new folder beside `folder` that replaces it if the block succeeds, and is deleted otherwise.
+    """Yield a new folder. If the block succeeds, it replaces `folder`. Otherwise it is deleted.
 
-    Readers of `folder` never see a part of a bundle (see `models.draft` for crashes).
+    Readers of `folder` never see an incomplete bundle (see `models.draft` for crashes).
 
     Raises:
-        BundleError: `folder` has files that are not a bundle's; it stays unchanged.
+        BundleError: `folder` contains files that are not part of a bundle; nothing has changed.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft.restore(folder)
@@ -41,12 +41,12 @@ def seal(
     measured: Options | None = None,
     chosen: Callable[[Choice], object] = lambda _: None,
 ) -> None:
-    """Finish a draft whose other files exist: write the card and the manifest.
+    """Finish a draft that lacks only the card and the manifest: write both.
 
     With `measured`, first compare the runtimes under these options. `chosen` is called with the result.
 
     Raises:
-        BundleError: the draft is not a valid bundle, so it must not replace one.
+        BundleError: the draft is not a valid bundle.
     """
     manifest = bundle.write_manifest(written, **facts)
     if measured:
@@ -62,11 +62,11 @@ def seal(
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Refuse to replace a folder with files that no manifest lists, since replacing deletes them.
+    """Refuse a folder that contains files that no manifest lists, because replacing deletes them.
 
     Raises:
-        BundleError: `folder` has something else, or is a link to a promoted bundle, or the path does not end in a
-            name; it stays unchanged.
+        BundleError: `folder` contains other files than a bundle, is a link to a promoted bundle, or its path does not
+            end in a name; nothing has changed.
     """
     if folder.name in ("", ".."):
         raise BundleError(f"{folder}: is replaced as a whole: call it by its name, from the folder above")

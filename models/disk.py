@@ -14,7 +14,7 @@ from pathlib import Path
 from uuid import uuid4
 
 EXHAUSTED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-"""Errors of the disk, which another path or argument would not avoid."""
+"""Errors of the disk itself, for which the user's path is not the cause."""
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Constants of Linux's renameat2(2)."""
 UNABLE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}
@@ -23,7 +23,7 @@ LFS = "a Git LFS pointer, not the file itself: fetch the file with `git lfs pull
 
 
 def fsync(path: Path) -> None:
-    """Make the content of a file, or the names in a folder, survive power loss."""
+    """Flush the content of a file, or the names in a folder, to disk, so that they survive power loss."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -62,10 +62,10 @@ def size(path: str | Path) -> int:
 def replacing(file: Path) -> Iterator[Path]:
     """Yield a path beside `file` for writing.
 
-    If the block succeeds, that file replaces `file`, or the file that it links to.
+    If the block succeeds, the written file replaces `file`. If `file` is a link, it replaces the link's target.
 
-    Readers see the old file or the new one, never a part, even after a kill or power loss. Each of several writers has
-    its own path. The next writer deletes the leftovers of a killed one.
+    Readers see the old file or the new one, never an incomplete file, even after a kill or power loss. Each of several
+    writers has its own path. The next writer deletes the leftovers of killed writers.
 
     Raises:
         OSError: the file can't be written; names `file`.
@@ -85,7 +85,7 @@ def replacing(file: Path) -> Iterator[Path]:
 
 
 def write_whole(file: Path, text: str) -> None:
-    """Replace the text of `file` atomically: readers see the old text or the new one, never a part.
+    """Replace the text of `file` atomically: readers see the old text or the new one.
 
     Raises:
         OSError: the file can't be written; names `file`.
@@ -106,7 +106,10 @@ def _part(file: Path) -> tuple[Path, int]:
 
 
 def _sweep(file: Path) -> None:
-    """Delete the leftovers of killed writers, which nobody locks. Errors are ignored, since leftovers do no harm."""
+    """Delete the leftovers of killed writers, which no process locks.
+
+    Errors are ignored, because leftovers do no harm.
+    """
     for left in file.parent.glob(f".*.{glob.escape(file.name)}.part"):
         with suppress(OSError), held(left):
             left.unlink()
@@ -114,7 +117,7 @@ def _sweep(file: Path) -> None:
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Lock a file or folder exclusively until the process ends at the latest. Raise BlockingIOError if it is locked."""
+    """Lock a file or folder exclusively during the block. Raise BlockingIOError if it is already locked."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -148,7 +151,7 @@ def lfs_pointer(file: Path) -> bool:
 
 @contextmanager
 def naming(file: Path) -> Iterator[None]:
-    """Add the name of `file` to an `OSError` of the block, since the error of a full disk has no name."""
+    """Add the name of `file` to an `OSError` of the block, because the error for a full disk has no file name."""
     try:
         yield
     except OSError as error:
@@ -159,7 +162,7 @@ def naming(file: Path) -> Iterator[None]:
 def verdict(error: OSError) -> tuple[str, int]:
     """Return a command's error line and exit code for `error`.
 
-    The line names the file. The code is 1 if the disk failed, 2 if the user gave an unusable path.
+    The line names the file. The code is 1 if the disk failed, and 2 if the path can't be used.
     """
     line = f"{error.filename}: {error.strerror}" if error.filename else str(error)
     return line, 1 if error.errno in EXHAUSTED else 2

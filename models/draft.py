@@ -13,17 +13,17 @@ from pathlib import Path
 from models.disk import exchanged, fsync, held
 
 TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
-"""Errors that mean that another writer took a free name first."""
+"""Errors which mean that another writer was first to use the name."""
 
 
 @contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
-    """Yield a draft beside `folder` that replaces it if the block succeeds, and is deleted otherwise.
+    """Yield a draft beside `folder`. If the block succeeds, the draft replaces `folder`. Otherwise it is deleted.
 
-    Readers of `folder` see the old folder or the new one at any time, even after a kill. On a file system that can't
-    exchange two names, neither exists between two renames. A crash there leaves the old folder complete under a hidden
-    name, from which `restore` brings it back. Of several simultaneous writers, the last one wins. The next writer
-    deletes the draft of a killed writer.
+    Readers of `folder` always see the old folder or the new one, even after a kill. Some file systems can't exchange
+    two names. On these, `folder` does not exist for a moment between two renames. If the process crashes in this
+    moment, the old folder still exists under a hidden name, and `restore` renames it back. If several writers run at
+    the same time, the last one wins. The next writer deletes the drafts of killed writers.
     """
     _sweep(folder)
     with ExitStack() as holding:
@@ -39,7 +39,7 @@ def replacing(folder: Path) -> Iterator[Path]:
 
 
 def restore(folder: Path) -> None:
-    """Bring back the old folder after a crash between the two renames, or complete its interrupted deletion."""
+    """Repair a crash: rename the old folder back if `folder` is missing, or complete the old folder's deletion."""
     previous = _previous(folder)
     if previous.exists() and not folder.exists():
         previous.rename(folder)
@@ -67,7 +67,7 @@ def _swap(draft: Path, folder: Path) -> None:
 
 
 def _took_free_name(draft: Path, folder: Path) -> bool:
-    """Rename the draft to a free name; return False if the name is taken, even if it was taken at this moment."""
+    """Rename the draft to `folder` if that name is free. Return False if it is taken, even by a simultaneous writer."""
     try:
         if not folder.exists():
             draft.rename(folder)
@@ -87,7 +87,7 @@ def _prefix(folder: Path) -> str:
 
 
 def _sweep(folder: Path) -> None:
-    """Delete the drafts of killed writers, which nobody locks."""
+    """Delete the drafts of killed writers, which no process locks."""
     for draft in folder.parent.glob(f"{glob.escape(_prefix(folder))}*"):
         with suppress(OSError), held(draft):
             shutil.rmtree(draft, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A sentence encoder: backbone, pooling and an optional fitted transform. No head, no loss, no normalisation."""
+"""A sentence encoder: backbone, pooling and an optional fitted transform, without head, loss and normalisation."""
 
 from __future__ import annotations
 
@@ -78,18 +78,18 @@ class Encoder(nn.Module):
         max_length: int | None = None,
         prompts: Mapping[str, str] | None = None,
     ) -> Self:
-        """Load an encoder by name, from a folder or from a bundle; an adapter is merged into its base.
+        """Load an encoder by name, from a folder or from a bundle. An adapter is merged into its base.
 
-        Pooling and length default to sentence-transformers' files in the folder, else to `cls` and to 512 or the
-        tokenizer's length. The length never exceeds the number of positions. `prompts` are added to the encoder's own
-        and override them.
+        The defaults of pooling and length come from the files of sentence-transformers in the folder. Without these
+        files, they are `cls` and the tokenizer's length or 512. The length never exceeds the number of positions.
+        `prompts` are added to the encoder's prompts, and replace prompts of the same name.
 
-        Attention is the eager implementation. It is faster with dropout (training on CPU), and ONNX Runtime can fuse
-        only its exported graph.
+        Attention is the eager implementation, because it is faster with dropout (training on CPU), and because ONNX
+        Runtime can fuse only its graph.
 
         Raises:
-            SourceError: the folder has no readable encoder, its transform belongs to another pooling, its tokenizer to
-                another embedding table, or its weights are not finite.
+            SourceError: the folder has no readable encoder, the transform or the tokenizer does not fit the encoder, or
+                a weight is not finite.
             AdapterError: the adapter does not fit its base.
         """
         folder = resolve(str(source))
@@ -144,11 +144,11 @@ class Encoder(nn.Module):
         return self.backbone.device
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, **inputs: Tensor) -> Tensor:
-        """Return vectors (N, D) of token ids and mask, each (N, L); `inputs` are further inputs of the backbone."""
+        """Return vectors (N, D) of token ids and mask, each (N, L). `inputs` are further inputs of the backbone."""
         return self.pooled(self.layers(input_ids, attention_mask, **inputs), attention_mask)
 
     def layers(self, input_ids: Tensor, attention_mask: Tensor | None, **inputs: Any) -> Sequence[Tensor]:
-        """Return the layers that the pooling reads, each (N, L, D): the last layer, or all from the embeddings on."""
+        """Return the layers for the pooling, each (N, L, D): the last layer only, or the embeddings and all layers."""
         averaged = self.pooling in AVERAGED_LAYERS
         output = self.backbone(
             input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=averaged, **inputs
@@ -166,7 +166,7 @@ class Encoder(nn.Module):
         """Apply `transform` to pooled vectors from now on. Training does not change it.
 
         Raises:
-            ValueError: the transform takes vectors of another dimension.
+            ValueError: the transform has a different input dimension.
         """
         if transform.dim != self.pooled_dim:
             raise ValueError(f"the transform takes {transform.dim} dimensions, pooled vectors have {self.pooled_dim}")
@@ -206,7 +206,7 @@ class Encoder(nn.Module):
 
 
 def save_tokenizer(hub_tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Save a tokenizer in files that transformers 4 and 5 read alike."""
+    """Save a tokenizer in files with the same meaning for transformers 4 and 5."""
     hub_tokenizer.save_pretrained(folder)
     described = folder / "tokenizer_config.json"  # transformers 5 knows a plain fast tokenizer by both names, 4 by one
     named = described.read_text(encoding="utf-8").replace('"TokenizersBackend"', '"PreTrainedTokenizerFast"')
@@ -231,7 +231,7 @@ def dropout_off(encoder: nn.Module) -> Iterator[None]:
 
 
 def _transform(folder: Path, said: Mapping[str, Any], *, width: int) -> Transform | None:
-    """Load the transform after a pooling of this dimension: a recorded one, else sentence-transformers' modules."""
+    """Load the transform after the pooling. It is in our manifest, or in the modules of sentence-transformers."""
     if fitted := said.get("transform"):
         return transforms.load(folder, fitted)
     return Layers.read(said.get("behind", []), dim=width, truncate=said.get("truncate"))
@@ -248,10 +248,10 @@ def _backbone(folder: Path) -> PreTrainedModel:
 
 
 def _check_finite(encoder: Encoder, folder: Path) -> None:
-    """Refuse weights that are not finite, which would make every later step or fit fail.
+    """Refuse weights that are not finite, because every later step or fit would fail.
 
     Raises:
-        SourceError: a weight is not finite; names the tensor.
+        SourceError: a weight is not finite; the message names the tensor.
     """
     fitted = encoder.transform.state_dict() if encoder.transform else {}
     for name, tensor in (*encoder.backbone.named_parameters(), *fitted.items()):
@@ -263,7 +263,7 @@ def _merge(adapter: Adapter, backbone: PreTrainedModel, base: Path) -> None:
     """Replace the base's weights by the merged weights.
 
     Raises:
-        AdapterError: the adapter was made for another base.
+        AdapterError: the adapter was made for a different base.
     """
     adapter.identity(adapter.base, weights_sha256(base))
     state = {name: tensor.numpy() for name, tensor in backbone.state_dict().items()}
@@ -286,9 +286,9 @@ def position_embeddings(backbone: PreTrainedModel) -> nn.Embedding | None:
 
 
 def _positions(backbone: PreTrainedModel) -> int:
-    """Return the longest text that the position embeddings allow.
+    """Return the maximum number of tokens that the position embeddings allow.
 
-    Those of RoBERTa's family begin after a padding index.
+    Positions of RoBERTa's family begin after a padding index.
     """
     positions = int(getattr(backbone.config, "max_position_embeddings", LONGEST))
     table = position_embeddings(backbone)

@@ -1,4 +1,4 @@
-"""Base classes of errors by cause, which sets the command's exit code."""
+"""Base classes of errors. The class decides the exit code of a command."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from collections.abc import Iterable
 
 
 class Refused(ValueError):
-    """The user's input can't be used. The message names it; a command prints only the message and exits with 2."""
+    """The user's input can't be used.
+
+    The message names the input. A command prints only the message and exits with 2.
+    """
 
 
 class Failed(RuntimeError):
-    """An error that no input is known to cause. The message is one line, and the exit code is 1."""
+    """An error that is not caused by the user's input. The message is one line, and the exit code is 1."""
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """Suggest the name nearest to a misspelt one; return an empty text if none is near."""
+    """Suggest the name most similar to a misspelt word. Return an empty text if no name is similar."""
     near = difflib.get_close_matches(word, list(names), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
@@ -27,7 +30,7 @@ def none_of(word: str, names: Iterable[str]) -> str:
 
 
 def not_installed(error: ModuleNotFoundError) -> str:
-    """Return a message with the missing package and its installation; raise `error` if the module is one of ours."""
+    """Return a message with the missing package and the command to install it. Raise `error` for a module of ours."""
     package = (error.name or "").partition(".")[0]
     if package in ("", "models", "training", "serving"):
         raise error
@@ -35,7 +38,7 @@ def not_installed(error: ModuleNotFoundError) -> str:
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Return whether memory ran out. torch raises a `RuntimeError`, and a class of its own on a GPU."""
+    """Return whether memory ran out. torch has a class for this error on GPUs, but raises `RuntimeError` on CPUs."""
     words = ("can't allocate memory", "not enough memory")
     return (
         isinstance(error, MemoryError)
@@ -45,10 +48,10 @@ def out_of_memory(error: Exception) -> bool:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, whose rest is a list; its class if there is no message."""
+    """Return the first line of an error's message, or its class if there is no message."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def on_one_line(error: Exception) -> str:
-    """Join the lines of an error's message, which are one sentence."""
+    """Join the lines of an error's message. Use it for messages that are one sentence."""
     return " ".join(str(error).split()) or type(error).__name__

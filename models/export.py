@@ -1,7 +1,7 @@
 """Export of an encoder to a bundle: weights, tokenizer, files for sentence-transformers, and a verified ONNX graph.
 
 The graph ends at the unit vector, so that its users need not know the pooling. Its second output, `norm`, is the length
-of the pooled vector, which `normalize: false` multiplies back.
+of the vector before normalisation. The server multiplies by it for `normalize: false`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from models.verify import golden_cosine_of
 log = logging.getLogger(__name__)
 
 PARITY = 1e-4
-"""Maximum difference of any coordinate of a unit vector, ONNX against torch."""
+"""Maximum difference between the results of ONNX Runtime and torch, in any coordinate of a unit vector."""
 AGAIN = 0.9999
 """Minimum cosine to its golden vectors at which an encoder counts as unchanged."""
 
 SAME = 1e-6
-"""Maximum difference of a coordinate at which vectors of different texts count as equal."""
+"""Vectors of different texts count as equal if no coordinate differs by more than this."""
 
 GOLDEN_SENTENCES = (
     "The quick brown fox jumps over the lazy dog.",
@@ -56,7 +56,7 @@ GOLDEN_SENTENCES = (
 
 
 class ExportError(Failed):
-    """The exported graph does not compute what the encoder computes."""
+    """The results of the exported graph and of the encoder differ."""
 
 
 def export(
@@ -76,22 +76,23 @@ def export(
     measured: Options | None = None,
     chosen: Callable[[Choice], object] = lambda _: None,
 ) -> Bundle:
-    """Write `encoder` as a bundle, atomically: afterwards `folder` is a complete, verified bundle, or unchanged.
+    """Write `encoder` as a verified bundle, atomically. After an error `folder` is unchanged.
 
-    `citations` (BibTeX) are about the training; the card lists them before those of the origin. `exporter` is one of
-    `models.exporters.EXPORTERS`. `again` is a bundle of this very encoder. If its golden vectors are reproduced, its
-    config.json and thereby its fingerprint are kept, since each version of transformers writes other defaults.
-    `adapter` describes the base and adapter of merged weights (`models.adapter`). `half` adds a float16 graph. With
-    `measured`, the runtimes of this machine are compared under these options, and the bundle gets their table.
-    `chosen` is called with the result.
+    `citations` (BibTeX) are for the training; the card lists them before the citations of the origin. `exporter` is one
+    of `models.exporters.EXPORTERS`. `again` is an earlier bundle of the same encoder. If the encoder reproduces its
+    golden vectors, the new bundle gets its config.json, and so has the same fingerprint. Otherwise the fingerprint
+    would depend on the version of transformers, because each version writes different defaults. `adapter` describes the
+    base and adapter of merged weights (`models.adapter`). `half` adds a float16 graph. With `measured`, the runtimes of
+    this machine are compared under these options, and the bundle contains the measurements. `chosen` is called with the
+    choice.
 
     Raises:
-        ExportError: ONNX Runtime's vectors differ from torch's by more than `PARITY`, torch's differ from those of
-            `again`, or the float16 graph's differ by more than an engine's may.
+        ExportError: ONNX Runtime's vectors differ from torch's by more than `PARITY`, torch's vectors differ from the
+            golden vectors of `again`, or the float16 graph loses too much accuracy.
         ExporterUnavailable: `exporter` is not installed, or does not support this backbone.
-        SourceError: the vectors of `encoder` have no direction, or all the same.
-        bundle.BundleError: `folder` has something that is not a bundle, or the new bundle is invalid, for example its
-            name.
+        SourceError: a vector of `encoder` is zero, or all vectors have the same direction.
+        bundle.BundleError: `folder` contains files that are not part of a bundle, or the new bundle is invalid, for
+            example its name.
         OSError: the bundle can't be written; names `folder`.
     """
     check_prompts(encoder)
@@ -130,8 +131,8 @@ def export(
 def write_onnx(encoder: Encoder, file: Path, exporter: str = "torch") -> None:
     """Write the float32 graph of `UnitVector(encoder)`, with dynamic batch and length, by one of `EXPORTERS`.
 
-    `eval()` is called on the outermost module. torch's exporter restores that module's mode while tracing, and would
-    otherwise leave dropout in the graph.
+    `eval()` is called on the outermost module, because torch's exporter restores the mode of that module while it
+    traces. Otherwise the graph would contain dropout.
 
     Raises:
         ExporterUnavailable: the exporter is not installed, or does not support this backbone.
@@ -143,10 +144,10 @@ def write_onnx(encoder: Encoder, file: Path, exporter: str = "torch") -> None:
 
 
 def write_fp16(encoder: Encoder, graph: Path, file: Path) -> None:
-    """Write the float16 graph of the float32 one in `graph`. Attention is fused if that does not change the vectors.
+    """Convert the float32 graph in `graph` to float16. Attention is fused if that does not change the vectors.
 
     Raises:
-        ExportError: the cosine of a vector to torch's is below `bundle.GOLDEN_COSINE`.
+        ExportError: the cosine of a vector to torch's vector is below `bundle.GOLDEN_COSINE`.
     """
     fp16.fuse(graph, file, encoder.backbone.config)
     try:
@@ -177,10 +178,10 @@ def check_prompts(encoder: Encoder) -> None:
 
 
 def check_vectors(encoder: Encoder) -> None:
-    """Check that the encoder distinguishes texts by direction.
+    """Check that the vectors of different texts have different directions.
 
     Raises:
-        SourceError: a vector has no direction, or all have the same.
+        SourceError: a vector is zero, or all vectors have the same direction.
     """
     vectors = encoder.encode(GOLDEN_SENTENCES)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -193,7 +194,7 @@ def check_vectors(encoder: Encoder) -> None:
 
 
 def check_again(encoder: Encoder, before: Bundle) -> None:
-    """Check that the encoder reproduces the golden vectors of `before`, maybe under another version of transformers.
+    """Check that the encoder reproduces the golden vectors of `before`. The version of transformers may differ.
 
     Raises:
         ExportError: a golden vector of `before` is not reproduced.
@@ -207,7 +208,7 @@ def check_again(encoder: Encoder, before: Bundle) -> None:
 
 
 def check_parity(encoder: Encoder, file: Path) -> float:
-    """Return the largest difference of a coordinate, ONNX Runtime against torch, over all shapes that a server sends.
+    """Return the largest difference of a coordinate between ONNX Runtime and torch, over all shapes that servers use.
 
     Raises:
         ExportError: the difference, or the relative difference of the norms, exceeds `PARITY`.
@@ -230,7 +231,7 @@ class _Case(NamedTuple):
 
 
 def _both(encoder: Encoder, file: Path) -> Iterator[_Case]:
-    """Yield the results of torch and of ONNX Runtime on the graph in `file`, for all shapes that a server sends."""
+    """Yield the results of torch, and of ONNX Runtime with the graph in `file`, for all shapes that servers use."""
     session, graph = Session(file, [CPU], cpus.available()), UnitVector(encoder)
     for name, batch in _parity_batches(encoder).items():
         with torch.inference_mode(), dropout_off(graph):

@@ -1,4 +1,4 @@
-"""Exporters from a torch module to an ONNX file: torch's, or optimum's in the one environment that it fits (ADR 0013).
+"""Exporters from a torch module to an ONNX file: torch's exporter, or optimum's (see ADR 0013).
 
 Their graphs have the same interface: `input_ids` and `attention_mask` (N, L) to `sentence_embedding` (N, D) and `norm`
 (N,), float32, with dynamic batch and length.
@@ -43,10 +43,10 @@ def by_torch(graph: UnitVector, file: Path) -> None:
 
 
 def by_optimum(graph: UnitVector, file: Path) -> None:
-    """Export with optimum: its configuration for the backbone's family, with our inputs and outputs.
+    """Export with optimum's configuration for the backbone's family, but with our inputs and outputs.
 
-    Its patches of transformers for the family thus apply. Pooling, transform and normalisation are traced together with
-    the backbone. Token types are left to the backbone, which sets them to zero.
+    Optimum's patches of transformers for the family are applied. Pooling, transform and normalisation are traced
+    together with the backbone. Token types are not an input, because the backbone sets them to zero.
 
     Raises:
         ExporterUnavailable: optimum's exporter is not installed, or does not know the family.

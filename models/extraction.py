@@ -1,7 +1,8 @@
 """Extraction of a low-rank adapter from a tuned encoder by SVD.
 
-The change of each linear layer is truncated to its largest singular values, the best approximation of that rank (Eckart
-and Young, 1936). Biases are small and are stored unchanged. Embeddings and layer norms keep the weights of the base.
+The change of each linear layer is truncated to its largest singular values. This is the best approximation of that rank
+(Eckart and Young, 1936). Biases are small and are stored unchanged. Embeddings and layer norms keep the weights of the
+base.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from models.encoder import Encoder
 from models.export import GOLDEN_SENTENCES, unit_vectors
 
 JUDGES = "isosphere.judges"
-"""Group of entry points with the scores of `training`, which `models` does not import."""
+"""Group of entry points for the scores of `training`, because `models` does not import `training`."""
 STSB_DEV = "stsb_dev_spearman"
 DTYPES: Mapping[str, type[Any]] = {"float16": np.float16, "float8_e4m3fn": ml_dtypes.float8_e4m3fn}
 """Storage types of the factors, by their names in torch."""
@@ -43,7 +44,7 @@ class Extracted(NamedTuple):
     bytes: int
     mean_cosine: float
     least_cosine: float
-    """Minimum cosine; see `likeness`."""
+    """Minimum cosine between vectors of the tuned encoder and of the adapter; see `likeness`."""
     stsb_dev: tuple[float, float] | None
     """Spearman x 100 of the tuned encoder and of the adapter."""
 
@@ -61,12 +62,12 @@ def extract(
 ) -> Extracted:
     """Write the adapter that changes the encoder `base` into the encoder `source`, atomically.
 
-    `dtype` is one of `DTYPES`. In float8, a file of the same size has twice the rank, with an error of up to 6 % per
-    number.
+    `dtype` is one of `DTYPES`. With float8, a file of the same size has twice the rank, but each number has an error of
+    up to 6 %.
 
     Raises:
         AdapterError: the encoders differ in architecture or vocabulary, or the rank is out of range.
-        SourceError, BundleError: an encoder can't be read, or `folder` has something else than an adapter.
+        SourceError, BundleError: an encoder can't be read, or `folder` contains other files than an adapter.
     """
     tuned, start = Encoder.load(source), Encoder.load(base)
     _check_alike(tuned, start, source, base)
@@ -99,7 +100,7 @@ def extract(
 
 
 def likeness(one: Encoder, other: Encoder) -> tuple[float, float]:
-    """Return the mean and minimum cosine between two encoders' vectors of the same sentence, over various sentences."""
+    """Return the mean and minimum cosine between two encoders' vectors of the same sentence."""
     texts = [*GOLDEN_SENTENCES, *codes.calibration()]
     cosines = (unit_vectors(one, texts) * unit_vectors(other, texts)).sum(axis=1)
     return float(cosines.mean()), float(cosines.min())
@@ -116,9 +117,9 @@ def describe(
     about: str | None = None,
     citations: Sequence[str] = (),
 ) -> Manifest:
-    """Write the files of this repository beside peft's: int8 range, model card and adapter.json.
+    """Write our files beside peft's: int8 range, model card and adapter.json.
 
-    `said` is the record of the tuned encoder `source`. Its scores are left out, since they belong to other weights.
+    `said` is the record of the tuned encoder `source`. Its scores are left out, because the merged weights differ.
     """
     codes.write(codes.limit(unit_vectors(merged, codes.calibration())), folder / INT8)
     opened = adapter.load(folder)
@@ -166,7 +167,7 @@ def record(folder: Path, scores: Mapping[str, float]) -> Manifest:
 
 
 def without_paths(value: Any) -> Any:
-    """Remove long parts from the record of a run, and reduce absolute paths, which name one machine, to file names."""
+    """Shorten the record of a run: remove long parts, and reduce absolute paths to file names."""
     if isinstance(value, dict):
         return {key: without_paths(inner) for key, inner in value.items() if key not in card.BULKY}
     if isinstance(value, list | tuple):
@@ -209,10 +210,10 @@ def _factors(tuned: Encoder, start: Encoder, modules: Sequence[str], rank: int) 
 
 
 def _rounded(factors: Mapping[str, NDArray[np.float64]], dtype: str) -> tuple[dict[str, NDArray[Any]], float]:
-    """Round A and B to one of `DTYPES`; return them and the scaling of their product.
+    """Round A and B to one of `DTYPES`. Return both, and the scaling of their product.
 
-    float8 has only four bits of exponent. Both are multiplied by a power of two that brings the largest number to the
-    top of the range.
+    float8 has only four bits of exponent. So A and B are multiplied by the power of two that brings their largest
+    number to the top of the range.
     """
     if dtype == "float16":
         return {name: factor.astype(np.float16) for name, factor in factors.items()}, 1
@@ -222,7 +223,7 @@ def _rounded(factors: Mapping[str, NDArray[np.float64]], dtype: str) -> tuple[di
 
 
 def _biases(tuned: Encoder, modules: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Return every bias by peft's name, in float32. float16 would round a bias by more than tuning changed it."""
+    """Return every bias by peft's name, in float32. In float16, rounding would exceed the change by tuning."""
     wrapped = {f"{module}.bias": f"{module}.base_layer.bias" for module in modules}
     return {
         PREFIX + wrapped.get(name, name): bias.detach().numpy()

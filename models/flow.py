@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 LOG_SCALE_FACTOR = 3.0
-"""Divisor of learnt log-scales, by which they change three times as fast (Glow's published code)."""
+"""Factor of learnt log-scales, which makes them change three times as fast (Glow's published code)."""
 
 
 class ActNorm(nn.Module):
@@ -38,7 +38,7 @@ class ActNorm(nn.Module):
 
 
 class AdditiveCoupling(nn.Module):
-    """A shift of the second half of the coordinates by a function of the unchanged first half. It preserves volume."""
+    """A layer that shifts the second half of the coordinates by a function of the first half. It preserves volume."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -78,8 +78,9 @@ class Step(nn.Module):
 class Flow(nn.Module):
     """Bijection from pooled vectors (N, D) to latents (N, D).
 
-    A vector is an image of one pixel, so Glow's squeeze does nothing. After each level but the last, the second half of
-    the coordinates is output unchanged, and the first half goes on. The latents of all levels are concatenated.
+    A vector is like an image of one pixel, so Glow's squeeze does nothing. After each level but the last, the second
+    half of the coordinates is output, and the first half is the input of the next level. The latents of all levels are
+    concatenated.
     """
 
     kind: ClassVar = "flow"
@@ -111,7 +112,7 @@ class Flow(nn.Module):
         return self._origin(latents, level=0)
 
     def log_det(self) -> Tensor:
-        """Return the log of the Jacobian's determinant, the same at every x: coupling and reversal preserve volume."""
+        """Return the log of the Jacobian's determinant, which is the same at every x."""
         steps = [step for level in range(len(self.levels)) for step in self._steps(level)]
         return torch.stack([step.actnorm.log_det() for step in steps]).sum()
 

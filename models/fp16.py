@@ -1,4 +1,4 @@
-"""Optimisation of a float32 graph for GPUs: fused attention, then the whole backbone in half precision.
+"""Optimisation of a float32 graph for GPUs: fused attention, and a backbone in half precision.
 
 Pooling, transform, normalisation, inputs and outputs stay in float32, so the graph's interface does not change.
 """

@@ -13,7 +13,7 @@ def check(fields: Mapping[str, Any]) -> None:
     """Check all fields as they were read.
 
     Raises:
-        ValueError: a field has a wrong type, or names a file that a folder can't have; names the field.
+        ValueError: a field has a wrong type, or contains an invalid file name; the message names the field.
     """
     for name, (fits, kind) in KINDS.items():
         if not fits(fields[name]):
@@ -30,7 +30,7 @@ def check(fields: Mapping[str, Any]) -> None:
 def _commands_a_terminal(name: str) -> bool:
     """Return whether a name has control characters or surrogates.
 
-    Names are printed, so a terminal must not obey them.
+    Names are printed, and a terminal would interpret control characters.
     """
     return any(unicodedata.category(character) in {"Cc", "Cs"} for character in name)
 
@@ -44,7 +44,7 @@ def _count(value: object) -> bool:
 
 
 def _number(value: object) -> bool:
-    """Return whether the value is a finite number. Python's JSON reader accepts others."""
+    """Return whether the value is a finite number. Python's JSON reader also accepts NaN and infinity."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return -sys.float_info.max <= value <= sys.float_info.max

@@ -1,7 +1,7 @@
 """Facts from the model card of an encoder's source: base models, licence, languages, citations.
 
-A card is the README.md of a folder in the hub's format. A bundle has a card, too (`models.card`), and thereby passes on
-the facts of its source. Facts that no card states are unknown, and are never guessed.
+A card is the README.md of a folder in the hub's format. A bundle's card (`models.card`) repeats the facts of its
+source, so later encoders can read them there. Facts that no card states are unknown, and are never guessed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from models.sources import MINILM, hub_id
 log = logging.getLogger(__name__)
 
 LICENCE = ("license", "license_name", "license_link")
-"""The hub's keys: an identifier; if it is `other`, a name and a link."""
+"""The hub's keys for a licence: an identifier and, if the identifier is `other`, a name and a link."""
 UNKNOWN_LICENCE = "unknown"
 """The hub's term for an unknown licence."""
 
@@ -44,7 +44,7 @@ MINILM_CITATIONS = (
   url = {https://arxiv.org/abs/1908.10084}
 }""",
 )
-"""Citations of all-MiniLM-L6-v2, whose card has none: its initial weights and its training."""
+"""Citations of the initial weights and of the training of all-MiniLM-L6-v2, because its card has no citations."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +100,9 @@ def _bibtex(text: str) -> list[str]:
 
 
 def _strings(value: object) -> tuple[str, ...]:
-    """Return one or several texts, as the hub's cards may have. Other values, such as YAML's `no`, are ignored."""
+    """Return the texts of a value that may be one text or a list.
+
+    Values of other types, such as YAML's `no`, are ignored.
+    """
     values = value if isinstance(value, list) else [value]
     return tuple(one for one in values if isinstance(one, str))

@@ -1,7 +1,7 @@
 """Pooling of the backbone's hidden states to one vector a sentence.
 
-`hidden_states` is as in transformers: entry 0 is the output of the embedding layer, entry i that of layer i, each (N,
-L, D). `mask` is the attention mask (N, L), including special tokens.
+`hidden_states` is as in transformers: entry 0 is the output of the embedding layer, and entry i is the output of layer
+i, each (N, L, D). `mask` is the attention mask (N, L), including special tokens.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def mean(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
 
 
 def first_last(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """Average embedding output and last layer: the "first-last" of the published 56.70 for BERT-base."""
+    """Average embedding output and last layer, the "first-last" with a published score of 56.70 for BERT-base."""
     return _mean_over_tokens((hidden_states[0] + hidden_states[-1]) / 2, mask)
 
 
 def first_last_1(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """Average first and last layer, as in SimCSE's code since January 2022; 60.7 for BERT-base."""
+    """Average first and last layer, as in SimCSE's code since January 2022. BERT-base scores 60.7."""
     return _mean_over_tokens((hidden_states[1] + hidden_states[-1]) / 2, mask)
 
 
@@ -74,7 +74,7 @@ POOLINGS: dict[str, Pooling] = {
     "weightedmean": weightedmean,
     "lasttoken": lasttoken,
 }
-"""Poolings of SimCSE, and those of sentence-transformers by its names."""
+"""Poolings of SimCSE and of sentence-transformers. The latter have the names of sentence-transformers."""
 
 AVERAGED_LAYERS: dict[str, tuple[int, int]] = {
     "first_last": (0, -1),
@@ -91,7 +91,7 @@ def parts(name: str) -> list[str]:
     """Split the name of a pooling: `mean+max` concatenates two poolings.
 
     Raises:
-        ValueError: a part is unknown, or a part of several reads more than the last layer.
+        ValueError: a part is unknown, or the name has several parts and one of them reads more than the last layer.
     """
     found = name.split(JOINED)
     for one in found:

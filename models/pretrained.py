@@ -1,6 +1,6 @@
 """Checked loading of tokenizers and weights in transformers' format.
 
-On a mismatch, transformers itself would only report it and use random weights.
+If files and model don't match, transformers itself only warns, and uses random weights.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 
 class Weights(NamedTuple):
-    """A model of a transformers class, and the differences between it and its files."""
+    """A transformers model, and the differences between the model and its files."""
 
     model: Any
     missing: Set[str]
-    """Tensors of the model that no file has. They are random."""
+    """Tensors of the model that are missing in the files. They have random values."""
     unexpected: Set[str]
     """Tensors of the files that the model does not have."""
 
 
 @contextmanager
 def reading(folder: Path) -> Iterator[None]:
-    """Convert errors of libraries about files in `folder` to a `SourceError` of one line."""
+    """Convert libraries' errors about files in `folder` to a `SourceError` with a message of one line."""
     try:
         yield
     except Refused:
@@ -88,7 +88,7 @@ def weights(kind: Any, folder: Path, **options: Any) -> Weights:
     """Load the weights in `folder` as a model of `kind`, a transformers class, in float32.
 
     Raises:
-        SourceError: a tensor has another shape than config.json states.
+        SourceError: the shape of a tensor does not agree with config.json.
     """
     model, report = kind.from_pretrained(
         folder,
@@ -108,7 +108,7 @@ def weights(kind: Any, folder: Path, **options: Any) -> Weights:
 def _tells_case(hub_tokenizer: PreTrainedTokenizerBase) -> bool:
     """Return whether a tokenizer is case-sensitive.
 
-    With `do_lower_case`, sentence-transformers lowers texts before such a tokenizer.
+    With `do_lower_case`, sentence-transformers converts texts to lower case before such a tokenizer.
     """
     backend = getattr(hub_tokenizer, "backend_tokenizer", None)  # tokenizers in Python have none
     normalizer = backend and backend.normalizer

@@ -1,4 +1,4 @@
-"""Prompts by purpose, under the names that sentence-transformers' `encode_query` and `encode_document` look for."""
+"""Prompts for queries and documents, under the names that sentence-transformers uses."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def not_empty(prompts: Mapping[str, str]) -> dict[str, str]:
 
 
 def of_role(prompts: Mapping[str, str], names: Sequence[str]) -> str | None:
-    """Return the first non-empty prompt under one of the `names`; otherwise an empty one, or None if there is none.
+    """Return the first non-empty prompt among `names`. If all are empty, return "". If there is none, return None.
 
-    sentence-transformers writes an empty `document` beside a `passage`.
+    Empty prompts are skipped, because sentence-transformers writes an empty `document` beside a `passage`.
     """
     own = [prompts[name] for name in names if name in prompts]
     return next((prompt for prompt in own if prompt), own[0] if own else None)

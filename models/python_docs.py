@@ -1,7 +1,7 @@
 """Text that needs no download: the documentation inside every CPython.
 
-It consists of `pydoc_data.topics` (the language reference behind `help()`) and the standard library's docstrings. The
-module is here because training uses it as the default corpus and serving as the demo corpus.
+It consists of `pydoc_data.topics` (the language reference behind `help()`) and the standard library's docstrings.
+Training uses it as the default corpus, and serving uses it as the demo corpus.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 
 COMPILED = ("builtins", "itertools", "math", "sys", "time", "zlib", "unicodedata", "select", "mmap")
-"""Modules without Python source whose docstrings are useful. Importing them has no side effect."""
+"""Modules with useful docstrings but without Python source. Importing them has no side effect."""
 
 NOT_DOCUMENTATION = {
     "test",
@@ -68,7 +68,10 @@ def sections() -> Iterator[Section]:
 
 
 def prose(raw: str) -> Iterator[str]:
-    """Yield the prose paragraphs of a docstring, unwrapped and without markup; no code, tables or signatures."""
+    """Yield the prose paragraphs of a docstring, unwrapped and without markup.
+
+    Code, tables and signatures are left out.
+    """
     for block in re.split(r"\n\s*\n", inspect.cleandoc(raw)):
         lines = block.splitlines()
         if any(line.lstrip().startswith((">>>", "...", ".. ", "|", "+-", "$ ", "#!")) for line in lines):

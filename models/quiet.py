@@ -9,8 +9,9 @@ import sys
 def quieten() -> None:
     """Turn off progress bars of transformers and the hub, and reports on weights that pooling does not need.
 
-    Both read these variables when they are imported, which takes seconds and is not done by every command. Libraries
-    that are already imported are configured directly. Child processes inherit the variables.
+    This sets environment variables, because importing the libraries takes seconds, and not every command imports them.
+    The libraries read the variables when they are imported, and child processes inherit them. Libraries that are
+    already imported are configured directly.
     """
     os.environ["TRANSFORMERS_VERBOSITY"] = "error"
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"

@@ -7,23 +7,23 @@ import select
 import sys
 
 GONE = 141
-"""Exit status of a command whose reader has gone, the same as a shell reports for SIGPIPE."""
+"""Exit status of a command whose stdout was closed. Shells report the same status for SIGPIPE."""
 
 
 def flush() -> None:
     """Flush stdout, if the process has one.
 
     Raises:
-        BrokenPipeError: the reader has gone.
+        BrokenPipeError: the reader has closed stdout.
     """
     if sys.stdout is not None:
         sys.stdout.flush()
 
 
 def has_gone(error: OSError) -> bool:
-    """Return whether `error` means that the reader of stdout has gone, and not that of another pipe or connection.
+    """Return whether `error` means that stdout is closed, and not some other pipe or connection.
 
-    If so, stdout is redirected to nowhere, since Python would otherwise fail again at exit.
+    If so, stdout is redirected to nowhere. Otherwise Python would fail again at exit.
     """
     if not isinstance(error, BrokenPipeError):
         return False

@@ -24,19 +24,19 @@ UNKNOWN_MODULE = "isosphere.transform.Flow"
 """A module that can't be imported, so that sentence-transformers fails. Without `modules.json`, it would silently
 average the last layer."""
 OLD_FLAGS = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
-"""Flags that every version of sentence-transformers knows."""
+"""Flags of poolings that every version of sentence-transformers knows."""
 
 
 def can_say(encoder: Encoder) -> bool:
-    """Return whether the format can describe what the encoder computes. It can't describe a flow."""
+    """Return whether the format can describe the encoder. It can't describe a flow."""
     return not isinstance(encoder.transform, Flow)
 
 
 def write(encoder: Encoder, folder: Path) -> None:
-    """Write the files. If they can't describe the encoder, write only one, which makes readers stop with an error.
+    """Write the files. If they can't describe the encoder, write only a file that makes readers fail with an error.
 
-    A pooling over two layers becomes `WeightedLayerPooling` with weight 1 for these layers and 0 for others, then the
-    mean. An affine transform becomes `Dense` without an activation.
+    A pooling over two layers becomes `WeightedLayerPooling`, with weight 1 for these layers and 0 for all other layers,
+    followed by the mean. An affine transform becomes `Dense` without an activation.
     """
     if not can_say(encoder):
         _write_modules(folder, [("", UNKNOWN_MODULE)])
@@ -60,7 +60,7 @@ def write(encoder: Encoder, folder: Path) -> None:
 def _layers(transform: Transform | None) -> Iterator[nn.Module]:
     """Yield the modules between pooling and unit vector.
 
-    A truncation is a setting of sentence-transformers, not a module.
+    A truncation is left out, because sentence-transformers has a setting for it.
     """
     if isinstance(transform, Affine):
         affine = Dense(dim=transform.dim, out=transform.out, bias=True, activation="Identity")

@@ -1,4 +1,4 @@
-"""Sources of weights: from a name to a local folder."""
+"""Sources of weights: finding the local folder of an encoder by its name."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9d
 """SHA-256 of the published sentence-transformers/all-MiniLM-L6-v2 `model.safetensors`."""
 
 ADAPTERS = Path(__file__).parent / "adapters"
-"""Encoders of this project: one folder each, named `minilm+NAME` in commands."""
+"""Adapters of this project, one folder each. Commands call them `minilm+NAME`."""
 
 TEMPLATE = Path(__file__).parent / "graphs" / MINILM
 """The bundle of `minilm` without its weights (`models.assembly`)."""
 ALIKE = ("pooling", "max_length", "dim", "transform", "prompts")
-"""Fields in which an adapter must equal the template to be assembled."""
+"""Fields that must be equal in adapter and template, so that the bundle can be assembled."""
 
 WANTED = ["*.json", "*.txt", "*.model", "model*.safetensors", "[0-9]_*/model*.safetensors"]
 WANTED += [adapters.WEIGHTS, TRANSFORM, "README.md"]
 """Files wanted from the hub: weights as safetensors, files of tokenizers, the card; never code."""
 PICKLED = "pytorch_model*.bin"
-"""Weights as torch saves them. They are read only if there are no safetensors, and without running any code."""
+"""Weights as torch saves them. They are only read if there are no safetensors. Reading them runs no code."""
 MODULES = "modules.json"
 """Sentence-transformers' list of an encoder's modules."""
 CODE = "such code is never run"
 
 
 class SourceError(Refused):
-    """There are no usable weights under this name. The message says where they were searched."""
+    """There are no usable weights under this name. The message lists the places that were searched."""
 
 
 class Module(NamedTuple):
@@ -102,7 +102,7 @@ def local(name: str) -> Path | None:
 
 
 def recorded(name: str) -> Manifest | None:
-    """Return the record of an encoder that can be made a bundle without torch; None if torch has to export it.
+    """Return the record of an encoder whose bundle can be made without torch. None if torch has to export it.
 
     Raises:
         SourceError, AdapterError: the encoder does not exist or can't be read.
@@ -121,7 +121,7 @@ def whole(name: str) -> Path:
     """Find the folder of an encoder with all its weights.
 
     Raises:
-        SourceError: nothing usable is found, or an adapter.
+        SourceError: nothing usable is found, or the name is that of an adapter.
     """
     folder = resolve(name)
     if adapters.is_adapter(folder):
@@ -130,7 +130,7 @@ def whole(name: str) -> Path:
 
 
 def opened_adapter(folder: Path) -> Adapter | None:
-    """Read the adapter in a folder that `resolve` found; None if it has a whole encoder.
+    """Read the adapter in a folder that `resolve` found. None if the folder has a whole encoder.
 
     Raises:
         AdapterError: the adapter can't be merged into any base.
@@ -141,7 +141,7 @@ def opened_adapter(folder: Path) -> Adapter | None:
 def base_of(adapter: Adapter) -> Path:
     """Find the folder of the whole encoder that an adapter changes.
 
-    all-MiniLM-L6-v2 is taken from its installed package, whichever of its names the adapter uses.
+    all-MiniLM-L6-v2 is taken from its installed package, even if the adapter uses its name on the hub.
 
     Raises:
         SourceError: the base is not available, or is itself an adapter.
@@ -185,7 +185,7 @@ def read_json(file: Path) -> Any:
     """Parse a JSON file.
 
     Raises:
-        SourceError: the file is not JSON; names the file.
+        SourceError: the file is not JSON; the message names the file.
     """
     try:
         return json.loads(file.read_text(encoding="utf-8"))
@@ -194,15 +194,15 @@ def read_json(file: Path) -> Any:
 
 
 def weight_files(folder: Path) -> Sequence[Path]:
-    """List the weight files of a transformer or a module: safetensors, else files that torch has pickled."""
+    """List the weight files of a transformer or a module: safetensors or, without these, torch's pickled files."""
     return sorted(folder.glob("model*.safetensors")) or sorted(folder.glob(PICKLED))
 
 
 def check_fetched(folder: Path) -> None:
-    """Refuse pointers of Git LFS in place of files.
+    """Refuse Git LFS pointers in place of files.
 
     Raises:
-        SourceError: there is a pointer; names it.
+        SourceError: a file is a pointer; the message names the file.
     """
     for file in sorted(folder.rglob("*")):
         if file.is_file() and lfs_pointer(file):
@@ -210,7 +210,7 @@ def check_fetched(folder: Path) -> None:
 
 
 def weights_sha256(folder: Path) -> str:
-    """Hash the weights of a whole encoder: the SHA-256 of one file, or of the hashes of its parts.
+    """Hash the weights of a whole encoder: the SHA-256 of the file, or of its parts' hashes.
 
     Raises:
         SourceError: there are no weights.
@@ -226,7 +226,7 @@ def weights_sha256(folder: Path) -> str:
 def manifest_of(name: str) -> Manifest | None:
     """Return the manifest of the bundle or adapter with this name; None for any other encoder.
 
-    Every file of a local folder is checked. Of a bundle on the hub, only the files in `WANTED` are available.
+    Every file of a local folder is checked. For a bundle on the hub, only the files in `WANTED` are checked.
 
     Raises:
         SourceError: the encoder does not exist.
@@ -289,7 +289,7 @@ def shipped_folder(name: str) -> Path | None:
     """Find the folder of `minilm+NAME`; None for any other name.
 
     Raises:
-        SourceError: the adapter does not exist; the message lists all.
+        SourceError: the adapter does not exist; the message lists all adapters.
     """
     if not _is_shipped(name):
         return None
@@ -303,7 +303,7 @@ def shipped_folder(name: str) -> Path | None:
 
 
 def _from_hub(name: str) -> Path:
-    """Find an encoder in the cache, then on the hub, which also completes an interrupted download."""
+    """Find an encoder in the cache, then on the hub. An interrupted download is completed."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -334,7 +334,7 @@ def _is_complete(folder: Path) -> bool:
 
 
 def _is_complete_adapter(folder: Path, cached_only: bool) -> bool:
-    """Return whether an adapter is complete. Without our manifest, this is only known after asking the hub."""
+    """Return whether an adapter is complete. Without our manifest, only the hub can tell."""
     there = adapters.is_adapter(folder) and (folder / adapters.WEIGHTS).is_file()
     return there and ((folder / adapters.MANIFEST).is_file() or not cached_only)
 
@@ -343,7 +343,7 @@ def path(name: str) -> Path:
     """Return `name` as a path.
 
     Raises:
-        SourceError: it begins with the home of an unknown user.
+        SourceError: the path begins with `~` and an unknown user.
     """
     try:
         return Path(name).expanduser()

@@ -1,4 +1,4 @@
-"""Text to token ids, with the `tokenizers` library alone, so that training and serving cut texts the same way."""
+"""Text to token ids. Training and serving both use the `tokenizers` library, so they cut texts in the same way."""
 
 from __future__ import annotations
 
@@ -41,19 +41,20 @@ class Piece:
 
     id: int
     text: str
-    """Characters of the token in the text; the token's own name if it is special."""
+    """Characters of the token in the text. For a special token, its name."""
     special: bool
-    """Whether the tokenizer added it."""
+    """Whether the tokenizer added the token."""
     start: int | None
-    """Index of its first character; None if it is special."""
+    """Index of the token's first character. None if the token is special."""
     stop: int | None
-    """Index after its last character."""
+    """Index after the token's last character. None if the token is special."""
 
 
 class Tokenizer:
     """A `tokenizer.json` that cuts to `max_length` tokens and pads on the right.
 
-    The file's own truncation and padding are turned off: truncation here makes it known how much was cut.
+    The file's own truncation and padding are turned off. Truncation is done here, so that the number of cut tokens is
+    known.
     """
 
     def __init__(self, file: Path, *, max_length: int) -> None:
@@ -86,7 +87,7 @@ class Tokenizer:
     def encode(
         self, texts: Sequence[str], *, direction: Direction = "right", max_length: int | None = None
     ) -> list[Tokens]:
-        """Return the tokens of each text, cut to `max_length` on the side `direction`; special tokens are kept.
+        """Return the tokens of each text, cut to `max_length` on the side `direction`. Special tokens are kept.
 
         Raises:
             ValueError: a text is not valid Unicode (it has a lone surrogate); the message gives its index.
@@ -155,7 +156,7 @@ def _cut(encoding: Any, limit: int, direction: Direction) -> Tokens:
 def _pad_id(fast: FastTokenizer) -> int:
     """Return the id for padding.
 
-    Any id would do, since it is masked, but the family's own keeps the arrays readable.
+    Padding is masked, so any id would do. The model family's own id keeps the arrays readable.
     """
     found = (fast.token_to_id(name) for name in ("[PAD]", "<pad>"))
     return next((i for i in found if i is not None), 0)

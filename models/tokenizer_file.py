@@ -1,4 +1,4 @@
-"""Safe reading of a `tokenizer.json` from elsewhere: with limits, and with errors in our own words."""
+"""Safe reading of a `tokenizer.json` from an unknown source, with limits and clear errors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def read(file: Path) -> FastTokenizer:
 
 @contextmanager
 def giving_up() -> Iterator[None]:
-    """Convert panics of the library, which are not `Exception`s and would escape handlers of these.
+    """Convert panics of the library to exceptions, because handlers of `Exception` don't catch panics.
 
     Raises:
         TokenizerFailure: the library panicked, as when a regular expression exceeds its step limit.
@@ -58,8 +58,8 @@ def giving_up() -> Iterator[None]:
 def repeats_a_group(pattern: str) -> bool:
     """Return whether a group is repeated, which can make a search take exponential time.
 
-    Tokenizers of known families don't repeat groups, only characters and character classes. Comments, free spacing and
-    group calls could hide a repetition, so they count as one.
+    Tokenizers of known families repeat only characters and character classes. Comments, free spacing and group calls
+    also count as repetitions, because they could hide one.
     """
     if HIDING.search(pattern):
         return True

@@ -1,4 +1,4 @@
-"""Transfer of bundles and adapters to a remote and back, with every hash checked at both ends."""
+"""Transfer of bundles and adapters to and from a remote. Every hash is checked at both ends."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from models.errors import Refused
 from models.remotes.base import Remote, RemoteError
 
 DOWNLOADS = ".cache"
-"""Folder in which the hub's client keeps its notes."""
+"""Folder for metadata of the hub's client."""
 
 
 class TransferError(Refused):
-    """The destination has something else. The message says what, and what to do."""
+    """The destination contains something else. The message says what it contains, and what to do."""
 
 
 Package = Bundle | Adapter
@@ -28,20 +28,20 @@ def opened(folder: Path) -> Package:
     """Open the bundle or the adapter in a folder, and verify every hash.
 
     Raises:
-        BundleError, AdapterError: the folder has neither, or a damaged one.
+        BundleError, AdapterError: the folder has neither a bundle nor an adapter, or is damaged.
     """
     return adapter.load(folder) if adapter.is_adapter(folder) else bundle.load(folder)
 
 
 def publish(source: Package, remote: Remote, *, replace: bool = False) -> int:
-    """Store a verified package at `remote`, and compare the result; return the number of files sent.
+    """Store a verified package at `remote`, and verify the result. Return the number of files sent.
 
-    Complete files are skipped, and a partial upload is continued. If a remote takes files one by one, an old manifest
-    is removed first and the new one is written last. So nobody can pull a part.
+    Complete files are skipped, and an interrupted upload is continued. If the remote stores files one by one, the old
+    manifest is removed first and the new manifest is written last, so that an incomplete package can't be pulled.
 
     Raises:
-        TransferError: another bundle is there and `replace` is false, or files that belong to no bundle.
-        RemoteError: the remote fails, or has wrong bytes in the end.
+        TransferError: the remote contains a different bundle and `replace` is false, or files that belong to no bundle.
+        RemoteError: the remote fails, or its bytes are wrong after the upload.
     """
     if source.manifest is None:
         raise TransferError(f"{source.folder}: has no {adapter.MANIFEST}, so what arrives could not be checked")
@@ -77,10 +77,11 @@ def pull(remote: Remote, folder: Path, *, replace: bool = False) -> tuple[Packag
     Return the package and the number of files fetched.
 
     Raises:
-        BundleError, AdapterError: the remote has neither, or `folder` has something that is neither.
-        TransferError: another package is in `folder` and `replace` is false.
+        BundleError, AdapterError: the remote or `folder` has neither a bundle nor an adapter. A new or empty `folder`
+            is fine.
+        TransferError: `folder` contains a different package and `replace` is false.
         RemoteError: the remote fails, or the hash of a file differs from the manifest.
-        OSError: `folder` can't be written; names it.
+        OSError: `folder` can't be written; the message names it.
     """
     found = _manifest(remote)
     if found is None:
@@ -138,7 +139,7 @@ def _present(folder: Path, name: str, content: bytes) -> Package | None:
 
 
 def _manifest(remote: Remote) -> tuple[str, bytes, Manifest] | None:
-    """Return the name of the manifest at `remote`, its bytes and its content; None if there is none."""
+    """Return name, bytes and content of the manifest at `remote`. None if there is no manifest."""
     for name, required in ((MANIFEST, bundle.REQUIRED), (adapter.MANIFEST, adapter.REQUIRED)):
         if (content := remote.read(name)) is not None:
             return name, content, bundle.parse_manifest(content, f"{remote}: {name}", required=required)
@@ -146,7 +147,7 @@ def _manifest(remote: Remote) -> tuple[str, bytes, Manifest] | None:
 
 
 def _listed(remote: Remote) -> set[str]:
-    """Return the files that the manifest at `remote` lists, which may be replaced; an empty set if it is invalid."""
+    """Return the files that the manifest at `remote` lists. They may be replaced. Empty if the manifest is invalid."""
     try:
         found = _manifest(remote)
     except BundleError:

@@ -1,4 +1,4 @@
-"""Transforms between pooling and unit vector: maps fitted to vectors and stored with the encoder."""
+"""Transforms between pooling and unit vector. They are fitted to vectors, and stored with the encoder."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Affine(nn.Module):
 Transform = Affine | Flow | Layers
 
 TRANSFORMS: dict[str, Callable[..., Transform]] = {"affine": Affine, "flow": Flow, "dense": Layers}
-"""Transforms by their names in a manifest. Each is built from its sizes."""
+"""Transforms by their names in a manifest. A transform is built from its sizes."""
 
 
 def described(transform: Transform | None) -> dict[str, Any] | None:
@@ -76,7 +76,7 @@ def save(transform: Transform, folder: Path) -> None:
 
 
 def load(folder: Path, description: Mapping[str, Any]) -> Transform:
-    """Load the transform whose weights are in `folder`, with kind and sizes as `described` returned them.
+    """Load the transform whose weights are in `folder`. `description` is a result of `described`.
 
     Raises:
         ValueError: the kind is unknown, or weights and sizes don't match; the message names the file.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 SHORTEST = 1e-12
-"""Minimum length by which a vector is divided, so that zero stays zero."""
+"""Lower bound of the length by which a vector is divided, so that a zero vector stays zero."""
 
 
 class UnitVector(nn.Module):

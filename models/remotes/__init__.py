@@ -13,11 +13,13 @@ HUB = "hf://"
 def named(place: str, *, revision: str | None = None, private: bool = False, message: str | None = None) -> Remote:
     """Return the remote at `place`: `hf://org/name[@revision]`, `org/name[@revision]`, a URL or the path of a folder.
 
-    `org/name` is on the hub, unless `org` is a folder here; `./org/name` is always a path. The other arguments are only
-    for the hub: branch or commit, whether a new repository is private, and the commit's message.
+    `org/name` is on the hub, unless the working directory has a folder `org`. `./org/name` is always a path. The
+    remaining arguments are only for the hub: branch or commit, whether a new repository is private, and the commit's
+    message.
 
     Raises:
-        ValueError: the scheme is unknown, its driver is missing, or an option of the hub is given for another place.
+        ValueError: the scheme is unknown, its driver is missing, or an option for the hub is given but `place` is not
+            on the hub.
     """
     if repository := _on_the_hub(place):
         from models.remotes.hub import Hub

@@ -14,14 +14,14 @@ from models.remotes.credentials import hidden
 
 
 class RemoteError(Failed):
-    """The remote can't be reached, refuses, or returns wrong bytes. The message names it."""
+    """The remote can't be reached, refuses access, or returns wrong bytes. The message names the remote."""
 
 
 class Remote(Protocol):
     """Files of one remote bundle, by their names in the manifest. Each method may raise `RemoteError`."""
 
     def __str__(self) -> str:
-        """Return the place as its user knows it, without a password."""
+        """Return the place as the user wrote it, but without a password."""
 
     def files(self) -> set[str]:
         """Return the names of all files; an empty set if the place does not exist."""
@@ -30,7 +30,7 @@ class Remote(Protocol):
         """Return the content of a small file; None if it does not exist.
 
         Raises:
-            RemoteError: it has more than `MOST_JSON_BYTES`, which are not read.
+            RemoteError: the file has more than `MOST_JSON_BYTES`.
         """
 
     def fetch(self, path: str, folder: Path) -> None:
@@ -40,7 +40,7 @@ class Remote(Protocol):
         """Return whether the remote file equals `file`, by a hash of its current content."""
 
     def begins(self, path: str, file: Path, /) -> bool:
-        """Return whether the remote file is a beginning of `file`, as after an interrupted upload."""
+        """Return whether the remote file is the first part of `file`, as after an interrupted upload."""
 
     def put(self, folder: Path, paths: Sequence[str], *, removed: Collection[str]) -> None:
         """Store these files of `folder` in order, and remove the `removed` ones."""
@@ -48,7 +48,7 @@ class Remote(Protocol):
 
 @contextmanager
 def told(remote: object, secret: Set[str] = frozenset(), *, fetching: bool = False) -> Iterator[None]:
-    """Convert errors of the block to a `RemoteError` of one line that names `remote` and hides what is `secret`.
+    """Convert errors of the block to a `RemoteError` of one line. It names `remote` and hides every `secret`.
 
     While `fetching`, errors of the local disk are raised unchanged.
     """

@@ -7,8 +7,8 @@ from collections.abc import Set
 from urllib.parse import unquote
 
 USER = re.compile(r"(?<=://)(?:[^/:\[]*:(?!:|\d*/).*|[^/]*)@")
-"""Pattern of a user and password, up to the last `@`. A slash in a password should be written `%2F`, but people paste
-S3 keys unchanged."""
+"""Pattern of a user and password, up to the last `@`. The password may contain a slash. It should be written `%2F`, but
+people paste S3 keys unchanged."""
 USER_IN_TEXT = re.compile(r"(?<=://)[^\s/]*@")
 
 
@@ -18,9 +18,9 @@ def without_user(url: str) -> str:
 
 
 def secrets(url: str) -> Set[str]:
-    """Return the texts of `url` that must not be in messages: name and password, whole, decoded and in pieces.
+    """Return the texts of `url` that messages must not contain: user and password, whole, decoded and in pieces.
 
-    A library may take a piece for the password if special characters were not encoded.
+    Pieces are included, because a library may use a piece as the password if special characters were not encoded.
     """
     users = {user.removesuffix("@") for user in USER.findall(url)}
     passwords = {user.partition(":")[2] for user in users}
@@ -29,7 +29,7 @@ def secrets(url: str) -> Set[str]:
 
 
 def hidden(text: str, secret: Set[str]) -> str:
-    """Replace each secret that is a whole word by `***`, and remove all users from URLs."""
+    """Replace each secret that is a whole word by `***`. Remove users and passwords from all URLs."""
     for one in sorted(secret, key=len, reverse=True):
         text = re.sub(rf"(?<!\w){re.escape(one)}(?!\w)", "***", text)
     return USER_IN_TEXT.sub("", text)

@@ -26,7 +26,7 @@ class Filesystem:
         """Parse the URL. No file is opened yet, but some file systems connect.
 
         Raises:
-            ValueError: the scheme is unknown, or its driver is not installed; names the driver.
+            ValueError: the scheme is unknown, or its driver is not installed; the message names the driver.
             RemoteError: the server does not answer, or refuses this user.
         """
         self._name, secret = without_user(url), secrets(url)
@@ -51,7 +51,7 @@ class Filesystem:
             return {path[len(self._root) :].strip("/") or "." for path in self._fs.find(self._root)}
 
     def read(self, path: str) -> bytes | None:
-        """Return the content of a file; None also if there is no folder."""
+        """Return the content of a file. None if the file or the folder does not exist."""
         with self._told():
             try:
                 with self._fs.open(self._at(path), "rb") as stream:
@@ -63,13 +63,16 @@ class Filesystem:
             return content
 
     def fetch(self, path: str, folder: Path) -> None:
-        """Download a file, but not through a link on this machine."""
+        """Download a file. If the remote is a folder on this machine, links are refused."""
         with self._told(fetching=True):
             self._refuse_link(path)
             self._fs.get_file(self._at(path), str(folder / path))
 
     def holds(self, path: str, file: Path) -> bool:
-        """Compare size and SHA-256. The whole file is read, since fsspec has no hash for all file systems."""
+        """Compare size and SHA-256.
+
+        The whole file is read, because fsspec has no hash that works for all file systems.
+        """
         with self._told():
             self._refuse_link(path)
             if self._fs.info(self._at(path))["size"] != file.stat().st_size:
@@ -78,7 +81,7 @@ class Filesystem:
                 return hashlib.file_digest(stream, "sha256").hexdigest() == sha256(file)
 
     def begins(self, path: str, file: Path, /) -> bool:
-        """Compare the bytes that are there."""
+        """Compare the remote bytes with the beginning of `file`."""
         with self._told(), self._fs.open(self._at(path), "rb") as theirs, file.open("rb") as ours:
             while part := theirs.read(READ_AT_ONCE):
                 if part != ours.read(len(part)):
@@ -86,9 +89,9 @@ class Filesystem:
         return True
 
     def put(self, folder: Path, paths: Sequence[str], *, removed: Collection[str]) -> None:
-        """Store files. Files to remove go first: without its manifest, a half-written folder is not a bundle.
+        """Remove the `removed` files first, then store files. Without a manifest, an incomplete folder is not a bundle.
 
-        Local files are created anew, never overwritten, since other bundles may share them by hard links.
+        Local files are created anew, never overwritten, because bundles may share them by hard links.
         """
         with self._told():
             self._refuse_link("")
@@ -100,7 +103,7 @@ class Filesystem:
             self._fs.invalidate_cache()
 
     def _refuse_link(self, path: str) -> None:
-        """Refuse a link, or a path below a link, since it may lead out of the folder."""
+        """Refuse a link, or a path below a link, because links may lead out of the folder."""
         if isinstance(self._fs, LocalFileSystem):
             for part in (path, *map(str, PurePosixPath(path).parents[:-1])):
                 if Path(self._root, part).is_symlink():

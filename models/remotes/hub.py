@@ -17,7 +17,7 @@ from models.bundle import MOST_JSON_BYTES, sha256
 from models.remotes.base import RemoteError, told, too_large
 
 OF_THE_HUB = {".gitattributes"}
-"""The hub's own files, in every repository."""
+"""Files that the hub creates in every repository."""
 
 
 class Hub:
@@ -26,7 +26,7 @@ class Hub:
     def __init__(
         self, repository: str, *, revision: str | None = None, private: bool = False, message: str | None = None
     ):
-        """Check the name, without contacting the hub. `private` is for a new repository, `message` for the commit.
+        """Check the name, without contacting the hub. `private` applies to a new repository.
 
         Raises:
             ValueError: the name of the repository is not legal.
@@ -46,7 +46,10 @@ class Hub:
             return set(self._tree)
 
     def read(self, path: str) -> bytes | None:
-        """Return the content of a file; None also if the repository does not exist or is not readable."""
+        """Return the content of a file.
+
+        None if the file does not exist, or if the repository is missing or not readable.
+        """
         with told(self):
             if path not in self._tree:
                 return None
@@ -57,29 +60,29 @@ class Hub:
                 return (Path(folder) / path).read_bytes()
 
     def fetch(self, path: str, folder: Path) -> None:
-        """Download a file without the hub's cache, which would keep a damaged file."""
+        """Download a file without the hub's cache, because the cache would keep a damaged file."""
         with told(self, fetching=True):
             if path not in self._tree:
                 raise RemoteError(f"{self}: {path}: missing, though the manifest lists it")
             self._api.hf_hub_download(self._repository, path, revision=self._at, local_dir=folder)
 
     def holds(self, path: str, file: Path) -> bool:
-        """Compare hashes that the hub reports: SHA-256 of a large file, git's of a small one."""
+        """Compare with the hash that the hub reports: SHA-256 for large files, git's hash for small ones."""
         with told(self):
             stored = self._tree[path]
             return stored.lfs.sha256 == sha256(file) if stored.lfs else stored.blob_id == _git_hash(file)
 
     def begins(self, _path: str, _file: Path, /) -> bool:
-        """Return False, since a commit has only complete files, so different content belongs to someone else."""
+        """Return False, because commits have only complete files. Different content is not an interrupted upload."""
         return False
 
     def put(self, folder: Path, paths: Sequence[str], *, removed: Collection[str]) -> None:
-        """Store files in one commit, unless someone else commits meanwhile.
+        """Store files in one commit. Fail if someone else has committed meanwhile.
 
         Repository and branch are created if missing.
 
-        A new branch begins as a copy of the default one. The same commit removes the copied files from the new branch
-        only.
+        A new branch begins as a copy of the default branch. The commit also removes the copied files from the new
+        branch.
         """
         with told(self):
             if new := self._commit is None:
@@ -101,10 +104,10 @@ class Hub:
             self._look_again(made.oid)
 
     def _begun(self) -> Collection[str]:
-        """Create the branch; return the files that it has from the default branch.
+        """Create the branch. Return the files that are copies from the default branch.
 
         Raises:
-            RemoteError: the branch is no copy, so someone else created it meanwhile and owns its files.
+            RemoteError: the branch is not a copy, because someone else created it meanwhile.
         """
         if self._revision:
             self._api.create_branch(self._repository, branch=self._revision, exist_ok=True)
@@ -119,7 +122,7 @@ class Hub:
 
     @property
     def _at(self) -> str:
-        """The commit, which is requested only once."""
+        """The commit of the revision. It is requested only once."""
         if self._commit is None:
             self._commit = self._api.model_info(self._repository, revision=self._revision).sha
         assert self._commit is not None, "the hub gives a commit of every repository"

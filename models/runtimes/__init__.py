@@ -1,4 +1,4 @@
-"""Runtimes by name, and detection of those that work on this machine. None of them loads torch."""
+"""Runtimes by name, and detection of the runtimes that work on this machine. No runtime loads torch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Pair(NamedTuple):
 
 
 REFERENCE = Pair(OnnxRuntime.name, FP32)
-"""The pair that others are compared with. Export has verified it against torch."""
+"""The pair with which all pairs are compared. Export has verified it against torch."""
 
 
 def available(bundle: Bundle, options: Options, *, runtimes: Mapping[str, type[Runtime]] = RUNTIMES) -> Sequence[Pair]:

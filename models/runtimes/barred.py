@@ -1,7 +1,7 @@
-"""Pairs that a bundle excludes from serving, since its promotion measured that they lose accuracy.
+"""Pairs of runtime and precision that a bundle excludes, because its promotion measured a loss of accuracy.
 
-Speed depends on the machine, so each machine measures its own. Loss of accuracy depends on the encoder, so the bundle's
-word counts everywhere: an error costs speed, not accuracy.
+Speed depends on the machine, so each machine measures it. Loss of accuracy depends on the encoder, so the bundle's
+exclusions apply on every machine. A wrong exclusion costs speed, but not accuracy.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from models.runtimes import Pair
 
 
 def barred(bundle: Bundle) -> dict[Pair, str]:
-    """Return the reason for each barred pair; empty for a bundle that was not promoted.
+    """Return the reason for each barred pair. Empty for a bundle that was not promoted.
 
     Raises:
-        BundleError: the table of engines is invalid; names the file.
+        BundleError: the table of engines is invalid; the message names the file.
     """
     if ENGINES not in bundle.manifest.files:
         return {}

@@ -1,4 +1,4 @@
-"""The protocol of a runtime, which runs a bundle's graph with some library."""
+"""The protocol of a runtime: a library that runs a bundle's graph."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Device = Literal["auto", "cpu", "cuda"]
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 CPU_BATCH_TOKENS = 1024
-"""Padded tokens of a batch on a CPU. Larger batches are no faster, and need memory for each possible shape (ADR 0012).
-"""
+"""Maximum tokens of a batch on a CPU, including padding. Larger batches are not faster, and need memory for each
+possible shape (ADR 0012)."""
 MOST_STREAMS = 8
 
 
 class RuntimeUnavailable(RuntimeError):
-    """The runtime can't run here, or not with these options. The message says why and what to change."""
+    """The runtime can't run on this machine or with these options. The message says why and what to change."""
 
 
 def cache_folder() -> Path | None:
@@ -42,7 +42,7 @@ class Options:
 
     device: Device = "auto"
     threads: int | None = 1
-    """None means the CPU quota."""
+    """Number of CPU threads. None means the CPU quota."""
 
     @property
     def cpu_threads(self) -> int:
@@ -51,7 +51,7 @@ class Options:
 
     @property
     def cpu_streams(self) -> int:
-        """Batches that these threads compute in parallel, one each, which is faster than sharing a batch."""
+        """Batches that the threads compute in parallel. One thread per batch is faster than several."""
         return min(self.cpu_threads, MOST_STREAMS)
 
 
@@ -76,16 +76,16 @@ class Runtime(Protocol):
     precision: str
     device: str
     streams: int
-    """Batches that it runs concurrently."""
+    """Number of batches that the runtime computes concurrently."""
     batch_tokens: int
-    """Padded tokens of a batch beyond which throughput does not increase."""
+    """Tokens of a batch, including padding, above which throughput does not increase."""
     length_step: int
     """Batches are padded to a multiple of this number of tokens."""
 
     def __init__(self, bundle: Bundle, precision: str, options: Options) -> None: ...
 
     def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:
-        """Run one padded batch, `ids` and `mask` each (N, L); rows keep their order.
+        """Run one padded batch, `ids` and `mask` each (N, L). Rows keep their order.
 
         The caller owns the returned arrays.
 
@@ -94,7 +94,7 @@ class Runtime(Protocol):
 
     @staticmethod
     def precisions(bundle: Bundle, options: Options) -> Sequence[str]:
-        """Return the precisions in which it can run `bundle` on this machine.
+        """Return the precisions in which the runtime can run `bundle` on this machine.
 
         Raises:
             RuntimeUnavailable: the runtime can't run here at all.
@@ -102,8 +102,8 @@ class Runtime(Protocol):
 
     @staticmethod
     def facts() -> dict[str, Any]:
-        """Return its `version`, and other facts that affect its speed on this machine.
+        """Return the runtime's `version`, and facts that affect its speed on this machine.
 
         Raises:
-            RuntimeUnavailable: the runtime is not installed, or broken.
+            RuntimeUnavailable: the runtime is not installed, or is broken.
         """

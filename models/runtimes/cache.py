@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 CPUINFO = Path("/proc/cpuinfo")
 FORMAT = 2
-"""Format of the rows. Rows of other formats are not found."""
+"""Format of the rows. It is part of the key, so rows of older formats are not found."""
 
 
 def key(bundle: Bundle, options: Options) -> dict[str, Any]:
-    """Return everything that affects a measurement: the encoder, the bytes of its graphs, the pairs, and the host."""
+    """Return the key of a measurement: everything that affects it (encoder, bytes of graphs, pairs, host)."""
     graphs = {precision: file.relative_to(bundle.folder).as_posix() for precision, file in bundle.graphs.items()}
     return {
         "format": FORMAT,
@@ -53,7 +53,7 @@ def cpu(cpuinfo: Path = CPUINFO) -> str:
 
 
 def file_of(key: dict[str, Any]) -> Path | None:
-    """Return the file of the measurement of `key`; None if the user has no home."""
+    """Return the file for the measurement of `key`. None if the user has no home."""
     if not (folder := cache_folder()):
         return None
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
@@ -65,7 +65,7 @@ def recall(key: dict[str, Any], read: Callable[[dict[str, Any]], T]) -> list[T]:
 
     `read` raises ValueError or TypeError on an invalid row.
 
-    Return an empty list if there are none or, with a warning, if the file is damaged.
+    Return an empty list if there are no rows, or if the file is damaged. In the latter case, log a warning.
     """
     if not (file := file_of(key)):
         return []

@@ -25,12 +25,12 @@ class Choice:
 
     pair: Pair
     measured: Sequence[Measured] = ()
-    """Empty if there was only one candidate."""
+    """Measurements of all candidates. Empty if there was only one candidate."""
 
     def instead(self, bundle: Bundle, error: Exception, *, among: Sequence[Pair]) -> Choice | None:
-        """Return the next fastest choice after this one failed with `error`; None if no other is faithful.
+        """Return the next fastest choice after this one failed with `error`. None if no faithful pair remains.
 
-        The row of this pair then contains the error.
+        In the new choice, the failed pair's measurement contains the error.
         """
         broken = Measured(*self.pair, error=told(error, bundle))
         measured = [broken if row.pair == self.pair else row for row in self.measured]
@@ -38,7 +38,7 @@ class Choice:
         return Choice(fastest(measured, among=left), measured) if left else None
 
     def table(self) -> list[dict[str, Any]]:
-        """Return a row of JSON for each measured pair: its figures, whether it was `chosen`, and if not, why."""
+        """Return a row of JSON for each measured pair: its figures, whether it was `chosen`, and if not, the reason."""
         return [asdict(row) | {"chosen": row.pair == self.pair, "why_not": self._why_not(row)} for row in self.measured]
 
     def __str__(self) -> str:
@@ -88,7 +88,7 @@ def choose(bundle: Bundle, options: Options, *, runtime: str | None = None, prec
 def opened(
     bundle: Bundle, options: Options, *, runtime: str | None = None, precision: str | None = None
 ) -> tuple[Choice, Runtime]:
-    """Load the fastest pair that works; a cached choice may no longer run.
+    """Load the fastest pair that works. Several may be tried, because a cached choice may no longer run.
 
     Raises:
         RuntimeUnavailable, BundleError: see `choose`.
@@ -107,7 +107,7 @@ def opened(
 
 
 def keep(bundle: Bundle, options: Options, measured: Sequence[Measured]) -> None:
-    """Cache measurements for this host, unless a pair failed, which may be temporary."""
+    """Cache measurements for this host. If a pair failed, nothing is cached, because the failure may be temporary."""
     if not any(row.error for row in measured):
         cache.remember(cache.key(bundle, options), [asdict(row) for row in measured])
 
@@ -130,7 +130,7 @@ def fastest(measured: Sequence[Measured], *, among: Sequence[Pair]) -> Pair:
     """Return the fastest pair that may serve the bundle.
 
     Raises:
-        RuntimeUnavailable: none may.
+        RuntimeUnavailable: no pair may serve the bundle.
     """
     faithful = [row for row in measured if row.faithful and row.pair in among]
     if not faithful:

@@ -23,7 +23,10 @@ PROVIDERS: tuple[Provider, ...] = ((CUDA, OPTIONS), CPU)
 
 
 def warm_up(run: Callable[[Ids, Ids], object], longest: int) -> None:
-    """Call `run` with every bucket, full and with one text. Kernels are loaded and the arena grows at first use."""
+    """Call `run` with a full batch and with one text of each length.
+
+    The first use loads kernels and allocates memory.
+    """
     for length in reversed(list(buckets(longest))):
         for rows in (max(1, BATCH_TOKENS // length), 1):
             batch = np.ones((rows, length), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Texts to vectors with a bundle's graph on this machine, the same vectors as a server's."""
+"""Texts to vectors with a bundle's graph on this machine. The vectors are the same as a server's."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from models.tokenizer import Tokens
 
 
 class Graph:
-    """The bundle's tokenizer with a runtime, given by name or already loaded.
+    """The bundle's tokenizer with a runtime. The runtime is given by name, or is already loaded.
 
     `threads=None` means the CPU quota.
 
     Raises:
         BundleError: the bundle has no graph of this precision; the message names the available ones.
-        RuntimeUnavailable: the runtime can't run here, or not in this precision.
+        RuntimeUnavailable: the runtime can't run on this machine or in this precision.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class Graph:
     def embed(self, tokens: Sequence[Tokens], done: Callable[[int], object] = lambda _: None) -> Embedded:
         """Return the unit vectors (N, D) and norms (N,) of texts in their order.
 
-        Batches have texts of similar length and run in parallel. `done` is called with the size of each, from several
-        threads.
+        Batches have texts of similar length and run in parallel. After each batch `done` is called with the batch's
+        size, in any thread.
         """
         vectors = np.empty((len(tokens), self.dim), dtype=np.float32)
         norms = np.empty(len(tokens), dtype=np.float32)
@@ -79,9 +79,9 @@ class Graph:
 
 
 def _by_length(tokens: Sequence[Tokens], budget: int) -> Iterator[list[int]]:
-    """Yield batches of at most `budget` padded tokens, or one text.
+    """Yield batches of at most `budget` tokens including padding. A longer text is a batch by itself.
 
-    The longest come first, so that a lack of memory shows at once.
+    The longest texts come first, so that a lack of memory is noticed at once.
     """
     batch: list[int] = []
     for i in sorted(range(len(tokens)), key=lambda i: -len(tokens[i])):

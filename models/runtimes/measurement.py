@@ -23,21 +23,22 @@ log = logging.getLogger(__name__)
 
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 Open = Callable[[], Encode]
-"""Function that loads a graph. The graph stays in memory as long as the returned function."""
+"""Function that loads a graph and returns its encoding function. The graph is freed with that function."""
 Clock = Callable[[], float]
 
 PROBES = 24
 MEAN_WORDS, SPREAD = 30, 0.8
-"""Mean and spread of the probes' log-normal lengths: about 40 tokens each."""
+"""Mean and spread of the log-normal distribution of the probes' lengths. The mean is about 40 tokens."""
 EVERY = 3
-"""Every third probe is timed. In short rounds, other load on the machine affects both pairs alike."""
+"""Every third probe is timed. Rounds are short, so that any load on the machine affects both pairs equally."""
 ROUNDS, PATIENT_ROUNDS = 5, 9
 SECONDS = 3.0
-"""Seconds after which no round begins, except a pair's first two. Patient measurements ignore it."""
+"""Seconds after which no further round begins. Each pair has at least two rounds. Patient measurements have no
+limit."""
 RANK_LOSS = 0.1
 """Maximum `rank_loss` at which an engine may serve a bundle, in points of STS-B (ADR 0012)."""
 DECIMALS = 6
-"""Decimals to which similarities are compared. Otherwise the last bits would rank pairs of equal texts."""
+"""Similarities are rounded to this many decimals. Otherwise the last bits would rank pairs of equal texts."""
 
 
 @dataclass(frozen=True)
@@ -47,17 +48,17 @@ class Measured:
     runtime: str
     precision: str
     texts_per_second: float | None = None
-    """Speed in the median round; None if it does not run."""
+    """Speed in the median round. None if the pair does not run."""
     times_reference: float | None = None
     """Speed relative to the reference, median of the rounds."""
     least_cosine: float | None = None
-    """Minimum cosine of any probe to the reference's vector; None if it is not finite."""
+    """Minimum cosine between the pair's and the reference's vectors of a probe. None if it is not finite."""
     rank_loss: float | None = None
-    """100 x (1 - Spearman) between its similarities of all pairs of probes and the reference's; None as above."""
+    """See the function `rank_loss`. None if a number is not finite."""
     error: str | None = None
-    """Why it does not run."""
+    """Reason why the pair does not run."""
     barred: str | None = None
-    """Why the bundle bars it, according to its `engines.json`."""
+    """Reason why the bundle's `engines.json` bars the pair."""
 
     @classmethod
     def read(cls, row: Any) -> Measured:
@@ -82,12 +83,12 @@ class Measured:
 
     @property
     def faithful(self) -> bool:
-        """Whether it reproduces the reference's vectors, and the ranking of their similarities."""
+        """Whether the pair reproduces the reference's vectors and the ranking of their similarities."""
         return self.shortcoming is None
 
     @property
     def shortcoming(self) -> str | None:
-        """Why it may not serve the bundle, whatever its speed; None if it may."""
+        """Reason why the pair may not serve the bundle, independent of speed. None if it may."""
         if self.error:
             return f"does not run: {self.error}"
         if self.barred:
@@ -111,7 +112,7 @@ def measure(bundle: Bundle, options: Options) -> Sequence[Measured]:
 
 
 def graphs(bundle: Bundle, options: Options) -> dict[Pair, Open]:
-    """Return loaders of every pair: the reference, then reduced precisions, since these are usually faster.
+    """Return loaders of every pair: first the reference, then reduced precisions, because these are usually faster.
 
     Raises:
         RuntimeUnavailable: nothing runs here.
@@ -131,7 +132,7 @@ def graphs(bundle: Bundle, options: Options) -> dict[Pair, Open]:
 def probes(bundle: Bundle) -> list[str]:
     """Return texts of log-normal lengths, made of the words of the bundle's golden sentences.
 
-    The model's length cuts them.
+    Texts longer than the model's limit are cut when they are encoded.
     """
     words = [word for golden in bundle.manifest.golden for word in golden.text.split()] or ["a"]
     draw = random.Random(0)
@@ -150,8 +151,8 @@ def compared(
 ) -> list[Measured]:
     """Compare each pair with the reference, round by round. At most two graphs are loaded at a time.
 
-    The rounds of a pair end when it is clearly slower or faster than the best so far; `patient` runs them all. `told`
-    returns in one line why a pair does not run.
+    The rounds of a pair end when the pair is clearly slower or faster than the best pair so far. With `patient`, all
+    rounds are run. `told` converts the error of a pair that does not run to one line.
     """
     reference = _Timed(graphs[REFERENCE](), texts, clock)
     exact = reference.vectors()
@@ -217,12 +218,15 @@ class _Timed:
 
     @property
     def texts_per_second(self) -> float:
-        """Speed in the median run. The first run, with new shapes, is left out if there are others."""
+        """Speed in the median run. If there are several runs, the first is left out, because its shapes are new."""
         return len(self._some) / median(self._seconds[1:] or self._seconds)
 
 
 def _clear(ratios: Sequence[float], best: float) -> bool:
-    """Return whether two or more rounds agree on a pair against the best so far. Fewer rounds need a wider lead."""
+    """Return whether all of at least two rounds show that a pair is faster, or slower, than the best so far.
+
+    With fewer rounds, the difference must be larger.
+    """
     if len(ratios) < 2:
         return False
     lead = 1 + 1 / len(ratios)
@@ -238,7 +242,7 @@ def told(error: Exception, bundle: Bundle) -> str:
 
 
 def _closeness(vectors: NDArray[np.float32], reference: NDArray[np.float32]) -> tuple[float | None, float | None]:
-    """Return the minimum cosine and the rank loss; None for both if a number is not finite."""
+    """Return the minimum cosine and the rank loss. Both are None if a number is not finite."""
     least = float((vectors.astype(np.float64) * reference).sum(axis=1).min())
     return (least, rank_loss(vectors, reference)) if np.isfinite(least) else (None, None)
 
@@ -246,8 +250,8 @@ def _closeness(vectors: NDArray[np.float32], reference: NDArray[np.float32]) -> 
 def rank_loss(vectors: NDArray[np.float32], reference: NDArray[np.float32]) -> float:
     """Return 100 x (1 - Spearman) between the cosines of all pairs of unit vectors (N, D) and the reference's.
 
-    It is the loss in points on sentence pairs whose scores are the reference's own ranking. It is 0 if the reference
-    ranks nothing, and 100 if it does and `vectors` don't.
+    It is the loss in points on an STS task whose human scores are the reference's cosines. If all cosines of the
+    reference are equal, it is 0. If only those of `vectors` are equal, it is 100.
     """
     pairs = np.triu_indices(len(vectors), k=1)
     ours, theirs = (_ranks((each.astype(np.float64) @ each.T)[pairs]) for each in (vectors, reference))

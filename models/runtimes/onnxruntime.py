@@ -15,7 +15,7 @@ from models.runtimes.session import CPU, CUDA, Provider, Session
 
 
 class OnnxRuntime:
-    """Sessions of a graph: one on CUDA; on a CPU one for concurrent callers, and one that uses all threads."""
+    """Sessions of a graph. On CUDA there is one. On a CPU one is for concurrent batches, and one uses all threads."""
 
     name: ClassVar = "onnxruntime"
     length_step = 1
@@ -47,7 +47,7 @@ class OnnxRuntime:
 
     @staticmethod
     def facts() -> dict[str, Any]:
-        """Return its version and its providers."""
+        """Return the version and the providers of ONNX Runtime."""
         return {"version": onnxruntime.__version__, "providers": onnxruntime.get_available_providers()}
 
 

@@ -1,4 +1,4 @@
-"""OpenVINO on a CPU: the bundle's float32 graph, with products in float32 or, if the CPU supports it, bfloat16."""
+"""OpenVINO on a CPU: the bundle's float32 graph, with matrix products in float32 or, on some CPUs, bfloat16."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LENGTH_STEP = 16
 
 
 class OpenVino:
-    """The graph compiled for concurrent batches and, if that differs, for one batch on all threads."""
+    """The graph, compiled for concurrent batches and, if there are several threads, for one batch on all threads."""
 
     name: ClassVar = "openvino"
     device = "cpu"
@@ -69,22 +69,22 @@ class OpenVino:
 
     @staticmethod
     def precisions(bundle: Bundle, options: Options) -> Sequence[str]:  # noqa: ARG004 - any float32 graph will do
-        """Return float32, and bfloat16 if OpenVINO reports native support by this CPU."""
+        """Return float32, and bfloat16 if the CPU supports it natively according to OpenVINO."""
         if options.device == "cuda":
             raise RuntimeUnavailable("CUDA was asked for: openvino runs on CPUs only")
         return [FP32, "bf16"] if "BF16" in capabilities() else [FP32]
 
     @staticmethod
     def facts() -> dict[str, Any]:
-        """Return its version and the CPU's capabilities that it detects."""
+        """Return OpenVINO's version, and the CPU's capabilities that it detects."""
         return {"version": _openvino().__version__.split("-")[0], "capabilities": capabilities()}
 
 
 def halve(graph: Any) -> None:
-    """Store weights in float16, as OpenVINO's own converter does. Products in bfloat16 have fewer digits.
+    """Store weights in float16, as OpenVINO's own converter does. Products in bfloat16 have fewer digits anyway.
 
-    OpenVINO keeps the original graph in memory beside the compiled one. If float16 can't represent the weights, the
-    golden vectors of the bundle reveal it.
+    This saves memory, because OpenVINO keeps the original graph beside the compiled one. If float16 can't represent the
+    weights, the check of golden vectors fails.
     """
     from openvino._offline_transformations import compress_model_transformation
 
@@ -115,9 +115,10 @@ def capabilities() -> list[str]:
 def _core() -> Any:
     """Return the process's single core, which is never deleted.
 
-    Its CPU plugin gives the creating thread a larger signal stack, as AMX needs, and reverts that at its end. If two
-    cores overlap, the last one restores a stack that the first has freed, and the next signal kills the process. Its
-    table of types is created at first use; two threads that use it first would deadlock.
+    A core's CPU plugin gives the thread that creates it a larger signal stack, which AMX needs, and restores the old
+    stack when the core is deleted. If the lifetimes of two cores overlap, the second one restores a stack that the
+    first has freed, and the next signal kills the process. The plugin's table of types is created at first use. Two
+    threads that use it first at the same time would deadlock.
     """
     openvino = _openvino()
     openvino.Type.f32.to_dtype()

@@ -26,7 +26,7 @@ Provider = str | tuple[str, dict[str, str]]
 
 
 class Session:
-    """The graph on the first of `providers` that starts, with inputs and outputs bound to the memory of that device."""
+    """The graph on the first of `providers` that starts. Inputs and outputs are bound to the device's memory."""
 
     def __init__(self, graph: Path, providers: Sequence[Provider], threads: int) -> None:
         settings = onnxruntime.SessionOptions()
@@ -41,7 +41,7 @@ class Session:
         self.device = "cpu" if self.provider == CPU else "cuda"
 
     def run(self, ids: Ids, mask: Ids) -> Embedded:
-        """Run the graph once. Each input is copied to the device once, and each output back once."""
+        """Run the graph. Each input is copied to the device once, and each output is copied back once."""
         feed = {"input_ids": ids, "attention_mask": mask}
         if "token_type_ids" in self._inputs:
             feed["token_type_ids"] = np.zeros_like(ids)
@@ -56,7 +56,7 @@ class Session:
 
 @cache
 def _load_cuda() -> None:
-    """Load CUDA's libraries from wheels, such as torch's. Those of the system are found without this."""
+    """Load CUDA's libraries from Python wheels, if there are any. System libraries are found without this."""
     said = StringIO()
     with redirect_stdout(said):
         onnxruntime.preload_dlls()

@@ -19,9 +19,9 @@ from models.runtimes.session import TENSORRT, Session
 log = logging.getLogger(__name__)
 
 LIBRARY = "libnvinfer.so.10"
-"""Library that ONNX Runtime's provider needs. The provider is in ONNX Runtime's wheel, TensorRT is not."""
+"""Library of TensorRT, which ONNX Runtime's provider needs. The wheel of ONNX Runtime does not contain it."""
 ROWS = 256
-"""Maximum texts of a run. The compiled engine has room for so many of maximum length."""
+"""Maximum texts of a run. The compiled engine has memory for this many texts of maximum length."""
 USUAL_LENGTH = 64
 INPUTS = ("input_ids", "attention_mask")
 
@@ -50,7 +50,7 @@ class TensorRt:
         cuda.warm_up(self.run, bundle.manifest.max_length)
 
     def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:  # noqa: ARG002 - there is one stream
-        """Run the engine for each `ROWS` texts."""
+        """Run the engine on up to `ROWS` texts at a time."""
         parts = [self._session.run(ids[at : at + ROWS], mask[at : at + ROWS]) for at in range(0, len(ids), ROWS)]
         return Embedded(*map(np.concatenate, zip(*parts, strict=True)))
 
@@ -64,7 +64,7 @@ class TensorRt:
 
     @staticmethod
     def facts() -> dict[str, Any]:
-        """Return the versions of ONNX Runtime and of the library."""
+        """Return the versions of ONNX Runtime and of TensorRT."""
         _require()
         return {"version": onnxruntime.__version__, "library": LIBRARY}
 
@@ -90,7 +90,10 @@ def settings(bundle: Bundle, precision: str) -> dict[str, str]:
 
 
 def _kept(graph: str) -> Path | None:
-    """Return the folder of a graph's engines, named by its SHA-256, since ONNX Runtime's file names ignore weights."""
+    """Return the folder of a graph's engines.
+
+    Its name is the graph's SHA-256, because ONNX Runtime's file names ignore weights.
+    """
     if not (folder := cache_folder()):
         log.warning("no home, and no XDG_CACHE_HOME, to keep what TensorRT compiles in; the next start compiles again")
         return None
