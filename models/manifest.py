@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 
 
 def check(fields: Mapping[str, Any]) -> None:
-    """Check all fields as they were read.
+    """Check the types and names of all fields of a parsed manifest.
 
     Raises:
         ValueError: a field has a wrong type, or contains an invalid file name; the message names the field.

@@ -155,7 +155,7 @@ def kept(folder: Path) -> Kept:
     """Read the progress of a run from the checkpoint in `folder`.
 
     Raises:
-        CheckpointError: there is none yet, or it is damaged.
+        CheckpointError: there is no checkpoint yet, or it is damaged.
     """
     file = folder / CHECKPOINT
     if not file.exists():
@@ -171,7 +171,7 @@ def check_origin(file: Path, facts: Mapping[str, Any], devices: Devices, *, corp
     """Check that corpus and number of processes have not changed since the run's start.
 
     Raises:
-        CheckpointError: one of them differs.
+        CheckpointError: the corpus or the number of processes has changed.
     """
     check_corpus(file, facts["corpus"], corpus)
     if facts["processes"] != devices.count:

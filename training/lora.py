@@ -112,7 +112,7 @@ def write(factors: Factors, encoder: Encoder, folder: Path) -> Adapter:
     """Write the files that decide vectors: `peft`'s two files and, if there is a transform, the transform's file.
 
     Raises:
-        OSError: they can't be written.
+        OSError: a file can't be written.
     """
     if encoder.transform is not None:
         transforms.save(encoder.transform, folder)

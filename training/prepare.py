@@ -19,7 +19,7 @@ def prepared(config: RunConfig, device: torch.device) -> Encoder:
 
     Raises:
         SourceError: there is no such backbone.
-        BundleError: it is a bundle, and one of its files does not match the manifest.
+        BundleError: the backbone is a bundle, and a file does not match the manifest.
         ConfigError: see `training.lora.attach`.
     """
     manifest_of(config.backbone)  # This call checks the bundle's files.
@@ -50,7 +50,7 @@ def check_views_differ(encoder: Encoder, config: RunConfig, views: int) -> None:
     """Check that the dropout views of a sentence differ.
 
     Raises:
-        ConfigError: they would be equal.
+        ConfigError: the views would be equal.
     """
     if config.positives is not None and views < 2:
         raise ConfigError(f"augmentation: {config.objective} has one view, and {config.augmentation} is for two")

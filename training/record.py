@@ -140,7 +140,7 @@ def described(file: Path) -> RunConfig:
     """Read the configuration in a `config.json`.
 
     Raises:
-        RunError: it can't be read.
+        RunError: the configuration can't be read.
     """
     return parsed(file, RunConfig.from_json)
 
@@ -149,7 +149,7 @@ def parsed(file: Path, from_json: Callable[[str], C]) -> C:
     """Read a configuration with `from_json`.
 
     Raises:
-        RunError: it can't be read.
+        RunError: the configuration can't be read.
     """
     try:
         return from_json(file.read_text(encoding="utf-8"))

@@ -116,7 +116,7 @@ def finish(config: RunConfig, stream: TextIO) -> Outcome:
         RunError: there is no such run, or the bundle can't be written.
         ValueError: a subclass of this package that names the file or option: backbone, corpus or data are not
             usable.
-        CheckpointError: it has no checkpoint yet, a file is damaged, or the corpus is another.
+        CheckpointError: the run has no checkpoint yet, a file is damaged, or the corpus has changed.
         LockError: another process trains it.
     """
     _check_folders(config, resume=True)

@@ -65,7 +65,7 @@ class Corpora:
     def warm(self) -> None:
         """Open every index before the first search.
 
-        A corpus that can't be read does not stop the others.
+        A corpus that can't be read is skipped.
         """
         for name in self.names():
             try:

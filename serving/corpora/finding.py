@@ -256,7 +256,7 @@ class _Search:
         return [self._fused(query, ranking, depth) for query, ranking in zip(queries, dense, strict=True)]
 
     def _fused(self, query: Query, dense: Ranking, depth: int) -> _Ranked:
-        """Fuse the dense and the lexical ranking. Beyond the candidates of both, all other passages follow by cosine.
+        """Fuse the dense and the lexical ranking. All further passages follow, by cosine.
 
         Every hit gets its cosine, even if only the words found it.
         """

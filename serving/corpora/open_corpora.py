@@ -1,4 +1,4 @@
-"""The corpora in use, by name. They can be created, replaced and dropped while others use them."""
+"""The corpora in use, by name. They can be created, replaced and dropped during reads and writes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class OpenCorpora:
         """Return the corpus of this name.
 
         Raises:
-            NotFound: there is none.
+            NotFound: there is no such corpus.
         """
         if corpus := self._open.get(name):
             return corpus

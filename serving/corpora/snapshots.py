@@ -72,7 +72,7 @@ class Snapshots:
         self._bounds = bounds
 
     def create(self, name: str, progress: Progress) -> Snapshot:
-        """Write a snapshot of the corpus as it is now, while others read and write it.
+        """Write a snapshot of the current state of the corpus. Reads and writes go on meanwhile.
 
         Progress counts each byte three times: copied, hashed and packed.
 
@@ -125,7 +125,7 @@ class Snapshots:
         """Return the file of a snapshot.
 
         Raises:
-            NotFound: there is none.
+            NotFound: there is no such snapshot.
         """
         with self._there(name, id) as file:
             file.stat()
@@ -269,7 +269,7 @@ def _read(file: Path) -> Snapshot:
 
 
 def _unpack(file: Path, to: Path, progress: Progress) -> int:
-    """Unpack the corpus file, and return its size. Files, names, size and hash must be those in the manifest."""
+    """Unpack the corpus file, and return its size. Raise `Invalid` if it differs from the manifest."""
     with _opened(file) as packed, to.open("wb") as out:
         described = _described(packed)
         expected = described.content

@@ -168,7 +168,7 @@ class Batcher:
             raise going()
 
     def check_room(self, tokens: int, coming: Mapping[Caller | None, int] = NOBODY) -> None:
-        """Refuse tokens that would not be admitted, in addition to those `coming` from each caller.
+        """Refuse `tokens` if the queue has no room. `coming` is the number of tokens that each caller will soon submit.
 
         An interactive request takes room for all its tokens until it is answered. By Little's law, the mean wait is
         then the time that the engine takes for a full queue, in whatever order texts are embedded. If each text freed

@@ -220,7 +220,7 @@ class Embedder:
         await self._free.wait()
 
     async def close(self) -> None:
-        """Stop both threads."""
+        """Stop the batcher and the tokenizer."""
         await self.batcher.close()
         await self._tokenizing.close()
 

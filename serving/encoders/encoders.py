@@ -136,7 +136,7 @@ class Encoders:
 
         Raises:
             NotFound: there is no model of this name.
-            Conflict: it is the default model, or a change is running.
+            Conflict: the model is the default, or a change is running.
         """
         slot = self.named(name)
         if slot is self.default:

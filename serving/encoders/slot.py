@@ -32,7 +32,7 @@ class Slot:
         """The loaded encoder.
 
         Raises:
-            Unhealthy: it is not loaded yet.
+            Unhealthy: the encoder is not loaded yet.
         """
         if not self.embedder:
             raise Unhealthy(f"{self.name} is not loaded yet", retry_after=1)

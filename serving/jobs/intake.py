@@ -76,7 +76,7 @@ class Intake:
 
     @asynccontextmanager
     async def leaving(self, corpus: str) -> AsyncIterator[None]:
-        """Refuse new jobs for a corpus, after those being submitted."""
+        """Wait for jobs that are being submitted for a corpus, then refuse new ones during the block."""
         async with self._alone(corpus):
             self._leaving.append(corpus)
         try:

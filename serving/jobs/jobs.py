@@ -403,7 +403,7 @@ class Jobs:
         await whole(saved())
 
     def _sweep(self) -> None:
-        """Delete uploads that never became jobs, and those of ended jobs."""
+        """Delete the uploads of ended jobs, and uploads that never became jobs."""
         for file in self._spools.iterdir():
             if file.name not in self._unended:
                 file.unlink()

@@ -116,7 +116,7 @@ class Connections:
         Keep the block short, because a checkpoint of the log can't go past an open transaction.
 
         Raises:
-            Stopped: nobody waits for the result any more.
+            Stopped: the caller has left or the server stops.
         """
         check_cancelled()
         with self._used(), self.naming():

@@ -28,7 +28,7 @@ from training.objectives.weighting import binary_cross_entropy, distillation, in
 
 @dataclass(frozen=True, kw_only=True)
 class DCLRParams:
-    """The parameters of DCLR. Defaults are those published for BERT-base."""
+    """The parameters of DCLR. Defaults are the published values for BERT-base."""
 
     temperature: float = 0.05
     noise_ratio: float = 1.0

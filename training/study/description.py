@@ -94,7 +94,7 @@ class Study:
         """Read a study from a TOML file (docs/studies.md).
 
         Raises:
-            StudyError: it can't be read, or a part is unknown, missing or of the wrong shape.
+            StudyError: the file can't be read, or a part is unknown, missing or of the wrong shape.
         """
         return cls.of(file, contents(file))
 
@@ -251,7 +251,7 @@ def contents(file: Path) -> dict[str, Any]:
     """Read a TOML file.
 
     Raises:
-        StudyError: it can't be read.
+        StudyError: the file can't be read.
     """
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))

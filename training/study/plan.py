@@ -59,7 +59,7 @@ class Plan:
         """Read the plan in a study's folder.
 
         Raises:
-            StudyError: there is none, or it is damaged.
+            StudyError: the folder has no plan, or the plan is damaged.
         """
         file = folder / PLAN
         try:

@@ -72,7 +72,7 @@ class Result:
         Unknown fields are ignored.
 
         Raises:
-            ValueError: it is no result.
+            ValueError: the line is not a result.
         """
         return cls.checked(json.loads(line))
 
@@ -123,7 +123,7 @@ def measured(folder: Path) -> dict[str, Any] | None:
 
 
 def undamaged(folder: Path) -> dict[str, Any] | None:
-    """Read a result, or None if it is missing or damaged. A damaged run is reported and repeated elsewhere."""
+    """Read a result, or None if it is missing or damaged. Callers report a damaged run and repeat it."""
     try:
         return measured(folder)
     except StudyError:

@@ -85,7 +85,7 @@ class Trial:
         """Parse the text that `to_json` wrote.
 
         Raises:
-            StudyError: it is no run of a study.
+            StudyError: the text is not a run of a study.
         """
         try:
             values = json.loads(text)
