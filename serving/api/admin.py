@@ -48,7 +48,10 @@ class ReloadAnswer(Fingerprints):
 class LoadRequest(ClosedBody):
     """A further bundle to serve."""
 
-    bundle: Path = Field(strict=False, description="its folder, beside those that the server was started with")
+    bundle: Path = Field(
+        strict=False,
+        description="Folder of the bundle. It must be inside the parent folder of a bundle given by `--bundle`.",
+    )
 
 
 class LoadAnswer(BaseModel):
@@ -58,11 +61,12 @@ class LoadAnswer(BaseModel):
     fingerprint: str
 
 
-@router.post("/reload", summary="Serve what the bundle paths hold now", response_model_exclude_none=True)
+@router.post("/reload", summary="Reload the bundles", response_model_exclude_none=True)
 async def reload(
     service: ServiceDep,
     model: Annotated[
-        str | None, Query(description="this one alone, by its name; default: all, or on an error none")
+        str | None,
+        Query(description="Name of the model to reload. Default: all models. If one fails, none is replaced."),
     ] = None,
 ) -> ReloadAnswer:
     """Read the bundles again, and answer once they are served. Meanwhile the old ones answer requests.
@@ -75,7 +79,7 @@ async def reload(
     return ReloadAnswer(old=first.old, new=first.new, others=changed or None)
 
 
-@router.post("/models", status_code=201, summary="Serve one more bundle")
+@router.post("/models", status_code=201, summary="Load a model")
 async def load(body: LoadRequest, service: ServiceDep) -> LoadAnswer:
     """Load a bundle, and answer once it is served.
 
@@ -86,8 +90,8 @@ async def load(body: LoadRequest, service: ServiceDep) -> LoadAnswer:
     return LoadAnswer(id=slot.name, fingerprint=slot.model.manifest.fingerprint)
 
 
-@router.delete("/models/{id:any}", status_code=204, summary="Serve a model no more")
-async def unload(id: Annotated[str, PathParameter(description="name of the model")], service: ServiceDep) -> None:
+@router.delete("/models/{id:any}", status_code=204, summary="Unload a model")
+async def unload(id: Annotated[str, PathParameter(description="Name of the model.")], service: ServiceDep) -> None:
     """Stop serving a model, after the requests that it has admitted. 409 for the first model, which is the default."""
     with service.admitted():
         service.encoders.remove(id)

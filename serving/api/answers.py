@@ -20,11 +20,11 @@ RAW_ANSWER: dict[int | str, dict[str, Any]] = {
         "content": {RAW: {"schema": {"type": "string", "format": "binary"}}},
         "headers": {
             "x-embedding-shape": {
-                "description": f"of {RAW}: `N,D`, vectors and their width; the body is N × D numbers, row after row",
+                "description": f"Shape `N,D` of an {RAW} answer: N vectors of D numbers, in row-major order.",
                 "schema": {"type": "string"},
             },
             "x-embedding-dtype": {
-                "description": f"of {RAW}: what the numbers are, little-endian",
+                "description": f"Number type of an {RAW} answer. The byte order is little-endian.",
                 "schema": {"type": "string", "enum": ["float32", "int8", "uint8"]},
             },
         },

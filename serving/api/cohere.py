@@ -16,7 +16,7 @@ from serving.service import Service
 router = APIRouter(tags=["cohere"], route_class=DirectRoute)
 
 
-@router.post("/v2/embed", response_model=CohereEmbeddings, summary="Embed texts, in several types at once")
+@router.post("/v2/embed", response_model=CohereEmbeddings, summary="Embed texts in one or several number types")
 async def embed(body: CohereEmbedRequest, service: ServiceDep) -> Response:
     """Embed texts. If only one model is served, `model` may have any value. base64 encodes little-endian float32.
 

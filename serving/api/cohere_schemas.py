@@ -44,20 +44,25 @@ class CohereEmbedRequest(FullyRead):
 
     texts: Texts | None = None
     inputs: Annotated[list[CohereInput], Field(fail_fast=True)] | None = Field(
-        default=None, description="in place of `texts`: each with one block, a text"
+        default=None, description="Alternative to `texts`. Each input has one block of type `text`."
     )
-    images: None = Field(default=None, description="no encoder here reads images")
-    max_tokens: int | None = Field(default=None, ge=1, description="not below what the model reads: it cuts there")
+    images: None = Field(default=None, description="Not supported. The encoders embed only text.")
+    max_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Must be at least the model's maximum length. Longer texts are truncated at the maximum length.",
+    )
     model: AskedModel = None
     input_type: Annotated[Role | None, BeforeValidator(lower)] = Field(
-        default=None, description="takes the bundle's prompt for it, if it has one"
+        default=None,
+        description="Purpose of the texts. It selects the bundle's prompt for this purpose, if there is one.",
     )
     embedding_types: Annotated[
         list[Encoding], BeforeValidator(_lower_all, json_schema_input_type=Encoding | _SomeEncodings)
     ] = Field(default=["float"], min_length=1)
     output_dimension: int | None = None
     truncate: Annotated[Literal["none", "start", "end"], BeforeValidator(lower)] = Field(
-        default="end", description="the side that is cut; none: too long a text is refused"
+        default="end", description="Side at which texts that are too long are truncated. `none` refuses them."
     )
 
     @model_validator(mode="after")
@@ -120,10 +125,14 @@ class CohereRerankRequest(FullyRead):
     documents: Annotated[Texts, BeforeValidator(_text_of, json_schema_input_type=str | _SomeDocuments)]
     model: AskedModel = None
     top_n: int | None = Field(default=None, ge=1)
-    top_k: int | None = Field(default=None, ge=1, description="Voyage's name for `top_n`")
-    truncation: bool = Field(default=True, description="false: too long a text is refused")
+    top_k: int | None = Field(default=None, ge=1, description="Voyage's name for `top_n`.")
+    truncation: bool = Field(
+        default=True, description="Whether to truncate texts that are too long. If false, they are refused."
+    )
     max_tokens_per_doc: int | None = Field(
-        default=4096, ge=1, description="of each document no more are read, nor more than the model reads"
+        default=4096,
+        ge=1,
+        description="Maximum number of tokens that are read of each document, limited by the model's maximum length.",
     )
     return_documents: bool = False
 

@@ -73,12 +73,12 @@ async def create(
     return _answer(described, service)
 
 
-@router.get("/corpora", summary="List the corpora")
+@router.get("/corpora", summary="List corpora")
 async def listing(
     service: ServiceDep,
     request: Request,
-    limit: Annotated[int | None, Query(ge=1, le=1000, description="all, if none is given")] = None,
-    cursor: Annotated[str | None, Query(description="of the page before")] = None,
+    limit: Annotated[int | None, Query(ge=1, le=1000, description="Maximum number of corpora. Default: all.")] = None,
+    cursor: Annotated[str | None, Query(description="Cursor of the previous page.")] = None,
 ) -> CorporaAnswer:
     """List the corpora that the key may access, by name. As long as the answer has a `cursor`, there are more."""
     if cursor is not None:
@@ -101,11 +101,11 @@ async def describe(name: CorpusName, service: ServiceDep) -> CorpusAnswer:
     return _answer(await service.library.read(lambda corpora: corpora.description(name), of=name), service)
 
 
-@router.get("/corpora/{name}/fields", summary="List the fields of the metadata")
+@router.get("/corpora/{name}/fields", summary="List metadata fields")
 async def fields(
     name: CorpusName,
     service: ServiceDep,
-    values: Annotated[int, Query(ge=1, le=1000, description="of each field, at most")] = 20,
+    values: Annotated[int, Query(ge=1, le=1000, description="Maximum number of values for each field.")] = 20,
 ) -> FieldsAnswer:
     """List the fields for filters: each with the types of its values and the most frequent values."""
     found = await service.library.look_through(lambda corpora: corpora.facets(name, values), of=name)

@@ -17,7 +17,8 @@ Conditions = Annotated[
     dict[str, Any],
     Field(
         max_length=MAX_CONDITIONS,
-        description=f"at most {MAX_CONDITIONS} conditions, and {MAX_VALUES} values within their lists and objects",
+        description=f"Filter on the metadata, with at most {MAX_CONDITIONS} conditions and {MAX_VALUES} values in "
+        "their lists and objects.",
     ),
 ]
 """A filter as a JSON object. Each field has at least one condition."""
@@ -26,8 +27,8 @@ Conditions = Annotated[
 Warnings = Annotated[
     list[str] | None,
     Field(
-        description="conditions of the filter that no document can meet: their field is missing or holds other types;"
-        " absent where there are none"
+        description="Conditions of the filter that no document can meet, because the field is missing or has other "
+        "types. Absent if there are none."
     ),
 ]
 
@@ -41,10 +42,13 @@ class CorpusRequest(ClosedBody):
     """Purpose of a corpus, and how exact its search must be."""
 
     description: About | None = None
-    recall_target: RecallTarget | None = Field(default=None, description="recall@10; 0.95 by default")
+    recall_target: RecallTarget | None = Field(
+        default=None, description="Minimum recall@10 of dense search, from 0 to 1. Default: 0.95."
+    )
     stemming: Annotated[Stemming | None, BeforeValidator(lower)] = Field(
         default=None,
-        description="which words are the same to a search by words: porter takes English ones by their stems",
+        description="Stemming for lexical search. `porter` compares English words by their stems. `none` compares "
+        "whole words.",
     )
     model: AskedModel = None
 
@@ -56,15 +60,17 @@ class IndexAnswer(BaseModel):
     parameters: dict[str, int]
     target: float
     recall: float
-    recall_by_filter: dict[str, float] = Field(description="the same under filters that leave such a share")
-    queries: int = Field(description="held out, that recall was measured on; 0 where search is exact")
+    recall_by_filter: dict[str, float] = Field(
+        description="Recall of filtered searches. Each key is the share of passages that match, such as `0.1`."
+    )
+    queries: int = Field(description="Number of held-out queries that recall was measured on. 0 if search is exact.")
     build_seconds: float
-    bytes: int = Field(description="of memory and files")
-    main: int = Field(description="vectors in the index as it was built")
-    tail: int = Field(description="vectors written since, searched exactly beside it")
-    dead: int = Field(description="vectors in it that were deleted or replaced, and are never found")
+    bytes: int = Field(description="Size of the index in memory and files, in bytes.")
+    main: int = Field(description="Number of vectors in the index when it was built.")
+    tail: int = Field(description="Number of vectors that were added later. They are searched exactly.")
+    dead: int = Field(description="Number of deleted or replaced vectors in the index. Searches never return them.")
     state: Literal["ready", "building"]
-    reason: str | None = Field(description="why search is exact, if it is")
+    reason: str | None = Field(description="Reason why search is exact. null if an approximate index is used.")
 
 
 class CorpusAnswer(BaseModel):
@@ -73,17 +79,24 @@ class CorpusAnswer(BaseModel):
     name: str
     description: str | None
     documents: int
-    passages: int = Field(description="as many vectors: a document that was cut has several")
-    bytes: int = Field(description="of what is stored, without the index")
+    passages: int = Field(
+        description="Number of passages. Each has one vector. A document that was split has several passages."
+    )
+    bytes: int = Field(description="Size of the stored data without the index, in bytes.")
     dim: int | None
-    fingerprint: str | None = Field(description="of the bundle that embeds it; null while none is known")
+    fingerprint: str | None = Field(
+        description="Fingerprint of the bundle that embeds the corpus. null until it is known."
+    )
     recall_target: float
-    stemming: Stemming = Field(description="none: a word is found as it is; porter: by its English stem")
-    index: str = Field(description="what searches it: exact, or the kind of an approximate index")
-    recall: float = Field(description="recall@10 against exact search, measured; 1 where search is exact")
-    index_details: IndexAnswer | None = Field(description="null before the first document")
+    stemming: Stemming = Field(
+        description="Stemming for lexical search. `none` compares whole words, `porter` compares English stems."
+    )
+    index: str = Field(description="`exact`, or the kind of the approximate index.")
+    recall: float = Field(description="Measured recall@10 against exact search. 1 if search is exact.")
+    index_details: IndexAnswer | None = Field(description="Details of the index. null until the corpus has a document.")
     state: Literal["ready", "stale", "damaged"] = Field(
-        description="stale: embedded by another bundle than the one served; damaged: whoever asks for it hears why"
+        description="`stale`: the corpus was embedded by a bundle that is not served. `damaged`: requests for the "
+        "corpus return an error with the reason."
     )
     created: float
 
@@ -99,28 +112,36 @@ class ValueAnswer(BaseModel):
     """A value of a field."""
 
     value: str | int | float | bool | None
-    documents: int | None = Field(description="that have it; null in a corpus too large to count them")
+    documents: int | None = Field(
+        description="Number of documents with the value. null if the corpus is too large to count them."
+    )
 
 
-_RANGE = "of its numbers; null also where too many documents hold what is too large to be indexed"
+_RANGE = "null if the field has no numbers, or too many documents have values that are too large to index."
 
 
 class FieldAnswer(BaseModel):
     """A field of the metadata."""
 
-    field: str = Field(description="as a filter names it: a dotted path where it is within objects")
+    field: str = Field(description="Name of the field in a filter. A field inside an object is a dotted path.")
     kinds: list[Literal["boolean", "list", "null", "number", "object", "string"]]
-    least: int | float | None = Field(description=_RANGE)
-    greatest: int | float | None = Field(description=_RANGE)
-    values: list[ValueAnswer] = Field(description="of what is indexed, most frequent first; of lists each element")
-    complete: bool = Field(description="whether there are no others, too large to be indexed ones included")
+    least: int | float | None = Field(description=f"Smallest number. {_RANGE}")
+    greatest: int | float | None = Field(description=f"Largest number. {_RANGE}")
+    values: list[ValueAnswer] = Field(
+        description="Indexed values, most frequent first. Each element of a list is a value."
+    )
+    complete: bool = Field(
+        description="Whether `values` is complete. false if there are more values, or some are too large to index."
+    )
 
 
 class FieldsAnswer(BaseModel):
     """The fields of the documents."""
 
     fields: list[FieldAnswer]
-    complete: bool = Field(description="whether there are no others, those of documents with too many included")
+    complete: bool = Field(
+        description="Whether `fields` is complete. false if there are more fields, or a document has too many to index."
+    )
 
 
 class DocumentAnswer(BaseModel):
@@ -136,7 +157,7 @@ class DocumentsAnswer(BaseModel):
 
     documents: list[DocumentAnswer]
     cursor: str | None
-    count: int = Field(description="documents on all pages")
+    count: int = Field(description="Number of documents on all pages.")
     warnings: Warnings = None
 
 
@@ -177,21 +198,39 @@ class SearchRequest(ClosedBody):
     queries: Strings | None = None
     vector: list[FiniteFloat] | None = Field(default=None, max_length=MAX_VECTOR, fail_fast=True)
     k: int = Field(default=10, ge=1, le=1000)
-    offset: int = Field(default=0, ge=0, description="with `k` no more than --max-search-hits")
+    offset: int = Field(
+        default=0,
+        ge=0,
+        description="Number of hits to skip. `offset` plus `k` must not exceed the server's `--max-search-hits`.",
+    )
     mode: Annotated[Literal["dense", "lexical", "hybrid"], BeforeValidator(lower)] = "dense"
     fusion: Annotated[Literal["rrf", "weighted"], BeforeValidator(lower)] = Field(
-        default="rrf", description="how `hybrid` makes one score of two: by ranks, or as a weighted sum"
+        default="rrf",
+        description="Fusion method of hybrid search. `rrf` combines ranks, `weighted` is a weighted sum of scores.",
     )
-    alpha: float = Field(default=0.5, ge=0, le=1, description="share of meaning in a weighted sum")
+    alpha: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="Weight of the dense score in the weighted sum. The lexical score has the weight 1 - `alpha`.",
+    )
     filter: Conditions | None = None
-    cursor: str | None = Field(default=None, max_length=200, description="of the page before; `offset` counts from it")
-    exact: bool = Field(default=False, description="compare with every vector, whatever the index")
-    min_score: FiniteFloat | None = Field(default=None, description="the least `score`, as hits show it, of a hit")
+    cursor: str | None = Field(
+        default=None,
+        max_length=200,
+        description="Cursor of the previous page. `offset` counts from the end of that page.",
+    )
+    exact: bool = Field(default=False, description="Use exact search instead of the approximate index.")
+    min_score: FiniteFloat | None = Field(
+        default=None, description="Minimum score of a hit. It is compared with the rounded `score` in the response."
+    )
     with_text: bool = True
     with_metadata: bool = True
     with_vector: bool = False
-    highlight: bool = Field(default=False, description="tell where in each hit's text words of the query stand")
-    corpus: str | None = Field(default=None, description="the one of the path, where that names it")
+    highlight: bool = Field(
+        default=False, description="Return the positions of the query's words in the text of each hit."
+    )
+    corpus: str | None = Field(default=None, description="Name of the corpus. It must equal the name in the path.")
 
 
 class CorpusSearchRequest(SearchRequest):
@@ -212,18 +251,20 @@ class HitAnswer(BaseModel):
 
     id: str
     score: float = Field(
-        description="cosine of a dense search, BM25 of a lexical one, what fusion gives of a hybrid one"
+        description="Cosine similarity in dense search, BM25 score in lexical search, fused score in hybrid search."
     )
-    dense: float | None = Field(default=None, description="cosine, of a hybrid search")
+    dense: float | None = Field(default=None, description="Cosine similarity. Present only in hybrid search.")
     lexical: float | None = Field(
-        default=None, description="BM25, of a hybrid search; null of what is not among the best thousand by words"
+        default=None,
+        description="BM25 score. Present only in hybrid search. null if the passage is not among the best 1,000 "
+        "lexical hits.",
     )
     span: SpanAnswer | None = None
     text: str | None = None
     metadata: dict[str, Any] | None = None
     vector: list[float] | None = None
     highlights: list[SpanAnswer] | None = Field(
-        default=None, description="where words of the query stand in `text`, in its first 20,000 characters"
+        default=None, description="Positions of the query's words in the first 20,000 characters of `text`."
     )
 
 
@@ -243,7 +284,6 @@ class SearchAnswer(BaseModel):
     took_ms: float
     mode: Literal["dense", "lexical", "hybrid"]
     index: str | None = Field(
-        description="what found them by meaning: exact, or the kind of an approximate index; null where only words were"
-        " looked for"
+        description="Index of the dense search: `exact`, or the kind of the approximate index. null in lexical search."
     )
     warnings: Warnings = None

@@ -51,7 +51,7 @@ async def _service(request: Request) -> Service:  # async, since FastAPI would c
 
 
 async def _corpus_name(
-    name: Annotated[str, Path(description="name of the corpus", json_schema_extra={"pattern": CORPUS_NAME})],
+    name: Annotated[str, Path(description="Name of the corpus.", json_schema_extra={"pattern": CORPUS_NAME})],
     request: Request,
 ) -> str:
     return check_corpus_allowed(check_corpus_name(name, "name"), request)
@@ -60,13 +60,13 @@ async def _corpus_name(
 async def _document_id(
     id: Annotated[
         str,
-        Path(description="id of the document", json_schema_extra={"minLength": 1, "maxLength": MAX_ID_BYTES}),
+        Path(description="Id of the document.", json_schema_extra={"minLength": 1, "maxLength": MAX_ID_BYTES}),
     ],
 ) -> str:
     return check_document_id(id, "id")
 
 
-async def _model_name(id: Annotated[str, Path(description="name of the model")], request: Request) -> str:
+async def _model_name(id: Annotated[str, Path(description="Name of the model.")], request: Request) -> str:
     return service_of(request).encoders.named(id).name
 
 

@@ -18,26 +18,29 @@ from serving.priority import HEADER as PRIORITY
 
 TEXT = """Sentence embeddings, similarity and semantic search over uploaded corpora.
 
-`null` equals absent for every optional field, enums are read in any case. Unknown fields are ignored, as clients of
-other servers send some, but refused under `/search`, `/corpora`, `/jobs` and `/admin`, parameters too. Every response
-has `x-request-id`. Errors are JSON: `{"error", "error_type"}`, OpenAI's `{"error": {...}}` under `/v1`,
-Cohere's `{"message"}` under `/v2`."""
+For optional fields, `null` means absent. Enums are read in any case.
+
+Routes under `/search`, `/corpora`, `/jobs` and `/admin` refuse unknown fields and query parameters. Other routes ignore
+them, since clients of other servers send some.
+
+Every response has `x-request-id`. Errors are JSON: `{"error", "error_type"}`, OpenAI's `{"error": {...}}` under `/v1`,
+and Cohere's `{"message"}` under `/v2`."""
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"description": "malformed or empty"},
-    401: {"description": "no key, or an unknown one"},
-    403: {"description": "not for this caller"},
-    404: {"description": "not found"},
-    408: {"description": "the body came in too slowly"},
-    409: {"description": "embedded by another bundle, or busy with the same"},
-    413: {"description": "too large"},
-    415: {"description": "a content type that is not read"},
-    422: {"description": "wrong type or value, naming the field"},
-    424: {"description": "the engine failed"},
-    429: {"description": "the queue is full, or the key's limit is reached"},
-    503: {"description": "loading, failing, draining or failed"},
-    504: {"description": "not done within x-timeout-ms"},
-    507: {"description": "the disk is full, or the share of it that the key's corpora may take"},
+    400: {"description": "The request is malformed or empty."},
+    401: {"description": "The API key is missing or unknown."},
+    403: {"description": "The caller has no permission for this request."},
+    404: {"description": "The corpus, document, model or other resource does not exist."},
+    408: {"description": "The body arrived too slowly."},
+    409: {"description": "The corpus was embedded by another bundle, or the same work is already running."},
+    413: {"description": "The request or its answer is too large."},
+    415: {"description": "The content type is not supported."},
+    422: {"description": "A field has a wrong type or value. The message names the field."},
+    424: {"description": "The engine failed."},
+    429: {"description": "The queue is full, or the key has reached a limit."},
+    503: {"description": "The server is loading, failing, draining or failed."},
+    504: {"description": "The request was not done within `x-timeout-ms`."},
+    507: {"description": "The disk is full, or the key's corpora have reached their disk limit."},
 }
 """Answers of routes other than results."""
 _BODIES: dict[Family, type[BaseModel]] = {
@@ -47,18 +50,25 @@ _BODIES: dict[Family, type[BaseModel]] = {
 }
 _PARAMETERS: dict[str, dict[str, Any]] = {
     TIMEOUT: {
-        "description": "milliseconds that the caller waits for the whole answer",
+        "description": "Time limit for the whole answer, in milliseconds.",
         "schema": {"type": "integer", "minimum": 1, "maximum": LONGEST_TIMEOUT},
     },
     PRIORITY: {
-        "description": "bulk: may wait for whoever sits before a screen",
+        "description": "Priority of the request. `bulk` requests may wait for `interactive` requests.",
         "schema": {"type": "string", "enum": ["interactive", "bulk"], "default": "interactive"},
     },
 }
 _HEADERS: dict[str, dict[str, Any]] = {
-    REQUEST_ID: {"description": "the caller's own, or a new one", "required": True, "schema": {"type": "string"}},
+    REQUEST_ID: {
+        "description": "Id of the request: the id that the caller sent, or a new one.",
+        "required": True,
+        "schema": {"type": "string"},
+    },
     "retry-after": {
-        "description": "seconds to wait before the next try; not of a 503 that waiting does not mend (disk, damage)",
+        "description": (
+            "Seconds to wait before the next attempt. Absent if waiting does not help, as with a full disk or "
+            "damaged data."
+        ),
         "schema": {"type": "integer", "minimum": 0},
     },
     "www-authenticate": {"required": True, "schema": {"type": "string", "enum": ["Bearer"]}},

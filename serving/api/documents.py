@@ -24,10 +24,16 @@ router = APIRouter(prefix="/corpora/{name}/documents", tags=["documents"], route
 async def listing(
     name: CorpusName,
     service: ServiceDep,
-    limit: Annotated[int, Query(ge=0, le=1000, description="0 counts only")] = 100,
+    limit: Annotated[
+        int, Query(ge=0, le=1000, description="Maximum number of documents. With 0 only their number is returned.")
+    ] = 100,
     cursor: str | None = None,
     filter: Annotated[
-        str | None, Query(description="as JSON: only documents that match", examples=['{"year": {"$gte": 2020}}'])
+        str | None,
+        Query(
+            description="Filter as JSON. Only documents that match it are listed.",
+            examples=['{"year": {"$gte": 2020}}'],
+        ),
     ] = None,
 ) -> DocumentsAnswer:
     """List documents, oldest first; a replaced document counts as new.

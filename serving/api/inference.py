@@ -52,9 +52,9 @@ async def similarity(body: SimilarityRequest, service: ServiceDep) -> Response:
     "/invocations",
     response_model=Vectors | list[float],
     responses=RAW_ANSWER,
-    summary="As /, where SageMaker asks",
+    summary="Embed or compare texts (SageMaker)",
 )
-@router.post("/", response_model=Vectors | list[float], responses=RAW_ANSWER, summary="Embed or compare, by shape")
+@router.post("/", response_model=Vectors | list[float], responses=RAW_ANSWER, summary="Embed or compare texts")
 async def infer(body: InferenceRequest, service: ServiceDep, request: Request) -> Response:
     """Answer as /similarity if `inputs` is an object, else as /embed. Hugging Face's clients send this to a URL."""
     if isinstance(body.root, SimilarityRequest):
@@ -62,7 +62,9 @@ async def infer(body: InferenceRequest, service: ServiceDep, request: Request) -
     return await embed(body.root, service, request)
 
 
-@pipelines.post("/feature-extraction", response_model=Vectors, responses=RAW_ANSWER, summary="As /embed")
+@pipelines.post(
+    "/feature-extraction", response_model=Vectors, responses=RAW_ANSWER, summary="Embed texts (Hugging Face pipeline)"
+)
 async def feature_extraction(
     id: ModelName,
     body: EmbedRequest,
@@ -73,7 +75,11 @@ async def feature_extraction(
     return await embed(body.model_copy(update={"model": id}), service, request)
 
 
-@pipelines.post("/sentence-similarity", response_model=list[float] | list[list[float]], summary="As /similarity")
+@pipelines.post(
+    "/sentence-similarity",
+    response_model=list[float] | list[list[float]],
+    summary="Compare texts (Hugging Face pipeline)",
+)
 async def sentence_similarity(
     id: ModelName,
     body: SimilarityRequest,

@@ -40,12 +40,12 @@ class JobAnswer(BaseModel):
     corpus: str
     state: Literal["queued", "running", "succeeded", "failed", "cancelled"]
     done: int
-    total: int | None = Field(description="null while it is not known")
-    rate: float | None = Field(description="done a second, lately, while it runs")
-    eta_s: float | None = Field(description="seconds it will take yet at that rate")
-    errors: list[JobError] = Field(description="the first hundred")
+    total: int | None = Field(description="Total number of items. null until it is known.")
+    rate: float | None = Field(description="Items per second, measured recently. null unless the job is running.")
+    eta_s: float | None = Field(description="Estimated seconds until the job is done, at this rate.")
+    errors: list[JobError] = Field(description="The first errors, at most 100.")
     error_count: int
-    result: dict[str, Any] | None = Field(description="what came of it, once it succeeded")
+    result: dict[str, Any] | None = Field(description="Result of the job. null unless the job succeeded.")
     created: float
     started: float | None
     finished: float | None
@@ -60,18 +60,28 @@ class JobsAnswer(BaseModel):
 
 _EVENT: dict[str, Any] = {
     "type": "object",
-    "description": "each event",
+    "description": "A server-sent event.",
     "required": ["event", "data"],
     "properties": {
         "event": {"type": "string", "const": "progress"},
-        "data": {"type": "string", "contentMediaType": "application/json", "description": "the job, as GET /jobs/{id}"},
+        "data": {
+            "type": "string",
+            "contentMediaType": "application/json",
+            "description": "The job, as `GET /jobs/{id}` returns it.",
+        },
     },
 }
 ACCEPTED: dict[int | str, dict[str, Any]] = {
     202: {
         "model": JobAnswer,
-        "description": "a job does it",
-        "headers": {"location": {"description": "`/jobs/{id}`", "required": True, "schema": {"type": "string"}}},
+        "description": "A job was created for the work.",
+        "headers": {
+            "location": {
+                "description": "Path of the job: `/jobs/{id}`.",
+                "required": True,
+                "schema": {"type": "string"},
+            }
+        },
     }
 }
 """OpenAPI responses of routes that start jobs."""
@@ -119,7 +129,7 @@ async def submitted(
         return already(duplicate)
 
 
-async def _job(id: Annotated[str, Path(description="id of the job")], service: ServiceDep, request: Request) -> Job:
+async def _job(id: Annotated[str, Path(description="Id of the job.")], service: ServiceDep, request: Request) -> Job:
     """Return the job, or raise 404, also if the key has no access to the job's corpus.
 
     This hides the jobs of other keys.
@@ -139,10 +149,11 @@ async def listing(
     request: Request,
     *,
     corpus: Annotated[
-        str | None, Query(description="of this corpus alone", json_schema_extra={"pattern": CORPUS_NAME})
+        str | None,
+        Query(description="Name of a corpus. Only its jobs are listed.", json_schema_extra={"pattern": CORPUS_NAME}),
     ] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 100,
-    cursor: Annotated[str | None, Query(max_length=64, description="of the page before")] = None,
+    cursor: Annotated[str | None, Query(max_length=64, description="Cursor of the previous page.")] = None,
 ) -> Response:
     """List jobs of corpora that the key may access, newest first. The last 1000 ended jobs of each key are kept."""
     if corpus is not None:

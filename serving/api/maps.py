@@ -31,34 +31,38 @@ MAX_PATH = 512
 class PointAnswer(BaseModel):
     """A passage and its position."""
 
-    id: str = Field(description="of its document")
-    text: str = Field(description="its first 200 characters")
+    id: str = Field(description="Id of the passage's document.")
+    text: str = Field(description="First 200 characters of the passage.")
     x: float
     y: float
     value: str | int | float | bool | None = Field(
-        description="of `field`; of a list its first element, of an object null"
+        description="Value of `field` in the metadata: the first element of a list, null for an object."
     )
 
 
 class MapAnswer(BaseModel):
     """Passages in two dimensions."""
 
-    points: list[PointAnswer] = Field(description="oldest first")
-    passages: int = Field(description="of the corpus: the points are all of them, or a random sample, always the same")
+    points: list[PointAnswer] = Field(description="Points, oldest passage first.")
+    passages: int = Field(
+        description="Number of passages in the corpus. If it exceeds `sample`, the points are a fixed random sample."
+    )
     explained: list[float] = Field(
-        min_length=2, max_length=2, description="share of the variance that each axis shows, 0 to 1"
+        min_length=2, max_length=2, description="Share of the variance that each axis explains, from 0 to 1."
     )
     took_ms: float
-    warnings: list[str] | None = Field(None, description="says that no document has `field`; absent if one has it")
+    warnings: list[str] | None = Field(
+        None, description="Warning that no document has `field`. Absent if a document has it."
+    )
 
 
 @router.get("/corpora/{name}/map", summary="Map a corpus", response_model=MapAnswer)
 async def mapped(
     name: CorpusName,
     service: ServiceDep,
-    sample: Annotated[int, Query(ge=1, le=MOST, description="points, at most")] = MOST,
+    sample: Annotated[int, Query(ge=1, le=MOST, description="Maximum number of points.")] = MOST,
     field: Annotated[
-        str | None, Query(max_length=MAX_PATH, description="of the metadata, whose value each point is to tell")
+        str | None, Query(max_length=MAX_PATH, description="Metadata field whose value is returned with each point.")
     ] = None,
 ) -> Response:
     """Place passages of the corpus, or a sample, on the two axes along which their vectors vary most (PCA)."""

@@ -38,7 +38,7 @@ async def embeddings(body: OpenAIEmbeddingsRequest, service: ServiceDep, request
     )
 
 
-@router.get("/v1/models", summary="List the models")
+@router.get("/v1/models", summary="List models")
 @router.get("/models", include_in_schema=False)
 async def models(service: ServiceDep) -> OpenAIModels:
     """List the served models, the default one first."""

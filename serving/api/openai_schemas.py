@@ -47,17 +47,22 @@ class OpenAIEmbeddingsRequest(VectorFields):
 
     input: TextsOrIds = Field(examples=["A text."])
     model: AskedModel = None
-    output_dimension: int | None = Field(default=None, description="Voyage's and Mistral's name for `dimensions`")
+    output_dimension: int | None = Field(default=None, description="Voyage's and Mistral's name for `dimensions`.")
     output_dtype: Annotated[Encoding | None, BeforeValidator(lower)] = Field(
-        default=None, description="Voyage's and Mistral's: what numbers; with `encoding_format: base64` in base64"
+        default=None,
+        description="Voyage's and Mistral's name for the number type. With `encoding_format: base64` the numbers are "
+        "in base64.",
     )
     embedding_type: Annotated[
         Encoding | None, BeforeValidator(_only, json_schema_input_type=Encoding | _OneEncoding)
-    ] = Field(default=None, description="Jina's name for `output_dtype`")
-    input_type: _Role = Field(default=None, description="takes the bundle's prompt for it, if it has one")
-    task: _Role = Field(default=None, description="Jina's name for `input_type`")
-    normalized: bool = Field(default=True, description="Jina's name for `normalize`")
-    truncation: bool = Field(default=True, description="Voyage's name for `truncate`")
+    ] = Field(default=None, description="Jina's name for `output_dtype`.")
+    input_type: _Role = Field(
+        default=None,
+        description="Purpose of the texts. It selects the bundle's prompt for this purpose, if there is one.",
+    )
+    task: _Role = Field(default=None, description="Jina's name for `input_type`.")
+    normalized: bool = Field(default=True, description="Jina's name for `normalize`.")
+    truncation: bool = Field(default=True, description="Voyage's name for `truncate`.")
 
     @model_validator(mode="before")
     @classmethod

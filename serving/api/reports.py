@@ -25,7 +25,7 @@ CONTENT = {"application/json": {"schema": {"type": "object"}}, "text/html": {"sc
 
 @router.get(
     "/models/{id:any}/report",
-    summary="How the model was judged",
+    summary="Get the promotion report of a model",
     response_class=Response,
     responses={200: {"content": CONTENT}},
 )
@@ -33,7 +33,9 @@ async def report(
     id: ModelName,
     service: ServiceDep,
     format: Annotated[
-        Literal["json", "html"] | None, BeforeValidator(lower), Query(description="default: by the Accept header")
+        Literal["json", "html"] | None,
+        BeforeValidator(lower),
+        Query(description="Format of the report. By default the `Accept` header selects it."),
     ] = None,
     accept: Annotated[str, Header()] = "",
 ) -> Response:

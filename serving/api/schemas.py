@@ -94,7 +94,7 @@ TextsOrIds = Annotated[
     ),
 ]
 
-AskedModel = Annotated[str | None, Field(description="one of /v1/models; by default the first")]
+AskedModel = Annotated[str | None, Field(description="Name of a model in /v1/models. Default: the first model.")]
 
 
 Vectors = list[list[float]] | list[str]
@@ -179,8 +179,12 @@ class TextFields(Body):
 
     truncate: bool = True
     truncation_direction: Annotated[Literal["right", "left"], BeforeValidator(lower)] = "right"
-    prompt: str | None = Field(default=None, description="put before every text; empty: nothing is")
-    prompt_name: str | None = Field(default=None, description="a key of the bundle's prompts, put before every text")
+    prompt: str | None = Field(
+        default=None, description="Text to put before every input text. An empty string means no prompt."
+    )
+    prompt_name: str | None = Field(
+        default=None, description="Name of a prompt of the bundle, which is put before every input text."
+    )
 
     def options(self) -> EmbedOptions:
         return EmbedOptions(
@@ -197,11 +201,13 @@ class VectorFields(TextFields, FullyRead):
     normalize: bool = True
     dimensions: int | None = Field(
         default=None,
-        description="leading dimensions to keep; cut before normalising",
+        description="Number of leading dimensions to keep. Vectors are truncated before they are normalized.",
         json_schema_extra={"minimum": 1},
     )
     encoding_format: Annotated[Encoding, BeforeValidator(lower)] = Field(
-        default="float", description="base64 is of little-endian float32; the others are codes of the unit vector"
+        default="float",
+        description="Encoding of the vectors. `base64` encodes little-endian float32. The integer and binary formats "
+        "quantize the unit vector.",
     )
 
     def options(self) -> EmbedOptions:
@@ -307,7 +313,7 @@ class RerankRequest(TextFields):
 
     query: str = Field(examples=["How do I read a file line by line?"])
     texts: Texts = Field(examples=[["A file object is its own iterator.", "Sockets are read by recv."]])
-    raw_scores: bool = Field(default=True, description="cosines; false: their sigmoid")
+    raw_scores: bool = Field(default=True, description="Return cosine similarities. If false, return their sigmoid.")
     return_text: bool = False
     model: AskedModel = None
 

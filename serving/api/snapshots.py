@@ -34,7 +34,7 @@ streamed = APIRouter(prefix="/corpora/{name}", tags=["snapshots"], route_class=S
 ZSTD = "application/zstd"
 _NEITHER = f"must be {ZSTD}, of a snapshot that is sent, or application/json, of a body that names one"
 PACKED = (ZSTD, "application/octet-stream", "application/x-tar")
-SnapshotId = Annotated[str, Path(description="id of the snapshot")]
+SnapshotId = Annotated[str, Path(description="Id of the snapshot.")]
 _JOB: dict[str, Any] = {"status_code": 202, "response_model": JobAnswer, "responses": ACCEPTED}
 
 
@@ -56,11 +56,11 @@ class SnapshotAnswer(BaseModel):
 
     id: str
     corpus: str
-    created: float = Field(description="seconds since the epoch")
+    created: float = Field(description="Time of the snapshot, in seconds since the epoch.")
     documents: int
     passages: int
-    fingerprint: str | None = Field(description="of the bundle that embedded it")
-    bytes: int = Field(description="of the file")
+    fingerprint: str | None = Field(description="Fingerprint of the bundle that embedded the corpus.")
+    bytes: int = Field(description="Size of the file in bytes.")
 
 
 class SnapshotsAnswer(BaseModel):
@@ -82,7 +82,7 @@ class OpenFileResponse(FileResponse):
             await super().__call__(scope, receive, send)
 
 
-@router.post("/reembed", summary="Embed a corpus again", **_JOB)
+@router.post("/reembed", summary="Re-embed a corpus", **_JOB)
 async def reembed(name: CorpusName, service: ServiceDep, body: ReembedRequest | None = None) -> Response:
     """Start a job that embeds the corpus with the encoder `model`, by default the first.
 
@@ -94,7 +94,7 @@ async def reembed(name: CorpusName, service: ServiceDep, body: ReembedRequest | 
     return await submitted(service.jobs, REEMBED, name, {"model": slot.name})
 
 
-@router.post("/snapshots", summary="Make a snapshot", **_JOB)
+@router.post("/snapshots", summary="Create a snapshot", **_JOB)
 async def create(name: CorpusName, service: ServiceDep) -> Response:
     """Start a job whose `result` is the snapshot. It captures one moment while others read and write."""
     await service.library.read(lambda corpora: corpora.corpus(name), of=name)

@@ -24,7 +24,7 @@ router = APIRouter(tags=["status"], route_class=Route)
 async def info(
     service: ServiceDep,
     asked: Annotated[
-        str | None, Query(alias="model", description="by its name; default: the first that is served")
+        str | None, Query(alias="model", description="Name of the model to describe. Default: the first model.")
     ] = None,
 ) -> Response:
     """Describe the server with the keys of text-embeddings-inference and our own.
@@ -72,10 +72,10 @@ async def info(
     return json_response(facts)
 
 
-@router.get("/health", summary="Ready to work?", response_model=StateAnswer)
-@router.get("/healthz", summary="Ready to work?", response_model=StateAnswer)
-@router.get("/readyz", summary="Ready to work?", response_model=StateAnswer)
-@router.get("/ping", summary="Ready to work?", response_model=StateAnswer)
+@router.get("/health", summary="Check readiness", response_model=StateAnswer)
+@router.get("/healthz", summary="Check readiness", response_model=StateAnswer)
+@router.get("/readyz", summary="Check readiness", response_model=StateAnswer)
+@router.get("/ping", summary="Check readiness", response_model=StateAnswer)
 async def ready(service: ServiceDep) -> Response:
     """Answer 200 while requests are served; 503 with the reason while loading, failing, draining or failed.
 
@@ -91,13 +91,13 @@ async def ready(service: ServiceDep) -> Response:
     )
 
 
-@router.get("/livez", response_model=StateAnswer, summary="Alive?")
+@router.get("/livez", response_model=StateAnswer, summary="Check liveness")
 async def alive(service: ServiceDep) -> Response:
     """Answer 200 as long as the process answers."""
     return json_response({"state": service.readiness.state})
 
 
-@router.get("/metrics", summary="Prometheus metrics", response_class=PlainTextResponse)
+@router.get("/metrics", summary="Get Prometheus metrics", response_class=PlainTextResponse)
 async def metrics(service: ServiceDep) -> Response:
     """Return metrics in the text exposition format."""
     _observe(service)

@@ -30,17 +30,17 @@ class ModelType(BaseModel):
 class TrainingCorpus(BaseModel):
     """The sentences that an encoder was trained on."""
 
-    name: str | None = Field(description="of its file, if it is one")
+    name: str | None = Field(description="Name of the corpus file. null if the corpus is not one file.")
     sentences: int | None
-    digest: str | None = Field(description="hash of the sentences")
+    digest: str | None = Field(description="Hash of the sentences.")
 
 
 class Training(BaseModel):
     """Training of an encoder. Facts missing in its manifest are null."""
 
-    about: str | None = Field(description="in a sentence")
+    about: str | None = Field(description="Description of the training in one sentence.")
     objective: str | None
-    backbone: str | None = Field(description="what the training started from")
+    backbone: str | None = Field(description="Model that the training started from.")
     seed: int | None
     corpus: TrainingCorpus | None
     teacher: str | None
@@ -73,16 +73,19 @@ class InfoAnswer(BaseModel):
     prompts: dict[str, str]
     int8_limit: float | None
     parity: float | None = Field(
-        description="the largest difference of a number between the exported graph and the encoder it was made from"
+        description="Largest difference between numbers of the exported graph's vectors and the original encoder's."
     )
     scores: dict[str, float] = Field(
-        description="as its manifest has them: Spearman × 100 of STS tasks, MRR@10 of self-retrieval, in 0 to 1"
+        description="Scores from the manifest: Spearman correlation × 100 for STS tasks, MRR@10 from 0 to 1 for "
+        "self-retrieval."
     )
-    training: Training | None = Field(description="null where the manifest records no training")
-    report: bool = Field(description="whether `GET /models/{id}/report` tells how the model was judged")
+    training: Training | None = Field(description="Training of the encoder. null if the manifest has no record of it.")
+    report: bool = Field(description="Whether `GET /models/{id}/report` returns a promotion report.")
     engine: str | None
     precision: str | None
     device: str | None
-    engines: list[dict[str, Any]] | None = Field(description="what was measured on this machine, the chosen one marked")
+    engines: list[dict[str, Any]] | None = Field(
+        description="Engines that were measured on this machine. The selected engine is marked."
+    )
     index: str
     state: State

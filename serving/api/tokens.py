@@ -13,7 +13,7 @@ from serving.embeddings import EmbedOptions
 router = APIRouter(tags=["inference"], route_class=DirectRoute)
 
 
-@router.post("/tokenize", response_model=list[list[Token]], summary="Show the tokens of texts")
+@router.post("/tokenize", response_model=list[list[Token]], summary="Tokenize texts")
 async def tokenize(body: TokenizeRequest, service: ServiceDep) -> Response:
     """List all tokens, including those that /embed would cut.
 
@@ -25,7 +25,7 @@ async def tokenize(body: TokenizeRequest, service: ServiceDep) -> Response:
     return json_response(pieces)
 
 
-@router.post("/decode", response_model=list[str], summary="Turn token ids into text")
+@router.post("/decode", response_model=list[str], summary="Decode token ids")
 async def decode(body: DecodeRequest, service: ServiceDep) -> Response:
     """Return a text for each list of ids."""
     with service.encoder(body.model) as encoder:

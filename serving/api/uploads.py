@@ -50,12 +50,12 @@ _ROW: dict[str, Any] = {
             "maxLength": MAX_ID_BYTES,
             "minimum": LEAST,
             "maximum": MOST,
-            "description": "an integer is the same id as its decimal digits",
+            "description": "Id of the document. An integer is the same id as the string of its decimal digits.",
         },
         "text": {"type": "string"},
         "metadata": {"type": ["object", "null"]},
     },
-    "description": "fields beside these are metadata, too",
+    "description": "A document. Other fields become metadata, too.",
     "example": {"id": "a", "text": "A text to find.", "metadata": {"lang": "en"}},
 }
 _UPLOAD = {
@@ -95,29 +95,40 @@ _UPLOAD = {
 async def _options(
     *,
     on_error: Annotated[
-        Literal["fail", "skip"], BeforeValidator(lower), Query(description="skip keeps the good rows")
+        Literal["fail", "skip"],
+        BeforeValidator(lower),
+        Query(description="`fail` rejects the upload if a row is invalid. `skip` stores the valid rows."),
     ] = "fail",
     text_column: Annotated[
         str | None,
-        Query(max_length=MAX_COLUMN, description="column of CSV, or field of JSON, that is the text; default: text"),
+        Query(max_length=MAX_COLUMN, description="CSV column or JSON field with the text. Default: `text`."),
     ] = None,
     id_column: Annotated[
-        str | None, Query(max_length=MAX_COLUMN, description="the same for the id; default: id, if there is one")
+        str | None,
+        Query(max_length=MAX_COLUMN, description="CSV column or JSON field with the id. Default: `id`, if it exists."),
     ] = None,
     column_types: Annotated[
         str,
         Query(
             max_length=MAX_COLUMN_TYPES,
-            description="header, auto (a column of CSV is of numbers, booleans or dates if all its fields are), or as "
-            "JSON the types of some columns: auto, string, number, boolean or date",
+            description="Column types. `header` reads them from the CSV header (`year:number`). `auto` detects CSV "
+            "columns of numbers, booleans or dates. A JSON object sets the types of some columns: auto, string, "
+            "number, boolean or date.",
             examples=["auto", '{"year": "number", "zip": "string", "open": "auto"}'],
         ),
     ] = "header",
     chunk_tokens: Annotated[
-        int | None, Query(ge=MIN_TOKENS, description="cut long texts into passages of so many tokens")
+        int | None,
+        Query(
+            ge=MIN_TOKENS, description="Maximum number of tokens in a passage. Longer texts are split into passages."
+        ),
     ] = None,
     chunk_overlap: Annotated[
-        int | None, Query(ge=0, description="tokens that a passage shares with the one before it, at most half of all")
+        int | None,
+        Query(
+            ge=0,
+            description="Number of tokens that a passage shares with the previous one, at most half of `chunk_tokens`.",
+        ),
     ] = None,
 ) -> dict[str, Any]:
     return {
@@ -139,9 +150,12 @@ async def add(
     service: ServiceDep,
     *,
     options: Annotated[dict[str, Any], Depends(_options)],
-    in_background: Annotated[bool, Query(alias="async", description="a job whatever its size")] = False,
+    in_background: Annotated[
+        bool, Query(alias="async", description="Create a job, whatever the size of the upload.")
+    ] = False,
     idempotency_key: Annotated[
-        str | None, Header(description="sent again with it within a day, the same request gets the same answer")
+        str | None,
+        Header(description="Key for safe retries. A request repeated with it within a day gets the same answer."),
     ] = None,
 ) -> Response:
     """Store up to 256 documents before answering: all or none, durable and searchable.
