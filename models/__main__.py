@@ -26,8 +26,8 @@ from models.runtimes.choice import Choice
 if TYPE_CHECKING:
     from models.encoder import Encoder
 
-ENCODER = f"minilm, one of {', '.join(sources.shipped())}, a folder or a hub id, of an encoder or an adapter"
-PLACE = "hf://org/name or org/name on the hub, any URL of fsspec (s3://bucket/name, …), or a folder"
+ENCODER = f"minilm, {', '.join(sources.shipped())}, or the folder or hub id of an encoder or adapter"
+PLACE = "hf://org/name or org/name on the hub, a URL that fsspec supports (s3://bucket/name), or a folder"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -66,71 +66,82 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="isosphere", description="Encoders to bundles and adapters, to the hub and back.")
+    parser = Parser(
+        prog="isosphere", description="Export encoders as bundles or adapters, and exchange them with the hub."
+    )
     verbs = parser.add_subparsers(dest="verb", required=True)
-    export = verbs.add_parser("export", help="write an encoder as a bundle: weights, tokenizer, ONNX, manifest")
-    export.add_argument("source", help=f"{ENCODER}, or a bundle")
+    export = verbs.add_parser("export", help="write an encoder as a bundle: weights, tokenizer, ONNX graph, manifest")
+    export.add_argument("source", help=f"encoder to export: {ENCODER}, or a bundle")
     export.add_argument("--out", type=Path, required=True, help="folder of the bundle")
-    export.add_argument("--name", help="what the server calls it (default: the name of the folder)")
+    export.add_argument("--name", help="name of the model in the server (default: the name of the folder)")
     export.add_argument(
         "--pooling",
-        help="cls, mean, max, first_last, …, or several joined by + (default: as the source says)",
+        help="pooling: cls, mean, max, first_last, …, or several joined by + (default: the source's pooling)",
     )
-    export.add_argument("--max-length", type=int, help="tokens a text is cut to (default: as the source says)")
+    export.add_argument(
+        "--max-length", type=int, help="maximum tokens of a text (default: the source's maximum length)"
+    )
     export.add_argument(
         "--prompt",
         action="append",
         type=_prompt,
         default=[],
         metavar="NAME=TEXT",
-        help="put before texts where it is asked for; those named query and document by every search, too; may be "
-        "repeated (default: as the source says)",
+        help="prompt that requests select by its name; searches use the prompts named query and document; may be "
+        "repeated (default: the source's prompts)",
     )
     export.add_argument(
         "--exporter",
         choices=("torch", "optimum"),
         default="torch",
-        help="what writes the graph; optimum's exporter needs an environment of its own: `make optimum`",
+        help="exporter of the graph; optimum needs a separate environment, created by `make optimum` (default: torch)",
     )
     export.add_argument(
         "--fp16",
         action="store_true",
-        help="write a float16 graph, too, its attention fused: what CUDA is quickest with",
+        help="also write a float16 graph with fused attention, which is the fastest on CUDA",
     )
-    export.add_argument("--if-missing", action="store_true", help="do nothing where a valid bundle already is")
+    export.add_argument("--if-missing", action="store_true", help="do nothing if the folder already has a valid bundle")
     export.add_argument("--no-measure", action="store_true", help="do not compare the engines of this machine")
-    adapters = verbs.add_parser("adapter", help="low-rank adapters: encoders in a hundredth of the bytes")
+    adapters = verbs.add_parser("adapter", help="low-rank adapters, which store an encoder in a hundredth of the bytes")
     extract = adapters.add_subparsers(dest="action", required=True).add_parser(
-        "extract", help="cut the difference of a tuned encoder to its base down to a rank, and say what is lost"
+        "extract",
+        help="approximate the difference of a tuned encoder to its base by a low-rank adapter, and report the loss",
     )
-    extract.add_argument("source", help=f"the tuned encoder: {ENCODER}, or a bundle")
-    extract.add_argument("--base", default=sources.MINILM, help=f"what it was tuned from (default: {sources.MINILM})")
-    extract.add_argument("--rank", type=int, required=True, help="of each linear layer's change: 4 to 32 are usual")
+    extract.add_argument("source", help=f"tuned encoder: {ENCODER}, or a bundle")
+    extract.add_argument(
+        "--base", default=sources.MINILM, help=f"encoder that it was tuned from (default: {sources.MINILM})"
+    )
+    extract.add_argument("--rank", type=int, required=True, help="rank of each linear layer's update, usually 4 to 32")
     extract.add_argument(
         "--dtype",
         choices=("float16", "float8_e4m3fn"),
         default="float16",
-        help="of the factors; float8_e4m3fn stores twice the rank in as many bytes (default: float16)",
+        help="number type of the factors; float8_e4m3fn stores twice the rank in the same bytes (default: float16)",
     )
-    extract.add_argument("--out", type=Path, required=True, help="folder of the adapter; its name is the adapter's")
-    extract.add_argument("--no-biases", action="store_true", help="leave the base's biases as they are")
-    extract.add_argument("--about", help="a sentence for the model card")
-    extract.add_argument("--data", type=Path, help="SentEval's data: compare the two by STS-B dev, too")
-    publish = verbs.add_parser("publish", help="store a bundle or an adapter on the hub or under a URL, and check it")
-    publish.add_argument("folder", type=Path, help="a bundle, an adapter or minilm+NAME")
+    extract.add_argument("--out", type=Path, required=True, help="folder of the adapter, which also names the adapter")
+    extract.add_argument("--no-biases", action="store_true", help="do not change the biases of the base")
+    extract.add_argument("--about", help="sentence for the model card")
+    extract.add_argument(
+        "--data", type=Path, help="folder of SentEval's data, to also compare both encoders on STS-B dev"
+    )
+    publish = verbs.add_parser("publish", help="upload a bundle or an adapter to the hub or a URL, and verify it")
+    publish.add_argument("folder", type=Path, help="folder of a bundle or an adapter, or minilm+NAME")
     publish.add_argument("target", help=PLACE)
-    publish.add_argument("--private", action="store_true", help="a repository that has to be made is private")
-    publish.add_argument("--revision", help="branch of the repository, made if it is not there")
-    publish.add_argument("--message", help="of the commit")
-    pull = verbs.add_parser(
-        "pull", help="fetch one of them, check every hash, put it in its folder whole or not at all"
+    publish.add_argument(
+        "--private", action="store_true", help="create the repository as private, if it does not exist"
     )
-    pull.add_argument("source", help=f"{PLACE}; the first two may end in @revision")
+    publish.add_argument("--revision", help="branch of the repository, which is created if it does not exist")
+    publish.add_argument("--message", help="commit message")
+    pull = verbs.add_parser(
+        "pull", help="download a bundle or an adapter, verify every hash, and install it only if it is complete"
+    )
+    pull.add_argument("source", help=f"{PLACE}; a name on the hub may end in @revision")
     pull.add_argument("--out", type=Path, required=True, help="folder of the bundle")
     for verb in (publish, pull):
-        verb.add_argument("--replace", action="store_true", help="in the place of another bundle")
+        verb.add_argument("--replace", action="store_true", help="replace another bundle")
     inspect = verbs.add_parser("inspect", help="print the manifest of a bundle or an adapter, without golden vectors")
-    verify = verbs.add_parser("verify", help="check every hash; of a bundle the golden vectors on ONNX Runtime, too")
+    verify = verbs.add_parser("verify", help="verify every hash, and for a bundle the golden vectors on ONNX Runtime")
     for verb in (inspect, verify):
         verb.add_argument("folder", type=Path)
     return parser

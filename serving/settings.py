@@ -64,117 +64,154 @@ class Settings(BaseSettings):
 
     bundle: str = Field(
         default="artifacts/default",
-        description="folder of the encoder to serve, or minilm, or minilm+NAME, an adapter in models/adapters; "
-        f"several: given again, or with {os.pathsep} between them",
+        description="folder of the encoder to serve, minilm, or minilm+NAME for an adapter in models/adapters; "
+        f"for several encoders, repeat the option or separate them by {os.pathsep}",
     )
     data: Path = Field(default=Path("var"), description="folder for corpora")
-    host: str = Field(default="localhost", description="address to listen on; localhost is both 127.0.0.1 and ::1")
-    port: int = Field(default=8080, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    host: str = Field(default="localhost", description="address to listen on; localhost means 127.0.0.1 and ::1")
+    port: int = Field(default=8080, ge=0, le=65535, description="port to listen on; 0 selects a free port")
     api_keys_file: Path | None = Field(
-        default=None, description="file of the keys that open the server (`isosphere keys` writes it)"
+        default=None, description="file of API keys, written by `isosphere keys`; requests then need a key"
     )
     api_keys_grace: NonNegativeFloat = Field(
         default=GRACE_SECONDS,
-        description="seconds for which keys stay valid while their file can't be read; then requests get 503",
+        description="seconds for which keys stay valid while their file can't be read; after that, requests get 503",
     )
     insecure: bool = Field(
-        default=False, description="let others in without keys: listen beyond this machine, answer to any Host"
+        default=False, description="allow other machines to connect without API keys, and accept any Host header"
     )
     cors_origin: str = Field(
-        default="", description="web pages that may ask: their origins, with commas, or *; default: none"
+        default="",
+        description="origins of web pages that may send requests, separated by commas, or *; by default none",
     )
-    no_demo: bool = Field(default=False, description="do not build the demo corpus when there is no corpus")
+    no_demo: bool = Field(default=False, description="do not create the demo corpus when there is no corpus")
     engine: str = Field(
         default="auto",
-        description=f"what runs the model: {', '.join(ENGINES)}; auto is the fastest here, measured once",
+        description=f"inference engine: {', '.join(ENGINES)}; auto is the fastest on this machine, measured once",
     )
     precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = Field(
-        default="auto", description="numbers it computes in; auto: the fastest that keep the vectors"
+        default="auto",
+        description="numeric precision of the engine; auto selects the fastest one that preserves the vectors",
     )
-    store: str = Field(default="sqlite", description=f"where corpora are kept: {', '.join(STORES)}")
+    store: str = Field(default="sqlite", description=f"storage of corpora: {', '.join(STORES)}")
     index: Literal["auto", "exact", "cpu", "gpu"] = Field(
         default="auto",
-        description="what searches vectors: auto builds an index where a corpus is large, on the CUDA device if the "
-        "model runs there; cpu or gpu builds it there; exact builds none",
+        description="index for dense search: auto builds an approximate index of a large corpus, on the GPU if the "
+        "model runs there; cpu and gpu select the device; exact builds no index",
     )
-    exact_below: PositiveInt = Field(default=Plan.least, description="passages that make a corpus large, 10 or more")
-    device: Device = Field(default="auto", description="where the model runs")
-    threads: PositiveInt | None = Field(default=None, description="threads of the engine; default: the CPU quota")
+    exact_below: PositiveInt = Field(
+        default=Plan.least, description="number of passages from which --index treats a corpus as large, at least 10"
+    )
+    device: Device = Field(default="auto", description="device that runs the model")
+    threads: PositiveInt | None = Field(default=None, description="threads of the engine; by default the CPU quota")
     default_prompt: str | None = Field(
-        default=None, description="put before every text of a request that names no prompt; not in corpora"
+        default=None, description="prompt for requests that name no prompt; corpora do not use it"
     )
-    default_prompt_name: str | None = Field(default=None, description="the same, by its name in the bundle")
+    default_prompt_name: str | None = Field(
+        default=None, description="name of a prompt of the bundle, used like --default-prompt"
+    )
     token_arrays: Literal["model", "reject"] = Field(
-        default="model", description="token ids in place of texts: taken as the model's own, or refused"
+        default="model",
+        description="how to treat token ids instead of texts: read them as ids of the model, or reject them",
     )
     max_batch_tokens: PositiveInt | None = Field(
-        default=None, description="padded tokens in one run of the model; default: the engine's"
+        default=None, description="maximum tokens of a batch, with padding; by default chosen by the engine"
     )
     max_queued_tokens: PositiveInt = Field(
-        default=1_000_000, description="tokens of requests not answered yet, beyond which others get 429"
+        default=1_000_000, description="maximum tokens of all unanswered requests; further requests get 429"
     )
     cache_bytes: NonNegativeInt = Field(
-        default=0, description="bytes of vectors and token ids kept for texts that come again; 0: none"
+        default=0, description="size in bytes of the cache of vectors and token ids; 0 disables it"
     )
-    max_request_texts: PositiveInt = Field(default=2048, description="texts in one request; not documents")
+    max_request_texts: PositiveInt = Field(
+        default=2048, description="maximum texts in one request; does not apply to uploads of documents"
+    )
     max_request_tokens: PositiveInt = Field(
-        default=300_000, description="tokens in one request: of texts after truncation, of token ids before"
+        default=300_000,
+        description="maximum tokens in one request; texts are counted after truncation, token ids before truncation",
     )
-    max_body_bytes: PositiveInt = Field(default=32_000_000, description="bytes of one request body")
+    max_body_bytes: PositiveInt = Field(default=32_000_000, description="maximum bytes of one request body")
     max_received_bytes: PositiveInt = Field(
-        default=256_000_000, description="bytes of request bodies on their way before larger ones get 429"
+        default=256_000_000,
+        description="maximum bytes of all request bodies that are being received; further large bodies get 429",
     )
     max_unread_bytes: PositiveInt = Field(
-        default=256_000_000, description="bytes of answers that callers have not read yet before larger ones get 429"
+        default=256_000_000,
+        description="maximum bytes of all answers that clients have not read yet; beyond it, large answers get 429",
     )
-    max_text_bytes: PositiveInt = Field(default=Bounds.text_bytes, description="bytes of one text in UTF-8")
+    max_text_bytes: PositiveInt = Field(default=Bounds.text_bytes, description="maximum bytes of one text in UTF-8")
     max_metadata_bytes: PositiveInt = Field(
-        default=Bounds.metadata_bytes, description="bytes of one document's metadata as JSON"
+        default=Bounds.metadata_bytes, description="maximum bytes of one document's metadata as JSON"
     )
     max_upload_documents: PositiveInt = Field(
-        default=256, description="documents of an upload that is answered at once; more become a job"
+        default=256,
+        description="maximum documents of an upload that is stored before the answer; larger uploads become jobs",
     )
-    max_upload_bytes: PositiveInt = Field(default=4_000_000_000, description="bytes of one upload, packed or unpacked")
+    max_upload_bytes: PositiveInt = Field(
+        default=4_000_000_000, description="maximum bytes of one upload, compressed and decompressed"
+    )
     max_restore_bytes: PositiveInt = Field(
-        default=Bounds.restored_bytes, description="bytes that a snapshot may unpack to when it is restored"
+        default=Bounds.restored_bytes, description="maximum bytes of a restored snapshot after decompression"
     )
     max_tokenizing_characters: PositiveInt = Field(
-        default=64_000_000, description="characters waiting for the tokenizer before requests get 429"
+        default=64_000_000, description="maximum characters that wait for the tokenizer; further requests get 429"
     )
-    max_search_hits: PositiveInt = Field(default=10_000, description="hits ranked for one request, over its queries")
+    max_search_hits: PositiveInt = Field(
+        default=10_000, description="maximum hits of one search request, summed over its queries"
+    )
     max_search_characters: PositiveInt = Field(
-        default=100_000_000, description="characters in the texts found for one request"
+        default=100_000_000, description="maximum characters in the texts that one search request finds"
     )
     key_requests_per_second: Rate | None = Field(
-        default=None, description="requests a second of each key that sets no number of its own"
+        default=None, description="maximum requests per second of each key without its own limit; by default unlimited"
     )
-    key_tokens_per_second: Rate | None = Field(default=None, description="tokens a second, likewise")
-    key_concurrency: PositiveInt | None = Field(default=None, description="requests at a time, likewise")
+    key_tokens_per_second: Rate | None = Field(
+        default=None, description="maximum tokens per second of each key without its own limit; by default unlimited"
+    )
+    key_concurrency: PositiveInt | None = Field(
+        default=None, description="maximum concurrent requests of each key without its own limit; by default unlimited"
+    )
     key_threads: PositiveInt | None = Field(
         default=None,
-        description="threads that search for a key at a time, as many write; default: half the CPU quota, 1 to 4",
+        description="maximum search threads of each key without its own limit, and as many write threads; by default "
+        "half of the CPU quota, 1 to 4",
     )
     key_disk_bytes: PositiveInt | None = Field(
-        default=None, description="bytes on disk of all corpora that a key may touch, likewise"
+        default=None,
+        description="maximum bytes on disk of all corpora that a key may access, for each key without its own limit; "
+        "by default unlimited",
     )
     key_unread_bytes: PositiveInt = Field(
-        default=64_000_000, description="bytes of answers that a key has not read yet, likewise; of one, the most"
+        default=64_000_000,
+        description="maximum bytes of unread answers, and of a single answer, for each key without its own limit",
     )
     key_jobs: PositiveInt = Field(
-        default=100, description="jobs of each key that wait or run, likewise; without keys of all callers together"
+        default=100,
+        description="maximum waiting and running jobs of each key without its own limit; without API keys, of all "
+        "callers",
     )
     max_idempotency_bytes: NonNegativeInt = Field(
-        default=32_000_000, description="bytes of answers kept for Idempotency-Key, of each key; the oldest go first"
+        default=32_000_000,
+        description="maximum stored bytes of answers for Idempotency-Key, for each API key; the oldest are deleted "
+        "first",
     )
-    body_timeout: PositiveFloat = Field(default=10.0, description="seconds that a caller may pause while it sends")
+    body_timeout: PositiveFloat = Field(
+        default=10.0, description="seconds that a client may pause while it sends a request body"
+    )
     metrics_corpora: NonNegativeInt | None = Field(
-        default=None, description="corpora that /metrics, open to all, names; default: 50, none where keys are asked"
+        default=None,
+        description="number of corpora that /metrics lists by name; by default 50, or 0 if API keys are required",
     )
     otlp_endpoint: HttpUrl | None = Field(
-        default=None, description="collector of traces, as http://127.0.0.1:4318; default: OTEL_EXPORTER_OTLP_ENDPOINT"
+        default=None,
+        description="OTLP endpoint for traces, such as http://127.0.0.1:4318; by default OTEL_EXPORTER_OTLP_ENDPOINT",
     )
-    log_format: LogFormat = Field(default="auto", description="json or pretty; auto is pretty on a terminal")
-    drain_seconds: NonNegativeFloat = Field(default=20.0, description="time for admitted requests after SIGTERM")
+    log_format: LogFormat = Field(
+        default="auto", description="format of the log; auto is pretty on a terminal and json elsewhere"
+    )
+    drain_seconds: NonNegativeFloat = Field(
+        default=20.0, description="seconds to finish admitted requests after SIGTERM"
+    )
 
     @field_validator("engine", "store")
     @classmethod

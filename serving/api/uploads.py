@@ -97,7 +97,7 @@ async def _options(
     on_error: Annotated[
         Literal["fail", "skip"],
         BeforeValidator(lower),
-        Query(description="`fail` rejects the upload if a row is invalid. `skip` stores the valid rows."),
+        Query(description="`fail` refuses the upload at the first invalid row. `skip` leaves out invalid rows."),
     ] = "fail",
     text_column: Annotated[
         str | None,

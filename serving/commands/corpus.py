@@ -40,7 +40,7 @@ CALLED = {"export": "export-corpus", "verify": "verify-corpus"}
 PIECE = 1 << 20
 PAGE = 1000
 MAX_HITS = 1000
-_REST = "Options of the server (--data, --bundle, --engine …) are taken as well: `isosphere serve --help`."
+_REST = "The options of `isosphere serve` are also accepted, such as --data, --bundle and --engine."
 
 
 class _Failed(Exception):
@@ -259,39 +259,59 @@ def _parser(verb: str) -> argparse.ArgumentParser:
     parser = Parser(prog=f"isosphere {CALLED.get(verb, verb)}", epilog=_REST, allow_abbrev=False)
     name: dict[str, Any] = {"type": check_corpus_name, "metavar": "NAME"}
     if verb == "ingest":
-        parser.description = "Add the documents of a file to a corpus, which is made if there is none."
-        parser.add_argument("file", type=Path, help="ndjson, csv, json or txt (a document a line); also .gz, .zst")
-        parser.add_argument("--corpus", required=True, **name)
-        parser.add_argument("--text-column", help="column of csv, or field of json, with the text; default: text")
-        parser.add_argument("--id-column", help="the same with the id; default: id, if there is one")
+        parser.description = "Add the documents of a file to a corpus. The corpus is created if it does not exist."
+        parser.add_argument(
+            "file",
+            type=Path,
+            help="file of documents: ndjson, csv, json, or txt with one document per line; .gz and .zst are accepted",
+        )
+        parser.add_argument("--corpus", required=True, **name, help="name of the corpus")
+        parser.add_argument("--text-column", help="csv column or json field with the text (default: text)")
+        parser.add_argument("--id-column", help="csv column or json field with the id (default: id, if it exists)")
         parser.add_argument(
             "--column-types",
             default="header",
             metavar="header|auto|JSON",
-            help='auto: a csv column is of numbers, booleans or dates if all its fields are; JSON: {"year": "number"}',
+            help='types of csv columns: header (year:number), auto (detected), or {"year": "number"} (default: header)',
         )
-        parser.add_argument("--charset", help="of csv and txt, e.g. windows-1252; default: UTF-8, or what a BOM says")
-        parser.add_argument("--on-error", choices=("fail", "skip"), default="fail", help="skip keeps the good rows")
-        parser.add_argument("--chunk-tokens", type=int, help="cut longer texts into passages of so many tokens")
-        parser.add_argument("--chunk-overlap", type=int, help="tokens that a passage shares with the one before")
         parser.add_argument(
-            "--stemming", choices=get_args(Stemming), help="of a new corpus: porter finds English words by their stems"
+            "--charset",
+            help="encoding of a csv or txt file, such as windows-1252 (default: that of a byte order mark, or UTF-8)",
+        )
+        parser.add_argument(
+            "--on-error",
+            choices=("fail", "skip"),
+            default="fail",
+            help="fail stops at the first invalid row, skip leaves out invalid rows (default: fail)",
+        )
+        parser.add_argument(
+            "--chunk-tokens", type=int, help="split longer texts into passages of at most this many tokens"
+        )
+        parser.add_argument(
+            "--chunk-overlap", type=int, help="number of tokens that a passage shares with the previous passage"
+        )
+        parser.add_argument(
+            "--stemming",
+            choices=get_args(Stemming),
+            help="stemming of a new corpus for lexical search; porter compares English words by their stems",
         )
     elif verb == "search":
         parser.description = "Search a corpus."
-        parser.add_argument("query")
-        parser.add_argument("--corpus", required=True, **name)
-        parser.add_argument("-k", type=_hits, default=10, help="hits; default: 10")
-        parser.add_argument("--mode", choices=("dense", "lexical", "hybrid"), default="dense")
-        parser.add_argument("--filter", type=_filter, help="as JSON")
-        parser.add_argument("--exact", action="store_true", help="compare with every vector")
-        parser.add_argument("--json", action="store_true", help="a hit a line, as JSON")
+        parser.add_argument("query", help="text to search for")
+        parser.add_argument("--corpus", required=True, **name, help="name of the corpus")
+        parser.add_argument("-k", type=_hits, default=10, help="maximum number of hits (default: 10)")
+        parser.add_argument(
+            "--mode", choices=("dense", "lexical", "hybrid"), default="dense", help="search mode (default: dense)"
+        )
+        parser.add_argument("--filter", type=_filter, help="filter on the metadata, as JSON")
+        parser.add_argument("--exact", action="store_true", help="use exact search instead of the approximate index")
+        parser.add_argument("--json", action="store_true", help="print one hit per line, as JSON")
     elif verb == "export":
-        parser.description = "Write the documents of a corpus, a line of JSON each."
-        parser.add_argument("--corpus", required=True, **name)
-        parser.add_argument("--out", type=Path, help="default: the standard output")
-        parser.add_argument("--filter", type=_filter, help="as JSON; default: all documents")
+        parser.description = "Write the documents of a corpus as JSON, one per line."
+        parser.add_argument("--corpus", required=True, **name, help="name of the corpus")
+        parser.add_argument("--out", type=Path, help="file to write (default: standard output)")
+        parser.add_argument("--filter", type=_filter, help="filter on the metadata, as JSON (default: all documents)")
     else:
-        parser.description = "Read every byte of the corpora and say what is wrong."
-        parser.add_argument("--corpus", action="append", **name)
+        parser.description = "Check every byte of the corpora and report errors."
+        parser.add_argument("--corpus", action="append", **name, help="corpus to check; may be repeated (default: all)")
     return parser

@@ -16,6 +16,7 @@ from models.command_line import Parser
 from serving.keys.keys import Key, KeysError, Scope, changed_keys, digest, new_secret, read_keys
 
 VARIABLE = "ISOSPHERE_API_KEYS_FILE"
+_LIMITS = "A limit that is not set is the server's default, such as --key-concurrency of `isosphere serve`."
 
 
 def keys(arguments: Sequence[str]) -> int:
@@ -94,22 +95,42 @@ def _parser() -> argparse.ArgumentParser:
     variable = os.environ.get(VARIABLE)
     file = Parser(add_help=False)
     file.add_argument(
-        "--api-keys-file", type=Path, default=Path(variable) if variable else None, help=f"default: {VARIABLE}"
+        "--api-keys-file",
+        type=Path,
+        default=Path(variable) if variable else None,
+        help=f"file of API keys (default: the variable {VARIABLE})",
     )
     parser = Parser(prog="isosphere keys", description="Manage the file of API keys.")
     verbs = parser.add_subparsers(dest="verb", required=True)
-    add = verbs.add_parser("add", parents=[file], help="make a key and print it, this once")
-    add.add_argument("name", help="what logs and errors call it")
-    add.add_argument("--scopes", default="read", help=f"of {','.join(get_args(Scope))}, with commas; default: read")
-    add.add_argument("--corpora", help="patterns of the corpora it may touch, with commas: 'docs-*,faq'; default: all")
-    add.add_argument("--requests-per-second", type=float, help="default: what the server gives every key")
-    add.add_argument("--tokens-per-second", type=float)
-    add.add_argument("--concurrency", type=int, help="requests at a time")
-    add.add_argument("--threads", type=int, help="that search for it at a time, and as many that write")
-    add.add_argument("--disk-bytes", type=int, help="of all corpora that it may touch")
-    add.add_argument("--unread-bytes", type=int, help="of answers that it has not read yet")
-    add.add_argument("--jobs", type=int, help="jobs that wait or run")
-    verbs.add_parser("list", parents=[file], help="names, scopes, corpora, limits; never the keys")
-    revoke = verbs.add_parser("revoke", parents=[file], help="a running server refuses it within a second")
+    add = verbs.add_parser(
+        "add", parents=[file], help="create a key and print it; it is not shown again", epilog=_LIMITS
+    )
+    add.add_argument("name", help="name of the key in logs and errors")
+    add.add_argument(
+        "--scopes",
+        default="read",
+        help=f"scopes of the key, separated by commas: {','.join(get_args(Scope))} (default: read)",
+    )
+    add.add_argument(
+        "--corpora",
+        help="patterns of accessible corpora, separated by commas, such as 'docs-*,faq' (default: all)",
+    )
+    add.add_argument(
+        "--requests-per-second",
+        type=float,
+        help="maximum requests per second",
+    )
+    add.add_argument("--tokens-per-second", type=float, help="maximum tokens per second")
+    add.add_argument("--concurrency", type=int, help="maximum concurrent requests")
+    add.add_argument("--threads", type=int, help="maximum search threads, and as many write threads")
+    add.add_argument("--disk-bytes", type=int, help="maximum bytes on disk of all corpora that the key may access")
+    add.add_argument("--unread-bytes", type=int, help="maximum bytes of unread answers")
+    add.add_argument("--jobs", type=int, help="maximum waiting and running jobs")
+    verbs.add_parser(
+        "list", parents=[file], help="list the keys with their scopes, corpora and limits, without the secrets"
+    )
+    revoke = verbs.add_parser(
+        "revoke", parents=[file], help="delete a key; a running server refuses it within a second"
+    )
     revoke.add_argument("name")
     return parser
