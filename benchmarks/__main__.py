@@ -35,15 +35,21 @@ def main() -> int:
     default = f"default: all; {' and '.join(JUDGED)} where {encodings.DATA} names the data"
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(BENCHMARKS)} ({default})")
     whole = serving.Choice()
-    part = parser.add_argument_group("a part of `serving`, or for another time: printed, not kept")
+    part = parser.add_argument_group("options of `serving`; the results are printed but not stored")
     part.add_argument(
-        "--only", nargs="+", default=(), metavar="LOAD", help="loads or beginnings: singles, mixed_4, open …"
+        "--only",
+        nargs="+",
+        default=(),
+        metavar="LOAD",
+        help="loads to run, by name or prefix: singles, mixed_4, open, …",
     )
     part.add_argument(
-        "--against", nargs="+", default=(), metavar="PEER", help="contestants beside ours: infinity_torch …"
+        "--against", nargs="+", default=(), metavar="PEER", help="other servers to compare with: infinity_torch, …"
     )
-    part.add_argument("--rounds", type=int, default=whole.rounds, help="default: %(default)s")
-    part.add_argument("--seconds", type=float, default=whole.seconds, help="of a turn; default: %(default)s")
+    part.add_argument("--rounds", type=int, default=whole.rounds, help="number of rounds (default: %(default)s)")
+    part.add_argument(
+        "--seconds", type=float, default=whole.seconds, help="seconds of each turn (default: %(default)s)"
+    )
     asked = parser.parse_args()
     try:
         choice = serving.Choice(tuple(asked.only), tuple(asked.against), asked.rounds, asked.seconds)

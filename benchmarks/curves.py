@@ -59,8 +59,8 @@ def _keep(curves: dict[str, Curve], options: argparse.Namespace) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python -m benchmarks.curves", description=__doc__)
     parser.add_argument("--data", required=True, help="SentEval's folder")
-    parser.add_argument("--corpus", required=True, help="sentences, one a line")
-    parser.add_argument("--description", default="", help="what the corpus is, for the result")
+    parser.add_argument("--corpus", required=True, help="corpus file, one sentence per line")
+    parser.add_argument("--description", default="", help="description of the corpus in the result")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--every", type=int, default=50)

@@ -77,11 +77,11 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python -m benchmarks.domains", description=__doc__)
-    parser.add_argument("names", nargs="+", metavar="NAME", help="collections, or parts of them as scifact:train")
+    parser.add_argument("names", nargs="+", metavar="NAME", help="collections, or parts of them, such as scifact:train")
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder with retrieval/NAME")
-    parser.add_argument("--corpus", required=True, metavar="FILE", help="the domain's sentences, one a line")
+    parser.add_argument("--corpus", required=True, metavar="FILE", help="sentences of the domain, one per line")
     parser.add_argument("--other", metavar="FILE", help="another domain's sentences")
-    parser.add_argument("--encoder", default=ENCODER, metavar="SOURCE", help="default: %(default)s")
+    parser.add_argument("--encoder", default=ENCODER, metavar="SOURCE", help="encoder (default: %(default)s)")
     return parser
 
 

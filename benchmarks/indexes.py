@@ -150,7 +150,9 @@ def main() -> None:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vectors", type=int, default=100_000)
     parser.add_argument("--dim", type=int, default=384)
-    parser.add_argument("--kinds", nargs="*", default=[*KINDS], choices=EVERY, help="default: those of the CPU")
+    parser.add_argument(
+        "--kinds", nargs="*", default=[*KINDS], choices=EVERY, help="index kinds (default: the CPU kinds)"
+    )
     parser.add_argument("--to", type=Path)
     given = parser.parse_args()
     if GPU_KINDS.keys() & given.kinds and (reason := trouble()):

@@ -42,7 +42,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "keys": Command("manage the file of API keys", "keys add app --scopes read", "serving"),
         "openapi": Command("print the HTTP API as an OpenAPI document", "openapi > openapi.json", "serving"),
     },
-    "Train and judge": {
+    "Train and evaluate": {
         "train": Command("train an encoder on plain text", "train simcse --corpus texts.txt", "training"),
         "adapt": Command("make an encoder for your own documents", "adapt documents.jsonl", "training"),
         "pretrain": Command("train a small language model to start from", "pretrain --corpus texts.txt", "training"),

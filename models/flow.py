@@ -59,7 +59,7 @@ class AdditiveCoupling(nn.Module):
 
 
 class Step(nn.Module):
-    """One step: actnorm, reversal of the coordinates, additive coupling. (N, D) to (N, D)."""
+    """Step of the flow: actnorm, reversal of the coordinates, additive coupling. (N, D) to (N, D)."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()

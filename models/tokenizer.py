@@ -37,7 +37,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One token of a text, and its position."""
+    """Token of a text, and its position."""
 
     id: int
     text: str

@@ -59,9 +59,9 @@ class Timing:
 
     tokenization: float
     queue: float
-    """Until the first text of the request reached the engine."""
+    """Seconds until the first text of the request reached the engine."""
     inference: float
-    """From the first text that reached the engine until the last was embedded. Texts may have waited in between."""
+    """Seconds from the first text that reached the engine until the last was embedded, including waits in between."""
     total: float
 
     @classmethod

@@ -10,7 +10,7 @@ _FAILED = "loading failed, and the server's log says why"
 
 @dataclass(frozen=True)
 class Health:
-    """Whether requests are served and, if not, why. A failing server still tries each request."""
+    """State of the server, and the reason if it does not serve requests. A failing server still tries each request."""
 
     state: Literal["loading", "ready", "failing", "draining", "failed"]
     reason: str

@@ -15,20 +15,20 @@ from models.quiet import quieten
 from training.interrupt import InterruptedRun
 
 COMMANDS = {
-    "train": "train an encoder, judge it, leave a bundle",
-    "adapt": "make an encoder for your own documents: train, whiten in part, compare",
-    "pretrain": "a masked language model, from random weights or a BERT's, to be trained with --backbone",
-    "evaluate": "judge a bundle, a backbone or a running server",
-    "study": "many runs of one question: train, compare, report",
-    "promote": "serve a bundle, if it verifies and is not worse than what is served",
-    "rollback": "serve what was served before",
-    "postprocess": "fit a transform to an encoder's vectors, leave a bundle",
-    "soup": "average the weights of encoders, leave a bundle",
-    "rebuild": "train the ingredients of a file, make their soup, compare its scores",
-    "data": "fetch what the papers use, or make a corpus of documents",
-    "list": "objectives with their presets and ablations, and tasks",
-    "finish": "end a run that was stopped, or diverged, with its best weights as the bundle",
-    "replay": "take the step at which a run diverged once more",
+    "train": "train an encoder, evaluate it and write a bundle",
+    "adapt": "make an encoder for your own documents: train, whiten partially, compare",
+    "pretrain": "train a masked language model from random or BERT weights, for use as --backbone",
+    "evaluate": "evaluate a bundle, a backbone or a running server",
+    "study": "run a set of trainings, compare them and report the results",
+    "promote": "serve a bundle if it passes verification and is not worse than the served bundle",
+    "rollback": "serve the previously served bundle",
+    "postprocess": "fit a transform to an encoder's vectors and write a bundle",
+    "soup": "average the weights of encoders and write a bundle",
+    "rebuild": "rebuild an encoder from a recipe: train the ingredients, average them, compare the scores",
+    "data": "download the papers' data, or make a corpus from documents",
+    "list": "list objectives, presets, ablations and tasks",
+    "finish": "end a stopped or diverged run and write its best weights as a bundle",
+    "replay": "repeat the step at which a run diverged",
 }
 """Commands with their help.
 
@@ -73,7 +73,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     Raises:
         SystemExit: an option is wrong; the message explains it.
     """
-    top = Parser(prog="isosphere", description="Train sentence encoders and judge them.")
+    top = Parser(prog="isosphere", description="Train and evaluate sentence encoders.")
     commands = top.add_subparsers(required=True, metavar="|".join(COMMANDS))
     chosen = next((word for word in arguments if not word.startswith("-")), None)
     for name, summary in COMMANDS.items():

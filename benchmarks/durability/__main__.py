@@ -24,10 +24,10 @@ def main() -> int:
     """Run the named trials, or all."""
     parser = Parser(prog="python -m benchmarks.durability", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(TRIALS))
-    parser.add_argument("--trials", type=int, metavar="N", help="how many, or seconds, or operations; default: in full")
     parser.add_argument(
-        "--folder", type=Path, help="work below it, on its disk; default: the system's temporary folder"
+        "--trials", type=int, metavar="N", help="number of trials, seconds or operations (default: the full length)"
     )
+    parser.add_argument("--folder", type=Path, help="folder for the data (default: the system's temporary folder)")
     asked = parser.parse_args()
     if unknown := set(asked.names) - set(TRIALS):
         parser.error(f"no trial {', '.join(sorted(unknown))}; there are {', '.join(TRIALS)}")

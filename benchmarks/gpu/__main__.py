@@ -36,13 +36,21 @@ def main() -> int:
     )
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} (default: all)")
     parser.add_argument("--without", nargs="+", default=[], metavar="PART", help="parts to leave out")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="default: %(default)s")
-    parser.add_argument("--tiny", action="store_true", help="rehearse on sizes that measure nothing")
-    parser.add_argument("--corpus", nargs="+", default=[], metavar="FILE", help="default: CPython's documentation")
-    parser.add_argument("--data", metavar="DIR", help="SentEval's data, to judge encoders by")
-    parser.add_argument("--commit", metavar="HASH", help="of this code, where there is no git beside it")
-    parser.add_argument("--to", type=Path, default=RESULTS, metavar="DIR", help="default: benchmarks/results/gpu")
-    parser.add_argument("--plan", action="store_true", help="print the seconds of every part and end")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="device (default: %(default)s)")
+    parser.add_argument("--tiny", action="store_true", help="rehearse with tiny sizes, whose results are meaningless")
+    parser.add_argument(
+        "--corpus", nargs="+", default=[], metavar="FILE", help="corpus files (default: CPython's documentation)"
+    )
+    parser.add_argument("--data", metavar="DIR", help="folder of SentEval's data, to evaluate encoders")
+    parser.add_argument("--commit", metavar="HASH", help="commit of this code, if there is no git repository")
+    parser.add_argument(
+        "--to",
+        type=Path,
+        default=RESULTS,
+        metavar="DIR",
+        help="folder of the results (default: benchmarks/results/gpu)",
+    )
+    parser.add_argument("--plan", action="store_true", help="print the expected seconds of every part and exit")
     asked = parser.parse_args()
     if unknown := {*asked.parts, *asked.without} - set(PARTS):
         parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")

@@ -333,12 +333,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Gather or unpack a kit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    gathering = verbs.add_parser("gather", help="download, and write the parts")
-    gathering.add_argument("folder", nargs="?", type=Path, default=FOLDER, metavar="DIR", help="default: %(default)s")
-    gathering.add_argument("--corpus", nargs="+", type=Path, default=[], metavar="FILE", help="plain, .gz or .xz")
+    gathering = verbs.add_parser("gather", help="download the files and write the parts of the kit")
+    gathering.add_argument(
+        "folder", nargs="?", type=Path, default=FOLDER, metavar="DIR", help="folder (default: %(default)s)"
+    )
+    gathering.add_argument(
+        "--corpus", nargs="+", type=Path, default=[], metavar="FILE", help="corpus files: plain text, .gz or .xz"
+    )
     gathering.add_argument("--data", type=Path, metavar="DIR", help="evaluation data, in SentEval's layout")
-    gathering.add_argument("--all-kernels", action="store_true", help="leave the wheels as their makers published them")
-    unpacking = verbs.add_parser("unpack", help="check and install the parts that have come")
+    gathering.add_argument(
+        "--all-kernels", action="store_true", help="keep the wheels as published, with the kernels of all GPUs"
+    )
+    unpacking = verbs.add_parser("unpack", help="check and install the received parts")
     unpacking.add_argument("parts", nargs="+", type=Path, metavar="PARTS")
     unpacking.add_argument("--to", type=Path, required=True, metavar="DIR")
     asked = parser.parse_args(arguments)

@@ -28,9 +28,11 @@ def main() -> int:
     """Run the named trials, or all. Trials of full length replace their stored figures."""
     parser = Parser(prog="python -m benchmarks.stress", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(TRIALS))
-    parser.add_argument("--seconds", type=float, help="of each trial, instead of its full length")
-    parser.add_argument("--kind", action="append", help="of the costly requests of `neighbour`, instead of all")
-    parser.add_argument("--bundle", type=Path, default=BUNDLE, help="default: %(default)s")
+    parser.add_argument("--seconds", type=float, help="seconds of each trial (default: its full length)")
+    parser.add_argument(
+        "--kind", action="append", help="kind of expensive request in `neighbour`; may be repeated (default: all)"
+    )
+    parser.add_argument("--bundle", type=Path, default=BUNDLE, help="bundle to serve (default: %(default)s)")
     asked = parser.parse_args()
     if unknown := set(asked.names) - set(TRIALS):
         parser.error(f"no trial {', '.join(sorted(unknown))}; there are {', '.join(TRIALS)}")

@@ -27,7 +27,7 @@ INPUTS = ("input_ids", "attention_mask")
 
 
 class TensorRt:
-    """One engine for every shape up to `ROWS` texts of maximum length, compiled once and cached."""
+    """TensorRT engine for every shape up to `ROWS` texts of maximum length, compiled once and cached."""
 
     name: ClassVar = "tensorrt"
     device = "cuda"

@@ -255,14 +255,14 @@ class EmbedRequest(VectorFields):
 
 
 class SourceSentences(Body):
-    """One text to compare with many."""
+    """A text, and the texts to compare it with."""
 
     source_sentence: str
     sentences: Texts
 
 
 class SentencePairs(Body):
-    """Many texts to compare with many."""
+    """Two lists of texts to compare with each other."""
 
     sentences_a: Texts
     sentences_b: Texts

@@ -47,7 +47,7 @@ class Embed(Protocol):
 
 
 class Batcher:
-    """One queue before one engine. `embed` runs in as many threads as the engine has streams.
+    """Queue of texts for one engine. `embed` runs in as many threads as the engine has streams.
 
     No batch waits for a timer: an idle stream starts at once, and idle streams share the waiting texts. All texts of a
     request are admitted, or none. Interactive requests and bulk work each have their own order, defined by `Turns`.

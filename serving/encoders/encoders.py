@@ -31,7 +31,7 @@ class Reloaded(NamedTuple):
 
 
 class Encoders:
-    """One encoder for each bundle, the default one first.
+    """The served encoders, one for each bundle, the default one first.
 
     A new encoder is loaded and tested before it replaces the old one in one assignment. Requests that hold the old
     encoder finish on it, and then it is closed. Only one change runs at a time.
@@ -55,7 +55,7 @@ class Encoders:
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """All slots, the default first."""
+        """The slots of all encoders, the default one first."""
         return tuple(self._slots)
 
     @property

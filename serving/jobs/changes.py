@@ -6,7 +6,7 @@ import asyncio
 
 
 class Changes:
-    """One event for each awaited job, until its next change."""
+    """Events of awaited jobs. Each is set at the job's next change."""
 
     def __init__(self) -> None:
         self._events: dict[str, asyncio.Event] = {}

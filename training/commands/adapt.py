@@ -35,17 +35,22 @@ def add(command: argparse.ArgumentParser) -> None:
         "corpus",
         nargs="+",
         metavar="FILE",
-        help="a document per row of JSON lines, CSV or Parquet (text, maybe title), or per line of text",
+        help="documents: JSON lines, CSV or Parquet (columns text and, optionally, title), or text with one document "
+        "per line",
     )
-    command.add_argument("--text-column", metavar="NAME", help="of the texts (default: text or sentence)")
+    command.add_argument("--text-column", metavar="NAME", help="column with the texts (default: text or sentence)")
     trainable = [name for name, recipe in OBJECTIVES.items() if not recipe.imitates]
-    command.add_argument("--objective", choices=trainable, default=OBJECTIVE, help=f"default: {OBJECTIVE}")
-    command.add_argument("--backbone", default="minilm", metavar="NAME|DIR", help="what to adapt (default: minilm)")
-    command.add_argument("--max-steps", type=int, metavar="N", help="default: three passes over the corpus")
+    command.add_argument(
+        "--objective", choices=trainable, default=OBJECTIVE, help=f"training objective (default: {OBJECTIVE})"
+    )
+    command.add_argument("--backbone", default="minilm", metavar="NAME|DIR", help="encoder to adapt (default: minilm)")
+    command.add_argument("--max-steps", type=int, metavar="N", help="maximum training steps (default: three epochs)")
     command.add_argument("--out", type=Path, default=OUT, metavar="DIR", help=f"folder of the bundle (default: {OUT})")
-    command.add_argument("--resume", action="store_true", help="go on where the training was stopped")
+    command.add_argument("--resume", action="store_true", help="continue the stopped training")
     command.add_argument("--force", action="store_true", help="replace an earlier run of this name")
-    command.add_argument("--promote", action="store_true", help="serve the result by default if it is not worse")
+    command.add_argument(
+        "--promote", action="store_true", help="promote the result to the default bundle if it is not worse"
+    )
     command.set_defaults(command=adapt)
 
 

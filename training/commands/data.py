@@ -20,29 +20,31 @@ def add(command: argparse.ArgumentParser) -> None:
     """Add the subcommands and their options."""
     actions = command.add_subparsers(required=True, metavar="get|list|verify|documentation|sentences")
 
-    action = actions.add_parser("get", help="fetch, check and record; what is there already is not fetched again")
+    action = actions.add_parser("get", help="download and check data; existing data is not downloaded again")
     action.add_argument("names", nargs="+", choices=list(CATALOGUE), metavar="NAME", help=", ".join(CATALOGUE))
     action.set_defaults(command=get)
     _add_folder(action)
 
-    action = actions.add_parser("list", help="what there is, and what of it is here")
+    action = actions.add_parser("list", help="list the available data, and which of it is downloaded")
     action.set_defaults(command=show)
     _add_folder(action)
 
-    action = actions.add_parser("verify", help="hold what is here to its counts and checksums; fetches nothing")
-    action.add_argument("names", nargs="*", metavar="NAME", help="default: all that is here")
+    action = actions.add_parser("verify", help="check downloaded data by counts and checksums, without the network")
+    action.add_argument("names", nargs="*", metavar="NAME", help="data to check (default: all that is downloaded)")
     action.set_defaults(command=verify)
     _add_folder(action)
 
-    action = actions.add_parser("documentation", help="CPython's, as a collection to search, without the network")
+    action = actions.add_parser(
+        "documentation", help="make a retrieval collection of CPython's documentation, without the network"
+    )
     action.set_defaults(command=documented)
     _add_folder(action)
 
-    action = actions.add_parser("sentences", help="documents as a corpus to train on, a sentence a line")
+    action = actions.add_parser("sentences", help="make a training corpus from documents, one sentence per line")
     action.add_argument(
-        "files", nargs="+", type=Path, metavar="FILE", help="text, or .jsonl (.ndjson) with title and text"
+        "files", nargs="+", type=Path, metavar="FILE", help="text files, or .jsonl (.ndjson) files with title and text"
     )
-    action.add_argument("--out", type=Path, required=True, metavar="FILE", help="the corpus to write")
+    action.add_argument("--out", type=Path, required=True, metavar="FILE", help="corpus file to write")
     action.set_defaults(command=sentences)
 
 
@@ -103,7 +105,9 @@ def sentences(options: argparse.Namespace) -> int:
 
 
 def _add_folder(action: argparse.ArgumentParser) -> None:
-    action.add_argument("--to", type=Path, metavar="DIR", help="folder (default: $ISOSPHERE_DATA, else in the cache)")
+    action.add_argument(
+        "--to", type=Path, metavar="DIR", help="folder of the data (default: $ISOSPHERE_DATA, or the cache folder)"
+    )
 
 
 def _folder(options: argparse.Namespace) -> Path:

@@ -32,26 +32,42 @@ from training.report.page import render
 def add(command: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     command.add_argument(
-        "source", metavar="BUNDLE|BACKBONE|URL", help="bundles, minilm and its adapters are judged by an ONNX graph"
+        "source",
+        metavar="BUNDLE|BACKBONE|URL",
+        help="encoder to evaluate; bundles, minilm and its adapters run as ONNX graphs",
     )
-    command.add_argument("--data", type=Path, required=True, metavar="DIR", help="SentEval's and BEIR's data")
+    command.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder of SentEval's and BEIR's data")
     command.add_argument(
         "--tasks",
         type=_tasks,
         default=["sts"],
         metavar="TASK,…",
-        help=f"of {', '.join(TASKS)}, one by its name (STSB, MR), or all (default: sts)",
+        help=f"tasks: {', '.join(TASKS)}, all, or the name of one task, such as STSB (default: sts)",
     )
-    command.add_argument("--torch", action="store_true", help="judge the torch encoder, not the bundle's graph")
-    command.add_argument("--pooling", type=pooling.option, metavar="POOLING", help="another than its own, by torch")
-    command.add_argument("--engine", choices=list(RUNTIMES), help="what runs the bundle's graph (default: onnxruntime)")
-    command.add_argument("--precision", metavar="P", help="in which the engine, or torch, computes (default: fp32)")
-    command.add_argument("--json", type=Path, metavar="FILE", help="write every number there")
-    command.add_argument("--html", type=Path, metavar="FILE", help="write a report to look at")
-    command.add_argument("--record", action="store_true", help="write the scores into an adapter's manifest and card")
-    command.add_argument("--beside", type=Path, nargs="+", default=[], metavar="JSON", help="others in the report")
     command.add_argument(
-        "--key", type=_key, default=os.environ.get("ISOSPHERE_API_KEY"), help="of a server that wants one"
+        "--torch", action="store_true", help="evaluate the torch encoder instead of the bundle's graph"
+    )
+    command.add_argument(
+        "--pooling", type=pooling.option, metavar="POOLING", help="override the encoder's pooling; runs on torch"
+    )
+    command.add_argument("--engine", choices=list(RUNTIMES), help="engine of the bundle's graph (default: onnxruntime)")
+    command.add_argument("--precision", metavar="P", help="numeric precision of the engine or torch (default: fp32)")
+    command.add_argument("--json", type=Path, metavar="FILE", help="write all results to this JSON file")
+    command.add_argument("--html", type=Path, metavar="FILE", help="write a report to this HTML file")
+    command.add_argument("--record", action="store_true", help="write the scores into an adapter's manifest and card")
+    command.add_argument(
+        "--beside",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="JSON",
+        help="results of other evaluations to include in the report",
+    )
+    command.add_argument(
+        "--key",
+        type=_key,
+        default=os.environ.get("ISOSPHERE_API_KEY"),
+        help="API key of the server (default: $ISOSPHERE_API_KEY)",
     )
     command.set_defaults(command=evaluate)
 

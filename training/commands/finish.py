@@ -15,7 +15,9 @@ from training.interrupt import terminable
 def add(command: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     command.add_argument("run", type=Path, metavar="RUN", help="folder of the run, e.g. runs/dclr")
-    command.add_argument("--out", metavar="DIR", help="folder of the bundle (default: as the run has it)")
+    command.add_argument(
+        "--out", metavar="DIR", help="folder of the bundle (default: the folder that the run was given)"
+    )
     command.set_defaults(command=finish)
 
 

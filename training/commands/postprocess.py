@@ -28,15 +28,29 @@ from training.publish import counts, spearman, sts_scores
 def add(command: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     command.add_argument("name", choices=list(POSTPROCESSES), metavar="NAME", help=", ".join(POSTPROCESSES))
-    command.add_argument("source", metavar="SOURCE", help="minilm, a folder, a bundle or a hub id")
+    command.add_argument("source", metavar="SOURCE", help="encoder: minilm, a folder, a bundle or a hub id")
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the bundle")
-    command.add_argument("--corpus", nargs="+", default=[], metavar="FILE", help="as in train: text, a sentence a line")
-    command.add_argument("--text-column", metavar="NAME", help="of a table's column (default: text or sentence)")
-    command.add_argument("--pooling", type=pooling.option, metavar="POOLING", help="default: as the source says")
-    command.add_argument("--max-length", type=int, metavar="N", help="tokens of a text (default: as the source says)")
-    command.add_argument("--eval-data", type=Path, metavar="DIR", help="SentEval's data: scores for the manifest")
+    command.add_argument(
+        "--corpus",
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="corpus files: text with one sentence per line, or any source that train accepts",
+    )
+    command.add_argument(
+        "--text-column", metavar="NAME", help="column of a table with the texts (default: text or sentence)"
+    )
+    command.add_argument(
+        "--pooling", type=pooling.option, metavar="POOLING", help="pooling (default: the source's pooling)"
+    )
+    command.add_argument(
+        "--max-length", type=int, metavar="N", help="maximum tokens of a text (default: the source's maximum length)"
+    )
+    command.add_argument(
+        "--eval-data", type=Path, metavar="DIR", help="folder of SentEval's data, to score the bundle for its manifest"
+    )
     command.add_argument("--seed", type=int, default=42, metavar="S")
-    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a parameter of the fit")
+    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set a parameter of the fit")
     command.set_defaults(command=postprocess)
 
 

@@ -19,14 +19,23 @@ from training.record import RunError
 
 def add(command: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    command.add_argument("--corpus", nargs="+", metavar="FILE", help="as in train: text, a sentence a line")
-    command.add_argument("--text-column", metavar="NAME", help="of a table's column (default: text or sentence)")
-    command.add_argument("--backbone", metavar="NAME|DIR", help="a BERT to go on with (default: random weights)")
-    command.add_argument("--tokenizer", metavar="NAME|DIR", help="whose WordPiece vocabulary (default: minilm)")
+    command.add_argument(
+        "--corpus",
+        nargs="+",
+        metavar="FILE",
+        help="corpus files: text with one sentence per line, or any source that train accepts",
+    )
+    command.add_argument(
+        "--text-column", metavar="NAME", help="column of a table with the texts (default: text or sentence)"
+    )
+    command.add_argument("--backbone", metavar="NAME|DIR", help="BERT to continue from (default: random weights)")
+    command.add_argument("--tokenizer", metavar="NAME|DIR", help="source of the WordPiece vocabulary (default: minilm)")
     command.add_argument("--out", metavar="DIR", help="folder of the model (default: artifacts/mlm)")
     command.add_argument("--seed", type=int, metavar="S")
-    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any other value of the run")
-    command.add_argument("--resume", action="store_true", help="go on where the run of this name was stopped")
+    command.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="set any other option of the run"
+    )
+    command.add_argument("--resume", action="store_true", help="continue the stopped run of this name")
     command.set_defaults(command=pretrain)
 
 

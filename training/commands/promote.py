@@ -18,7 +18,7 @@ from training.promotion.yardsticks import pick
 DEFAULT = Path("artifacts/default")
 REQUIRED = ("sts",)
 """Tasks that must have a score if scored pairs are given."""
-REQUIRE = "sts, transfer or tasks by name, which must have a score (default: sts with --data alone, else none)"
+REQUIRE = "tasks that must have a score: sts, transfer or names (default: sts if only --data is given, otherwise none)"
 CRUDE = (
     "the comparison asked no people: with queries whose answers are known, --data DIR --retrieval NAME compares by "
     "these; --margin says how much worse the bundle may be"
@@ -28,16 +28,32 @@ TOLD = "a running server serves it after SIGHUP or POST /admin/reload"
 
 def add(command: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    command.add_argument("bundle", type=Path, metavar="BUNDLE", help="folder, e.g. artifacts/simcse")
-    command.add_argument("--data", type=Path, metavar="DIR", help="SentEval's data; without it no labels are used")
-    command.add_argument("--corpus", nargs="+", default=[], metavar="FILE", help="to compare by without --data")
-    command.add_argument("--text-column", metavar="NAME", help="of a table's column (default: text or sentence)")
-    command.add_argument("--retrieval", metavar="NAME", help="to compare by: a collection of --data, as scifact")
-    command.add_argument("--margin", type=float, default=0.5, metavar="POINTS", help="it may be worse by (default 0.5)")
+    command.add_argument("bundle", type=Path, metavar="BUNDLE", help="folder of the bundle, such as artifacts/simcse")
+    command.add_argument(
+        "--data", type=Path, metavar="DIR", help="folder of SentEval's data; without it no labels are used"
+    )
+    command.add_argument(
+        "--corpus", nargs="+", default=[], metavar="FILE", help="corpus for the comparison without --data"
+    )
+    command.add_argument(
+        "--text-column", metavar="NAME", help="column of a table with the texts (default: text or sentence)"
+    )
+    command.add_argument(
+        "--retrieval", metavar="NAME", help="retrieval collection of --data for the comparison, such as scifact"
+    )
+    command.add_argument(
+        "--margin", type=float, default=0.5, metavar="POINTS", help="accepted loss in points (default: 0.5)"
+    )
     command.add_argument("--require", type=_tasks, metavar="TASK,…", help=REQUIRE)
-    command.add_argument("--report", type=Path, nargs="+", default=[], metavar="FILE", help="evaluations to attach")
-    command.add_argument("--force", action="store_true", help="despite failed checks; the ledger names them")
-    command.add_argument("--default", type=Path, default=DEFAULT, metavar="PATH", help=f"what is served ({DEFAULT})")
+    command.add_argument(
+        "--report", type=Path, nargs="+", default=[], metavar="FILE", help="evaluation files to attach"
+    )
+    command.add_argument(
+        "--force", action="store_true", help="promote despite failed checks, which are recorded in the ledger"
+    )
+    command.add_argument(
+        "--default", type=Path, default=DEFAULT, metavar="PATH", help=f"path of the served bundle (default: {DEFAULT})"
+    )
     command.set_defaults(command=promote)
 
 

@@ -17,8 +17,14 @@ from training.rebuild import Rebuild, rebuild
 def add(command: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     command.add_argument("file", type=Path, metavar="FILE.toml")
-    command.add_argument("--data", type=Path, required=True, metavar="DIR", help="SentEval's data")
-    command.add_argument("--corpus", nargs="+", default=[], metavar="FILE", help="as in train: text, a sentence a line")
+    command.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder of SentEval's data")
+    command.add_argument(
+        "--corpus",
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="corpus files: text with one sentence per line, or any source that train accepts",
+    )
     command.set_defaults(command=remade)
 
 

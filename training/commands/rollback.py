@@ -13,7 +13,9 @@ from training.promotion.place import check_default
 
 def add(command: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    command.add_argument("--default", type=Path, default=DEFAULT, metavar="PATH", help=f"what is served ({DEFAULT})")
+    command.add_argument(
+        "--default", type=Path, default=DEFAULT, metavar="PATH", help=f"path of the served bundle (default: {DEFAULT})"
+    )
     command.set_defaults(command=rollback)
 
 

@@ -16,15 +16,29 @@ from training.soups.soup import GRID, Mixing, cook
 
 def add(command: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    command.add_argument("sources", nargs="+", metavar="BUNDLE|BACKBONE", help="tuned from one start, pooled alike")
-    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the bundle")
-    command.add_argument("--weights", type=_numbers, metavar="W,…", help="of each (default: as much of each)")
-    command.add_argument("--greedy", action="store_true", help="only those that STS-B dev is not worse for")
-    command.add_argument("--towards", metavar="SOURCE", help="a part of the encoder that they were tuned from, too")
     command.add_argument(
-        "--share", type=float, metavar="S", help=f"that part (default: of {GRID[0]:g}, {GRID[1]:g} … 1 by STS-B dev)"
+        "sources", nargs="+", metavar="BUNDLE|BACKBONE", help="encoders with the same starting weights and pooling"
     )
-    command.add_argument("--eval-data", type=Path, metavar="DIR", help="SentEval's data: STS-B dev chooses, STS judges")
+    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the bundle")
+    command.add_argument(
+        "--weights", type=_numbers, metavar="W,…", help="weight of each encoder (default: equal weights)"
+    )
+    command.add_argument(
+        "--greedy", action="store_true", help="greedy soup: add an encoder only if the STS-B dev score does not fall"
+    )
+    command.add_argument("--towards", metavar="SOURCE", help="also average with the encoder that they were tuned from")
+    command.add_argument(
+        "--share",
+        type=float,
+        metavar="S",
+        help=f"weight of the --towards encoder (default: best of {GRID[0]:g}, {GRID[1]:g} … 1 on STS-B dev)",
+    )
+    command.add_argument(
+        "--eval-data",
+        type=Path,
+        metavar="DIR",
+        help="folder of SentEval's data, to select on STS-B dev and evaluate on STS",
+    )
     command.set_defaults(command=soup)
 
 

@@ -28,37 +28,59 @@ def add(command: argparse.ArgumentParser) -> None:
     actions = command.add_subparsers(required=True, metavar="list|run|report|status|pages")
 
     action = actions.add_parser(
-        "list", help="the studies here: the papers' tables and figures, what each asks and needs"
+        "list", help="list the studies of the papers' tables and figures, with their questions and requirements"
     )
     action.add_argument("paper", nargs="?", choices=list(PAPERS), metavar="PAPER", help=f"{', '.join(PAPERS)}")
     action.set_defaults(command=listed)
 
-    action = actions.add_parser("run", help="every run that is not finished yet; a file alone is run, too")
-    action.add_argument("file", type=Path, metavar="NAME|FILE.toml", help="dclr/table-2, or a file of your own")
-    action.add_argument("--published", action="store_true", help="with the paper's own backbone and settings")
-    action.add_argument("--data", metavar="DIR", help="SentEval's and BEIR's data, to judge every run by")
-    action.add_argument("--corpus", nargs="+", metavar="FILE", help="text, a sentence a line (default: Python's docs)")
-    action.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of an axis a list: [0, 1]")
-    action.add_argument("--jobs", type=_count, default=1, metavar="N", help="runs at once (default: 1)")
+    action = actions.add_parser("run", help="run all unfinished runs of a study; `study FILE.toml` means the same")
+    action.add_argument(
+        "file", type=Path, metavar="NAME|FILE.toml", help="study, such as dclr/table-2, or your own file"
+    )
+    action.add_argument("--published", action="store_true", help="use the paper's backbone and settings")
+    action.add_argument("--data", metavar="DIR", help="folder of SentEval's and BEIR's data, to evaluate every run")
+    action.add_argument(
+        "--corpus", nargs="+", metavar="FILE", help="text files with one sentence per line (default: Python's docs)"
+    )
+    action.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set an option; the value of an axis is a list, such as [0, 1]",
+    )
+    action.add_argument("--jobs", type=_count, default=1, metavar="N", help="concurrent runs (default: 1)")
     action.add_argument("--out", type=Path, metavar="DIR", help=f"folder of the study (default: {FOLDER}/NAME)")
     action.set_defaults(command=run)
 
-    action = actions.add_parser("report", help="means, intervals and figures of the finished runs")
+    action = actions.add_parser("report", help="report means, intervals and figures of the finished runs")
     action.add_argument("source", type=Path, metavar="NAME|FILE.toml|DIR")
-    action.add_argument("--against", metavar="ARM", help="what the others are compared with (default: the first)")
-    action.add_argument("--resamples", type=_count, default=RESAMPLES, metavar="N", help=f"default: {RESAMPLES}")
-    action.add_argument("--html", type=Path, metavar="FILE", help="a page with figures, in one file")
-    action.add_argument("--out", type=Path, metavar="DIR", help="folder of the study, where a file is named")
+    action.add_argument("--against", metavar="ARM", help="arm that the others are compared with (default: the first)")
+    action.add_argument(
+        "--resamples",
+        type=_count,
+        default=RESAMPLES,
+        metavar="N",
+        help=f"number of bootstrap resamples (default: {RESAMPLES})",
+    )
+    action.add_argument("--html", type=Path, metavar="FILE", help="write a page with figures to this HTML file")
+    action.add_argument("--out", type=Path, metavar="DIR", help="folder of the study, if the source is a file")
     action.set_defaults(command=report)
 
-    action = actions.add_parser("status", help="how far each run is")
+    action = actions.add_parser("status", help="show the progress of each run")
     action.add_argument("source", type=Path, metavar="NAME|FILE.toml|DIR")
-    action.add_argument("--out", type=Path, metavar="DIR", help="folder of the study, where a file is named")
+    action.add_argument("--out", type=Path, metavar="DIR", help="folder of the study, if the source is a file")
     action.set_defaults(command=status)
 
-    action = actions.add_parser("pages", help="docs/papers: every table and figure beside what was recorded of it")
-    action.add_argument("--results", type=Path, default=RECORDED, metavar="DIR", help=f"default: {RECORDED}")
-    action.add_argument("--to", type=Path, default=PAGES, metavar="DIR", help=f"default: {PAGES}")
+    action = actions.add_parser("pages", help="write docs/papers: each table and figure next to the recorded results")
+    action.add_argument(
+        "--results",
+        type=Path,
+        default=RECORDED,
+        metavar="DIR",
+        help=f"folder of the recorded results (default: {RECORDED})",
+    )
+    action.add_argument("--to", type=Path, default=PAGES, metavar="DIR", help=f"folder of the pages (default: {PAGES})")
     action.set_defaults(command=pages)
 
 

@@ -29,26 +29,27 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "objective", nargs="?", choices=list(OBJECTIVES), metavar="OBJECTIVE", help=", ".join(OBJECTIVES)
     )
-    command.add_argument("--config", type=Path, metavar="FILE", help="a run's config.json: the same run once more")
-    command.add_argument("--backbone", metavar="NAME|DIR", help="default: minilm")
+    command.add_argument("--config", type=Path, metavar="FILE", help="config.json of a run, to repeat it")
+    command.add_argument("--backbone", metavar="NAME|DIR", help="encoder to train (default: minilm)")
     command.add_argument(
         "--corpus",
         nargs="+",
         metavar="FILE",
-        help="text, a sentence a line, or tables; files, folders, patterns, hf://datasets/… (default: Python's docs)",
+        help="text (one sentence per line) or tables: files, folders, patterns, hf://datasets/… (default: Python's "
+        "docs)",
     )
-    command.add_argument("--text-column", metavar="NAME", help="of a table's column (default: text or sentence)")
-    command.add_argument("--eval-data", metavar="DIR", help="SentEval's data: choose the best by STS-B dev")
-    command.add_argument(
-        "--dev-data", metavar="FILE", help="choose the best by your own pairs: sentence1,sentence2,score"
-    )
+    command.add_argument("--text-column", metavar="NAME", help="column of a table (default: text or sentence)")
+    command.add_argument("--eval-data", metavar="DIR", help="SentEval's data, to select the best by STS-B dev")
+    command.add_argument("--dev-data", metavar="FILE", help="own pairs to select the best: sentence1,sentence2,score")
     command.add_argument("--teacher", metavar="BUNDLE", help="reference encoder (default: SimCSE trains one first)")
-    command.add_argument("--preset", metavar="NAME[+ABLATION]", help="published values (default: the backbone's)")
+    command.add_argument("--preset", metavar="NAME[+ABLATION]", help="published settings (default: the backbone's)")
     command.add_argument("--max-steps", type=int, metavar="N")
     command.add_argument("--out", metavar="DIR", help="folder of the bundle (default: artifacts/OBJECTIVE)")
     command.add_argument("--seed", type=int, metavar="S")
-    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any other value of the run")
-    command.add_argument("--resume", action="store_true", help="go on where the run of this name was stopped")
+    command.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="set any other option of the run"
+    )
+    command.add_argument("--resume", action="store_true", help="continue the stopped run of this name")
     command.add_argument("--force", action="store_true", help="replace the run of this name")
     command.set_defaults(command=train)
 
