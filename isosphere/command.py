@@ -62,7 +62,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "finish": Command("end a stopped run with its best weights", "finish runs/simcse", "training"),
         "replay": Command("repeat the step at which a run diverged", "replay runs/simcse", "training"),
         "data": Command(
-            "fetch the papers' data, or make a corpus", "data sentences notes.jsonl --out corpus.txt", "training"
+            "download the papers' data, or make a corpus", "data sentences notes.jsonl --out corpus.txt", "training"
         ),
         "list": Command("list objectives, presets, ablations and tasks", "list", "training"),
     },
@@ -78,13 +78,13 @@ GROUPS: dict[str, dict[str, Command]] = {
         "inspect": Command("print the manifest of a bundle or an adapter", "inspect artifacts/default", "models"),
         "verify": Command("check a bundle's hashes and vectors", "verify artifacts/default", "models"),
         "publish": Command(
-            "store a bundle or an adapter on a hub or URL", "publish artifacts/default org/name", "models"
+            "upload a bundle or an adapter to a hub or URL", "publish artifacts/default org/name", "models"
         ),
-        "pull": Command("fetch a bundle or an adapter and check it", "pull org/name --out artifacts/name", "models"),
+        "pull": Command("download and verify a bundle or an adapter", "pull org/name --out artifacts/name", "models"),
         "promote": Command(
             "serve a bundle if it is not worse than the served one", "promote artifacts/new", "training"
         ),
-        "rollback": Command("serve the bundle that was served before", "rollback", "training"),
+        "rollback": Command("serve the previously served bundle", "rollback", "training"),
     },
 }
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
