@@ -90,7 +90,7 @@ def test_whitenedcse_equation_13() -> None:
 @pytest.mark.parametrize("m", [0.5, 0.9, 1.2])
 def test_imsimcse_equation_3(m: float) -> None:
     """m weighs the sum of the negatives, which are of the views without dropout: here at the cosine 1/2."""
-    clean = torch.stack([E1, E1 / 2 + math.sqrt(3) / 2 * E2])
+    clean = torch.stack([E1, E1 / 2 + math.sqrt(3) / 2 * E2])[None]
     found = terms("imsimcse", two(E1, E2, clean=clean), m=m, dcl_weight=0.0)
     assert found["info_nce"] == exactly(-math.log(math.e / (math.e + m * math.sqrt(math.e))))
 

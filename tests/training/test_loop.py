@@ -275,10 +275,11 @@ class Demanding(torch.nn.Module):
         self.norm = torch.nn.BatchNorm1d(dim)
 
     def forward(self, views: Any, rng: torch.Generator) -> dict[str, torch.Tensor]:
-        assert views.noisy.shape[:2] == (3, len(views.clean))
-        noise = torch.randn(views.clean.shape, generator=rng)
+        (clean,) = views.clean
+        assert views.noisy.shape[:2] == (3, len(clean))
+        noise = torch.randn(clean.shape, generator=rng)
         apart = (self.norm(views.noisy[0]) - noise).square().mean()
-        return {"apart": apart, "together": (views.noisy - views.clean).square().mean()}
+        return {"apart": apart, "together": (views.noisy - clean).square().mean()}
 
 
 @pytest.mark.slow
