@@ -31,7 +31,7 @@ class Tokens:
 
     @property
     def truncated(self) -> bool:
-        """Whether a part of the text was cut."""
+        """Return whether a part of the text was cut."""
         return self.length > len(self.ids)
 
 
@@ -43,7 +43,7 @@ class Piece:
     text: str
     """Characters of the token in the text. For a special token, its name."""
     special: bool
-    """Whether the tokenizer added the token."""
+    """True if the tokenizer added the token."""
     start: int | None
     """Index of the token's first character. None if the token is special."""
     stop: int | None

@@ -38,11 +38,11 @@ class Part(Protocol):
 
     @property
     def eof(self) -> bool:
-        """Whether the end of the part was read."""
+        """Return whether the end of the part was read."""
 
     @property
     def needs_input(self) -> bool:
-        """Whether the part needs more input before it can give more output."""
+        """Return whether the part needs more input before it can give more output."""
 
     @property
     def unused_data(self) -> bytes:

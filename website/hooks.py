@@ -1,4 +1,4 @@
-"""What the site has beyond the pages of docs/: generated reference pages, and files elsewhere in the repository.
+"""Pages of the site that are not in docs/: generated reference pages, and copies of other files of the repository.
 
 A link to a file outside docs/ leads to a copy of that file in the site. So it works without a network, whatever the
 address of the repository, and shows the file as it was when the site was built.

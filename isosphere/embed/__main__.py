@@ -68,7 +68,8 @@ def _embed(given: argparse.Namespace) -> None:
         _say(f"bad rows that were skipped: {done.skipped}; the first: {done.first_skipped}")
     if encoder.truncated:
         _say(f"texts that were cut to {encoder.max_length} tokens: {encoder.truncated}")
-    _say(f"{given.out}: {done.rows} rows by {encoder.name}")
+    rows = "1 row" if done.rows == 1 else f"{done.rows} rows"
+    _say(f"{given.out}: {rows} by {encoder.name}")
 
 
 @contextmanager

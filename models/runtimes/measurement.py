@@ -83,7 +83,7 @@ class Measured:
 
     @property
     def faithful(self) -> bool:
-        """Whether the pair reproduces the reference's vectors and the ranking of their similarities."""
+        """Return whether the pair reproduces the reference's vectors and the ranking of their similarities."""
         return self.shortcoming is None
 
     @property

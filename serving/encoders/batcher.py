@@ -114,7 +114,7 @@ class Batcher:
 
     @property
     def failing(self) -> bool:
-        """Whether the last `FAILURES` batches all failed."""
+        """Return whether the last `FAILURES` batches all failed."""
         return len(self.failures) == FAILURES
 
     async def submit(self, texts: Sequence[Tokens], *, bulk: bool = False) -> Answer:

@@ -44,7 +44,7 @@ class Request(Waiting):
 
     @property
     def gone(self) -> bool:
-        """Whether it was answered, failed, or cancelled by its caller."""
+        """Return whether the request was answered, failed, or cancelled by its caller."""
         return self.future.done()
 
     def take(self, row: int, vector: Floats, norm: np.float32) -> int:

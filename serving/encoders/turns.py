@@ -33,7 +33,7 @@ class Waiting:
     patience: int = 0
     """Tokens of later requests that may still overtake this request's next text."""
     new: bool = True
-    """Whether none of its texts was in a batch yet."""
+    """True if none of its texts was in a batch yet."""
     due: int = 0
     """Value of the owner's `_Line.batches` at which a batch must contain a text of this request."""
     taken: int = 0
@@ -114,12 +114,12 @@ class Turns(Generic[W]):
 
     @property
     def empty(self) -> bool:
-        """Whether there is no request. Requests whose caller has left count, too."""
+        """Return whether there is no request. Requests whose caller has left count, too."""
         return not self._requests
 
     @property
     def waiting(self) -> bool:
-        """Whether a caller still waits for a text."""
+        """Return whether a caller still waits for a text."""
         return any(request.left and not request.gone for request in self._requests)
 
     def add(self, request: W, *, queued: int) -> None:

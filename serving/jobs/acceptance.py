@@ -44,7 +44,7 @@ class Acceptance:
                 log.error("corpus %r: %s; what is noted for job %s goes later", job.corpus, error, job.id)
 
     def begin(self, unended: Callable[[str], Sequence[str]]) -> None:
-        """At the server's start, delete records of jobs that no longer exist, and record all `unended` jobs.
+        """Delete records of jobs that no longer exist, and record all `unended` jobs, when the server starts.
 
         Records may be wrong if a server was killed after it had written one of two files. Earlier versions wrote none.
         """

@@ -57,7 +57,7 @@ class Job:
 
     @property
     def ended(self) -> bool:
-        """Whether the job has reached a final state."""
+        """Return whether the job has reached a final state."""
         return self.state not in ("queued", "running")
 
     @property
