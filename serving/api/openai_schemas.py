@@ -82,7 +82,7 @@ class OpenAIEmbeddingsRequest(VectorFields):
 
     @property
     def packed(self) -> bool:
-        """Whether each vector is a string of base64."""
+        """Return whether each vector is a string of base64."""
         return "base64" in self._types.values()
 
     def options(self) -> EmbedOptions:
