@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Literal
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from starlette.types import Message, Receive, Scope, Send
@@ -75,6 +75,22 @@ def test_half_a_body_neither_holds_the_drain_nor_makes_a_traceback(
 
     asyncio.run(main())
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def test_a_drain_that_fails_ends_the_process_all_the_same(
+    make_service: Callable[..., Service], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        service = make_service(port=0)
+        monkeypatch.setattr(service, "drain", AsyncMock(side_effect=RuntimeError("a bug")))
+        server = Server(service)
+        server.handle_exit(signal.SIGTERM, None)
+        assert server._draining
+        with pytest.raises(RuntimeError, match="a bug"):
+            await server._draining
+        assert server.should_exit
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("path", ["/embed", "/v1/embeddings", "/v2/embed"])
