@@ -13,6 +13,7 @@ from models import codes
 from models.bundle import Manifest
 from models.tokenizer import Direction
 from serving.ports import Floats
+from serving.telemetry.metrics import Timing
 
 Inputs = Sequence[str] | Sequence[Sequence[int]]
 """Texts, or the token ids of each text."""
@@ -51,23 +52,6 @@ AS_QUERIES = EmbedOptions(role="search_query", by_the_bundle=True)
 """Options for queries of corpora."""
 AS_DOCUMENTS = EmbedOptions(role="search_document", by_the_bundle=True)
 """Options for passages of corpora."""
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Seconds that the stages of a request took."""
-
-    tokenization: float
-    queue: float
-    """Seconds until the first text of the request reached the engine."""
-    inference: float
-    """Seconds from the first text that reached the engine until the last was embedded, including waits in between."""
-    total: float
-
-    @classmethod
-    def between(cls, began: float, tokenized: float, begun: float, done: float) -> Timing:
-        """Compute the stages from the times of arrival, end of tokenizing, start of inference and end."""
-        return cls(tokenized - began, begun - tokenized, done - begun, done - began)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from models.assembled import as_bundle
 from serving import descriptors
 from serving.engines import ENGINES
-from serving.ports import Model, Store
+from serving.ports import EngineOptions, Model, Store
 from serving.service import Service
 from serving.settings import Settings
 from serving.stores import STORES
@@ -35,11 +35,11 @@ def opened_models(settings: Settings) -> list[Model]:
     Raises:
         BundleError, EngineError: a bundle can't be served here.
     """
-    os.environ.setdefault("RAYON_NUM_THREADS", str(settings.engine_options.threads))  # the tokenizers' pool
+    os.environ.setdefault("RAYON_NUM_THREADS", str(EngineOptions.of(settings).threads))  # the tokenizers' pool
     log.info("checking the bundle in %s", " and ".join(map(str, settings.bundles)))
     models = [ENGINES[settings.engine](folder) for folder in settings.bundles]
     for model in models:
-        model.check(settings.engine_options)
+        model.check(EngineOptions.of(settings))
     return models
 
 

@@ -17,7 +17,6 @@ from serving.api import (
     search,
     snapshots,
     status,
-    tokens,
     uploads,
 )
 
@@ -26,9 +25,8 @@ ROUTERS = (
     openai.embedding,
     cohere.router,
     rerank.router,
-    tokens.router,
     inference.pipelines,
-    reports.router,  # before /models/{id}, whose ids may contain slashes
+    reports.reports,  # before /models/{id}, whose ids may contain slashes
     openai.router,
     status.router,
     search.router,

@@ -12,7 +12,7 @@ from serving.api.route import Route
 from serving.api.schemas import lower
 from serving.errors import NotFound
 
-router = APIRouter(tags=["status"], route_class=Route)
+reports = APIRouter(tags=["status"], route_class=Route)
 
 PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
@@ -23,7 +23,7 @@ PAGE_HEADERS = {
 CONTENT = {"application/json": {"schema": {"type": "object"}}, "text/html": {"schema": {"type": "string"}}}
 
 
-@router.get(
+@reports.get(
     "/models/{id:any}/report",
     summary="Get the promotion report of a model",
     response_class=Response,

@@ -108,7 +108,9 @@ def _observe(service: Service) -> None:
     """Update the metrics that are only computed on request."""
     metrics = service.metrics
     encoders = [
-        (slot.model.manifest, slot.embedder.engine if slot.embedder else None) for slot in service.encoders.slots
+        (slot.model.manifest, engine.name if engine else "", engine.precision if engine else "")
+        for slot in service.encoders.slots
+        for engine in [slot.embedder and slot.embedder.engine]
     ]
     metrics.serving(service.readiness.state == "ready", encoders)
     metrics.indexes(service.library.corpora.index_sizes())

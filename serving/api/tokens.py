@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from serving.api.answers import json_response
 from serving.api.deps import ServiceDep
-from serving.api.route import DirectRoute
+from serving.api.inference import router
 from serving.api.schemas import DecodeRequest, Token, TokenizeRequest
 from serving.embeddings import EmbedOptions
-
-router = APIRouter(tags=["inference"], route_class=DirectRoute)
 
 
 @router.post("/tokenize", response_model=list[list[Token]], summary="Tokenize texts")

@@ -21,10 +21,10 @@ import orjson
 from models.disk import fsync, make_folder, replacing
 from serving.bounds import BOUNDS, Bounds
 from serving.corpora.corpora import Corpora
+from serving.corpora.progress import Progress
 from serving.corpora.snapshot_manifest import FORMAT, MANIFEST, Manifest, read_manifest
 from serving.errors import Invalid, NotFound, TooLarge
 from serving.failpoints import reach
-from serving.jobs.progress import Progress
 from serving.ports import StoreError
 from serving.stores.failures import naming
 

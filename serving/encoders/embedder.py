@@ -12,7 +12,7 @@ import numpy as np
 
 from models.tokenizer import Piece, Tokens
 from serving.bounds import check_count, check_some
-from serving.embeddings import AS_THEY_ARE, Embeddings, EmbedOptions, Inputs, Timing, finished
+from serving.embeddings import AS_THEY_ARE, Embeddings, EmbedOptions, Inputs, finished
 from serving.encoders.batcher import Batcher
 from serving.encoders.prompts import Prompts
 from serving.encoders.reading import CHARACTERS_PER_TOKEN, At, Reading
@@ -25,7 +25,7 @@ from serving.keys.limits import charge, refund
 from serving.ports import Embedded, Engine, Model
 from serving.priority import is_bulk
 from serving.settings import Settings
-from serving.telemetry.metrics import Metrics
+from serving.telemetry.metrics import Metrics, Timing
 from serving.telemetry.tracing import record
 
 NOT_MATRYOSHKA = "not-matryoshka"

@@ -17,7 +17,7 @@ from models.bundle import GOLDEN_COSINE
 from serving.encoders.embedder import Embedder
 from serving.encoders.streams import Streams
 from serving.engines import ENGINES
-from serving.ports import EngineError, Model
+from serving.ports import EngineError, EngineOptions, Model
 from serving.settings import Settings
 from serving.telemetry.metrics import Metrics
 from serving.training_record import summary
@@ -33,7 +33,7 @@ class Loader:
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings = settings
         self._metrics = metrics
-        self._streams = Streams(settings.engine_options.cpu_streams)
+        self._streams = Streams(EngineOptions.of(settings).cpu_streams)
 
     async def open(self, folder: Path) -> Model:
         """Open the bundle in a folder.
@@ -50,7 +50,7 @@ class Loader:
             EngineError: the encoder does not reproduce the bundle's golden vectors, or can't run here.
         """
         report(f"loading {model.manifest.name}")
-        engine = await apart(lambda: model.load(self._settings.engine_options))
+        engine = await apart(lambda: model.load(EngineOptions.of(self._settings)))
         embedder = Embedder(engine, model, self._settings, self._metrics, self._streams)
         report(f"testing the engine against the golden vectors of {model.manifest.name}")
         try:

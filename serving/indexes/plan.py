@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from serving.indexes.kind import Kind
+from serving.settings import INDEXED_FROM
 
 GROUP = Path("/sys/fs/cgroup")
 FEWEST = 10
@@ -20,7 +21,7 @@ others."""
 class Plan:
     """Conditions of a build, and the kinds that are tried."""
 
-    least: int = 20_000
+    least: int = INDEXED_FROM
     """Vectors below which exact search serves."""
     dead: float = 0.2
     """Share of removed vectors in the main index above which it is rebuilt without them."""

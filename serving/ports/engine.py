@@ -6,10 +6,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from models import cpus
 from models.bundle import Manifest
 from models.runtimes import base
 from models.runtimes.choice import Choice
 from models.tokenizer import Direction, Piece, Tokens
+from serving.settings import Settings
 
 Embedded = base.Embedded
 
@@ -58,6 +60,12 @@ class EngineOptions(base.Options):
     """Resources that an engine may use, and its precision. None leaves a choice to the engine."""
 
     precision: str | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> EngineOptions:
+        """Return the options in `settings`. By default an engine has as many threads as the CPU quota allows."""
+        precision = None if settings.precision == "auto" else settings.precision
+        return cls(settings.device, settings.threads or cpus.available(), precision)
 
 
 @dataclass(frozen=True)

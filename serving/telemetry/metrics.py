@@ -9,6 +9,7 @@ import asyncio
 import platform
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
 from time import perf_counter
 
@@ -24,9 +25,7 @@ from prometheus_client import (
 
 from models.bundle import Manifest
 from models.tokenizer import Tokens
-from serving.embeddings import Timing
 from serving.errors import Kind, ServiceError
-from serving.ports import Engine, IndexSize
 from serving.telemetry.histogram import Histogram
 
 disable_created_metrics()  # type: ignore[no-untyped-call] # one more series for each counter, which nobody asks for
@@ -46,6 +45,23 @@ NAMED_CORPORA = 50
 """Default number of corpora with labels. Each adds 0.16 ms to a scrape, which blocks all requests."""
 OTHERS = "_others"
 """Label of all corpora without their own. It is not a legal corpus name."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds that the stages of a request took."""
+
+    tokenization: float
+    queue: float
+    """Seconds until the first text of the request reached the engine."""
+    inference: float
+    """Seconds from the first text that reached the engine until the last was embedded, including waits in between."""
+    total: float
+
+    @classmethod
+    def between(cls, began: float, tokenized: float, begun: float, done: float) -> Timing:
+        """Compute the stages from the times of arrival, end of tokenizing, start of inference and end."""
+        return cls(tokenized - began, begun - tokenized, done - begun, done - began)
 
 
 class Labels:
@@ -177,25 +193,24 @@ class Metrics:
         for lane, waiting in by_lane.items():
             self._waiting_tokens.labels(lane).set(waiting)
 
-    def serving(self, ready: bool, encoders: Iterable[tuple[Manifest, Engine | None]]) -> None:
-        """Set the served models and their engines, None before they are loaded."""
+    def serving(self, ready: bool, encoders: Iterable[tuple[Manifest, str, str]]) -> None:
+        """Set the served models, each with its runtime and precision, which are empty before it is loaded."""
         self._ready.set(ready)
         self._model.clear()
-        for manifest, engine in encoders:
-            runs = (engine.name, engine.precision) if engine else ("", "")
-            self._model.labels(manifest.name, manifest.fingerprint, *runs).set(1)
+        for manifest, runtime, precision in encoders:
+            self._model.labels(manifest.name, manifest.fingerprint, runtime, precision).set(1)
 
-    def indexes(self, sizes: Mapping[str, IndexSize]) -> None:
-        """Set the size of each corpus's index, and forget deleted corpora."""
+    def indexes(self, sizes: Mapping[str, tuple[int, int]]) -> None:
+        """Set the vectors and bytes of each corpus's index, and forget deleted corpora."""
         for gone in self._labels.keep(sizes):
             self._searches.forget(gone)
         self._corpora.set(len(sizes))
         self._vectors.clear()
         self._bytes.clear()
-        for corpus, size in sizes.items():
+        for corpus, (vectors, bytes) in sizes.items():
             label = self._labels.of(corpus)
-            self._vectors.labels(label).inc(size.vectors)
-            self._bytes.labels(label).inc(size.bytes)
+            self._vectors.labels(label).inc(vectors)
+            self._bytes.labels(label).inc(bytes)
 
     def text(self) -> bytes:
         """Return the metrics in the exposition format."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from serving.corpora.library import Library
+from serving.corpora.progress import Progress
 from serving.corpora.room import Room
 from serving.corpora.snapshots import Snapshots
 from serving.encoders.encoders import Encoders
@@ -17,7 +19,6 @@ from serving.errors import Invalid, TooLarge
 from serving.jobs import Job, Running, Work
 from serving.jobs.acceptance import RESTORE, UPLOAD, Acceptance
 from serving.jobs.patience import patiently
-from serving.jobs.progress import told
 from serving.jobs.threads import in_thread
 from serving.settings import Settings
 from serving.works.ingestion import ingest
@@ -28,6 +29,8 @@ CHANGE_NOTHING = (SNAPSHOT,)
 """Kinds that run beside other jobs of their corpus."""
 ADDING = (UPLOAD, SNAPSHOT, RESTORE)
 """Kinds that add data to the disk, for which the key's corpora must have room."""
+PROGRESS_SECONDS = 1.0
+"""Seconds between two reports of progress."""
 
 
 @dataclass(frozen=True)
@@ -100,3 +103,26 @@ def _naming(snapshot: Path) -> Iterator[None]:
         yield
     except (Invalid, TooLarge) as error:
         raise type(error)(f"{snapshot.name}: {error.message.removeprefix('snapshot: ')}", field="snapshot") from error
+
+
+@asynccontextmanager
+async def told(job: Running) -> AsyncIterator[Progress]:
+    """Yield a `Progress` for work in a thread, and report it as the progress of `job`."""
+    progress = Progress()
+
+    async def tell() -> None:
+        job.total = progress.documents
+        await job.tell(progress.done)
+
+    async def follow() -> None:
+        while True:
+            await asyncio.sleep(PROGRESS_SECONDS)
+            await tell()
+
+    following = asyncio.create_task(follow())
+    try:
+        yield progress
+    finally:
+        following.cancel()
+        await asyncio.wait([following])
+    await tell()

@@ -13,7 +13,7 @@ import pytest
 
 from serving.failpoints import VARIABLE
 from serving.jobs import Job, Jobs, Running
-from serving.jobs.progress import told
+from serving.works.works import told
 from tests.conftest import PATIENCE
 from tests.serving.conftest import Launcher
 from tests.serving.jobs.counting import ended, run, state

@@ -14,10 +14,10 @@ import pytest
 
 from serving.bounds import MAX_COUNT, Bounds
 from serving.corpora.corpora import Corpora
+from serving.corpora.progress import Progress
 from serving.corpora.snapshot_manifest import MANIFEST
 from serving.corpora.snapshots import CONTENT, Snapshots
 from serving.errors import Invalid, TooLarge
-from serving.jobs.progress import Progress
 from serving.ports import Document, Span
 from serving.stores import fields
 from serving.stores.records import PASSAGE, DocumentRow, PassageRow

@@ -10,9 +10,9 @@ import pytest
 
 from serving.corpora import snapshots as of_snapshots
 from serving.corpora.corpora import Corpora
+from serving.corpora.progress import Progress
 from serving.corpora.snapshots import SUFFIX, Snapshots
 from serving.errors import InsufficientStorage, NotFound, ServiceError, TooLarge, Unhealthy
-from serving.jobs.progress import Progress
 from tests.serving.snapshots.kept import content, hits, ids
 
 

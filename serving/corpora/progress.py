@@ -1,17 +1,12 @@
-"""Progress of work in a thread. The job that waits for the work reports it."""
+"""Progress of work in a thread, such as a snapshot. Whoever waits for the work reports it."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from serving.errors import Stopped
-from serving.jobs import Running
-
-SECONDS = 1.0
-"""Seconds between two reports."""
 
 
 class Progress:
@@ -66,26 +61,3 @@ class Progress:
             self.add(file.stat().st_size)
         finally:
             self._growing = None
-
-
-@asynccontextmanager
-async def told(job: Running) -> AsyncIterator[Progress]:
-    """Yield a `Progress` for work in a thread, and report it as the progress of `job`."""
-    progress = Progress()
-
-    async def tell() -> None:
-        job.total = progress.documents
-        await job.tell(progress.done)
-
-    async def follow() -> None:
-        while True:
-            await asyncio.sleep(SECONDS)
-            await tell()
-
-    following = asyncio.create_task(follow())
-    try:
-        yield progress
-    finally:
-        following.cancel()
-        await asyncio.wait([following])
-    await tell()
