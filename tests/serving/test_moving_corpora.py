@@ -181,7 +181,7 @@ def test_a_snapshot_tells_how_far_it_is(filled: TestClient, monkeypatch: pytest.
         go_on.clear()
 
     monkeypatch.setattr("serving.corpora.snapshots.reach", wait)
-    monkeypatch.setattr("serving.corpora.progress.SECONDS", 0.01)
+    monkeypatch.setattr("serving.works.works.PROGRESS_SECONDS", 0.01)
     halted(filled.post("/corpora/c/snapshots"), len(DOCUMENTS) * 2 // 3)
     snapshot, *_ = filled.get("/corpora/c/snapshots").json()["snapshots"]
     halted(filled.put("/corpora/c/restore", json={"snapshot": snapshot["id"]}), len(DOCUMENTS) // 2)
