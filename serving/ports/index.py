@@ -8,9 +8,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from models.runtimes import base
+from models.runtimes.base import Floats
 
-Floats = base.Floats
 Keys = NDArray[np.int64]
 Blocks = Iterator[tuple[Keys, Floats]]
 """(n,) keys and (n, D) vectors, in order of keys."""
