@@ -27,12 +27,11 @@ from models import cpus
 from models.command_line import Parser
 from models.runtimes import RUNTIMES
 from models.runtimes.base import Device
-from serving.bounds import Bounds
-from serving.keys.keyring import GRACE_SECONDS
-from serving.keys.keys import Rate
-from serving.keys.limits import Limits
-from serving.telemetry.logs import LogFormat
-from serving.telemetry.metrics import NAMED_CORPORA
+from serving.operations.bounds import Bounds
+from serving.operations.keys import Rate
+from serving.operations.limits import GRACE_SECONDS, Limits
+from serving.operations.logs import LogFormat
+from serving.operations.metrics import NAMED_CORPORA
 
 ENGINES = ("auto", *RUNTIMES, "fake")
 STORES = ("sqlite", "memory")

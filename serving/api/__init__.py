@@ -12,7 +12,6 @@ from serving.api import (
     maps,
     openai,
     pages,
-    reports,
     rerank,
     search,
     snapshots,
@@ -26,7 +25,7 @@ ROUTERS = (
     cohere.router,
     rerank.router,
     inference.pipelines,
-    reports.reports,  # before /models/{id}, whose ids may contain slashes
+    status.reports,  # before /models/{id}, whose ids may contain slashes
     openai.router,
     status.router,
     search.router,

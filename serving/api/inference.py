@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from serving.api.answers import RAW_ANSWER, embedding_headers, encoded, json_response, raw_response, wants_raw
-from serving.api.deps import ModelName, ServiceDep
-from serving.api.route import DirectRoute, Route
-from serving.api.schemas import (
+from serving.api.routing.answers import RAW_ANSWER, embedding_headers, encoded, json_response, raw_response, wants_raw
+from serving.api.routing.deps import ModelName, ServiceDep
+from serving.api.routing.route import DirectRoute, Route
+from serving.api.schemas.bodies import (
     DecodeRequest,
     EmbedRequest,
     InferenceRequest,
@@ -17,8 +17,8 @@ from serving.api.schemas import (
     TokenizeRequest,
     Vectors,
 )
-from serving.bounds import check_some
-from serving.embeddings import EmbedOptions
+from serving.inference.embeddings import EmbedOptions
+from serving.operations.bounds import check_some
 
 router = APIRouter(tags=["inference"], route_class=DirectRoute)
 pipelines = APIRouter(prefix="/models/{id:any}/pipeline", tags=["inference"], route_class=Route)

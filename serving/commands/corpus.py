@@ -19,21 +19,22 @@ from models import reader
 from models.command_line import Parser
 from models.disk import replacing, verdict
 from models.errors import Refused
-from serving.corpora.finding import Hit, Mode, Wanted, shown
+from serving.commands.starting import opened_models, opened_service, opened_store, with_bundles
+from serving.corpora.filters import Filter, read_filter
+from serving.corpora.indexes.saved import damage
+from serving.corpora.ingest import Options
+from serving.corpora.ingest.table import read_column_types
+from serving.corpora.ports import Stemming, Store, StoreError
+from serving.corpora.search import Hit, Mode, Wanted, shown
 from serving.errors import Invalid, ServiceError
-from serving.filters import Filter, read_filter
-from serving.indexes.saved import damage
-from serving.ingest import Options
-from serving.ingest.columns import read_column_types
+from serving.inference.engine import EngineError
 from serving.jobs import Duplicate, Job
 from serving.jobs.acceptance import UPLOAD
-from serving.names import check_corpus_name
-from serving.ports import EngineError, Stemming, Store, StoreError
+from serving.jobs.ingestion import check_fits
+from serving.operations import logs
+from serving.operations.bounds import check_corpus_name
 from serving.service import Service
 from serving.settings import Settings, SettingsError, read_settings
-from serving.starting import opened_models, opened_service, opened_store, with_bundles
-from serving.telemetry import logs
-from serving.works.ingestion import check_fits
 
 CALLED = {"export": "export-corpus", "verify": "verify-corpus"}
 """Verbs with another name in the command `isosphere`, where encoders have the same verb."""

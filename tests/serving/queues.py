@@ -11,8 +11,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from models.tokenizer import Tokens
-from serving.encoders.batcher import Batcher
-from serving.ports import Embedded
+from serving.inference.batcher import Batcher
+from serving.inference.engine import Embedded
 from tests.conftest import PATIENCE
 
 BUDGET = 64

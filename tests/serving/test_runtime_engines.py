@@ -21,11 +21,11 @@ from models.runtimes.measurement import Measured
 from models.verify import golden_cosine
 from serving import settings
 from serving.app import create_app
-from serving.engines import ENGINES
-from serving.ports import Engine, EngineError, EngineOptions
+from serving.corpora.stores import STORES
+from serving.inference.engine import Engine, EngineError, EngineOptions
+from serving.inference.engines import ENGINES
 from serving.service import Service
 from serving.settings import Settings, SettingsError, read_settings
-from serving.stores import STORES
 
 TEXTS = ["a dog", "the old man and the sea", "", "a", "the " * 200, "a red bird can sing in the morning"]
 

@@ -12,8 +12,8 @@ from fastapi.testclient import TestClient
 
 from models.tokenizer import Tokens
 from serving.app import create_app
-from serving.engines.fake import DIM, END, START, FakeEngine
-from serving.ports import Embedded
+from serving.inference.engine import Embedded
+from serving.inference.fake_engine import DIM, END, START, FakeEngine
 from serving.service import Service
 from tests.serving.engines import model
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.tokenizer import Tokens
-from serving.ports import Embedded
+from serving.inference.engine import Embedded
 from tests.conftest import PATIENCE
 from tests.serving.queues import BUDGET, Engine, Stepping, batcher, begun, lengths, tokens
 

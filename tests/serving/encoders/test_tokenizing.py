@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from models.tokenizer import Direction, Tokens
 from models.tokenizer_file import TokenizerFailure
-from serving.encoders import tokenizing
-from serving.encoders.tokenizing import TOKENIZED_AT_ONCE, Tokenizing
 from serving.errors import Backend, Unhealthy
+from serving.inference import tokenizing
+from serving.inference.tokenizing import TOKENIZED_AT_ONCE, Tokenizing
 from tests.conftest import PATIENCE
 
 

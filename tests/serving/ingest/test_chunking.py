@@ -13,9 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from models.tokenizer import Piece
+from serving.corpora.ingest.chunking import asked_chunking, cut
+from serving.corpora.ports import Chunking, Span
 from serving.errors import Invalid
-from serving.ingest.chunking import asked_chunking, cut
-from serving.ports import Chunking, Span
 
 Cutter = Callable[[Sequence[str]], list[list[Piece]]]
 

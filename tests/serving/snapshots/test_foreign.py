@@ -13,9 +13,7 @@ import pytest
 from backports import zstd
 
 from serving.corpora.corpora import Corpora
-from serving.corpora.progress import Progress
-from serving.corpora.snapshot_manifest import MANIFEST
-from serving.corpora.snapshots import CONTENT, PIECE, Snapshots
+from serving.corpora.snapshots import CONTENT, MANIFEST, PIECE, Progress, Snapshots
 from serving.errors import Invalid, TooLarge
 from tests.serving.snapshots.kept import content, hits, ids
 

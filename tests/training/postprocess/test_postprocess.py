@@ -17,8 +17,8 @@ from models import bundle
 from models.encoder import Encoder
 from models.export import export
 from models.transform import TRANSFORMS, Transform
-from serving.engines import ENGINES
-from serving.ports import EngineOptions
+from serving.inference.engine import EngineOptions
+from serving.inference.engines import ENGINES
 from training import cli
 from training.corpus.corpus import Corpus
 from training.postprocess import POSTPROCESSES
