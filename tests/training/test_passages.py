@@ -264,7 +264,7 @@ def test_no_query_of_the_documentations_collection_is_a_sentence_of_the_default_
     from training.data import documentation
 
     asked = set(documentation.collection().queries.values())
-    texts = [text.rpartition("\n")[2] for text in documented.passages()]
+    texts = [text.rpartition("\n")[2] for text in documented.documentation_passages()]
     begins = sum(any(text.startswith(query) for query in asked if text[:20] == query[:20]) for text in texts)
     assert len(asked) > 1000 and begins < 0.02 * len(asked), "but for sections that say the same twice"
 

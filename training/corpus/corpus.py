@@ -135,7 +135,7 @@ def open_corpus(
         raise CorpusError(f"--text-column {column}: of which corpus? name it by --corpus")
     if not files:
         texts = list(
-            documented.passages() if passages else documented.sentences()
+            documented.documentation_passages() if passages else documented.documentation_sentences()
         )  # The texts are a megabyte and take seconds to make, so they are kept.
         return Corpus(lambda: texts, name="python-docs", held_out=held_out, is_long_enough=is_long_enough)
     paths = _regular(files)

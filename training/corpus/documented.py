@@ -13,13 +13,13 @@ LEAST_WORDS = 10
 """Minimum words after a summary that is used as a query."""
 
 
-def sentences() -> Iterator[str]:
+def documentation_sentences() -> Iterator[str]:
     """Yield the clean English sentences of all sections."""
     for section in python_docs.sections():
         yield from split(section.text)
 
 
-def passages() -> Iterator[str]:
+def documentation_passages() -> Iterator[str]:
     """Yield for each section a line with its name and a line with its text.
 
     Summaries are left out. They are the queries of the collection `python-docs`, and no encoder may train on them.

@@ -90,7 +90,7 @@ def _speed(found: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-def _precisions(found: Mapping[str, Any]) -> Iterator[str]:
+def _precision_rows(found: Mapping[str, Any]) -> Iterator[str]:
     rows = [["Precision", "STS mean", "least cosine", "to", "texts/s", "MB"]]
     for name, one in found.items():
         cosine = f"{one['least_cosine']:.6f}"
@@ -105,6 +105,6 @@ WRITERS = {
     "transfer": _transfer,
     "retrieval": _retrieval,
     "geometry": _geometry,
-    "precisions": _precisions,
+    "precisions": _precision_rows,
     "speed": _speed,
 }

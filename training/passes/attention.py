@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from training.passes.dropout import dropout as drop
+from training.passes.dropout import drop
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

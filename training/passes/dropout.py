@@ -36,10 +36,10 @@ class Dropout(nn.Dropout):
         if not self.training:
             return x
         if self.spared is None:
-            return dropout(x, self.p)
+            return drop(x, self.p)
         whole = x.size(-2) // self.spared
         touched, untouched = torch.split(x, [x.size(-2) - whole, whole], dim=-2)
-        return torch.cat([dropout(touched, self.p), untouched], dim=-2)
+        return torch.cat([drop(touched, self.p), untouched], dim=-2)
 
 
 @contextmanager
@@ -55,7 +55,7 @@ def sparing(module: nn.Module, share: int | None) -> Iterator[None]:
             each.spared = None
 
 
-def dropout(x: Tensor, p: float) -> Tensor:
+def drop(x: Tensor, p: float) -> Tensor:
     """Zero each element with probability `p` and divide the others by 1 - p. Draws are from torch's CPU generator."""
     dropped: Tensor = _Dropout.apply(x, p) if p else x  # type: ignore[no-untyped-call]
     return dropped

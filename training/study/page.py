@@ -32,7 +32,7 @@ def page(name: str, about: str, *summaries: Summary) -> str:
         element(
             "main",
             *(part for summary in summaries for part in (_result(summary), _tasks(summary))),
-            _plain("geometry", "How the vectors lie", geometry.grid(summaries[0]), geometry.EXPLANATION),
+            _plain("geometry", "How the vectors lie", geometry.geometry_grid(summaries[0]), geometry.EXPLANATION),
             section("figures", "Figures", element("div", *figures(*summaries), class_="figures")),
         ),
     )
@@ -49,7 +49,7 @@ def _result(summary: Summary) -> Element:
 
 
 def _tasks(summary: Summary) -> Element | None:
-    return _plain(f"{summary.metric.name}-tasks", "Task by task", tasks.grid(summary), tasks.explanation(summary))
+    return _plain(f"{summary.metric.name}-tasks", "Task by task", tasks.task_grid(summary), tasks.task_explanation(summary))
 
 
 def _plain(name: str, title: str, lines: Sequence[Sequence[str]], said: str) -> Element | None:

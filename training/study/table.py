@@ -16,9 +16,9 @@ def table(*summaries: Summary) -> str:
     parts = []
     for summary in summaries:
         parts.append(_aligned(grid(summary), explanation(summary)))
-        if lines := tasks.grid(summary):
-            parts.append(_aligned(lines, tasks.explanation(summary)))
-    if lines := geometry.grid(summaries[0]):
+        if lines := tasks.task_grid(summary):
+            parts.append(_aligned(lines, tasks.task_explanation(summary)))
+    if lines := geometry.geometry_grid(summaries[0]):
         parts.append(_aligned(lines, geometry.EXPLANATION))
     return "\n\n".join(parts)
 

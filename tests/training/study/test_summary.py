@@ -66,7 +66,7 @@ def test_each_task_stands_by_itself_too(tmp_path: Path) -> None:
     one, two = ({**dict.fromkeys(STS_TASKS, 70.0), "SICKR": y} for y in (60.0, 62.0))
     write(tmp_path, line("plain", 0, 0.0, scores=one), line("plain", 1, 0.0, scores=two))
     summary = summarise(read(tmp_path), tmp_path)
-    head, cells = tasks.grid(summary)
+    head, cells = tasks.task_grid(summary)
     assert head == ["arm", *STS_TASKS]
     assert cells[head.index("SICKR")] == "61.00 ± 1.41" and cells[head.index("STSB")] == "70.00 ± 0.00"
     assert "61.00 ± 1.41" in table(summary) and "Task by task" in page("s", "", summary)
