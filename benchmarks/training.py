@@ -18,8 +18,8 @@ import torch
 
 from benchmarks.interleave import interleaved, rates
 from benchmarks.loops import LENGTH, PEERS
-from models.encoder import Encoder
-from models.sources import resolve
+from models.bundle.sources import resolve
+from models.encoder.encoder import Encoder
 from training.assembly import initial, loaded, step_of
 from training.config import RunConfig, from_preset
 from training.corpus.batches import Batch, tokeniser

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from models import cpus
-from models.bundle import Manifest
+from models.bundle.bundle import Manifest
 from models.runtimes.base import Floats
 from serving.corpora.corpora import Corpora
 from serving.corpora.disk_quota import Room

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from models.encoder import Encoder
-from models.sources import manifest_of
+from models.bundle.sources import manifest_of
+from models.encoder.encoder import Encoder
 from training.checkpoint import State
 from training.config import ConfigError, RunConfig
 from training.corpus.batches import Tokenise, tokeniser

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from models.encoder import Encoder
+from models.encoder.encoder import Encoder
 
 
 def draw_token_order(mask: Tensor, rng: torch.Generator | None = None) -> Tensor:

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from models.encoder import Encoder
+from models.encoder.encoder import Encoder
 from models.errors import Refused, first_line
 from training.machine.devices import Devices
 from training.objectives.base import Objective

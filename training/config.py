@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from models.declaration import declared
+from models.bundle.sources import path
+from models.encoder.declaration import declared
+from models.encoder.pooling import parts
 from models.errors import Refused, none_of
-from models.pooling import parts
-from models.sources import path
 from training.augment import Augmentation
 from training.corpus.positives import POSITIVES, Positives
 from training.fields import check, check_finite, kinds, settings

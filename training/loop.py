@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
 
-from models.encoder import Encoder
+from models.encoder.encoder import Encoder
 from training import checkpoint, diverged, recall
 from training.checkpoint import Best, Moment, State
 from training.config import RunConfig

@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from models import adapter, sources
-from models import transform as transforms
-from models.adapter import PREFIX, Adapter
-from models.encoder import Encoder
+from models.bundle import adapter, sources
+from models.bundle.adapter import PREFIX, Adapter
+from models.encoder import transform as transforms
+from models.encoder.encoder import Encoder
 from training.config import ConfigError
 
 FOLDER = "adapter"

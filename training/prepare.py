@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from models.encoder import Encoder
-from models.sources import manifest_of
+from models.bundle.sources import manifest_of
+from models.encoder.encoder import Encoder
 from training import lora
 from training.config import ConfigError, RunConfig
 from training.passes.acceleration import swift

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from models.bundle import Bundle, BundleError
-from models.draft import replacing
-from models.encoder import Encoder
-from models.export import export
-from models.extraction import describe
-from models.origin import read
-from models.sources import SourceError, base_of, manifest_of, resolve, weights_sha256
+from models.bundle.bundle import Bundle, BundleError
+from models.bundle.draft import replacing
+from models.bundle.origin import read
+from models.bundle.sources import SourceError, base_of, manifest_of, resolve, weights_sha256
+from models.encoder.encoder import Encoder
+from models.export.export import export
+from models.export.extraction import describe
 from training import lora, record
 from training.checkpoint import Best
 from training.config import RunConfig

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self, TextIO, TypeVar
 
-from models.bundle import Bundle, BundleError, load
-from models.destination import refuse_foreign
-from models.sources import SourceError, resolve
+from models.bundle.bundle import Bundle, BundleError, load
+from models.bundle.sources import SourceError, resolve
+from models.export.destination import refuse_foreign
 from training import record, run
 from training.config import PATHS, ConfigError, RunConfig
 from training.corpus.excerpt import Excerpt

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.disk import EXHAUSTED, fsync, naming
-from models.tokenizer import Tokens
+from models.bundle.disk import EXHAUSTED, fsync, naming
+from models.bundle.tokenizer import Tokens
 from training.state_file import digest
 from training.views import Teacher, sent
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Protocol, TypeVar
 
-from models.disk import fsync, naming, replacing, write_whole
+from models.bundle.disk import fsync, naming, replacing, write_whole
 from models.errors import Refused
 from training.config import RunConfig
 from training.lock import locked

@@ -13,11 +13,11 @@ from typing import Any, TextIO
 
 import torch
 
-from models import destination
-from models.bundle import BundleError
-from models.declaration import declared
-from models.encoder import Encoder
-from models.sources import SourceError, resolve
+from models.bundle.bundle import BundleError
+from models.bundle.sources import SourceError, resolve
+from models.encoder.declaration import declared
+from models.encoder.encoder import Encoder
+from models.export import destination
 from training import checkpoint, record
 from training.assembly import initial, loaded, meter_of, step_of, tokeniser_of
 from training.checkpoint import Best, State

@@ -11,7 +11,7 @@ from functools import cache
 import torch
 from torch import nn
 
-from models.encoder import Encoder
+from models.encoder.encoder import Encoder
 from training.corpus.batches import Batch
 from training.objectives.base import Needs
 

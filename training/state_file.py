@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from models.disk import replacing
+from models.bundle.disk import replacing
 from training.machine.devices import Devices
 from training.random_state import RandomState
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from models import bundle
-from models.bundle import BundleError
+from models.bundle import bundle
+from models.bundle.bundle import BundleError
 from training.config import ConfigError, RunConfig, from_preset
 from training.objectives import OBJECTIVES
 

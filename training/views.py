@@ -12,9 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.encoder import Encoder, dropout_off
-from models.precision import full_precision
-from models.tokenizer import Tokens
+from models.bundle.tokenizer import Tokens
+from models.encoder.encoder import Encoder, dropout_off, full_precision
 from training.objectives.base import Needs, Views
 from training.passes.packing import Pass, encoded
 from training.passes.passes import by_length

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from models.bundle.tokenizer import Tokens
 from models.runtimes.base import Floats
-from models.tokenizer import Tokens
 from serving.commands.serve import serve
 from serving.inference import fake_engine
 from serving.inference.engine import Embedded, Model

@@ -20,7 +20,7 @@ import torch
 from benchmarks.gpu.report import Report
 from benchmarks.interleave import interleaved, rates
 from benchmarks.loops import LENGTH, PEERS
-from models.encoder import Encoder
+from models.encoder.encoder import Encoder
 from training.assembly import initial, loaded, meter_of, step_of
 from training.config import from_preset
 from training.corpus.batches import Batch, tokeniser

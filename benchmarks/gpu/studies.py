@@ -18,7 +18,7 @@ from benchmarks.gpu.plan import JOBS, STUDIES
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.setting import Setting
 from models import cpus
-from models.disk import make_folder, write_whole
+from models.bundle.disk import make_folder, write_whole
 from training.study.description import name_of
 from training.study.results import RESULTS
 from training.study.schedule import STOPPED

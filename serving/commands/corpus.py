@@ -15,10 +15,10 @@ import orjson
 import uvloop
 from tqdm import tqdm
 
-from models import reader
-from models.command_line import Parser
-from models.disk import replacing, verdict
+from models import process
+from models.bundle.disk import replacing, verdict
 from models.errors import Refused
+from models.process import Parser
 from serving.commands.starting import opened_models, opened_service, opened_store, with_bundles
 from serving.corpora.filters import Filter, read_filter
 from serving.corpora.indexes.saved import damage
@@ -62,10 +62,10 @@ def run(verb: str, arguments: Sequence[str]) -> int:
             status = {"export": _export, "verify": _verify}[verb](settings, given)
         else:
             status = uvloop.run({"ingest": _ingest, "search": _search}[verb](settings, given))
-        reader.flush()
+        process.flush()
     except OSError as error:
-        if reader.has_gone(error):
-            return reader.GONE
+        if process.has_gone(error):
+            return process.GONE
         line, status = verdict(error)
         print(f"serving {verb}: {line}", file=sys.stderr)
         return status

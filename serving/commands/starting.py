@@ -11,7 +11,7 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from models.assembled import as_bundle
+from models.bundle.sources import as_bundle
 from serving.corpora.indexes.building import THREAD as BUILDS
 from serving.corpora.ports import Store
 from serving.corpora.stores import STORES

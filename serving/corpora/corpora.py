@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.bundle import Manifest
+from models.bundle.bundle import Manifest
 from models.runtimes.base import Floats
 from serving.corpora.filters import Filter, reach, with_id
 from serving.corpora.indexes.live import LiveIndex

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from models.disk import size
+from models.bundle.disk import size
 from serving.corpora.corpora import Corpora
 from serving.corpora.stores.failures import naming
 from serving.errors import Damaged, NotFound

@@ -11,8 +11,8 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from models.bundle.tokenizer import Piece
 from models.runtimes.base import Floats
-from models.tokenizer import Piece
 from serving.corpora.corpora import Corpora
 from serving.corpora.ingest.chunking import cut
 from serving.corpora.ports import Chunking, Content, Document, Held, Span

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from models.bundle import Manifest
+from models.bundle.bundle import Manifest
 from serving.corpora.indexes import KINDS
 from serving.corpora.indexes.building import FEWEST, Builder, Plan
 from serving.corpora.indexes.live import Generations, LiveIndex

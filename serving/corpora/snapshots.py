@@ -19,7 +19,7 @@ from typing import IO, Annotated, BinaryIO, cast
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from models.disk import fsync, make_folder, replacing
+from models.bundle.disk import fsync, make_folder, replacing
 from serving.corpora.corpora import Corpora
 from serving.corpora.ports import StoreError
 from serving.corpora.stores.failures import naming

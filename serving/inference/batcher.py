@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
-from models.tokenizer import Tokens
+from models.bundle.tokenizer import Tokens
 from serving.errors import Backend, Overloaded, ServiceError, going
 from serving.inference.engine import Embedded
 from serving.inference.turns import Answer, Item, Request, Turns

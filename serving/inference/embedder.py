@@ -10,7 +10,7 @@ from time import perf_counter
 
 import numpy as np
 
-from models.tokenizer import Piece, Tokens
+from models.bundle.tokenizer import Piece, Tokens
 from serving.errors import Backend, Invalid, Overloaded
 from serving.inference.batcher import Batcher, Streams
 from serving.inference.embeddings import AS_THEY_ARE, Embeddings, EmbedOptions, Inputs, finished

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from models import codes
-from models.bundle import Manifest
+from models.bundle import codes
+from models.bundle.bundle import Manifest
+from models.bundle.tokenizer import Direction
 from models.runtimes.base import Floats
-from models.tokenizer import Direction
 from serving.operations.metrics import Timing
 
 Inputs = Sequence[str] | Sequence[Sequence[int]]

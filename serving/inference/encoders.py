@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from models.bundle import GOLDEN_COSINE, BundleError
+from models.bundle.bundle import GOLDEN_COSINE, BundleError
 from serving.errors import Backend, Conflict, Forbidden, Invalid, NotFound, ServiceError, Unhealthy
 from serving.inference.batcher import Streams
 from serving.inference.embedder import Embedder

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from models import cpus
-from models.bundle import Manifest
+from models.bundle.bundle import Manifest
+from models.bundle.tokenizer import Direction, Piece, Tokens
 from models.runtimes import base
 from models.runtimes.choice import Choice
-from models.tokenizer import Direction, Piece, Tokens
 from serving.settings import Settings
 
 Embedded = base.Embedded

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from models import bundle
-from models.bundle import Bundle
+from models.bundle import bundle
+from models.bundle.bundle import Bundle
+from models.bundle.tokenizer import Direction, Piece, Tokenizer, Tokens
 from models.runtimes import RUNTIMES
 from models.runtimes.base import RuntimeUnavailable
 from models.runtimes.choice import candidates, opened
-from models.tokenizer import Direction, Piece, Tokenizer, Tokens
 from serving.inference import fake_engine
 from serving.inference.engine import Embedded, EngineError, EngineOptions, Model
 

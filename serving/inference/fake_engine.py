@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from models.bundle import Golden, Manifest
+from models.bundle.bundle import Golden, Manifest
+from models.bundle.tokenizer import Direction, Piece, Tokens
 from models.runtimes import Pair
 from models.runtimes.base import Floats
 from models.runtimes.choice import Choice
-from models.tokenizer import Direction, Piece, Tokens
 from serving.inference.engine import Embedded, EngineError, EngineOptions, Model
 
 DIM = 64

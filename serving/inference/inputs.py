@@ -10,9 +10,9 @@ from typing import TypeGuard
 
 import numpy as np
 
-from models.bundle import Manifest
-from models.prompts import DOCUMENT, QUERY, of_role
-from models.tokenizer import Tokens
+from models.bundle.bundle import Manifest
+from models.bundle.prompts import DOCUMENT, QUERY, of_role
+from models.bundle.tokenizer import Tokens
 from serving.errors import ForeignTokens, Invalid, TooLarge
 from serving.inference.batcher import Batcher
 from serving.inference.embeddings import AS_DOCUMENTS, EmbedOptions, Inputs, Role

@@ -13,8 +13,7 @@ from functools import partial
 from itertools import islice
 from typing import TypeVar
 
-from models.tokenizer import Direction, Piece, Tokens
-from models.tokenizer_file import TokenizerFailure
+from models.bundle.tokenizer import Direction, Piece, TokenizerFailure, Tokens
 from serving.errors import Backend, Empty, ForeignTokens, Overloaded, TooLarge, going
 from serving.inference.engine import Engine
 from serving.operations.lru import Lru

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
-from models.bundle import Manifest
+from models.bundle.bundle import Manifest
 
 PARITY = "onnx_parity"
 """Key in the manifest's scores for the error of the exported graph, which is not a score."""

@@ -11,8 +11,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from models.bundle.tokenizer import Tokens
 from models.runtimes.base import Floats
-from models.tokenizer import Tokens
 from serving.inference.engine import Embedded
 
 WINDOW = 512

@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from models.bundle.tokenizer import Tokens
 from models.runtimes.base import Floats
-from models.tokenizer import Tokens
 from serving.inference.turns import Answer
 from serving.operations.lru import Lru
 

@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from models.disk import make_folder, size
+from models.bundle.disk import make_folder, size
 from serving.corpora.ports import StoreError
 from serving.corpora.stores.failures import naming
 from serving.errors import NotFound, ServiceError, going

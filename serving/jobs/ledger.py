@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, get_args
 
-from models.disk import fsync
+from models.bundle.disk import fsync
 from serving.corpora.ports import StoreError
 from serving.corpora.stores import sqlite
 from serving.corpora.stores.connections import connect

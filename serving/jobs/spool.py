@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Self
 
-from models.disk import fsync
+from models.bundle.disk import fsync
 from serving.corpora.stores.failures import naming
 from serving.errors import Damaged
 from serving.jobs.job import Job, digest_of

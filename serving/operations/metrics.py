@@ -28,8 +28,8 @@ from prometheus_client import (
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from models.bundle import Manifest
-from models.tokenizer import Tokens
+from models.bundle.bundle import Manifest
+from models.bundle.tokenizer import Tokens
 from serving.errors import Kind, ServiceError
 
 # A Prometheus histogram that observes many values at once.

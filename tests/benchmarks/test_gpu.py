@@ -22,8 +22,8 @@ from benchmarks.gpu.setting import Setting
 from benchmarks.gpu.steps import Size
 from benchmarks.gpu.studies import append
 from benchmarks.loops import PEERS
-from models.encoder import Encoder
-from models.sources import SourceError
+from models.bundle.sources import SourceError
+from models.encoder.encoder import Encoder
 from training.corpus.batches import tokeniser
 from training.study.description import Study
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isosphere import Encoder, load
-from models.sources import SourceError
+from models.bundle.sources import SourceError
 from serving.app import create_app
 from serving.corpora.stores import STORES
 from serving.inference.engines import ENGINES

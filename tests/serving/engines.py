@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from models.tokenizer import Tokens
+from models.bundle.tokenizer import Tokens
 from serving.inference.engine import Embedded, Engine, EngineOptions, Model
 from serving.inference.engines import ENGINES
 from serving.inference.fake_engine import FakeEngine

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import strategies as st
 
-from models.tokenizer import Tokens
+from models.bundle.tokenizer import Tokens
 from serving.inference.batcher import Batcher
 from serving.inference.engine import Embedded
 from tests.conftest import PATIENCE

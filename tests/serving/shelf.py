@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi.testclient import TestClient
 
-from models.bundle import BundleError
+from models.bundle.bundle import BundleError
 from serving.corpora.stores import STORES
 from serving.inference.engine import Model
 from serving.inference.fake_engine import FakeEngine

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from models import adapter, bundle, sources
+from models.bundle import adapter, bundle, sources
 from models.errors import Refused
 from serving.commands.starting import with_bundles
 from serving.settings import Settings, read_settings

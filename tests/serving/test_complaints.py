@@ -14,7 +14,7 @@ import pytest
 from fastapi.testclient import TestClient
 from huggingface_hub import InferenceClient
 
-from models.tokenizer import Tokens
+from models.bundle.tokenizer import Tokens
 from serving.app import create_app
 from serving.inference.engine import Embedded, EngineOptions
 from serving.inference.fake_engine import DIM, FakeEngine

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from models.bundle import BundleError
+from models.bundle.bundle import BundleError
 from serving.app import create_app
 from serving.commands.server import Server, bind
 from serving.corpora.ports import Document

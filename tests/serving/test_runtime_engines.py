@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from models import bundle
-from models.bundle import Bundle, BundleError
+from models.bundle import bundle
+from models.bundle.bundle import Bundle, BundleError
 from models.runtimes import REFERENCE, RUNTIMES, Pair, available, cache, choice
+from models.runtimes.graph import golden_cosine
 from models.runtimes.measurement import Measured
-from models.verify import golden_cosine
 from serving import settings
 from serving.app import create_app
 from serving.corpora.stores import STORES

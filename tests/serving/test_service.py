@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from models.tokenizer import Tokens
+from models.bundle.tokenizer import Tokens
 from serving.api.routing.deps import Arriving
 from serving.app import create_app
 from serving.errors import Overloaded, Unhealthy

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from models.bundle import BundleError
+from models.bundle.bundle import BundleError
 from serving.inference.embeddings import EmbedOptions
 from serving.inference.engine import Model
 from serving.inference.fake_engine import FakeEngine

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from models.bundle import Manifest
+from models.bundle.bundle import Manifest
 from serving.api.schemas.status import InfoAnswer
 from serving.app import create_app
 from serving.inference.engines import ENGINES

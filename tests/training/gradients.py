@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from models.encoder import Encoder
+from models.encoder.encoder import Encoder
 from training.assembly import initial, loaded, step_of
 from training.config import RunConfig
 from training.corpus.batches import tokeniser

@@ -9,10 +9,10 @@ from statistics import fmean
 
 import pytest
 
-from models import card, origin, sources
 from models.__main__ import main
-from models.bundle import CARD
-from models.encoder import Encoder
+from models.bundle import card, origin, sources
+from models.bundle.bundle import CARD
+from models.encoder.encoder import Encoder
 from training import cli
 from training.evaluation import sts
 from training.evaluation.labelled import TRANSFER_TASKS

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 
-from models import bundle, card
-from models.bundle import Manifest
-from models.encoder import Encoder
-from models.origin import Origin
+from models.bundle import bundle, card
+from models.bundle.bundle import Manifest
+from models.bundle.origin import Origin
+from models.encoder.encoder import Encoder
 from training.checkpoint import Best
 from training.config import RunConfig, from_preset
 from training.corpus.corpus import Census

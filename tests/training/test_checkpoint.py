@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
-from models.disk import verdict
+from models.bundle.disk import verdict
 from tests.training.conftest import Ended
 from training import assembly
 from training.checkpoint import CheckpointError

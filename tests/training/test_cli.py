@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from models import bundle
+from models.bundle import bundle
 from training import cli, run
 from training.commands.train import resolve
 from training.config import RunConfig

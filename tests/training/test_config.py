@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.pooling import POOLINGS
-from models.sources import SourceError
+from models.bundle.sources import SourceError
+from models.encoder.pooling import POOLINGS
 from training.config import ConfigError, RunConfig, from_preset
 from training.fields import check, kinds, parse
 from training.objectives import OBJECTIVES

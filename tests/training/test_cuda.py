@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.encoder import Encoder
+from models.encoder.encoder import Encoder
 from tests.training.pretraining.runs import TINY, call, metrics
 from tests.training.test_objectives import build, double, every_variant, views_for
 from tests.training.test_step import narrow, started, weights

@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from models.encoder import Encoder
+from models.encoder.encoder import Encoder
 from training import checkpoint, cli, run
 from training.checkpoint import CheckpointError
 from training.config import RunConfig

@@ -313,8 +313,8 @@ def test_the_rank_that_barlow_twins_sees_is_logged(rows: int, rank: int, make_co
 def test_publish_leaves_a_bundle_that_tells_where_it_is_from(
     make_config: MakeConfig, fitted: Fit, sentences: list[str]
 ) -> None:
-    from models import bundle
-    from models.encoder import Encoder
+    from models.bundle import bundle
+    from models.encoder.encoder import Encoder
 
     config = make_config(max_steps=3)
     outcome, _ = fitted(config)

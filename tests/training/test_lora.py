@@ -18,9 +18,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from models import bundle
-from models.encoder import Encoder
-from models.sources import SourceError, manifest_of
+from models.bundle import bundle
+from models.bundle.sources import SourceError, manifest_of
+from models.encoder.encoder import Encoder
 from tests.conftest import soon
 from tests.models.test_families import FAMILIES, TEXTS, Family
 from tests.training.shaken import shaken

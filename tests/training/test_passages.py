@@ -16,7 +16,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from models import bundle
+from models.bundle import bundle
 from training import record
 from training.assembly import initial, step_of, tokeniser_of
 from training.cli import main

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from models import bundle
+from models.bundle import bundle
 from training.publish import identity
 
 

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from models.encoder import Encoder
-from models.tokenizer import Tokens
+from models.bundle.tokenizer import Tokens
+from models.encoder.encoder import Encoder
 from training import cli
 from training.checkpoint import CHECKPOINT
 from training.recall import Recall

@@ -74,7 +74,7 @@ def test_it_has_the_terms_that_the_run_saw(
 
 
 def test_sentences_whose_views_are_no_numbers_are_named(broken: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    from models.encoder import Encoder
+    from models.encoder.encoder import Encoder
 
     whole = Encoder.pooled
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from models.encoder import Encoder
+from models.encoder.encoder import Encoder
 from training import lora
 from training.corpus.batches import tokeniser
 from training.machine.devices import Devices

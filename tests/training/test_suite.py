@@ -13,13 +13,13 @@ import pytest
 from numpy.typing import NDArray
 
 from models.__main__ import main as export
-from models.bundle import FP32, BundleError, load
-from models.encoder import Encoder
+from models.bundle.bundle import FP32, BundleError, load
+from models.bundle.sources import SourceError
+from models.encoder.encoder import Encoder
 from models.runtimes import REFERENCE, available
 from models.runtimes import Pair as Engines
 from models.runtimes.base import Options
 from models.runtimes.graph import Graph
-from models.sources import SourceError
 from training.cli import main
 from training.evaluation import subjects
 from training.evaluation.beir import Collection

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.encoder import Encoder
-from models.transform import Affine
+from models.encoder.encoder import Encoder
+from models.encoder.transform import Affine
 from training import views
 from training.augment import Augmentation
 from training.objectives.base import Needs, Views

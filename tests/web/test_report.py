@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from models import bundle
+from models.bundle import bundle
 from tests.serving.conftest import Launcher, Running
 from tests.training.report.conftest import evaluation
 from tests.web.accessibility import violations

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from models import destination
-from models.command_line import Parser
-from models.encoder import Encoder
+from models.encoder.encoder import Encoder
+from models.export import destination
+from models.process import Parser
 from training import record, run
 from training.commands import postprocess, promote
 from training.config import ConfigError, RunConfig, from_preset

@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from models import pooling
-from models.adapter import is_adapter
-from models.disk import write_whole
-from models.extraction import record
-from models.remotes.credentials import without_user
+from models.bundle.adapter import is_adapter
+from models.bundle.disk import write_whole
+from models.bundle.sources import hub_id, resolve
+from models.encoder import pooling
+from models.export.extraction import record
+from models.remotes.base import without_user
 from models.runtimes import RUNTIMES
-from models.sources import hub_id, resolve
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS, DataError
 from training.evaluation.subjects import subject

@@ -9,10 +9,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from models import destination, pooling
-from models.encoder import Encoder
-from models.export import export
-from models.sources import manifest_of
+from models.bundle.sources import manifest_of
+from models.encoder import pooling
+from models.encoder.encoder import Encoder
+from models.export import destination
+from models.export.export import export
 from training.config import LEAST_LENGTH, ConfigError, check_seed
 from training.corpus.corpus import Corpus, open_corpus
 from training.evaluation import sts

@@ -7,9 +7,9 @@ import shlex
 import sys
 from pathlib import Path
 
-from models.bundle import Bundle
-from models.encoder import Encoder
-from models.extraction import likeness
+from models.bundle.bundle import Bundle
+from models.encoder.encoder import Encoder
+from models.export.extraction import likeness
 from training.interrupt import InterruptedRun, terminable
 from training.rebuild import Rebuild, rebuild
 

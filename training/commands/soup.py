@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from models import destination
+from models.export import destination
 from training.evaluation import sts
 from training.evaluation.pairs import sts_tasks
 from training.publish import sts_scores

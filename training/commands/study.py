@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from models.disk import make_folder, write_whole
+from models.bundle.disk import make_folder, write_whole
 from training.config import apart
 from training.lock import locked
 from training.study.catalogue import PAPERS, text

@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from models.encoder import Encoder
+from models.encoder.encoder import Encoder
 from training import record, run
 from training.checkpoint import CHECKPOINT
 from training.config import ConfigError, RunConfig, apart, check_folders, from_preset, preset_of

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol, TypeVar
 
-from models.encoder import Encoder
-from models.tokenizer import Tokens
+from models.bundle.tokenizer import Tokens
+from models.encoder.encoder import Encoder
 from training.corpus.positives import Positives
 
 AHEAD = 4

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from models.disk import replacing
+from models.bundle.disk import replacing
 from training import strict_json
 from training.corpus.files import DELIMITERS, JSON_LINES, OPENERS, PARQUET, UNREAD_TABLES, CorpusError, lines
 from training.corpus.sentences import WORDS, split

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from models.bundle import sha256
-from models.disk import make_folder, replacing
+from models.bundle.bundle import sha256
+from models.bundle.disk import make_folder, replacing
 from training.corpus.files import CorpusError, sentences
 from training.corpus.words import starts
 

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from models.bundle import sha256
-from models.disk import naming, write_whole
+from models.bundle.bundle import sha256
+from models.bundle.disk import naming, write_whole
 from training import strict_json
 from training.evaluation.pairs import DataError
 

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-from models.disk import fsync, naming
+from models.bundle.disk import fsync, naming
 from training.data import checksums
 from training.data.catalogue import Dataset, Source
 from training.data.checksums import Sum

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from io import BufferedIOBase
 from pathlib import Path, PurePosixPath
 
-from models.disk import naming
+from models.bundle.disk import naming
 from training.evaluation.pairs import DataError
 
 Unpack = Callable[[Path, Path], None]

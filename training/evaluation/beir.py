@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.disk import replacing
+from models.bundle.disk import replacing
 from training import strict_json
 from training.evaluation.pairs import DataError, lines
 

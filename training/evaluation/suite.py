@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from models.bundle import FP32
+from models.bundle.bundle import FP32
 from training.evaluation import beir, geometry, retrieval, sts, transfer
 from training.evaluation.beir import Collection
 from training.evaluation.labelled import TRANSFER_TASKS, Labelled

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.precision import full_precision
+from models.encoder.encoder import full_precision
 
 EPS = 1e-8
 """Lower bound of the norm that a vector is divided by, as in PyTorch's `cosine_similarity`."""

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from models.precision import full_precision
+from models.encoder.encoder import full_precision
 from training.objectives.base import (
     ON_PASSAGES,
     REMOVED_SHARE,

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from models.precision import full_precision
+from models.encoder.encoder import full_precision
 from training.objectives.inverse_root import IN_CLOSED_FORM, inverse_square_root, principal_axes
 
 Gradient = Literal["detached", "full"]

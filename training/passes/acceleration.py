@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.encoder import Encoder
+from models.encoder.encoder import Encoder
 from training.passes import attention
 from training.passes.attention import FAMILIES
 from training.passes.dropout import Dropout

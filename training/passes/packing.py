@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.encoder import Encoder, dropout_off, position_embeddings
-from models.precision import full_precision
+from models.encoder.encoder import Encoder, dropout_off, full_precision, position_embeddings
 from training.passes.attention import Packed, packs
 from training.passes.dropout import Dropout, sparing
 

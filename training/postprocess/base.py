@@ -8,9 +8,9 @@ from typing import Any, Generic, Protocol, TextIO, TypeVar
 
 import torch
 
-from models.encoder import Encoder
+from models.encoder.encoder import Encoder
+from models.encoder.transform import Transform
 from models.errors import Refused
-from models.transform import Transform
 from training.corpus.corpus import Corpus
 
 MOST_RATE = 1e30

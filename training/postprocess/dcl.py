@@ -15,8 +15,8 @@ from typing import TextIO
 import torch
 from torch import Tensor, nn
 
-from models.encoder import Encoder
-from models.transform import Affine
+from models.encoder.encoder import Encoder
+from models.encoder.transform import Affine
 from training.corpus.corpus import Corpus
 from training.fields import check_finite
 from training.objectives.base import Needs

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from models.encoder import Encoder
-from models.flow import LOG_SCALE_FACTOR, ActNorm, AdditiveCoupling, Flow
+from models.encoder.encoder import Encoder
+from models.encoder.flow import LOG_SCALE_FACTOR, ActNorm, AdditiveCoupling, Flow
 from training.corpus.corpus import Corpus
 from training.fields import check_finite
 from training.postprocess.base import Fitted, Postprocess, PostprocessError, check_above_zero, check_learning_rate

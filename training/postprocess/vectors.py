@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from models.encoder import Encoder
+from models.encoder.encoder import Encoder
 from training.corpus.corpus import Corpus
 from training.progress import LINE_EVERY
 

@@ -12,8 +12,8 @@ from typing import TextIO
 import torch
 from torch import Tensor
 
-from models.encoder import Encoder
-from models.transform import Affine
+from models.encoder.encoder import Encoder
+from models.encoder.transform import Affine
 from training.corpus.corpus import Corpus
 from training.postprocess.base import Fitted, Postprocess, PostprocessError, check_above_zero
 from training.postprocess.vectors import pooled_batches

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from models.tokenizer import Tokens
+from models.bundle.tokenizer import Tokens
 from training.corpus.corpus import Corpus
 from training.machine.devices import Devices
 from training.pretraining.config import PretrainConfig

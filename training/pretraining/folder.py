@@ -11,10 +11,10 @@ from tempfile import TemporaryDirectory
 
 from huggingface_hub import ModelCardData
 
-from models.disk import write_whole
-from models.draft import replacing, restore
-from models.encoder import save_tokenizer
-from models.origin import Origin
+from models.bundle.disk import write_whole
+from models.bundle.draft import replacing, restore
+from models.bundle.origin import Origin
+from models.encoder.encoder import save_tokenizer
 from training import record
 from training.corpus.corpus import Census
 from training.machine.environment import environment

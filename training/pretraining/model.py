@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.encoder import Encoder
-from models.origin import Origin
-from models.precision import full_precision
+from models.bundle.origin import Origin
+from models.encoder.encoder import Encoder, full_precision
 from training.passes.acceleration import swift
 from training.pretraining.masking import Vocabulary
 from training.speed import Work

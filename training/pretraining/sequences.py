@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.tokenizer import Tokens
+from models.bundle.tokenizer import Tokens
 from training.corpus.corpus import Corpus
 
 BLOCK = 1024

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from models.encoder import dropout_off
+from models.encoder.encoder import dropout_off
 from training.machine.devices import Devices
 from training.machine.graphs import Replayed
 from training.pretraining.batches import Batch

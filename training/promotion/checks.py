@@ -8,10 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from models import bundle
-from models.bundle import FP32, MANIFEST, Bundle, BundleError
-from models.runtimes.graph import Graph
-from models.verify import golden_cosine
+from models.bundle import bundle
+from models.bundle.bundle import FP32, MANIFEST, Bundle, BundleError
+from models.runtimes.graph import Graph, golden_cosine
 from training.evaluation.vectors import Encode
 from training.promotion.evaluations import Evaluation, missing, present
 from training.promotion.yardsticks import LEVEL, Judged, Yardstick

@@ -8,8 +8,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from pathlib import Path
 
-from models import bundle, destination
-from models.bundle import Bundle, BundleError, Manifest
+from models.bundle import bundle
+from models.bundle.bundle import Bundle, BundleError, Manifest
+from models.export import destination
 
 COMPUTED = {"format_version", "files", "fingerprint"}
 

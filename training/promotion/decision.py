@@ -12,7 +12,7 @@ from typing import Any
 
 import onnxruntime
 
-from models.bundle import Bundle
+from models.bundle.bundle import Bundle
 from training.promotion.checks import Check
 from training.promotion.ledger import Outcome
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from models.bundle import REPORT, Bundle
+from models.bundle.bundle import REPORT, Bundle
 from training.evaluation.pairs import STS_TASKS
 from training.evaluation.retrieval import NDCG10
 from training.promotion.ledger import PromotionError

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any, TextIO
 
-from models import bundle
-from models.bundle import GOLDEN_COSINE, REPORT, Bundle, BundleError
-from models.verify import golden_cosine
+from models.bundle import bundle
+from models.bundle.bundle import GOLDEN_COSINE, REPORT, Bundle, BundleError
+from models.runtimes.graph import golden_cosine
 from training.promotion.decision import described, host, now
 from training.promotion.incumbent import examined, kept
 from training.promotion.ledger import PromotionError

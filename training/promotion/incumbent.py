@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from models import bundle
-from models.bundle import Bundle, BundleError
+from models.bundle import bundle
+from models.bundle.bundle import Bundle, BundleError
 from training.promotion.copies import copy
 from training.promotion.decision import described
 from training.promotion.place import SHORT, Place

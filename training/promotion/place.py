@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from models import bundle
-from models.bundle import Bundle, BundleError
-from models.disk import exchanged, fsync, naming
+from models.bundle import bundle
+from models.bundle.bundle import Bundle, BundleError
+from models.bundle.disk import exchanged, fsync, naming
 from training.lock import LockError, locked
 from training.promotion.ledger import Ledger, PromotionError
 

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from models import card, origin
-from models.bundle import CARD, FP32, REPORT, REPORT_PAGE, Bundle
+from models.bundle import card, origin
+from models.bundle.bundle import CARD, FP32, REPORT, REPORT_PAGE, Bundle
 from training.progress import encode_visibly
 from training.promotion import checks, evaluations
 from training.promotion.checks import Bar, Judges

@@ -13,8 +13,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from models.bundle.prompts import NO_PROMPTS
 from models.errors import Refused
-from models.prompts import NO_PROMPTS
 from training.corpus.corpus import Corpus, holds_passages, open_corpus
 from training.corpus.files import CorpusError
 from training.evaluation import beir, bootstrap, known_item, retrieval, self_retrieval, sts

@@ -14,11 +14,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from models.bundle import VOLATILE_CONFIG, Manifest
-from models.card import BULKY
-from models.encoder import Encoder
+from models.bundle.bundle import VOLATILE_CONFIG, Manifest
+from models.bundle.card import BULKY
+from models.bundle.sources import hub_id, manifest_of
+from models.encoder.encoder import Encoder
 from models.errors import Refused
-from models.sources import hub_id, manifest_of
 
 LEAST_LIKENESS = 0.5
 """Minimum cosine of weights that started alike.

@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from models.bundle import Bundle, Manifest
-from models.encoder import Encoder
-from models.export import export
-from models.origin import merged
+from models.bundle.bundle import Bundle, Manifest
+from models.bundle.origin import merged
+from models.encoder.encoder import Encoder
+from models.export.export import export
 from training.evaluation.sts import TaskScore
 from training.machine.environment import environment
 from training.machine.hardware import pick_device

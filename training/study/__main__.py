@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from models.quiet import quieten
+from models.process import quieten
 from training.interrupt import InterruptedRun
 from training.lock import LockError
 from training.machine.memory import keep_pages

@@ -12,7 +12,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from models.disk import replacing
+from models.bundle.disk import replacing
 from training.study.trial import StudyError
 
 Arrays = Mapping[str, NDArray[Any]]

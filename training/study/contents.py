@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable
 from functools import cache
 from pathlib import Path
 
-from models import bundle
-from models.bundle import sha256
-from models.sources import local
+from models.bundle import bundle
+from models.bundle.bundle import sha256
+from models.bundle.sources import local
 from training.config import DevTasks, RunConfig
 from training.evaluation import beir
 from training.evaluation.labelled import TRANSFER_TASKS

@@ -28,7 +28,9 @@ def geometry_grid(summary: Summary) -> list[list[str]]:
     """Return the header and a row for each arm. Return nothing if no result has geometry."""
     known = [name for name in QUANTITIES if any(_of(row.results, name) for row in summary.rows)]
     head = ["arm", *(QUANTITIES[name][0] for name in known)]
-    return [head, *([row.label, *(_geometry_cell(row, name) for name in known)] for row in summary.rows)] if known else []
+    return (
+        [head, *([row.label, *(_geometry_cell(row, name) for name in known)] for row in summary.rows)] if known else []
+    )
 
 
 def _of(results: Sequence[Result], name: str) -> list[float]:

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from models.encoder import Encoder
+from models.encoder.encoder import Encoder
 from training.evaluation import geometry, retrieval, sts
 from training.evaluation.beir import Collection
 from training.evaluation.labelled import TRANSFER_TASKS

@@ -49,7 +49,9 @@ def _result(summary: Summary) -> Element:
 
 
 def _tasks(summary: Summary) -> Element | None:
-    return _plain(f"{summary.metric.name}-tasks", "Task by task", tasks.task_grid(summary), tasks.task_explanation(summary))
+    return _plain(
+        f"{summary.metric.name}-tasks", "Task by task", tasks.task_grid(summary), tasks.task_explanation(summary)
+    )
 
 
 def _plain(name: str, title: str, lines: Sequence[Sequence[str]], said: str) -> Element | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.disk import write_whole
+from models.bundle.disk import write_whole
 from training import record
 from training.lock import LOCK
 from training.study.description import Study, file_of

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Self
 
-from models.disk import write_whole
+from models.bundle.disk import write_whole
 from training.objectives.base import REMOVED_SHARE
 from training.study.judgement import check_kept
 from training.study.trial import StudyError, Trial, label_of

@@ -13,7 +13,7 @@ from signal import SIGTERM
 from threading import Lock
 from typing import TextIO
 
-from models.disk import write_whole
+from models.bundle.disk import write_whole
 from training.interrupt import terminable
 from training.study.results import LOG, TRIAL, collect, finished, folder_of, measured
 from training.study.trial import StudyError, Trial

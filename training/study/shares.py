@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import chain, islice
 from pathlib import Path
 
-from models.disk import write_whole
+from models.bundle.disk import write_whole
 from training.corpus.corpus import open_corpus
 from training.lock import locked
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
-from models.encoder import Encoder
+from models.encoder.encoder import Encoder
 from training import record, run
 from training.config import ConfigError, RunConfig
 from training.lock import locked

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
-from models.disk import write_whole
-from models.encoder import Encoder
+from models.bundle.disk import write_whole
+from models.encoder.encoder import Encoder
 from training import record, run
 from training.config import RunConfig
 from training.machine.devices import Devices

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import faiss
 import numpy as np
 
-from models.disk import make_folder
+from models.bundle.disk import make_folder
 from models.runtimes.base import Floats
 from serving.corpora.indexes import KINDS, saved
 from serving.corpora.indexes.approximate import Hnsw

@@ -20,7 +20,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from models.disk import make_folder
+from models.bundle.disk import make_folder
 from models.runtimes.base import Floats
 from serving.corpora.indexes.built import Approximate, Main, Tuning
 from serving.corpora.indexes.exact import ExactIndex

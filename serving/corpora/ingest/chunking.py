@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 
-from models.tokenizer import Piece
+from models.bundle.tokenizer import Piece
 from serving.corpora.ports import Chunking, Span
 from serving.errors import Invalid
 

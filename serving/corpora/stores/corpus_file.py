@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from models.disk import fsync
+from models.bundle.disk import fsync
 from models.runtimes.base import Floats
 from serving.corpora.filters import Filter
 from serving.corpora.ports import (

@@ -14,7 +14,7 @@ from itertools import chain, count
 from pathlib import Path
 from tempfile import mkdtemp
 
-from models.disk import fsync, make_folder
+from models.bundle.disk import fsync, make_folder
 from models.runtimes.base import Floats
 from serving.corpora.filters import Filter
 from serving.corpora.ports import (

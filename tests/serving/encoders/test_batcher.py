@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.tokenizer import Tokens
+from models.bundle.tokenizer import Tokens
 from serving.errors import Backend, Overloaded, Unhealthy
 from serving.inference import batcher as batcher_module
 from serving.inference.batcher import CULPRITS, RESERVED_SECONDS, Batcher

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.tokenizer import Direction, Tokens
+from models.bundle.tokenizer import Direction, Tokens
 from serving.corpora import library
 from serving.errors import Overloaded, ServiceError, TooLarge, Unhealthy
 from serving.inference import tokenizing

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.tokenizer import Tokens
+from models.bundle.tokenizer import Tokens
 from serving.inference.batcher import Batcher
 from serving.inference.engine import Embedded
 from serving.inference.turns import Item, Turns, Waiting

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.tokenizer import Tokens
+from models.bundle.tokenizer import Tokens
 from serving.errors import Backend
 from serving.inference.turns import Answer
 from serving.inference.vector_cache import VectorCache

@@ -18,7 +18,7 @@ import pytest
 import uvloop
 from fastapi.testclient import TestClient
 
-from models.tokenizer import Tokens
+from models.bundle.tokenizer import Tokens
 from serving.app import create_app
 from serving.inference.fake_engine import FakeEngine
 from serving.operations import logs

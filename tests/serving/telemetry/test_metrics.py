@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client import Histogram as Theirs
 
+from models.bundle.tokenizer import Tokens
 from models.runtimes.openvino import LENGTH_STEP, padded
-from models.tokenizer import Tokens
 from serving.app import create_app
 from serving.corpora.indexes import INDEXES
 from serving.corpora.ports import IndexSize

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
-from models.bundle import load
-from models.encoder import Encoder, dropout_off
-from models.export import export
+from models.bundle.bundle import load
+from models.encoder.encoder import Encoder, dropout_off
+from models.export.export import export
 from tests.conftest import soon
 from training.passes.acceleration import swift
 from training.passes.attention import SWIFT

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.encoder import Encoder
+from models.encoder.encoder import Encoder
 from training.objectives import OBJECTIVES
 from training.objectives.base import Needs
 from training.passes.caching import encode_twice

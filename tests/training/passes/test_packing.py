@@ -9,8 +9,8 @@ import transformers
 from torch import Tensor, nn
 from transformers import AutoConfig
 
-from models.encoder import Encoder, dropout_off
-from models.pooling import POOLINGS
+from models.encoder.encoder import Encoder, dropout_off
+from models.encoder.pooling import POOLINGS
 from training.passes.acceleration import swift
 from training.passes.attention import PACKED, use
 from training.passes.packing import GRANULE, encoded

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from models.encoder import Encoder
+from models.encoder.encoder import Encoder
 from training.corpus.corpus import Corpus
 
 

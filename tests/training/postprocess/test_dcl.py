@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.encoder import Encoder
-from models.transform import Affine
+from models.encoder.encoder import Encoder
+from models.encoder.transform import Affine
 from training.corpus.corpus import Corpus
 from training.objectives.decorrelation import cross_correlation, dimension_contrast
 from training.postprocess import dcl

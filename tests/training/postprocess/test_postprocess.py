@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from models import bundle
-from models.encoder import Encoder
-from models.export import export
-from models.transform import TRANSFORMS, Transform
+from models.bundle import bundle
+from models.encoder.encoder import Encoder
+from models.encoder.transform import TRANSFORMS, Transform
+from models.export.export import export
 from serving.inference.engine import EngineOptions
 from serving.inference.engines import ENGINES
 from training import cli

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from models.sources import minilm
+from models.bundle.sources import minilm
 from training.pretraining.masking import Vocabulary, masked, words
 
 SIZE, SPECIAL, INSIDE = 30, 4, 10

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, processors
 from transformers import AutoModelForMaskedLM, PreTrainedTokenizerFast
 
-from models.encoder import Encoder
+from models.encoder.encoder import Encoder
 from tests.training.pretraining.runs import TINY, Capture, call, metrics
 from training.machine.devices import Devices
 from training.pretraining import checkpoint

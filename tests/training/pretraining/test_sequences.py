@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.tokenizer import Tokens
+from models.bundle.tokenizer import Tokens
 from training.corpus.corpus import open_corpus
 from training.pretraining.sequences import BLOCK, START, Position, cut, parts, sequences
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from huggingface_hub import ModelCard
 
-from models import bundle
-from models.bundle import CARD
+from models.bundle import bundle
+from models.bundle.bundle import CARD
 from tests.training.promotion.conftest import Command
 from training.evaluation import sts
 from training.evaluation.labelled import TRANSFER_TASKS

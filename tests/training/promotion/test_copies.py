@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from models import bundle
-from models.bundle import BundleError
+from models.bundle import bundle
+from models.bundle.bundle import BundleError
 from training.promotion.copies import copy
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from models import bundle
-from models.bundle import Bundle
+from models.bundle import bundle
+from models.bundle.bundle import Bundle
 from tests.training.promotion.test_promote import tree
 from training.promotion.evaluations import missing, present
 from training.promotion.ledger import PromotionError

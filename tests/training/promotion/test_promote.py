@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models import bundle, destination
-from models.bundle import Bundle, BundleError
+from models.bundle import bundle
+from models.bundle.bundle import Bundle, BundleError
+from models.export import destination
 from models.runtimes.graph import Graph
 from training.cli import main
 from training.commands.promote import DEFAULT

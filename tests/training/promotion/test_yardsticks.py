@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from models import bundle
+from models.bundle import bundle
 from models.errors import Refused
 from models.runtimes.graph import Graph
 from tests.conftest import WORDS

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from models import bundle
+from models.bundle import bundle
 from tests.training.rebuild.conftest import Call, Capture, never
 from training import run
 from training.interrupt import InterruptedRun

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from models import bundle
+from models.bundle import bundle
 from tests.training.rebuild.conftest import Call, Capture, Refusal, never
 from tests.training.shaken import shaken
 from training import run

@@ -12,8 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.bundle import BundleError
-from models.transform import TRANSFORMS
+from models.bundle.bundle import BundleError
+from models.encoder.transform import TRANSFORMS
 from tests.training.shaken import shaken
 from training.assembly import loaded
 from training.config import RunConfig

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from models.bundle import BundleError
-from models.encoder import Encoder
-from models.export import export
+from models.bundle.bundle import BundleError
+from models.encoder.encoder import Encoder
+from models.export.export import export
 from training.study.contents import encoder_digest
 
 

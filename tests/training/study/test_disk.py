@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from models.disk import write_whole
+from models.bundle.disk import write_whole
 from tests.conftest import PATIENCE, soon
 from tests.training.study.conftest import call
 from tests.training.study.test_schedule import Capture, MakeStudy, done

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.disk import write_whole
-from models.encoder import Encoder
+from models.bundle.disk import write_whole
+from models.encoder.encoder import Encoder
 from tests.training.conftest import WORDS
 from tests.training.study.conftest import call, line, write
 from training.evaluation import beir, retrieval

@@ -17,7 +17,7 @@ from shutil import copytree
 
 import pytest
 
-from models.disk import write_whole
+from models.bundle.disk import write_whole
 from tests.training.study.conftest import call
 from training.checkpoint import CHECKPOINT
 from training.cli import main

@@ -13,7 +13,7 @@ from shutil import copytree
 import numpy as np
 import pytest
 
-from models.disk import write_whole
+from models.bundle.disk import write_whole
 from tests.training.conftest import WORDS
 from tests.training.study.conftest import call, line, write
 from training.evaluation import transfer

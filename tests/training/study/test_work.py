@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from models.disk import write_whole
-from models.encoder import Encoder
+from models.bundle.disk import write_whole
+from models.encoder.encoder import Encoder
 from tests.conftest import PATIENCE
 from tests.training.conftest import WORDS
 from training.config import ConfigError, RunConfig

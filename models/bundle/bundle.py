@@ -13,12 +13,12 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from models import codes
-from models import manifest as manifests
-from models.disk import LFS, lfs_pointer
+from models.bundle import codes
+from models.bundle import manifest as manifests
+from models.bundle.disk import LFS, lfs_pointer
+from models.bundle.prompts import not_empty
+from models.bundle.tokenizer import Tokenizer
 from models.errors import Refused
-from models.prompts import not_empty
-from models.tokenizer import Tokenizer
 
 FORMAT_VERSION = 1
 MOST_JSON_BYTES = 64 << 20
@@ -87,7 +87,7 @@ class Manifest:
     scores: dict[str, float] | None = None
     golden: list[Golden]
     adapter: dict[str, Any] | None = None
-    """SHA-256 of base and adapter, if the weights were merged; see `models.adapter`."""
+    """SHA-256 of base and adapter, if the weights were merged; see `models.bundle.adapter`."""
 
 
 @dataclass(frozen=True)

@@ -17,19 +17,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models import bundle, codes, cpus, destination, fp16, sentence_transformers_format, transform
-from models.bundle import Bundle, BundleError, Golden
-from models.disk import naming
-from models.encoder import Encoder, dropout_off
+from models import cpus
+from models.bundle import bundle, codes
+from models.bundle.bundle import Bundle, BundleError, Golden
+from models.bundle.disk import naming
+from models.bundle.sources import SourceError
+from models.bundle.tokenizer import Tokens
+from models.encoder import transform
+from models.encoder.encoder import Encoder, dropout_off
 from models.errors import Failed
-from models.exporters import EXPORTERS
+from models.export import destination, fp16, sentence_transformers_format
+from models.export.exporters import EXPORTERS, SHORTEST, UnitVector
 from models.runtimes.base import Embedded, Options
 from models.runtimes.choice import Choice
+from models.runtimes.graph import golden_cosine_of
 from models.runtimes.session import CPU, Session
-from models.sources import SourceError
-from models.tokenizer import Tokens
-from models.unit_vector import SHORTEST, UnitVector
-from models.verify import golden_cosine_of
 
 log = logging.getLogger(__name__)
 
@@ -79,12 +81,12 @@ def export(
     """Write `encoder` as a verified bundle, atomically. After an error `folder` is unchanged.
 
     `citations` (BibTeX) are for the training; the card lists them before the citations of the origin. `exporter` is one
-    of `models.exporters.EXPORTERS`. `again` is an earlier bundle of the same encoder. If the encoder reproduces its
-    golden vectors, the new bundle gets its config.json, and so has the same fingerprint. Otherwise the fingerprint
+    of `models.export.exporters.EXPORTERS`. `again` is an earlier bundle of the same encoder. If the encoder reproduces
+    its golden vectors, the new bundle gets its config.json, and so has the same fingerprint. Otherwise the fingerprint
     would depend on the version of transformers, because each version writes different defaults. `adapter` describes the
-    base and adapter of merged weights (`models.adapter`). `half` adds a float16 graph. With `measured`, the runtimes of
-    this machine are compared under these options, and the bundle contains the measurements. `chosen` is called with the
-    choice.
+    base and adapter of merged weights (`models.bundle.adapter`). `half` adds a float16 graph. With `measured`, the
+    runtimes of this machine are compared under these options, and the bundle contains the measurements. `chosen` is
+    called with the choice.
 
     Raises:
         ExportError: ONNX Runtime's vectors differ from torch's by more than `PARITY`, torch's vectors differ from the

@@ -17,22 +17,37 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from models import origin as origins
-from models import pretrained
-from models import transform as transforms
-from models.adapter import Adapter
-from models.declaration import declared
-from models.dense import Layers
-from models.origin import Origin
-from models.pooling import AVERAGED_LAYERS, parts, pool
-from models.precision import full_precision
-from models.pretrained import reading
-from models.sources import SourceError, backbone_folder, base_of, check_fetched, opened_adapter, resolve, weights_sha256
-from models.tokenizer import Tokenizer, Tokens
-from models.transform import Transform
+from models.bundle import origin as origins
+from models.bundle.adapter import Adapter
+from models.bundle.origin import Origin
+from models.bundle.sources import (
+    SourceError,
+    backbone_folder,
+    base_of,
+    check_fetched,
+    opened_adapter,
+    resolve,
+    weights_sha256,
+)
+from models.bundle.tokenizer import Tokenizer, Tokens
+from models.encoder import pretrained
+from models.encoder import transform as transforms
+from models.encoder.declaration import declared
+from models.encoder.dense import Layers
+from models.encoder.pooling import AVERAGED_LAYERS, parts, pool
+from models.encoder.pretrained import reading
+from models.encoder.transform import Transform
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+# Numeric precision.
+
+
+def full_precision(x: Tensor) -> Tensor:
+    """Convert `x` to float32 if it is narrower."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from models import bundle, card, draft
-from models.bundle import MANIFEST, Bundle, BundleError, files_of, read_manifest
-from models.origin import Origin
+from models.bundle import bundle, card, draft
+from models.bundle.bundle import MANIFEST, Bundle, BundleError, files_of, read_manifest
+from models.bundle.origin import Origin
 from models.runtimes import cache, choice
 from models.runtimes.base import Options
 from models.runtimes.choice import Choice
@@ -20,7 +20,7 @@ from models.runtimes.choice import Choice
 def writing(folder: Path) -> Iterator[Path]:
     """Yield a new folder. If the block succeeds, it replaces `folder`. Otherwise it is deleted.
 
-    Readers of `folder` never see an incomplete bundle (see `models.draft` for crashes).
+    Readers of `folder` never see an incomplete bundle (see `models.bundle.draft` for crashes).
 
     Raises:
         BundleError: `folder` contains files that are not part of a bundle; nothing has changed.

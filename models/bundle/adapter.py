@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save_file
 
-from models import bundle
-from models.bundle import CARD, INT8, TRANSFORM, Manifest
-from models.disk import LFS, lfs_pointer
+from models.bundle import bundle
+from models.bundle.bundle import CARD, INT8, TRANSFORM, Manifest
+from models.bundle.disk import LFS, lfs_pointer
 from models.errors import Refused, first_line
 
 CONFIG = "adapter_config.json"

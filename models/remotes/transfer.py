@@ -6,11 +6,12 @@ import shutil
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from models import adapter, bundle, destination, draft
-from models.adapter import Adapter
-from models.bundle import MANIFEST, Bundle, BundleError, Manifest
-from models.disk import naming
+from models.bundle import adapter, bundle, draft
+from models.bundle.adapter import Adapter
+from models.bundle.bundle import MANIFEST, Bundle, BundleError, Manifest
+from models.bundle.disk import naming
 from models.errors import Refused
+from models.export import destination
 from models.remotes.base import Remote, RemoteError
 
 DOWNLOADS = ".cache"

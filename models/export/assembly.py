@@ -18,14 +18,15 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
-from models import bundle, destination, origin, sources
-from models.bundle import ENGINES, INT8, MANIFEST, ONNX, TOKENIZER, WEIGHTS, Bundle, Manifest
-from models.disk import naming
+from models.bundle import bundle, origin, sources
+from models.bundle.bundle import ENGINES, INT8, MANIFEST, ONNX, TOKENIZER, WEIGHTS, Bundle, Manifest
+from models.bundle.disk import naming
+from models.bundle.sources import TEMPLATE
 from models.errors import Failed
+from models.export import destination
 from models.runtimes.base import Options
 from models.runtimes.choice import Choice
-from models.sources import TEMPLATE
-from models.verify import golden_cosine
+from models.runtimes.graph import golden_cosine
 
 TRANSPOSED = ".T"
 """Suffix of the names of weights that the exporter stores transposed."""

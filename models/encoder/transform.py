@@ -11,9 +11,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from models.bundle import TRANSFORM
-from models.dense import Layers
-from models.flow import Flow
+from models.bundle.bundle import TRANSFORM
+from models.encoder.dense import Layers
+from models.encoder.flow import Flow
 
 
 class Affine(nn.Module):

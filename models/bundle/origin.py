@@ -1,6 +1,6 @@
 """Facts from the model card of an encoder's source: base models, licence, languages, citations.
 
-A card is the README.md of a folder in the hub's format. A bundle's card (`models.card`) repeats the facts of its
+A card is the README.md of a folder in the hub's format. A bundle's card (`models.bundle.card`) repeats the facts of its
 source, so later encoders can read them there. Facts that no card states are unknown, and are never guessed.
 """
 
@@ -16,8 +16,8 @@ from typing import Any
 import yaml
 from huggingface_hub.repocard import metadata_load
 
-from models.bundle import CARD
-from models.sources import MINILM, hub_id
+from models.bundle.bundle import CARD
+from models.bundle.sources import MINILM, hub_id
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Origin:
 
 
 def read(name: str, folder: Path) -> Origin:
-    """Read the origin of the encoder called `name` (see `models.sources.resolve`) in `folder`."""
+    """Read the origin of the encoder called `name` (see `models.bundle.sources.resolve`) in `folder`."""
     card = folder / CARD
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
     said = _front_matter(card) if text else {}

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.sources import Module, SourceError, read_json, weight_files
+from models.bundle.sources import Module, SourceError, read_json, weight_files
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "Identity": nn.Identity,

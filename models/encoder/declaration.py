@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from models import adapter, sources
-from models.bundle import MANIFEST
-from models.pooling import JOINED, parts
-from models.sources import MODULES, Module, SourceError, backbone_folder, base_of, opened_adapter, read_json
+from models.bundle import adapter, sources
+from models.bundle.bundle import MANIFEST
+from models.bundle.sources import MODULES, Module, SourceError, backbone_folder, base_of, opened_adapter, read_json
+from models.encoder.pooling import JOINED, parts
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """The model card: a description of a bundle, its training and its scores, for readers and for the hub.
 
-All facts come from the manifest, or from the card of the encoder's source (`models.origin`). Nothing is guessed. The
-card is written at export, and again at promotion, when more scores are known.
+All facts come from the manifest, or from the card of the encoder's source (`models.bundle.origin`). Nothing is guessed.
+The card is written at export, and again at promotion, when more scores are known.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from models.bundle import Manifest
-from models.origin import UNKNOWN_LICENCE, Origin
-from models.prompts import DOCUMENT, QUERY, of_role
+from models.bundle.bundle import Manifest
+from models.bundle.origin import UNKNOWN_LICENCE, Origin
+from models.bundle.prompts import DOCUMENT, QUERY, of_role
 
 POOLING_FILE = "1_Pooling/config.json"
 """If this file exists, sentence-transformers can open the bundle."""

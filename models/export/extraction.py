@@ -22,13 +22,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from models import adapter, bundle, card, codes, origin, sources
-from models import transform as transforms
-from models.adapter import PREFIX, AdapterError
-from models.bundle import CARD, CONFIG, INT8, TOKENIZER, TRANSFORM, Golden, Manifest
-from models.draft import replacing
-from models.encoder import Encoder
-from models.export import GOLDEN_SENTENCES, unit_vectors
+from models.bundle import adapter, bundle, card, codes, origin, sources
+from models.bundle.adapter import PREFIX, AdapterError
+from models.bundle.bundle import CARD, CONFIG, INT8, TOKENIZER, TRANSFORM, Golden, Manifest
+from models.bundle.draft import replacing
+from models.encoder import transform as transforms
+from models.encoder.encoder import Encoder
+from models.export.export import GOLDEN_SENTENCES, unit_vectors
 
 JUDGES = "isosphere.judges"
 """Group of entry points for the scores of `training`, because `models` does not import `training`."""

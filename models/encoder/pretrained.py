@@ -15,8 +15,8 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
+from models.bundle.sources import SourceError
 from models.errors import Refused, on_one_line
-from models.sources import SourceError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

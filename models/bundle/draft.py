@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from models.disk import exchanged, fsync, held
+from models.bundle.disk import exchanged, fsync, held
 
 TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
 """Errors which mean that another writer was first to use the name."""

