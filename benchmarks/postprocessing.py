@@ -22,7 +22,7 @@ from benchmarks.surroundings import surroundings
 from models.encoder.encoder import Encoder
 from models.encoder.transform import Affine, Transform
 from models.process import Parser
-from training.corpus.corpus import Corpus, open_corpus
+from training.data.corpus import Corpus, open_corpus
 from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, DataError, Subsets, sts_tasks, texts
 from training.evaluation.vectors import Encode, remembered

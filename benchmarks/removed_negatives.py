@@ -17,7 +17,7 @@ import numpy as np
 
 from models.bundle.disk import write_whole
 from models.encoder.encoder import Encoder
-from training.corpus.corpus import open_corpus
+from training.data.corpus import open_corpus
 from training.evaluation.vectors import unit_vectors
 
 TOKENS = 32

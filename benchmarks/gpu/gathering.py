@@ -29,7 +29,7 @@ from benchmarks.gpu.kit import KitError, Manifest, Source, last_error, split
 from models.bundle.bundle import WEIGHTS
 from models.bundle.sources import minilm
 from models.errors import Refused
-from training.corpus.files import lines
+from training.data.files import lines
 
 LIST = Path(__file__).with_name("kit.toml")
 SENTENCES = 200_000

@@ -24,8 +24,8 @@ from benchmarks.gpu.studies import append
 from benchmarks.loops import PEERS
 from models.bundle.sources import SourceError
 from models.encoder.encoder import Encoder
-from training.corpus.batches import tokeniser
-from training.study.description import Study
+from training.data.batches import tokeniser
+from training.studies.description import Study
 
 HEAD = {"part", "command", "tiny", "device", "machine", "versions", "git_commit", "seconds", "figures"}
 BRIEF = ("search", "training", "pretraining")

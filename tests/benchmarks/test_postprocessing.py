@@ -12,7 +12,7 @@ import pytest
 from benchmarks import postprocessing
 from models.encoder.encoder import Encoder
 from training import cli
-from training.corpus.corpus import open_corpus
+from training.data.corpus import open_corpus
 from training.evaluation import sts
 from training.evaluation.pairs import Pair
 

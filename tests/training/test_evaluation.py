@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from training.evaluation import self_retrieval, sts
+from training.evaluation import sts
+from training.evaluation import vectors as self_retrieval
 from training.evaluation.pairs import (
     STS_TASKS,
     STSB_DEV,

@@ -25,11 +25,10 @@ from training.evaluation import subjects
 from training.evaluation.beir import Collection
 from training.evaluation.labelled import TRANSFER_TASKS, Example, Labelled
 from training.evaluation.pairs import STS_TASKS, DataError, Pair
+from training.evaluation.report.page import render
 from training.evaluation.subjects import OtherGraph, Subject, SubjectError, subject
-from training.evaluation.suite import Material, judge, material
-from training.evaluation.tables import aligned, tables
+from training.evaluation.suite import Material, aligned, judge, material, tables
 from training.evaluation.vectors import EvaluationError, remembered
-from training.report.page import render
 
 PAIRS = [
     Pair("the man can play a guitar", "a man will play the guitar", 4.8),

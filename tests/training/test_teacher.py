@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from models.bundle import bundle
 from models.bundle.sources import SourceError
 from training import run
+from training.checkpoints.publish import Outcome
+from training.checkpoints.record import RunError
 from training.config import ConfigError, RunConfig, from_preset
 from training.objectives import OBJECTIVES
 from training.objectives.base import Needs, Views
-from training.publish import Outcome
-from training.record import RunError
-from training.teacher import plan
+from training.run import plan
 
 Fit = Callable[..., tuple[Outcome, str]]
 MakeConfig = Callable[..., RunConfig]

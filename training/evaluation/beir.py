@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from models.bundle.disk import replacing
-from training import strict_json
+from training.data import strict_json
 from training.evaluation.pairs import DataError, lines
 
 FOLDER = "retrieval"

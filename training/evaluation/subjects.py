@@ -25,10 +25,10 @@ from models.runtimes import REFERENCE, Pair, available
 from models.runtimes.base import Options, RuntimeUnavailable
 from models.runtimes.choice import candidates
 from models.runtimes.graph import Graph
+from training.encoding.views import autocast
 from training.evaluation.beir import Collection
 from training.evaluation.server import Server
 from training.evaluation.vectors import Encode
-from training.views import autocast
 
 AUTOCAST = {FP32: None, "bf16": torch.bfloat16}
 """Autocast type of torch's matrix products, by precision."""

@@ -19,8 +19,7 @@ from models.encoder.declaration import declared
 from models.encoder.pretrained import Weights, reading
 from training.config import ConfigError
 from training.pretraining.config import PretrainConfig
-from training.pretraining.masking import Vocabulary
-from training.pretraining.model import MaskedLM
+from training.pretraining.model import MaskedLM, Vocabulary
 
 if TYPE_CHECKING:
     from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerBase

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from training.passes.dropout import Dropout, drop, sparing
+from training.encoding.attention import Dropout, drop, sparing
 
 RATES = [0.05, 0.1, 0.25, 0.5, 0.9]
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]

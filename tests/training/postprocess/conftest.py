@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from models.encoder.encoder import Encoder
-from training.corpus.corpus import Corpus
+from training.data.corpus import Corpus
 
 
 @pytest.fixture

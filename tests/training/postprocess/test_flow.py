@@ -10,7 +10,7 @@ from torch import Tensor
 
 from models.encoder.encoder import Encoder
 from models.encoder.flow import Flow
-from training.corpus.corpus import Corpus
+from training.data.corpus import Corpus
 from training.postprocess.base import PostprocessError
 from training.postprocess.flow import FlowParams, bits_per_dim, fit, initialise, train
 

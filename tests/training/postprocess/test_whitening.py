@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 
 from models.encoder.encoder import Encoder
 from models.encoder.transform import Affine
-from training.corpus.corpus import Corpus
+from training.data.corpus import Corpus
 from training.postprocess.base import PostprocessError
 from training.postprocess.whitening import Moments, WhiteningParams, fit, whitening_matrix
 

@@ -19,7 +19,7 @@ from models.bundle.sources import SourceError
 from models.encoder.encoder import Encoder
 from tests.training.pretraining.runs import Capture, call, metrics
 from training.pretraining.config import PretrainConfig
-from training.pretraining.folder import RECORD
+from training.pretraining.run import RECORD
 from training.pretraining.start import initial, like
 
 CPU = torch.device("cpu")

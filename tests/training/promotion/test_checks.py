@@ -15,7 +15,7 @@ from models.bundle.bundle import FP32, Bundle
 from models.bundle.prompts import NO_PROMPTS
 from training.evaluation.bootstrap import Comparison
 from training.evaluation.vectors import Encode, EvaluationError
-from training.promotion.decision import Decision
+from training.promotion.checks import Decision
 from training.promotion.engines import Machine
 from training.promotion.place import Place
 from training.promotion.promote import Terms, promote

@@ -23,7 +23,7 @@ from models.runtimes.measurement import Encode, Open
 from models.runtimes.openvino import OpenVino
 from training.evaluation.bootstrap import Comparison
 from training.evaluation.vectors import EvaluationError
-from training.promotion.decision import Decision
+from training.promotion.checks import Decision
 from training.promotion.engines import LEAST_GAIN, Machine
 from training.promotion.place import Place
 from training.promotion.promote import Terms, promote

@@ -11,7 +11,7 @@ import pytest
 from models.bundle.bundle import BundleError
 from models.encoder.encoder import Encoder
 from models.export.export import export
-from training.study.contents import encoder_digest
+from training.studies.trial import encoder_digest
 
 
 @pytest.mark.slow

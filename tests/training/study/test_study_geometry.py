@@ -4,11 +4,11 @@ import re
 from pathlib import Path
 
 from tests.training.study.conftest import line, write
-from training.study import geometry
-from training.study.page import page
-from training.study.results import read
-from training.study.summary import Summary, summarise
-from training.study.table import table
+from training.studies import table as geometry
+from training.studies.page import page
+from training.studies.results import read
+from training.studies.summary import Summary, summarise
+from training.studies.table import table
 
 Line = dict[str, object]
 

@@ -19,14 +19,13 @@ from scipy.stats import spearmanr, ttest_1samp, ttest_ind
 from tests.training.study.conftest import call, line, write
 from training.evaluation.bootstrap import Comparison, resample
 from training.evaluation.pairs import STS_TASKS
-from training.study import tasks
-from training.study.figures import figures
-from training.study.judgement import COSINES_FILE, DEV, Judgement
-from training.study.page import page
-from training.study.results import RESULTS, RUNS, read
-from training.study.summary import Spread, summarise, welch
-from training.study.table import cells, explanation, table
-from training.study.trial import StudyError
+from training.studies import table as tasks
+from training.studies.judgement import COSINES_FILE, DEV, Judgement
+from training.studies.page import figures, page
+from training.studies.results import RESULTS, RUNS, read
+from training.studies.summary import Spread, summarise, welch
+from training.studies.table import cells, explanation, table
+from training.studies.trial import StudyError
 
 Capture = pytest.CaptureFixture[str]
 TASKS = tuple(STS_TASKS)
