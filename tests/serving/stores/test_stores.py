@@ -174,7 +174,7 @@ KILLED = """
 import sys
 from pathlib import Path
 from serving import failpoints
-from serving.ports import Corpus
+from serving.corpora.ports import Corpus
 from serving.corpora.stores.sqlite import SqliteStore
 
 store = SqliteStore(Path(sys.argv[1]))
