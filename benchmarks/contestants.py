@@ -22,7 +22,7 @@ from benchmarks.client import Address, ReplyError, Sample, closed_loop, embed, o
 from benchmarks.loads import MODEL_NAME, Load, Population, Request
 from benchmarks.peers import EXPORTED, environment, python
 from models import cpus
-from models.sources import resolve
+from models.bundle.sources import resolve
 
 BUNDLE = Path("artifacts/minilm")
 OURS = "isosphere"

@@ -18,12 +18,12 @@ from matplotlib.figure import Figure
 
 from benchmarks.__main__ import RESULTS
 from benchmarks.surroundings import surroundings
-from models.command_line import Parser
+from models.process import Parser
 from training import run
+from training.checkpoints.publish import publish
+from training.checkpoints.record import METRICS
 from training.config import from_preset
 from training.objectives import OBJECTIVES
-from training.publish import publish
-from training.record import METRICS
 
 PLOT = Path(__file__).parents[1] / "docs" / "curves.svg"
 

@@ -24,11 +24,12 @@ from torch import Tensor
 
 from benchmarks.__main__ import RESULTS
 from benchmarks.surroundings import surroundings
-from models.command_line import Parser
-from models.encoder import Encoder
-from models.transform import Affine
-from training.corpus.corpus import open_corpus
-from training.corpus.files import CorpusError
+from models.encoder.encoder import Encoder
+from models.encoder.transform import Affine
+from models.process import Parser
+from training.data.corpus import open_corpus
+from training.data.files import CorpusError
+from training.encoding.views import autocast
 from training.evaluation import beir, retrieval
 from training.evaluation.beir import Collection
 from training.evaluation.bootstrap import resample_means
@@ -36,7 +37,6 @@ from training.evaluation.pairs import DataError
 from training.evaluation.vectors import Encode, remembered
 from training.machine.hardware import autocast_dtype
 from training.postprocess.whitening import Moments, whitening_matrix
-from training.views import autocast
 
 FILE = RESULTS / "encoders" / "domains.json"
 ENCODER = "minilm"

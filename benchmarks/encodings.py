@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models import bundle, codes, cpus
+from models import cpus
+from models.bundle import bundle, codes
 from models.runtimes import REFERENCE
 from models.runtimes.graph import Graph
 from training.evaluation import sts

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.__main__ import RESULTS
-from training.report.published import BERT, BERT_LARGE, ROBERTA, ROBERTA_LARGE, SBERT_LARGE, STS, STS_ROWS
+from training.evaluation.report.published import BERT, BERT_LARGE, ROBERTA, ROBERTA_LARGE, SBERT_LARGE, STS, STS_ROWS
 
 DOCS = Path(__file__).parents[1] / "docs"
 SIZES = {BERT: 110, ROBERTA: 125, BERT_LARGE: 335, SBERT_LARGE: 335, ROBERTA_LARGE: 355}

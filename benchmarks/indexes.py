@@ -24,15 +24,16 @@ import faiss
 import numpy as np
 
 from benchmarks.surroundings import surroundings
-from models.command_line import Parser
-from serving.indexes import KINDS
-from serving.indexes.exact import nearest
-from serving.indexes.gpu import GPU_KINDS, trouble
-from serving.indexes.kind import BuildError, Candidates, Kind
-from serving.indexes.main import Approximate, Main, Marks, Tuning
-from serving.indexes.saved import write_vectors
-from serving.indexes.tuning import QUERIES, SHARES, recall, tune
-from serving.ports import Floats, Ranking
+from models.process import Parser
+from models.runtimes.base import Floats
+from serving.corpora.indexes import KINDS
+from serving.corpora.indexes.building import QUERIES, SHARES, recall, tune
+from serving.corpora.indexes.built import Approximate, Main, Marks, Tuning
+from serving.corpora.indexes.exact import nearest
+from serving.corpora.indexes.gpu import GPU_KINDS, trouble
+from serving.corpora.indexes.kind import BuildError, Candidates, Kind
+from serving.corpora.indexes.saved import write_vectors
+from serving.corpora.ports import Ranking
 
 TARGET = 0.95
 ROUNDS = 5

@@ -19,8 +19,8 @@ from benchmarks.client import PATIENCE, ReplyError, Sample
 from benchmarks.contestants import BUNDLE, OURS, Contestant, Server, Turn, specs, started
 from benchmarks.loads import LOADS, Population, populations, requests
 from benchmarks.processes import cpu_seconds
-from models import bundle
-from models.tokenizer import Tokenizer
+from models.bundle import bundle
+from models.bundle.tokenizer import Tokenizer
 
 TEXTS = 8000
 """Texts of the job. Their lengths are those of `mixed`."""

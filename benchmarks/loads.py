@@ -9,8 +9,8 @@ from itertools import chain, cycle
 
 import numpy as np
 
+from models.bundle.tokenizer import Tokenizer
 from models.python_docs import sections
-from models.tokenizer import Tokenizer
 
 MODEL_NAME = "minilm"
 """Name of the model in requests to every server."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from training.objectives.heads import MLP
+from training.objectives.contrastive import MLP
 
 LENGTH = 32
 """Maximum tokens of a sentence."""

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from benchmarks.__main__ import RESULTS
 from benchmarks.surroundings import surroundings
-from models.command_line import Parser
-from models.encoder import Encoder
-from models.transform import Affine, Transform
-from training.corpus.corpus import Corpus, open_corpus
+from models.encoder.encoder import Encoder
+from models.encoder.transform import Affine, Transform
+from models.process import Parser
+from training.data.corpus import Corpus, open_corpus
 from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, DataError, Subsets, sts_tasks, texts
 from training.evaluation.vectors import Encode, remembered

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from models.disk import write_whole
-from models.encoder import Encoder
-from training.corpus.corpus import open_corpus
+from models.bundle.disk import write_whole
+from models.encoder.encoder import Encoder
+from training.data.corpus import open_corpus
 from training.evaluation.vectors import unit_vectors
 
 TOKENS = 32

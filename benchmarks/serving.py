@@ -22,11 +22,11 @@ from benchmarks.client import ReplyError, Sample
 from benchmarks.contestants import BUNDLE, OURS, Absent, Contestant, Spec, Turn, specs, started
 from benchmarks.loads import CAPACITY, Load, Population, populations, prepared, selected
 from benchmarks.processes import Machine, cpu_seconds, memory_mb
-from models import bundle
-from models.encoder import Encoder
-from models.tokenizer import Tokenizer
+from models.bundle import bundle
+from models.bundle.tokenizer import Tokenizer
+from models.encoder.encoder import Encoder
+from training.checkpoints.speed import Work, matmul_peak
 from training.machine.hardware import autocast_dtype
-from training.speed import Work, matmul_peak
 
 MINUTES = 14.0
 """Time limit in minutes. After the first round, no load begins that would exceed it, judged by its last duration."""

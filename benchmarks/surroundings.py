@@ -8,7 +8,7 @@ from typing import Any
 
 from models import cpus
 from models.runtimes import cache
-from training.machine.checkout import checkout
+from training.machine.environment import checkout
 
 PACKAGES = (
     "torch",

@@ -18,17 +18,17 @@ import torch
 
 from benchmarks.interleave import interleaved, rates
 from benchmarks.loops import LENGTH, PEERS
-from models.encoder import Encoder
-from models.sources import resolve
-from training.assembly import initial, loaded, step_of
+from models.bundle.sources import resolve
+from models.encoder.encoder import Encoder
+from training.checkpoints.speed import Work, matmul_peak
 from training.config import RunConfig, from_preset
-from training.corpus.batches import Batch, tokeniser
-from training.corpus.corpus import open_corpus
+from training.data.batches import Batch, tokeniser
+from training.data.corpus import open_corpus
 from training.machine.devices import Devices
 from training.machine.hardware import autocast_dtype
 from training.machine.memory import keep_pages
 from training.objectives.base import Needs
-from training.speed import Work, matmul_peak
+from training.step import initial, loaded, step_of
 
 BATCH, ROUNDS, WARMUP = 64, 20, 3
 BACKBONE = "minilm"

@@ -12,15 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from models import bundle as bundles
 from models import cpus
-from models.assembled import as_bundle
-from models.bundle import Bundle
+from models.bundle import bundle as bundles
+from models.bundle.bundle import Bundle
+from models.bundle.sources import MINILM, SourceError, as_bundle, shipped
 from models.runtimes import RUNTIMES
 from models.runtimes.base import Device, Options, cache_folder
 from models.runtimes.choice import opened
 from models.runtimes.graph import Graph
-from models.sources import MINILM, SourceError, shipped
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +75,7 @@ class Encoder:
         self.fingerprint: str = bundle.manifest.fingerprint
         """Identifier of the vectors: encoders with the same fingerprint give the same ones."""
         self.int8_limit: float | None = bundle.int8_limit
-        """The range of int8 codes, see `models.codes`; None in a bundle without one."""
+        """The range of int8 codes, see `models.bundle.codes`; None in a bundle without one."""
         self.truncated = 0
         """Number of texts that were cut so far."""
         self.engine = f"{graph.engine}, {graph.precision} on {graph.device}"

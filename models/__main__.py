@@ -10,21 +10,23 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models import adapter, bundle, cpus, destination, reader, remotes, sources, transfer
-from models.adapter import Adapter, AdapterError
-from models.bundle import BundleError
-from models.card import NDCG10
-from models.command_line import Parser
-from models.disk import verdict
+from models import cpus, process, remotes
+from models.bundle import adapter, bundle, sources
+from models.bundle.adapter import Adapter, AdapterError
+from models.bundle.bundle import BundleError
+from models.bundle.card import NDCG10
+from models.bundle.disk import verdict
+from models.bundle.prompts import DOCUMENT, QUERY, not_empty, of_role
 from models.errors import Failed, Refused, not_installed
-from models.exporters import require_optimum
-from models.prompts import DOCUMENT, QUERY, not_empty, of_role
-from models.quiet import quieten
+from models.export import destination
+from models.export.exporters import require_optimum
+from models.process import Parser, quieten
+from models.remotes import transfer
 from models.runtimes.base import Options
 from models.runtimes.choice import Choice
 
 if TYPE_CHECKING:
-    from models.encoder import Encoder
+    from models.encoder.encoder import Encoder
 
 ENCODER = f"minilm, {', '.join(sources.shipped())}, or the folder or hub id of an encoder or adapter"
 PLACE = "hf://org/name or org/name on the hub, a URL that fsspec supports (s3://bucket/name), or a folder"
@@ -46,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
             _publish(arguments)
         else:
             _pull(arguments)
-        reader.flush()
+        process.flush()
     except Failed as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -57,8 +59,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {not_installed(error)}", file=sys.stderr)
         return 2
     except OSError as error:
-        if reader.has_gone(error):
-            return reader.GONE
+        if process.has_gone(error):
+            return process.GONE
         line, code = verdict(error)
         print(f"error: {line}", file=sys.stderr)
         return code
@@ -174,7 +176,7 @@ def _export(arguments: argparse.Namespace) -> None:
     chosen: list[Choice] = []
     as_it_is = not (arguments.pooling or arguments.max_length or prompts or arguments.fp16)
     if as_it_is and arguments.exporter == "torch" and sources.recorded(arguments.source):
-        from models import assembly  # imports onnx, which no other verb needs
+        from models.export import assembly  # imports onnx, which no other verb needs
 
         print(f"assembling {arguments.source}, without torch …", flush=True)
         name = arguments.name or arguments.out.name
@@ -192,8 +194,8 @@ def _export_by_torch(
     arguments: argparse.Namespace, prompts: dict[str, str], options: Options | None, chosen: list[Choice]
 ) -> None:
     sources.resolve(arguments.source)  # before torch is loaded, so that a wrong name fails at once
-    from models.encoder import Encoder
-    from models.export import export
+    from models.encoder.encoder import Encoder
+    from models.export.export import export
 
     quieten()
     print(f"loading {arguments.source} …", flush=True)
@@ -241,7 +243,7 @@ def _origin(arguments: argparse.Namespace, encoder: Encoder) -> dict[str, Any]:
 
 def _extract(arguments: argparse.Namespace) -> None:
     sources.resolve(arguments.source), sources.resolve(arguments.base)
-    from models.extraction import extract
+    from models.export.extraction import extract
 
     quieten()
     made = extract(
@@ -272,7 +274,7 @@ def _inspect(folder: Path) -> None:
 
 
 def _verify(folder: Path) -> None:
-    from models.verify import golden_cosine
+    from models.runtimes.graph import golden_cosine
 
     if isinstance(opened := transfer.opened(folder), Adapter):
         print(f"{folder}: {len(_manifest(opened).files)} files verified; `export` compares the golden vectors")

@@ -6,10 +6,36 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from importlib.metadata import distributions
 
-from models import reader
-from serving import failpoints
-from serving.builds import ClashError, refuse_clashes
+from models import process
+from serving.operations import failpoints
+
+# Check of the installed builds of native libraries: two builds of one family break each other.
+
+FAMILIES = ("onnxruntime", "faiss")
+
+
+class ClashError(RuntimeError):
+    """Two builds of one library are installed over each other. The message names them and the way out."""
+
+
+def refuse_clashes() -> None:
+    """Refuse two installed builds of one family.
+
+    They install the same module name, so the last one installed half-overwrites the others.
+
+    Raises:
+        ClashError: two builds of one family are installed.
+    """
+    names = {str(found.metadata["Name"]).lower() for found in distributions()}
+    for family in FAMILIES:
+        builds = sorted(name for name in names if name == family or name.startswith(f"{family}-"))
+        if len(builds) > 1:
+            raise ClashError(
+                f"{' and '.join(builds)} are installed together and overwrite each other: "
+                "`make clean setup EXTRAS=cpu` (or gpu) leaves one"
+            )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,11 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         status = _run(given)
-        reader.flush()
+        process.flush()
     except BrokenPipeError as error:
-        if not reader.has_gone(error):
+        if not process.has_gone(error):
             raise
-        return reader.GONE
+        return process.GONE
     return status
 
 
@@ -40,16 +66,16 @@ def _run(arguments: Sequence[str]) -> int:
 
         return keys(rest)
     if verb == "openapi":
-        from serving.commands.openapi import openapi
+        from serving.commands.serve import openapi
 
         return openapi(rest)
     if verb in ("ingest", "search", "export", "verify"):
         from serving.commands.corpus import run
-        from serving.ending import ended
+        from serving.commands.starting import ended
 
         return ended(run(verb, rest))
     from serving.commands.serve import serve  # imported here, since clashing builds may break the import itself
-    from serving.ending import ended
+    from serving.commands.starting import ended
 
     return ended(serve(arguments))
 

@@ -14,20 +14,19 @@ from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 from starlette.types import Lifespan
 
-from serving.api import ROUTERS, corpora, cors, description, errors
-from serving.api.access_log import AccessLog
-from serving.api.arriving import Arriving
-from serving.api.auth import Authentication
-from serving.api.methods import Head
-from serving.api.own_pages import OwnPages
-from serving.api.request_id import RequestId
-from serving.api.sending import Sending
-from serving.api.shortcut import Shortcut
-from serving.api.trailing_slash import TrailingSlash
-from serving.keys.keyring import Keyring
-from serving.keys.limits import Clock
+from serving.api import ROUTERS, corpora
+from serving.api.middleware import own_pages
+from serving.api.middleware.own_pages import OwnPages
+from serving.api.middleware.sending import Sending
+from serving.api.middleware.shortcut import Shortcut, TrailingSlash
+from serving.api.routing import description, errors
+from serving.api.routing.auth import Authentication
+from serving.api.routing.deps import Arriving
+from serving.api.routing.edge import AccessLog, RequestId
+from serving.api.routing.errors import Head
+from serving.operations.collector import collector
+from serving.operations.limits import Clock, Keyring
 from serving.service import Service
-from serving.telemetry.collector import collector
 
 
 def create_app(service: Service, clock: Clock = time.monotonic_ns) -> FastAPI:
@@ -65,10 +64,10 @@ def create_app(service: Service, clock: Clock = time.monotonic_ns) -> FastAPI:
         app.add_middleware(OwnPages, origins=settings.cors_origins, local=not settings.insecure)
     app.add_middleware(errors.Bugs)
     if settings.cors_origins:
-        cors.allow(app, settings.cors_origins)
+        own_pages.allow(app, settings.cors_origins)
     app.add_middleware(AccessLog)
     if traces:
-        from serving.api.traces import Traces
+        from serving.api.middleware.traces import Traces
 
         app.add_middleware(Traces, collector=traces)
     app.add_middleware(RequestId)

@@ -6,34 +6,52 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal
 
 import numpy as np
 
 from models import cpus
-from models.bundle import Manifest
-from serving.bounds import check_some
+from models.bundle.bundle import Manifest
+from models.runtimes.base import Floats
 from serving.corpora.corpora import Corpora
+from serving.corpora.disk_quota import Room
+from serving.corpora.indexes.exact import rounded
 from serving.corpora.library import Library
-from serving.corpora.opening import Indexes
-from serving.corpora.room import Room
+from serving.corpora.open_corpus import Indexes
+from serving.corpora.ports import Store, StoreError
 from serving.corpora.snapshots import Snapshots
-from serving.embeddings import Embeddings, EmbedOptions, Inputs
-from serving.encoders.embedder import Embedder
-from serving.encoders.encoders import Encoders, Reloaded
-from serving.encoders.loading import apart
-from serving.encoders.reading import At
 from serving.errors import Unhealthy
-from serving.health import Health
-from serving.indexes.ranking import rounded
+from serving.inference.embedder import Embedder
+from serving.inference.embeddings import Embeddings, EmbedOptions, Inputs
+from serving.inference.encoders import Encoders, Reloaded, apart
+from serving.inference.engine import EngineError, Model
+from serving.inference.inputs import At
 from serving.jobs import Jobs
 from serving.jobs.acceptance import UPLOAD, Acceptance
 from serving.jobs.job import progress_of
-from serving.ports import EngineError, Floats, Model, Store, StoreError
+from serving.jobs.kinds import CHANGE_NOTHING, REEMBED, Works
+from serving.operations.bounds import check_some
+from serving.operations.metrics import Metrics
 from serving.settings import Settings
-from serving.telemetry.metrics import Metrics
-from serving.works.works import CHANGE_NOTHING, REEMBED, Works
+
+# Health of the server.
+
+_FAILED = "loading failed, and the server's log says why"
+
+
+@dataclass(frozen=True)
+class Health:
+    """State of the server, and the reason if it does not serve requests. A failing server still tries each request."""
+
+    state: Literal["loading", "ready", "failing", "draining", "failed"]
+    reason: str
+
+    def __str__(self) -> str:
+        """Return the public message. The reason of a failed load is left out, since it names paths and corpora."""
+        return f"{self.state}: {_FAILED if self.state == 'failed' else self.reason}"
+
 
 log = logging.getLogger(__name__)
 Compared = tuple[Floats, Embeddings]

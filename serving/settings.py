@@ -24,19 +24,19 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from models import cpus
-from models.command_line import Parser
+from models.process import Parser
+from models.runtimes import RUNTIMES
 from models.runtimes.base import Device
-from serving.bounds import Bounds
-from serving.engines import ENGINES
-from serving.indexes.plan import Plan
-from serving.keys.keyring import GRACE_SECONDS
-from serving.keys.keys import Rate
-from serving.keys.limits import Limits
-from serving.ports import EngineOptions
-from serving.stores import STORES
-from serving.telemetry.logs import LogFormat
-from serving.telemetry.metrics import NAMED_CORPORA
+from serving.operations.bounds import Bounds
+from serving.operations.keys import Rate
+from serving.operations.limits import GRACE_SECONDS, Limits
+from serving.operations.logs import LogFormat
+from serving.operations.metrics import NAMED_CORPORA
 
+ENGINES = ("auto", *RUNTIMES, "fake")
+STORES = ("sqlite", "memory")
+INDEXED_FROM = 20_000
+"""Default number of passages from which a corpus gets an approximate index."""
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s,]+")
 
 
@@ -100,7 +100,7 @@ class Settings(BaseSettings):
         "model runs there; cpu and gpu select the device; exact builds no index",
     )
     exact_below: PositiveInt = Field(
-        default=Plan.least, description="number of passages from which --index treats a corpus as large, at least 10"
+        default=INDEXED_FROM, description="number of passages from which --index treats a corpus as large, at least 10"
     )
     device: Device = Field(default="auto", description="device that runs the model")
     threads: PositiveInt | None = Field(default=None, description="threads of the engine; by default the CPU quota")
@@ -289,12 +289,6 @@ class Settings(BaseSettings):
             unread_bytes=self.key_unread_bytes,
             jobs=self.key_jobs,
         )
-
-    @property
-    def engine_options(self) -> EngineOptions:
-        """The options of the engine. By default it has as many threads as the CPU quota allows."""
-        precision = None if self.precision == "auto" else self.precision
-        return EngineOptions(self.device, self.threads or cpus.available(), precision)
 
 
 def _split(origins: str) -> tuple[str, ...]:

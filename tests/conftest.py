@@ -144,8 +144,8 @@ def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_bundle(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundle of `tiny_backbone`, mean pooling, 64 tokens."""
-    from models.encoder import Encoder
-    from models.export import export
+    from models.encoder.encoder import Encoder
+    from models.export.export import export
 
     folder = tmp_path_factory.mktemp("bundles") / "tiny"
     export(Encoder.load(tiny_backbone, pooling="mean"), folder, name="tiny", backbone="tiny")
@@ -157,8 +157,8 @@ def other_bundle(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) 
     """As `tiny_bundle`, its weights others."""
     import torch
 
-    from models.encoder import Encoder
-    from models.export import export
+    from models.encoder.encoder import Encoder
+    from models.export.export import export
 
     encoder = Encoder.load(tiny_backbone, pooling="mean")
     draw = torch.Generator().manual_seed(7)

@@ -9,7 +9,7 @@ import pytest
 from models.__main__ import main as models
 from serving.commands.corpus import run
 from serving.commands.keys import keys
-from serving.commands.openapi import openapi
+from serving.commands.serve import openapi
 from serving.settings import SettingsError, read_settings
 from training.cli import main as training
 

@@ -19,10 +19,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from serving.app import create_app
-from serving.engines import ENGINES
+from serving.corpora.stores import STORES
+from serving.inference.engines import ENGINES
 from serving.service import Service
 from serving.settings import Settings
-from serving.stores import STORES
 from training.machine import memory
 
 ROOT = Path(__file__).parent.parent
@@ -110,7 +110,7 @@ def test_readme_names_the_versions_of_python_that_are_tested() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_deprecated_use_is_an_error_in_our_own_code_alone() -> None:
-    for module in (*ROOMS, "serving.stores.migrations"):
+    for module in (*ROOMS, "serving.corpora.stores.migrations"):
         with pytest.raises(DeprecationWarning):
             warnings.warn_explicit("deprecated", DeprecationWarning, "file.py", 1, module=module)
     warnings.warn_explicit("deprecated", DeprecationWarning, "file.py", 1, module="peft.tuners")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from isosphere.command import COMMANDS
-from serving.commands.openapi import document
+from serving.commands.serve import document
 from serving.settings import Settings
 from tests.conftest import PATIENCE
 

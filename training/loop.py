@@ -2,28 +2,155 @@
 
 from __future__ import annotations
 
+import math
 import shlex
+import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
 
-from models.encoder import Encoder
-from training import checkpoint, diverged, recall
-from training.checkpoint import Best, Moment, State
+import torch
+from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
+
+from models.encoder.encoder import Encoder
+from models.errors import Failed
+from training.checkpoints import checkpoint
+from training.checkpoints.checkpoint import Best, CheckpointError, Moment, State
+from training.checkpoints.progress import Progress
+from training.checkpoints.record import Write, fsync_metrics
+from training.checkpoints.speed import Meter
 from training.config import RunConfig
-from training.corpus.batches import Tokenise, ahead
-from training.corpus.corpus import Corpus
-from training.diverged import DivergedError
-from training.interrupt import InterruptedRun
+from training.data.batches import Batch, Tokenise, ahead
+from training.data.corpus import Corpus
+from training.encoding import teacher_cache
 from training.machine.devices import Devices
+from training.machine.interrupt import InterruptedRun
 from training.objectives.base import Reports
-from training.progress import Progress
-from training.record import Write, fsync_metrics
-from training.speed import Meter
 from training.step import Step, learning_rate
-from training.unread import Taken, Unread
+
+# Steps with unread losses. Reading waits for the device, so many steps are read together.
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A step with its inputs and results."""
+
+    step: int
+    batch: Batch
+    before: Moment
+    """State from before the step, without weights. The step can be repeated while weights are unchanged."""
+    values: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Read:
+    """A step with its values as numbers."""
+
+    taken: Taken
+    values: dict[str, float]
+
+    @property
+    def diverged(self) -> bool:
+        """Return whether a value is NaN or infinite."""
+        return not all(map(math.isfinite, self.values.values()))
+
+
+class Unread:
+    """Steps whose losses have not been read."""
+
+    def __init__(self) -> None:
+        self._taken: list[Taken] = []
+        self.restart()
+
+    def restart(self) -> None:
+        """Restart the clock, so that the time until now does not count for the next steps."""
+        self._since = time.perf_counter()
+
+    def append(self, taken: Taken) -> None:
+        self._taken.append(taken)
+
+    def read(self) -> tuple[list[Read], float]:
+        """Return the steps since the last reading, in order, and their total seconds.
+
+        One transfer reads all values.
+        """
+        taken, self._taken = self._taken, []
+        rows = torch.stack([torch.stack([value.float() for value in each.values.values()]) for each in taken]).tolist()
+        now = time.perf_counter()
+        seconds, self._since = now - self._since, now
+        return [
+            Read(each, dict(zip(each.values, row, strict=True))) for each, row in zip(taken, rows, strict=True)
+        ], seconds
+
+
+# Divergence: a step whose loss is not finite is stored, so that it can be repeated and inspected.
+
+
+class DivergedError(Failed):
+    """A loss, gradient or weight is not finite. The message names step and terms."""
+
+
+def only_out_of_range(values: Mapping[str, float], scaler: GradScaler) -> bool:
+    """Return whether a finite loss has a gradient beyond the range of fp16.
+
+    The update is then skipped and the scale halved. A scale below 1 rules this explanation out.
+    """
+    return scaler.is_enabled() and math.isfinite(values["loss"]) and scaler.get_scale() >= 1
+
+
+def check_weights(state: State) -> None:
+    """Check that the encoder's weights are finite before they are evaluated and stored.
+
+    Raises:
+        DivergedError: a weight is NaN or infinite, which an update with finite gradients can cause.
+    """
+    if not all(bool(weights.isfinite().all()) for weights in state.encoder.parameters()):
+        raise DivergedError(
+            f"step {state.step}: its update leaves weights that are no numbers; begin again with a lower learning_rate"
+        )
+
+
+def listed(values: Mapping[str, float]) -> str:
+    """Format the terms in one line."""
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def last(folder: Path) -> Path:
+    """Return the file of the last step at which the run in `folder` diverged.
+
+    Raises:
+        CheckpointError: the run never diverged.
+    """
+    files = _kept(folder)
+    if not files:
+        raise CheckpointError(f"{folder}: no step of this run diverged")
+    return files[-1]
+
+
+def save(state: State, taken: Taken, folder: Path, devices: Devices) -> Path:
+    """Write weights, random states and sentences from before the step.
+
+    No weight has changed since.
+
+    Files of earlier divergences are removed, because the resumed run may now diverge at an earlier step. With several
+    processes, only the first one's random state is stored.
+    """
+    file = folder / f"diverged-{taken.step:08d}.safetensors"
+    if devices.first:
+        checkpoint.save_moment(state, taken.before, file, step=taken.step - 1, sentences=taken.batch.sentences)
+        for other in _kept(folder):
+            if other != file:
+                other.unlink()
+    devices.wait()
+    return file
+
+
+def _kept(folder: Path) -> list[Path]:
+    return sorted(folder.glob("diverged-*.safetensors"))
+
 
 EASY_AT, EASY = 10, 0.01
 """Step and InfoNCE value that show an easy task: a smaller loss at this step means that the batch is already solved."""
@@ -83,13 +210,13 @@ def train(
                 continue
             _read(unread, state, setting, record, progress)
             if due:
-                diverged.check_weights(state)
+                check_weights(state)
                 _evaluate(state, setting, record, progress)
             interrupted = state.step < total and any(devices.each(stop()))
             if due or interrupted:
                 if devices.first:  # A run that resumes from the checkpoint does not write earlier lines again.
                     fsync_metrics(setting.folder)
-                    recall.settle(setting.folder)
+                    teacher_cache.settle(setting.folder)
                 checkpoint.save(state, setting.folder, devices, corpus=setting.corpus.census.digest)
             if interrupted:
                 raise InterruptedRun(f"stopped after step {state.step} of {total}")
@@ -102,11 +229,11 @@ def _read(unread: Unread, state: State, setting: Setting, record: Write, progres
     speed = setting.meter([(each.taken.step, each.taken.batch) for each in steps], seconds)
     for each in steps:
         taken, values = each.taken, each.values
-        if each.diverged and not diverged.only_out_of_range(values, state.scaler):
-            file = diverged.save(state, taken, setting.folder, setting.devices)
+        if each.diverged and not only_out_of_range(values, state.scaler):
+            file = save(state, taken, setting.folder, setting.devices)
             folder = shlex.quote(str(setting.folder))
             raise DivergedError(
-                f"step {taken.step}: {diverged.listed(values)}; {file} has the weights and the batch: "
+                f"step {taken.step}: {listed(values)}; {file} has the weights and the batch: "
                 f"isosphere replay {folder} looks into it, "
                 f"finish {folder} makes a bundle of the best weights before it"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
@@ -12,33 +13,85 @@ from tempfile import TemporaryDirectory
 from typing import Any, TextIO
 
 import torch
+from torch import Tensor
 
-from models import destination
-from models.bundle import BundleError
-from models.declaration import declared
-from models.encoder import Encoder
-from models.sources import SourceError, resolve
-from training import checkpoint, record
-from training.assembly import initial, loaded, meter_of, step_of, tokeniser_of
-from training.checkpoint import Best, State
-from training.config import ConfigError, RunConfig
-from training.corpus.corpus import HELD_OUT, Corpus, open_corpus
+from models.bundle import bundle
+from models.bundle.bundle import BundleError
+from models.bundle.sources import SourceError, resolve
+from models.encoder.declaration import declared
+from models.encoder.encoder import Encoder
+from models.export import destination
+from training.checkpoints import checkpoint, record
+from training.checkpoints.checkpoint import Best, State
+from training.checkpoints.progress import Progress
+from training.checkpoints.publish import Outcome, counts, publish
+from training.checkpoints.record import Record, RunError
+from training.config import ConfigError, RunConfig, from_preset
+from training.data.corpus import HELD_OUT, Corpus, open_corpus
+from training.encoding.lora import merge, prepared
+from training.encoding.teacher_cache import forget
 from training.evaluation.pairs import STS_TASKS, Subsets, sts_tasks
-from training.interrupt import interruptible
-from training.lock import locked
+from training.evaluation.selection import (
+    Selection,
+    by_known_items,
+    by_own_pairs,
+    by_self_retrieval,
+    by_sts_dev,
+    by_stsb_dev,
+)
 from training.loop import Setting, train
-from training.lora import merge
 from training.machine.devices import Devices
 from training.machine.environment import environment
 from training.machine.hardware import autocast_dtype, named
-from training.prepare import prepared
-from training.progress import Progress
-from training.publish import Outcome, counts, publish
-from training.recall import forget
-from training.record import Record, RunError
-from training.selection import Selection, by_known_items, by_own_pairs, by_self_retrieval, by_sts_dev, by_stsb_dev
-from training.step import Step
-from training.teacher import is_kept, plan
+from training.machine.interrupt import interruptible, locked
+from training.objectives import OBJECTIVES
+from training.step import Step, initial, loaded, meter_of, step_of, tokeniser_of
+
+# The default teacher of an objective that needs a frozen encoder: an encoder trained by SimCSE and stored.
+
+SHARED = (
+    *("adapter_rank", "pooling", "dropout", "corpus", "text_column", "eval_data", "dev_data", "dev_tasks"),
+    *("seed", "max_steps", "max_length", "eval_every", "chunk_size", "precision", "compile", "device"),
+)
+"""Fields that the teacher's run takes from the run that needs the teacher. The rest is SimCSE's preset."""
+
+
+def plan(config: RunConfig) -> RunConfig:
+    """Return the configuration of the teacher's run, with folders beside those of `config`.
+
+    If the run's preset names a backbone for the teacher, the teacher starts from that backbone: DCLR's presets for
+    large models name a base model of the same family. Otherwise the teacher starts from the run's own backbone, with
+    SimCSE's preset of the same name.
+
+    Raises:
+        ConfigError: an encoder trained by SimCSE can't be the teacher.
+    """
+    recipe, name = OBJECTIVES[config.objective], config.preset.partition("+")[0]
+    if recipe.imitates:
+        raise ConfigError(f"teacher: {config.objective} learns from one: name it with --teacher")
+    preset = recipe.presets.get(name)
+    if preset is not None and preset.teacher_backbone is not None:
+        simcse = from_preset("simcse", backbone=preset.teacher_backbone)
+    else:
+        known = name if name in OBJECTIVES["simcse"].presets else None
+        simcse = from_preset("simcse", backbone=config.backbone, preset=known)
+    shared = {name: getattr(config, name) for name in SHARED}
+    if config.positives is not None:
+        shared["augmentation"] = config.augmentation
+    return simcse.override({**shared, "out": f"{config.out}-teacher", "run": f"{config.run}-teacher"})
+
+
+def is_kept(planned: RunConfig, corpus: str) -> bool:
+    """Return whether the bundle of the planned run exists. `corpus` is the digest of the run's corpus."""
+    folder = Path(planned.out)
+    if not (folder / bundle.MANIFEST).exists():
+        return False
+    try:
+        run = bundle.load(folder).manifest.run or {}
+    except BundleError:
+        return False
+    same_run = run.get("config") == json.loads(planned.to_json())
+    return bool(same_run and run["corpus"]["digest"] == corpus)
 
 
 def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool = False) -> Outcome:
@@ -297,3 +350,42 @@ def _check_folders(config: RunConfig, resume: bool) -> None:
         TemporaryDirectory(dir=out.parent).cleanup()
     except OSError as error:
         raise RunError(f"--out {out}: {error.strerror}") from error
+
+
+# Replay of the step at which a run diverged.
+
+
+def replay(config: RunConfig, file: Path) -> tuple[int, dict[str, float], list[str]]:
+    """Repeat a diverged step, and return its number, its terms, and the sentences with a non-finite value.
+
+    The replay uses one process. If the run had several, dropout differs. If it had one, the result is the same, except
+    that a teacher's vectors may differ in the last digits.
+
+    Raises:
+        CheckpointError: the file is not of this run.
+        SourceError: the teacher that the run trained no longer exists.
+    """
+    devices = Devices(config.device)
+    autocast = autocast_dtype(config.precision, devices.device)
+    state = initial(config, devices, autocast)
+    teacher = loaded(config.teacher or plan(config).out, devices) if state.objective.needs.teacher else None
+    step = step_of(config, state, devices, teacher, autocast)
+    sentences = checkpoint.load_moment(state, file, devices)
+    batch = tokeniser_of(config, state.encoder, teacher, devices)(sentences, state.step)
+    state.encoder.train()
+    views: list[Tensor] = []
+    values = step.gradients(batch, seen=views.append)
+    values["gradient_norm"] = step.gradient_norm()
+    return (
+        state.step + 1,
+        {name: value.item() for name, value in values.items()},
+        [sentence for sentence, bad in zip(sentences, _odd(views[0], values["loss"]), strict=True) if bad],
+    )
+
+
+def _odd(views: Tensor, loss: Tensor) -> list[bool]:
+    """Return for each sentence whether a view is not finite. If the loss is finite, also test the views' gradients."""
+    assert views.grad is not None
+    looked_at = torch.stack([views.detach(), views.grad if torch.isfinite(loss) else views.detach()])
+    odd: list[bool] = (~torch.isfinite(looked_at)).any(dim=-1).any(dim=0).any(dim=0).tolist()
+    return odd

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from serving.commands.openapi import document
+from serving.commands.serve import document
 from website.markdown import code, table
 
 ABOUT = """\

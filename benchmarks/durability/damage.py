@@ -24,8 +24,8 @@ from benchmarks.durability.history import State, Verdict, sort_out
 from benchmarks.durability.inside import FailedError, serving
 from benchmarks.durability.jobs import FINAL
 from benchmarks.durability.traffic import CORPUS, DIM, MOST, listed
-from serving.engines.fake import FakeEngine
-from serving.ports import StoreError
+from serving.corpora.ports import StoreError
+from serving.inference.fake_engine import FakeEngine
 
 Look = Literal["opened", "restored", "continued"]
 """Check of a damaged folder: look at the corpus, restore the snapshot, or continue the upload."""

@@ -13,18 +13,20 @@ from pathlib import Path
 
 import numpy as np
 
-from models.tokenizer import Tokens
-from serving import failpoints
+from models.bundle.tokenizer import Tokens
+from models.runtimes.base import Floats
 from serving.commands.serve import serve
-from serving.engines import ENGINES, fake
-from serving.ports import Embedded, Floats, Model
+from serving.inference import fake_engine
+from serving.inference.engine import Embedded, Model
+from serving.inference.engines import ENGINES
+from serving.operations import failpoints
 
 FIRST, SECOND = "fake", "other"
 OPTIONS = ("--engine", "fake", "--bundle", FIRST, "--bundle", SECOND)
 FINGERPRINTS = {FIRST: "fake-1", SECOND: "fake-2"}
 
 
-class Turned(fake.FakeEngine):
+class Turned(fake_engine.FakeEngine):
     """The fake engine with negated vectors."""
 
     def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
@@ -35,7 +37,7 @@ class Turned(fake.FakeEngine):
 
 def opened(folder: Path) -> Model:
     """Open a bundle by its name alone."""
-    model = fake.open_bundle(folder)
+    model = fake_engine.open_bundle(folder)
     if folder.name != SECOND:
         return model
     golden = [replace(one, vector=[-x for x in one.vector]) for one in model.manifest.golden]
@@ -45,9 +47,9 @@ def opened(folder: Path) -> Model:
 
 def embedded(texts: Sequence[str], fingerprint: str) -> Floats:
     """Return the vectors (N, D) of the encoder with that fingerprint."""
-    engine = Turned() if fingerprint == FINGERPRINTS[SECOND] else fake.FakeEngine()
+    engine = Turned() if fingerprint == FINGERPRINTS[SECOND] else fake_engine.FakeEngine()
     if not texts:
-        return np.empty((0, fake.DIM), np.float32)
+        return np.empty((0, fake_engine.DIM), np.float32)
     return engine.embed(engine.tokenize(texts, "right")).vectors
 
 

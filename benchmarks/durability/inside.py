@@ -11,8 +11,8 @@ import httpx
 from fastapi.testclient import TestClient
 
 from serving.app import create_app
+from serving.commands.starting import opened_models, opened_service
 from serving.settings import Settings
-from serving.starting import opened_models, opened_service
 
 
 class FailedError(RuntimeError):

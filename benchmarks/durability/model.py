@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from benchmarks.durability.bounds import Bound, Outcome
 from benchmarks.durability.inside import serving
 from benchmarks.durability.traffic import CORPUS, DIM, MOST, listed
-from serving.engines.fake import FakeEngine
+from serving.inference.fake_engine import FakeEngine
 
 QUERY = "query: "
 """Prefix that the fake bundle adds to queries. Documents have none."""

@@ -17,7 +17,7 @@ from benchmarks.durability.history import State, body
 from benchmarks.durability.jobs import NAP, ended, started
 from benchmarks.durability.server import Server, home
 from benchmarks.durability.traffic import CORPUS, Traffic
-from serving.failpoints import VARIABLE
+from serving.operations.failpoints import VARIABLE
 
 END = 4096
 """Bytes at the end of a file that are damaged, one at a time."""

@@ -8,8 +8,8 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from serving.indexes.kind import BuildError, Candidates, Parameters, Pause
-from serving.ports import Floats
+from models.runtimes.base import Floats
+from serving.corpora.indexes.kind import BuildError, Candidates, Parameters, Pause
 
 DEGREE = 64
 """Neighbours of a vector, FAISS's default."""

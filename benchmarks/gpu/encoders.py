@@ -9,10 +9,10 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerFast
 
-from models.encoder import Encoder
-from models.export import export
+from models.bundle.sources import SourceError, resolve
+from models.encoder.encoder import Encoder
+from models.export.export import export
 from models.python_docs import sections
-from models.sources import SourceError, resolve
 
 VOCABULARY = 30_522
 """Vocabulary size of BERT."""

@@ -26,10 +26,10 @@ from safetensors.numpy import load_file, save_file
 
 from benchmarks.gpu import kernels
 from benchmarks.gpu.kit import KitError, Manifest, Source, last_error, split
-from models.bundle import WEIGHTS
+from models.bundle.bundle import WEIGHTS
+from models.bundle.sources import minilm
 from models.errors import Refused
-from models.sources import minilm
-from training.corpus.files import lines
+from training.data.files import lines
 
 LIST = Path(__file__).with_name("kit.toml")
 SENTENCES = 200_000

@@ -14,9 +14,10 @@ from types import FrameType
 from typing import Any
 
 from benchmarks.gpu.setting import Setting
-from training import record, run
+from training import run
+from training.checkpoints import record
 from training.config import from_preset
-from training.interrupt import InterruptedRun
+from training.machine.interrupt import InterruptedRun
 
 POINTS = 100
 """Points of the curve. Each is a mean."""

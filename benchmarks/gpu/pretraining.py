@@ -12,11 +12,12 @@ from typing import Any
 from benchmarks.gpu.encoders import BERT_SMALL, TINY, Shape, backbone
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.setting import Setting
-from training import record, run
+from training import run
+from training.checkpoints import record
+from training.checkpoints.publish import spearman, sts_scores
 from training.config import RunConfig, from_preset
 from training.pretraining.config import PretrainConfig
 from training.pretraining.run import fit
-from training.publish import spearman, sts_scores
 
 RESERVED = 30.0
 """Seconds for the encoders. Each takes `STEPS` steps."""

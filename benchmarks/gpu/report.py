@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from models.disk import make_folder, write_whole
+from models.bundle.disk import make_folder, write_whole
 from models.errors import first_line
 
 

@@ -16,12 +16,12 @@ from benchmarks.gpu.report import Report
 from benchmarks.gpu.setting import Setting
 from benchmarks.indexes import FRESH, TARGET, clustered, searched
 from models import cpus
-from serving.indexes import KINDS
-from serving.indexes.gpu import GPU_KINDS, trouble
-from serving.indexes.kind import CancelledError, Kind
-from serving.indexes.main import Approximate, Main, Tuning
-from serving.indexes.tuning import QUERIES
-from serving.ports import Floats
+from models.runtimes.base import Floats
+from serving.corpora.indexes import KINDS
+from serving.corpora.indexes.building import QUERIES
+from serving.corpora.indexes.built import Approximate, Main, Tuning
+from serving.corpora.indexes.gpu import GPU_KINDS, trouble
+from serving.corpora.indexes.kind import CancelledError, Kind
 
 DIM = 384
 SIZES = {1_000_000: (QUERIES, FRESH), 10_000_000: (100, 200)}

@@ -14,12 +14,12 @@ from benchmarks.gpu.report import Report
 from benchmarks.gpu.setting import Setting
 from benchmarks.loads import Load, populations
 from benchmarks.serving import Choice, compared
-from models import bundle as bundles
 from models import cpus
-from models.bundle import Bundle
+from models.bundle import bundle as bundles
+from models.bundle.bundle import Bundle
+from models.bundle.tokenizer import Tokenizer
 from models.runtimes.base import Device, Options, RuntimeUnavailable
 from models.runtimes.tensorrt import TensorRt
-from models.tokenizer import Tokenizer
 
 PRECISION = "fp16"
 TEXTS = ("short", "mixed", "long")

@@ -20,13 +20,13 @@ import torch
 from benchmarks.gpu.report import Report
 from benchmarks.interleave import interleaved, rates
 from benchmarks.loops import LENGTH, PEERS
-from models.encoder import Encoder
-from training.assembly import initial, loaded, meter_of, step_of
+from models.encoder.encoder import Encoder
+from training.checkpoints.speed import Meter, Work, matmul_peak
 from training.config import from_preset
-from training.corpus.batches import Batch, tokeniser
+from training.data.batches import Batch, tokeniser
 from training.machine.devices import Devices
 from training.objectives.base import Needs
-from training.speed import Meter, Work, matmul_peak
+from training.step import initial, loaded, meter_of, step_of
 
 OURS = ("simcse", "gs-infonce", "dclr", "whitenedcse", "imsimcse")
 LAUNCHED = "simcse_launched"

@@ -18,10 +18,10 @@ from benchmarks.gpu.plan import JOBS, STUDIES
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.setting import Setting
 from models import cpus
-from models.disk import make_folder, write_whole
-from training.study.description import name_of
-from training.study.results import RESULTS
-from training.study.schedule import STOPPED
+from models.bundle.disk import make_folder, write_whole
+from training.studies.description import name_of
+from training.studies.results import RESULTS
+from training.studies.schedule import STOPPED
 
 TO_END = 10.0
 """Seconds in which stopped runs finish their step."""

@@ -12,9 +12,9 @@ from benchmarks.gpu.report import Report
 from benchmarks.gpu.setting import Setting
 from benchmarks.gpu.steps import SENTENCES, Size
 from benchmarks.loops import LENGTH, PEERS
-from models.encoder import Encoder
-from training.corpus.batches import tokeniser
-from training.corpus.corpus import open_corpus
+from models.encoder.encoder import Encoder
+from training.data.batches import tokeniser
+from training.data.corpus import open_corpus
 from training.machine.devices import Devices
 
 REHEARSAL = Size(batch=8, steps=1, rounds=1, warmup=1)

@@ -8,8 +8,8 @@ import venv
 from pathlib import Path
 
 from benchmarks.peers import ENVIRONMENTS, EXPORTED, environment, python
-from models.command_line import Parser
-from models.sources import resolve
+from models.bundle.sources import resolve
+from models.process import Parser
 
 HERE = Path(__file__).parent
 

@@ -117,10 +117,10 @@ class Session:
     def __init__(
         self, name: str, bundle: Path, max_length: int, *, threads: int, device: Any, precision: str | None
     ) -> None:
-        from models.bundle import load
+        from models.bundle.bundle import load
+        from models.bundle.tokenizer import Tokenizer
         from models.runtimes import RUNTIMES
         from models.runtimes.base import Options
-        from models.tokenizer import Tokenizer
 
         source, options = load(bundle), Options(device, threads)
         precision = precision or ("bf16" if "bf16" in RUNTIMES[name].precisions(source, options) else "fp32")

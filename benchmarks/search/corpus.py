@@ -16,10 +16,10 @@ import numpy as np
 from benchmarks.search.mixture import Vectors
 from models import cpus
 from serving.corpora.corpora import Corpora
-from serving.corpora.finding import Query, Wanted
-from serving.corpora.opening import Indexes
-from serving.ports import Content, Document
-from serving.stores.sqlite import SqliteStore
+from serving.corpora.open_corpus import Indexes
+from serving.corpora.ports import Content, Document
+from serving.corpora.search import Query, Wanted
+from serving.corpora.stores.sqlite import SqliteStore
 
 NAME = "c"
 K = 10

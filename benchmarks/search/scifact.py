@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.encodings import BUNDLE, DATA
-from serving.corpora.finding import Mode, Wanted
-from serving.corpora.fusion import Fusion
-from serving.ports import Document, Stemming
-from serving.priority import bulk_work
+from serving.commands.starting import opened_models, opened_service
+from serving.corpora.ports import Document, Stemming
+from serving.corpora.search import Fusion, Mode, Wanted
+from serving.operations.context import bulk_work
 from serving.service import Service
 from serving.settings import read_settings
-from serving.starting import opened_models, opened_service
 from training.evaluation import beir, retrieval
 from training.evaluation.beir import Collection
 from training.evaluation.bootstrap import resample_means

@@ -16,8 +16,7 @@ from typing import Any
 
 from backports import zstd
 
-from serving.corpora.snapshot_manifest import MANIFEST
-from serving.corpora.snapshots import CONTENT
+from serving.corpora.snapshots import CONTENT, MANIFEST
 
 CORPUS = "costly"
 SEARCH, DOCUMENTS = f"/corpora/{CORPUS}/search", f"/corpora/{CORPUS}/documents"

@@ -26,7 +26,7 @@ from benchmarks.client import Address, ReplyError
 from benchmarks.stress.costly import CORPUS, JSON, LINES, Costly, documents, requests
 from benchmarks.stress.server import Server
 from benchmarks.stress.trial import Bound, Texts
-from serving.server import SECONDS_TO_ASK, SECONDS_TO_SEND
+from serving.commands.server import SECONDS_TO_ASK, SECONDS_TO_SEND
 from serving.settings import Settings
 
 CALLERS = 16

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from benchmarks.client import Address, Connection, ReplyError, closed_loop, status
 from benchmarks.loads import Request
 from benchmarks.processes import cpu_clock, cpu_seconds, is_runnable, memory_mb
-from serving.keys.keys import FORMAT, digest
+from serving.operations.keys import FORMAT, digest
 
 NO_KEYS: Mapping[str, str] = {}
 

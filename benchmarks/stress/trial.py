@@ -13,8 +13,8 @@ import numpy as np
 
 from benchmarks.client import Sample
 from benchmarks.loads import Request, populations, requests
-from models import bundle
-from models.tokenizer import Tokenizer
+from models.bundle import bundle
+from models.bundle.tokenizer import Tokenizer
 
 
 class Bound(NamedTuple):

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from models.command_line import Parser
-from models.disk import verdict
+from models.bundle.disk import verdict
 from models.errors import Failed, Refused, not_installed
+from models.process import Parser
 
 ENDINGS = (".parquet", ".npy")
 ENCODINGS = ("float", "int8", "uint8", "binary", "ubinary")

@@ -24,10 +24,10 @@ from tqdm import tqdm
 from isosphere.embed.outputs import Npy, Parquet, Vectors
 from isosphere.embed.rows import Row, rows
 from isosphere.encoder import Encoder
-from models import codes
-from models.disk import held, make_folder, replacing, write_whole
+from models.bundle import codes
+from models.bundle.disk import held, make_folder, replacing, write_whole
 from models.errors import Refused
-from training.corpus.files import Bad, CorpusError, found
+from training.data.files import Bad, CorpusError, found
 
 ROWS = 4096
 """Rows of a part: sorted by length together, and lost together by a kill."""

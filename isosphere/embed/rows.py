@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from training.corpus.files import COLUMNS, NAME_ONE, Bad, CorpusError, is_table, lines
-from training.corpus.files import rows as table_rows
+from training.data.files import COLUMNS, NAME_ONE, Bad, CorpusError, is_table, lines
+from training.data.files import rows as table_rows
 
 
 class Row(NamedTuple):

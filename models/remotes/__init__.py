@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from models.remotes.base import Remote
-from models.remotes.credentials import without_user
+from models.remotes.base import Remote, without_user
 
 HUB = "hf://"
 

@@ -11,9 +11,8 @@ from typing import cast
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from models.bundle import MOST_JSON_BYTES, sha256
-from models.remotes.base import RemoteError, failure, told, too_large
-from models.remotes.credentials import hidden, secrets, without_user
+from models.bundle.bundle import MOST_JSON_BYTES, sha256
+from models.remotes.base import RemoteError, failure, hidden, secrets, told, too_large, without_user
 
 READ_AT_ONCE = 1 << 20
 """Bytes read at a time."""

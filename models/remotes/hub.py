@@ -13,7 +13,7 @@ from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundErro
 from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # documented, but not re-exported
 
-from models.bundle import MOST_JSON_BYTES, sha256
+from models.bundle.bundle import MOST_JSON_BYTES, sha256
 from models.remotes.base import RemoteError, told, too_large
 
 OF_THE_HUB = {".gitattributes"}

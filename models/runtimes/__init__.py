@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from models.bundle import FP32, Bundle
+from models.bundle.bundle import FP32, Bundle
 from models.runtimes.base import Options, Runtime, RuntimeUnavailable
 from models.runtimes.onnxruntime import OnnxRuntime
 from models.runtimes.openvino import OpenVino

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models import cpus
-from models.bundle import Bundle
+from models.bundle.bundle import Bundle
 
 Device = Literal["auto", "cpu", "cuda"]
 Floats = NDArray[np.float32]

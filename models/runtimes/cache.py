@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from models.bundle import Bundle
-from models.disk import replacing
+from models.bundle.bundle import Bundle
+from models.bundle.disk import replacing
 from models.runtimes import RUNTIMES, available
 from models.runtimes.base import Options, RuntimeUnavailable, cache_folder
 

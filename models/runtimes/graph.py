@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
-from models.bundle import FP32, Bundle
+from models.bundle.bundle import FP32, Bundle
+from models.bundle.tokenizer import Tokens
 from models.runtimes import RUNTIMES
 from models.runtimes.base import Device, Embedded, Options, Runtime
 from models.runtimes.onnxruntime import OnnxRuntime
-from models.tokenizer import Tokens
 
 
 class Graph:
@@ -91,3 +91,19 @@ def _by_length(tokens: Sequence[Tokens], budget: int) -> Iterator[list[int]]:
         batch.append(i)
     if batch:
         yield batch
+
+
+# Comparison of a bundle's graphs and tokenizer with the golden vectors of its manifest.
+
+
+def golden_cosine(bundle: Bundle, *, runtime: str = OnnxRuntime.name, precision: str = FP32) -> float:
+    """Return the minimum cosine between vectors of `runtime` and the golden vectors in the manifest."""
+    return golden_cosine_of(Graph(bundle, runtime=runtime, precision=precision).encode, bundle)
+
+
+def golden_cosine_of(encode: Callable[[Sequence[str]], NDArray[np.float32]], bundle: Bundle) -> float:
+    """Return the minimum cosine between vectors of `encode` and the golden vectors in the manifest."""
+    golden = bundle.manifest.golden
+    embedded = encode([one.text for one in golden])
+    remembered = np.array([one.vector for one in golden], dtype=np.float32)
+    return float((embedded * remembered).sum(axis=1).min())

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.bundle import FP32, GOLDEN_COSINE, Bundle
+from models.bundle.bundle import FP32, GOLDEN_COSINE, Bundle
 from models.errors import first_line
 from models.runtimes import REFERENCE, Pair, available
 from models.runtimes.base import Options

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import onnxruntime
 
-from models.bundle import Bundle, BundleError
+from models.bundle.bundle import Bundle, BundleError
 from models.runtimes import cuda
 from models.runtimes.base import CPU_BATCH_TOKENS, Device, Embedded, Ids, Options, RuntimeUnavailable
 from models.runtimes.session import CPU, CUDA, Provider, Session

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from models.bundle import FP32, Bundle
+from models.bundle.bundle import FP32, Bundle
 from models.errors import first_line
 from models.runtimes.base import CPU_BATCH_TOKENS, Embedded, Ids, Options, RuntimeUnavailable
 

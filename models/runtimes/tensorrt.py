@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import onnxruntime
 
-from models.bundle import FP32, ONNX, Bundle
+from models.bundle.bundle import FP32, ONNX, Bundle
 from models.runtimes import cuda
 from models.runtimes.base import Embedded, Ids, Options, RuntimeUnavailable, cache_folder
 from models.runtimes.session import TENSORRT, Session

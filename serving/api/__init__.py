@@ -12,12 +12,10 @@ from serving.api import (
     maps,
     openai,
     pages,
-    reports,
     rerank,
     search,
     snapshots,
     status,
-    tokens,
     uploads,
 )
 
@@ -26,9 +24,8 @@ ROUTERS = (
     openai.embedding,
     cohere.router,
     rerank.router,
-    tokens.router,
     inference.pipelines,
-    reports.router,  # before /models/{id}, whose ids may contain slashes
+    status.reports,  # before /models/{id}, whose ids may contain slashes
     openai.router,
     status.router,
     search.router,

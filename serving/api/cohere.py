@@ -6,10 +6,10 @@ from uuid import uuid4
 
 from fastapi import APIRouter, Response
 
-from serving.api.answers import embedding_headers, encoded, json_response
-from serving.api.cohere_schemas import CohereEmbeddings, CohereEmbedRequest, meta
-from serving.api.deps import ServiceDep
-from serving.api.route import DirectRoute
+from serving.api.routing.answers import embedding_headers, encoded, json_response
+from serving.api.routing.deps import ServiceDep
+from serving.api.routing.route import DirectRoute
+from serving.api.schemas.cohere import CohereEmbeddings, CohereEmbedRequest, meta
 from serving.errors import Invalid
 from serving.service import Service
 

@@ -10,8 +10,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from serving.api.auth import key_of
-from serving.api.corpus_schemas import (
+from serving.api.routing.auth import key_of
+from serving.api.routing.deps import CLOSED, CorpusName, ServiceDep
+from serving.api.routing.route import Route
+from serving.api.schemas.corpora import (
     CorporaAnswer,
     CorpusAnswer,
     CorpusRequest,
@@ -19,14 +21,12 @@ from serving.api.corpus_schemas import (
     FieldsAnswer,
     IndexAnswer,
 )
-from serving.api.deps import CLOSED, CorpusName, ServiceDep
-from serving.api.route import Route
 from serving.corpora.corpora import Corpora
-from serving.corpora.description import Description, is_stale
+from serving.corpora.search import Description, is_stale
 from serving.errors import Conflict, Damaged, NotFound
 from serving.jobs.acceptance import check_stays
-from serving.jobs.threads import in_thread
-from serving.names import check_corpus_name
+from serving.operations.bounds import check_corpus_name
+from serving.operations.threads import in_thread
 from serving.service import Service
 
 router = APIRouter(tags=["corpora"], route_class=Route, dependencies=CLOSED)

@@ -7,15 +7,15 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from serving.api.corpus_schemas import DeleteAnswer, DeleteRequest, DocumentAnswer, DocumentsAnswer, warnings_of
-from serving.api.deps import CLOSED, CorpusName, DocumentId, ServiceDep
-from serving.api.route import Route
+from serving.api.routing.deps import CLOSED, CorpusName, DocumentId, ServiceDep
+from serving.api.routing.route import Route
+from serving.api.schemas.corpora import DeleteAnswer, DeleteRequest, DocumentAnswer, DocumentsAnswer, warnings_of
 from serving.corpora.corpora import Corpora
-from serving.corpora.pages import Seen
+from serving.corpora.filters import compile_filter, is_large, read_filter
+from serving.corpora.ports import Document
+from serving.corpora.search import Seen
 from serving.errors import Invalid
-from serving.filters import compile_filter, is_large, read_filter
 from serving.jobs.acceptance import check_stays
-from serving.ports import Document
 
 router = APIRouter(prefix="/corpora/{name}/documents", tags=["documents"], route_class=Route, dependencies=CLOSED)
 

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from serving.api.answers import RAW_ANSWER, embedding_headers, encoded, json_response, raw_response, wants_raw
-from serving.api.deps import ModelName, ServiceDep
-from serving.api.route import DirectRoute, Route
-from serving.api.schemas import EmbedRequest, InferenceRequest, SentencePairs, SimilarityRequest, Vectors
-from serving.bounds import check_some
+from serving.api.routing.answers import RAW_ANSWER, embedding_headers, encoded, json_response, raw_response, wants_raw
+from serving.api.routing.deps import ModelName, ServiceDep
+from serving.api.routing.route import DirectRoute, Route
+from serving.api.schemas.bodies import (
+    DecodeRequest,
+    EmbedRequest,
+    InferenceRequest,
+    SentencePairs,
+    SimilarityRequest,
+    Token,
+    TokenizeRequest,
+    Vectors,
+)
+from serving.inference.embeddings import EmbedOptions
+from serving.operations.bounds import check_some
 
 router = APIRouter(tags=["inference"], route_class=DirectRoute)
 pipelines = APIRouter(prefix="/models/{id:any}/pipeline", tags=["inference"], route_class=Route)
@@ -60,6 +70,25 @@ async def infer(body: InferenceRequest, service: ServiceDep, request: Request) -
     if isinstance(body.root, SimilarityRequest):
         return await similarity(body.root, service)
     return await embed(body.root, service, request)
+
+
+@router.post("/tokenize", response_model=list[list[Token]], summary="Tokenize texts")
+async def tokenize(body: TokenizeRequest, service: ServiceDep) -> Response:
+    """List all tokens, including those that /embed would cut.
+
+    `start` and `stop` count characters, including those of the prompt.
+    """
+    options = EmbedOptions(prompt=body.prompt, prompt_name=body.prompt_name)
+    with service.encoder(body.model) as encoder:
+        pieces = await encoder.pieces(body.inputs, special_tokens=body.add_special_tokens, options=options)
+    return json_response(pieces)
+
+
+@router.post("/decode", response_model=list[str], summary="Decode token ids")
+async def decode(body: DecodeRequest, service: ServiceDep) -> Response:
+    """Return a text for each list of ids."""
+    with service.encoder(body.model) as encoder:
+        return json_response(await encoder.decoded(body.ids, skip_special_tokens=body.skip_special_tokens))
 
 
 @pipelines.post(

@@ -12,13 +12,13 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
-from serving.api.answers import JSON, json_response, written
-from serving.api.auth import check_corpus_allowed, key_of
-from serving.api.deps import CLOSED, ServiceDep
-from serving.api.route import Route
+from serving.api.routing.answers import JSON, json_response, written
+from serving.api.routing.auth import check_corpus_allowed, key_of
+from serving.api.routing.deps import CLOSED, ServiceDep
+from serving.api.routing.route import Route
 from serving.errors import NotFound
 from serving.jobs import Answer, Duplicate, Job, Jobs, Keyed, Spool
-from serving.names import CORPUS_NAME, check_corpus_name
+from serving.operations.bounds import CORPUS_NAME, check_corpus_name
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=Route, dependencies=CLOSED)
 EVENT_SECONDS = 0.2

@@ -8,15 +8,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field
 
-from serving.api.answers import json_response
-from serving.api.corpus_schemas import warnings_of
-from serving.api.deps import CLOSED, CorpusName, ServiceDep
-from serving.api.route import Route
-from serving.corpora.corpora import Corpora
-from serving.corpora.projection import Projection, project
-from serving.corpora.sampling import Sample
-from serving.filters import Exists
-from serving.ports import Scalar
+from serving.api.routing.answers import json_response
+from serving.api.routing.deps import CLOSED, CorpusName, ServiceDep
+from serving.api.routing.route import Route
+from serving.api.schemas.corpora import warnings_of
+from serving.corpora.corpora import Corpora, Projection, Sample, project
+from serving.corpora.filters import Exists
+from serving.corpora.ports import Scalar
 
 router = APIRouter(tags=["corpora"], route_class=Route, dependencies=CLOSED)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from serving.api.answers import RAW_ANSWER, embedding_headers, encoded, json_response, raw_response, wants_raw
-from serving.api.deps import ModelName, ServiceDep
-from serving.api.openai_schemas import OpenAIEmbeddings, OpenAIEmbeddingsRequest, OpenAIModel, OpenAIModels
-from serving.api.route import DirectRoute, Route
+from serving.api.routing.answers import RAW_ANSWER, embedding_headers, encoded, json_response, raw_response, wants_raw
+from serving.api.routing.deps import ModelName, ServiceDep
+from serving.api.routing.route import DirectRoute, Route
+from serving.api.schemas.openai import OpenAIEmbeddings, OpenAIEmbeddingsRequest, OpenAIModel, OpenAIModels
 
 router = APIRouter(tags=["openai"], route_class=Route)
 embedding = APIRouter(tags=["openai"], route_class=DirectRoute)

@@ -13,13 +13,13 @@ import numpy as np
 from fastapi import APIRouter, Request, Response
 from numpy.typing import NDArray
 
-from serving.api.answers import embedding_headers, json_response
-from serving.api.cohere_schemas import CohereRanking, CohereRerankRequest, meta
-from serving.api.deps import ServiceDep
-from serving.api.route import DirectRoute
-from serving.api.schemas import Rank, RerankRequest
-from serving.indexes.ranking import DECIMALS
-from serving.ports import Floats
+from models.runtimes.base import Floats
+from serving.api.routing.answers import embedding_headers, json_response
+from serving.api.routing.deps import ServiceDep
+from serving.api.routing.route import DirectRoute
+from serving.api.schemas.bodies import Rank, RerankRequest
+from serving.api.schemas.cohere import CohereRanking, CohereRerankRequest, meta
+from serving.corpora.indexes.exact import DECIMALS
 
 router = APIRouter(tags=["rerank"], route_class=DirectRoute)
 

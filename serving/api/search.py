@@ -13,19 +13,18 @@ import numpy as np
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from serving.api.answers import json_response, truncation_header, written
-from serving.api.auth import check_corpus_allowed
-from serving.api.corpus_schemas import CorpusSearchRequest, SearchAnswer, SearchRequest, warnings_of
-from serving.api.deps import CLOSED, CorpusName, ServiceDep
-from serving.api.route import Route
-from serving.api.sending import largest_answer
-from serving.bounds import check_text
-from serving.corpora.finding import Found, Hit, Place, Wanted, shown
+from models.runtimes.base import Floats
+from serving.api.middleware.sending import largest_answer
+from serving.api.routing.answers import json_response, truncation_header, written
+from serving.api.routing.auth import check_corpus_allowed
+from serving.api.routing.deps import CLOSED, CorpusName, ServiceDep
+from serving.api.routing.route import Route
+from serving.api.schemas.corpora import CorpusSearchRequest, SearchAnswer, SearchRequest, warnings_of
+from serving.corpora.filters import compile_filter, is_large
+from serving.corpora.search import Found, Hit, Place, Wanted, shown
 from serving.errors import Empty, Invalid, TooLarge
-from serving.filters import compile_filter, is_large
-from serving.json_body import LARGE
-from serving.names import check_corpus_name
-from serving.ports import Floats
+from serving.operations.bounds import check_corpus_name, check_text
+from serving.operations.json_body import LARGE
 from serving.service import Service
 
 DEEPEST = 100_000_000

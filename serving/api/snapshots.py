@@ -11,22 +11,22 @@ from fastapi.responses import FileResponse
 from pydantic import BaseModel, Field
 from starlette.types import Receive, Scope, Send
 
-from serving.api.auth import check_corpus_allowed
-from serving.api.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.jobs import ACCEPTED, JobAnswer, submitted
-from serving.api.request_body import BoundedRequest
-from serving.api.route import Route, StreamedRoute, is_json, media_type, parsed, while_connected
-from serving.api.schemas import AskedModel, ClosedBody
+from serving.api.routing.auth import check_corpus_allowed
+from serving.api.routing.deps import CLOSED, CorpusName, ServiceDep
+from serving.api.routing.request_body import BoundedRequest
+from serving.api.routing.route import Route, StreamedRoute, is_json, media_type, parsed, while_connected
+from serving.api.schemas.bodies import AskedModel, ClosedBody
 from serving.corpora.snapshots import SUFFIX
-from serving.encoding import content_coding
 from serving.errors import UnsupportedMedia
 from serving.jobs import Spool
 from serving.jobs.acceptance import RESTORE
+from serving.jobs.kinds import REEMBED, SNAPSHOT
 from serving.jobs.spool import IN_MEMORY
-from serving.jobs.threads import in_thread
-from serving.names import CORPUS_NAME, check_corpus_name
+from serving.operations.bounds import CORPUS_NAME, check_corpus_name
+from serving.operations.encoding import content_coding
+from serving.operations.threads import in_thread
 from serving.service import Service
-from serving.works.works import REEMBED, SNAPSHOT
 
 router = APIRouter(prefix="/corpora/{name}", tags=["snapshots"], route_class=Route, dependencies=CLOSED)
 streamed = APIRouter(prefix="/corpora/{name}", tags=["snapshots"], route_class=StreamedRoute, dependencies=CLOSED)

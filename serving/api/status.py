@@ -4,18 +4,65 @@ from __future__ import annotations
 
 from collections import Counter
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BeforeValidator
 
-from serving.api.answers import json_response, retry_headers
-from serving.api.deps import ServiceDep
-from serving.api.route import Route
-from serving.api.status_schemas import InfoAnswer, StateAnswer
+from serving.api.routing.answers import json_response, retry_headers
+from serving.api.routing.deps import ModelName, ServiceDep
+from serving.api.routing.route import Route
+from serving.api.schemas.bodies import lower
+from serving.api.schemas.status import InfoAnswer, StateAnswer
+from serving.errors import NotFound
+from serving.inference.training_record import PARITY, training
 from serving.service import RETRY_SECONDS, Service
-from serving.training_record import PARITY, training
+
+# The promotion report of a served bundle.
+
+reports = APIRouter(tags=["status"], route_class=Route)
+
+PAGE_HEADERS = {
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; sandbox",
+    "x-content-type-options": "nosniff",
+}
+"""Headers that keep a report from running or loading anything, since it shows names from elsewhere."""
+CONTENT = {"application/json": {"schema": {"type": "object"}}, "text/html": {"schema": {"type": "string"}}}
+
+
+@reports.get(
+    "/models/{id:any}/report",
+    summary="Get the promotion report of a model",
+    response_class=Response,
+    responses={200: {"content": CONTENT}},
+)
+async def report(
+    id: ModelName,
+    service: ServiceDep,
+    format: Annotated[
+        Literal["json", "html"] | None,
+        BeforeValidator(lower),
+        Query(description="Format of the report. By default the `Accept` header selects it."),
+    ] = None,
+    accept: Annotated[str, Header()] = "",
+) -> Response:
+    """Return the bundle's promotion report: JSON, or a page for `Accept: text/html` or `?format=html`.
+
+    404 if the bundle has no report; the message names the command that makes one.
+    """
+    model = service.encoders.named(id).model
+    if model.report is None:
+        raise NotFound(f"{id!r} carries no report: `isosphere promote <bundle>` makes one")
+    headers = {"vary": "accept", "x-model-fingerprint": model.manifest.fingerprint}
+    if format == "html" and model.report_page is None:
+        raise NotFound(f"the report of {id!r} has no page, only JSON")
+    if model.report_page is not None and (format == "html" or (format is None and "text/html" in accept)):
+        return Response(model.report_page, headers=headers | PAGE_HEADERS, media_type="text/html; charset=utf-8")
+    return Response(model.report, headers=headers, media_type="application/json")
+
 
 router = APIRouter(tags=["status"], route_class=Route)
 
@@ -108,7 +155,9 @@ def _observe(service: Service) -> None:
     """Update the metrics that are only computed on request."""
     metrics = service.metrics
     encoders = [
-        (slot.model.manifest, slot.embedder.engine if slot.embedder else None) for slot in service.encoders.slots
+        (slot.model.manifest, engine.name if engine else "", engine.precision if engine else "")
+        for slot in service.encoders.slots
+        for engine in [slot.embedder and slot.embedder.engine]
     ]
     metrics.serving(service.readiness.state == "ready", encoders)
     metrics.indexes(service.library.corpora.index_sizes())

@@ -9,32 +9,32 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from pydantic import BeforeValidator
 
-from serving.api.answers import JSON, json_response, truncation_header
-from serving.api.auth import key_of
-from serving.api.corpus_schemas import UploadAnswer
-from serving.api.deps import CLOSED, CorpusName, ServiceDep, service_of
 from serving.api.jobs import ACCEPTED, submitted
-from serving.api.request_body import BoundedRequest
-from serving.api.route import StreamedRoute, charset, media_type, while_connected
-from serving.api.schemas import lower
-from serving.encoding import content_coding
+from serving.api.routing.answers import JSON, json_response, truncation_header
+from serving.api.routing.auth import key_of
+from serving.api.routing.deps import CLOSED, CorpusName, ServiceDep, service_of
+from serving.api.routing.request_body import BoundedRequest
+from serving.api.routing.route import StreamedRoute, charset, media_type, while_connected
+from serving.api.schemas.bodies import lower
+from serving.api.schemas.corpora import UploadAnswer
+from serving.corpora.ingest import Options, Upload, check_is_text, names_within, read_upload, rows
+from serving.corpora.ingest.chunking import MIN_TOKENS, asked_chunking
+from serving.corpora.ingest.documents import random_names
+from serving.corpora.ingest.multipart import FilePart
+from serving.corpora.ingest.table import read_column_types
 from serving.errors import UnsupportedMedia
-from serving.ingest import Options, Upload, check_is_text, names_within, read_upload, rows
-from serving.ingest.chunking import MIN_TOKENS, asked_chunking
-from serving.ingest.columns import read_column_types
-from serving.ingest.documents import random_names
-from serving.ingest.multipart import FilePart
 from serving.jobs import Answer, Keyed, Spool
 from serving.jobs.acceptance import UPLOAD, check_stays
-from serving.jobs.idempotency import check_key
+from serving.jobs.ingestion import check_fits
 from serving.jobs.job import digest_of
+from serving.jobs.ledger import check_key
 from serving.jobs.spool import IN_MEMORY
-from serving.jobs.threads import in_thread
-from serving.json_body import LEAST, MOST
-from serving.names import MAX_COLUMN, MAX_COLUMN_TYPES, MAX_ID_BYTES
+from serving.operations.bounds import MAX_COLUMN, MAX_COLUMN_TYPES, MAX_ID_BYTES
+from serving.operations.encoding import content_coding
+from serving.operations.json_body import LEAST, MOST
+from serving.operations.threads import in_thread
 from serving.service import Service
 from serving.settings import Settings
-from serving.works.ingestion import check_fits
 
 router = APIRouter(
     prefix="/corpora/{name}/documents", tags=["documents"], route_class=StreamedRoute, dependencies=CLOSED

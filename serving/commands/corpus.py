@@ -15,25 +15,26 @@ import orjson
 import uvloop
 from tqdm import tqdm
 
-from models import reader
-from models.command_line import Parser
-from models.disk import replacing, verdict
+from models import process
+from models.bundle.disk import replacing, verdict
 from models.errors import Refused
-from serving.corpora.finding import Hit, Mode, Wanted, shown
+from models.process import Parser
+from serving.commands.starting import opened_models, opened_service, opened_store, with_bundles
+from serving.corpora.filters import Filter, read_filter
+from serving.corpora.indexes.saved import damage
+from serving.corpora.ingest import Options
+from serving.corpora.ingest.table import read_column_types
+from serving.corpora.ports import Stemming, Store, StoreError
+from serving.corpora.search import Hit, Mode, Wanted, shown
 from serving.errors import Invalid, ServiceError
-from serving.filters import Filter, read_filter
-from serving.indexes.saved import damage
-from serving.ingest import Options
-from serving.ingest.columns import read_column_types
+from serving.inference.engine import EngineError
 from serving.jobs import Duplicate, Job
 from serving.jobs.acceptance import UPLOAD
-from serving.names import check_corpus_name
-from serving.ports import EngineError, Stemming, Store, StoreError
+from serving.jobs.ingestion import check_fits
+from serving.operations import logs
+from serving.operations.bounds import check_corpus_name
 from serving.service import Service
 from serving.settings import Settings, SettingsError, read_settings
-from serving.starting import opened_models, opened_service, opened_store, with_bundles
-from serving.telemetry import logs
-from serving.works.ingestion import check_fits
 
 CALLED = {"export": "export-corpus", "verify": "verify-corpus"}
 """Verbs with another name in the command `isosphere`, where encoders have the same verb."""
@@ -61,10 +62,10 @@ def run(verb: str, arguments: Sequence[str]) -> int:
             status = {"export": _export, "verify": _verify}[verb](settings, given)
         else:
             status = uvloop.run({"ingest": _ingest, "search": _search}[verb](settings, given))
-        reader.flush()
+        process.flush()
     except OSError as error:
-        if reader.has_gone(error):
-            return reader.GONE
+        if process.has_gone(error):
+            return process.GONE
         line, status = verdict(error)
         print(f"serving {verb}: {line}", file=sys.stderr)
         return status

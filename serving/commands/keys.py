@@ -12,8 +12,8 @@ from typing import get_args
 
 from pydantic import ValidationError
 
-from models.command_line import Parser
-from serving.keys.keys import Key, KeysError, Scope, changed_keys, digest, new_secret, read_keys
+from models.process import Parser
+from serving.operations.keys import Key, KeysError, Scope, changed_keys, digest, new_secret, read_keys
 
 VARIABLE = "ISOSPHERE_API_KEYS_FILE"
 _LIMITS = "A limit that is not set is the server's default, such as --key-concurrency of `isosphere serve`."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 import socket
 import sys
@@ -12,16 +13,34 @@ from collections.abc import Sequence
 import uvloop
 
 from models.errors import Refused
-from serving import demo
-from serving.corpora.description import is_stale
-from serving.keys.keys import KeysError
-from serving.ports import EngineError, StoreError
-from serving.server import BindError, Server, bind
+from models.process import Parser
+from serving.app import routes
+from serving.commands import demo
+from serving.commands.server import BindError, Server, bind
+from serving.commands.starting import opened_models, opened_service, with_bundles
+from serving.corpora.ports import StoreError
+from serving.corpora.search import is_stale
+from serving.inference.engine import EngineError
+from serving.operations import logs
+from serving.operations.collector import TracingError
+from serving.operations.keys import KeysError
 from serving.service import Service
 from serving.settings import Settings, SettingsError, read_settings
-from serving.starting import opened_models, opened_service, with_bundles
-from serving.telemetry import logs
-from serving.telemetry.collector import TracingError
+
+# Print the OpenAPI document of a server without keys, which is also docs/openapi.json.
+
+
+def openapi(arguments: Sequence[str]) -> int:
+    """Write the document to stdout and return the exit status."""
+    Parser(prog="isosphere openapi", description=__doc__).parse_args(arguments)
+    sys.stdout.write(document())
+    return 0
+
+
+def document() -> str:
+    """Return the document. It depends only on the code, not on machine or date."""
+    return json.dumps(routes().openapi(), indent=1, ensure_ascii=False) + "\n"
+
 
 log = logging.getLogger("serving")
 

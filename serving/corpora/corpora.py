@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from models.bundle import Manifest
-from serving.bounds import BOUNDS, Bounds
-from serving.corpora.description import Description, encoder
-from serving.corpora.finding import Found, Query, Wanted
-from serving.corpora.open_corpora import OpenCorpora
-from serving.corpora.opening import Indexes
-from serving.corpora.pages import Listed, Seen, check_generation
-from serving.corpora.sampling import Sample, sampled
-from serving.corpora.searching import search
-from serving.errors import NotFound, ServiceError, Stopped
-from serving.filters import Filter, with_id
-from serving.indexes.reading import Read
-from serving.indexes.report import Report
-from serving.ports import (
+from models.bundle.bundle import Manifest
+from models.runtimes.base import Floats
+from serving.corpora.filters import Filter, reach, with_id
+from serving.corpora.indexes.live import LiveIndex
+from serving.corpora.indexes.saved import Read
+from serving.corpora.indexes.state import Report
+from serving.corpora.open_corpus import Indexes, OpenCorpora, OpenCorpus
+from serving.corpora.ports import (
     Chunking,
     Content,
     Corpus,
@@ -32,6 +28,7 @@ from serving.ports import (
     Facets,
     Held,
     IndexSize,
+    Passage,
     Removal,
     Size,
     Stemming,
@@ -39,7 +36,176 @@ from serving.ports import (
     Store,
     never,
 )
-from serving.stores.blocks import blocks
+from serving.corpora.search import Description, Found, Listed, Query, Seen, Wanted, check_generation, encoder, find
+from serving.corpora.stores.records import blocks
+from serving.errors import Invalid, NotFound, ServiceError, Stopped
+from serving.operations.bounds import BOUNDS, Bounds
+
+# Projection of vectors onto a plane by principal component analysis.
+
+AXES = 2
+DECIMALS = 5
+"""Decimals of a coordinate. More would be invisible on a screen, and would vary with the order of summation."""
+
+
+class Projection(NamedTuple):
+    """Vectors projected onto the plane of their largest variance, through their mean."""
+
+    points: NDArray[np.float64]
+    """(N, 2)."""
+    explained: NDArray[np.float64]
+    """(2,): share of the variance along each axis."""
+
+
+def project(vectors: NDArray[np.float32]) -> Projection:
+    """Project (N, D) `vectors`, minus their mean, onto their first two right singular vectors (Pearson 1901).
+
+    The singular vectors are computed in float64, as eigenvectors of the (D, D) scatter matrix, so the time hardly grows
+    with N. The sign of an axis makes its largest loading positive, so equal vectors always get equal coordinates. If
+    the vectors do not vary, all coordinates are 0.
+    """
+    points, explained = np.zeros((len(vectors), AXES)), np.zeros(AXES)
+    if not vectors.size:
+        return Projection(points, explained)
+    centred = vectors.astype(np.float64)
+    centred -= centred.mean(axis=0)
+    _, variances, axes = np.linalg.svd(centred.T @ centred, hermitian=True)
+    if (total := variances.sum()) <= np.finfo(np.float32).eps ** 2 * vectors.size:
+        return Projection(points, explained)
+    axes, variances = axes[:AXES], variances[:AXES]
+    largest = np.take_along_axis(axes, np.abs(axes).argmax(axis=1, keepdims=True), axis=1)
+    points[:, : len(axes)] = np.round(centred @ (axes * np.sign(largest)).T, DECIMALS)
+    explained[: len(axes)] = variances / total
+    return Projection(points, explained)
+
+
+# Random samples of a corpus's passages.
+
+SEED = 0
+"""Seed that makes samples of the same corpus identical."""
+READ_TOGETHER = 64
+"""Passages whose documents are in memory at a time, because each document is read whole."""
+EXCERPT = 200
+"""Maximum characters of a passage in a sample."""
+
+
+class Sampled(NamedTuple):
+    """A passage of a sample, shortened."""
+
+    document: str
+    """The id of its document."""
+    excerpt: str
+    value: object
+    """The value of the requested field; None if there is none."""
+
+
+class Sample(NamedTuple):
+    """Passages in the order in which they were written, their (n, D) vectors, and the number of all passages."""
+
+    passages: list[Sampled]
+    vectors: Floats
+    of: int
+
+
+def sampled(store: Store, name: str, size: int, field: str | None = None) -> Sample:
+    """Return up to `size` passages of the corpus `name`, uniformly drawn, each with its value of `field`.
+
+    If the corpus is embedded again meanwhile, sampling starts again, so that all vectors are of one encoder.
+    """
+    while True:
+        before, keys = _version(store, name), store.keys(name)
+        drawn = np.random.default_rng(SEED).choice(keys, min(size, len(keys)), replace=False)
+        rows = {
+            int(key): vector
+            for some, vectors in store.vectors(name, drawn.tolist())
+            for key, vector in zip(some, vectors, strict=True)
+        }
+        told = dict(_told(store, name, list(rows), field))
+        if _version(store, name) == before:
+            kept = [rows[key] for key in told]
+            return Sample(list(told.values()), np.stack(kept) if kept else np.empty((0, 0), np.float32), len(keys))
+
+
+def _version(store: Store, name: str) -> tuple[str, str | None]:
+    corpus = store.corpus(name)
+    return corpus.generation, corpus.fingerprint
+
+
+def _told(store: Store, name: str, keys: Sequence[int], field: str | None) -> Iterator[tuple[int, Sampled]]:
+    """Yield the passages of the sorted `keys` that still exist."""
+    for start in range(0, len(keys), READ_TOGETHER):
+        for key, passage in sorted(store.passages(name, keys[start : start + READ_TOGETHER]).items()):
+            document = passage.document
+            value = next(reach(document.metadata, field), None) if field else None
+            yield key, Sampled(document.id, _excerpt(passage), value)
+
+
+def _excerpt(passage: Passage) -> str:
+    text, (start, end) = passage.document.text, passage.span or (0, len(passage.document.text))
+    return text[start:end] if end - start <= EXCERPT else f"{text[start : start + EXCERPT - 1]}…"
+
+
+# Search during concurrent writes. If a removal may have disturbed a search, the search is repeated under the lock.
+
+
+def search(
+    store: Store,
+    corpora: OpenCorpora,
+    name: str,
+    queries: Sequence[Query],
+    wanted: Wanted,
+    *,
+    fingerprint: str | None,
+) -> Found:
+    """Return the best passages for each query.
+
+    Raises:
+        Conflict: the bundle of `fingerprint`, which made the query vectors, did not embed the corpus.
+        Invalid: the dimension of the query vectors is wrong, or the previous page is of an earlier generation.
+    """
+    with corpora.locked(name) as corpus:
+        index, removals = _index(store, name, corpus, queries, fingerprint), corpus.removals
+        generation = _generation(store, name, index, wanted)
+    failure = None
+    try:
+        found = find(store, name, index, queries, wanted)
+    except Exception as error:  # maybe due to a change: other dimensions, a closed index
+        failure = error
+    with corpora.locked(name) as now:
+        if now is not corpus or now.removals != removals:
+            # The search may have missed a document that was replaced meanwhile, so it is repeated under the lock.
+            index = _index(store, name, now, queries, fingerprint)
+            generation = _generation(store, name, index, wanted)
+            found = find(store, name, index, queries, wanted)
+        elif failure:
+            raise failure
+    if wanted.mode == "lexical":
+        return Found(found, generation, None)
+    return Found(found, generation, "exact" if index is None or wanted.exact else index.kind)
+
+
+def _index(
+    store: Store, name: str, corpus: OpenCorpus, queries: Sequence[Query], fingerprint: str | None
+) -> LiveIndex | None:
+    """Return the index to search; None if the corpus has no vectors."""
+    index = corpus.index()
+    if index is None or (fingerprint is not None and index.fingerprint != fingerprint):
+        if fingerprint is not None:
+            encoder(*store.described(name), [fingerprint])
+        return None
+    wrong = next((q.vector for q in queries if q.vector is not None and len(q.vector) != index.dim), None)
+    if wrong is not None:
+        raise Invalid(f"{len(wrong)} numbers, but corpus {name!r} has {index.dim} dimensions", field="vector")
+    return index
+
+
+def _generation(store: Store, name: str, index: LiveIndex | None, wanted: Wanted) -> str:
+    """Return the generation that is searched. Check that the previous page, if any, belongs to it."""
+    generation = index.identity.generation if index else store.corpus(name).generation
+    if wanted.after:
+        check_generation(wanted.after.generation, generation)
+    return generation
+
 
 log = logging.getLogger(__name__)
 REMOVED_TOGETHER = 500

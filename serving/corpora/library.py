@@ -11,21 +11,21 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from models.tokenizer import Piece
+from models.bundle.tokenizer import Piece
+from models.runtimes.base import Floats
 from serving.corpora.corpora import Corpora
-from serving.corpora.description import Stale
-from serving.corpora.finding import Found, Query, Wanted
-from serving.corpora.lanes import Lanes
-from serving.embeddings import AS_DOCUMENTS, AS_QUERIES, Embeddings
-from serving.encoders.embedder import Embedder
-from serving.encoders.encoders import Encoders
-from serving.encoders.reading import At
+from serving.corpora.ingest.chunking import cut
+from serving.corpora.ports import Chunking, Content, Document, Held, Span
+from serving.corpora.search import Found, Query, Stale, Wanted
 from serving.errors import Conflict, Overloaded
-from serving.ingest.chunking import cut
-from serving.keys.limits import check_paid
-from serving.ports import Chunking, Content, Document, Floats, Held, Span
-from serving.telemetry.metrics import Metrics
-from serving.telemetry.tracing import recorded
+from serving.inference.embedder import Embedder
+from serving.inference.embeddings import AS_DOCUMENTS, AS_QUERIES, Embeddings
+from serving.inference.encoders import Encoders
+from serving.inference.inputs import At
+from serving.operations.context import recorded
+from serving.operations.limits import check_paid
+from serving.operations.metrics import Metrics
+from serving.operations.threads import Lanes
 
 T = TypeVar("T")
 SLICE_TEXTS, SLICE_CHARACTERS = 512, 250_000

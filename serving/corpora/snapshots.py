@@ -14,19 +14,128 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, BinaryIO, cast
+from typing import IO, Annotated, BinaryIO, cast
 
 import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from models.disk import fsync, make_folder, replacing
-from serving.bounds import BOUNDS, Bounds
+from models.bundle.disk import fsync, make_folder, replacing
 from serving.corpora.corpora import Corpora
-from serving.corpora.snapshot_manifest import FORMAT, MANIFEST, Manifest, read_manifest
-from serving.errors import Invalid, NotFound, TooLarge
-from serving.failpoints import reach
-from serving.jobs.progress import Progress
-from serving.ports import StoreError
-from serving.stores.failures import naming
+from serving.corpora.ports import StoreError
+from serving.corpora.stores.failures import naming
+from serving.errors import Invalid, NotFound, Stopped, TooLarge
+from serving.operations.bounds import BOUNDS, CORPUS_NAME, Bounds, Count, Fingerprint, Moment
+from serving.operations.failpoints import reach
+
+# Progress of work in a thread, such as a snapshot. Whoever waits for the work reports it.
+
+
+class Progress:
+    """Number of documents done, estimated from the share of bytes done.
+
+    One thread updates it, any thread may read it.
+    """
+
+    def __init__(self) -> None:
+        self.documents: int | None = None
+        """Total number; None until it is known."""
+        self._bytes = 0
+        self._done = 0
+        self._growing: Path | None = None
+        self._left = False
+
+    def leave(self) -> None:
+        """Cancel the work at its next progress."""
+        self._left = True
+
+    def left(self) -> bool:
+        """Return whether the work is cancelled."""
+        return self._left
+
+    @property
+    def done(self) -> int:
+        """Number of documents done so far."""
+        growing = self._growing
+        done = self._done + (growing.stat().st_size if growing and growing.exists() else 0)
+        return (self.documents or 0) * min(done, self._bytes) // max(self._bytes, 1)
+
+    def expect(self, documents: int, bytes: int) -> None:
+        """Set the total amount of work."""
+        self.documents, self._bytes = documents, bytes
+
+    def add(self, bytes: int) -> None:
+        """Add bytes that are done.
+
+        Raises:
+            Stopped: the work was cancelled.
+        """
+        if self._left:
+            raise Stopped("stopped")
+        self._done += bytes
+
+    @contextmanager
+    def growing(self, file: Path) -> Iterator[None]:
+        """While the block writes `file` without reporting progress, count the file's bytes as done."""
+        self._growing = file
+        try:
+            yield
+            self.add(file.stat().st_size)
+        finally:
+            self._growing = None
+
+
+# The manifest of a snapshot.
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+
+
+class Content(BaseModel):
+    """The manifest's entry for the corpus file."""
+
+    model_config = ConfigDict(strict=True)
+
+    bytes: Count
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class _Format(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    format: Count
+
+
+class Manifest(_Format):
+    """The manifest of a snapshot."""
+
+    corpus: Annotated[str, Field(pattern=CORPUS_NAME)]
+    created: Moment
+    documents: Count
+    passages: Count
+    fingerprint: Fingerprint | None
+    content: Content
+
+
+def read_manifest(raw: bytes) -> Manifest:
+    """Parse and check a manifest.
+
+    Raises:
+        Invalid: the format is unknown, or a part is missing or wrong.
+    """
+    try:
+        described = orjson.loads(raw)
+        format = _Format.model_validate(described).format
+        if format != FORMAT:
+            raise Invalid(f"of format {format}, this version reads {FORMAT}", field="snapshot")
+        return Manifest.model_validate(described)
+    except orjson.JSONDecodeError as error:
+        raise Invalid(f"{MANIFEST} is not JSON", field="snapshot") from error
+    except ValidationError as error:
+        *_, place = ("format", *error.errors(include_input=False)[0]["loc"])
+        raise Invalid(
+            f"{MANIFEST} does not describe a snapshot: its {place!r} is missing or wrong", field="snapshot"
+        ) from error
+
 
 if sys.version_info >= (3, 14):
     from compression import zstd

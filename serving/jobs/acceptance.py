@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
+from serving.corpora.ports import Store
 from serving.errors import Conflict, NotFound, ServiceError
 from serving.jobs import Job, Jobs
-from serving.ports import Store
 
 log = logging.getLogger(__name__)
 UPLOAD, RESTORE = "ingest", "restore"

@@ -10,12 +10,11 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from serving.errors import Conflict, Overloaded, going
-from serving.jobs.idempotency import Answer, Keyed, Requests
 from serving.jobs.job import Duplicate, Job
-from serving.jobs.ledger import Ledger, insert
+from serving.jobs.ledger import Answer, Keyed, Ledger, Requests, insert
 from serving.jobs.spool import Spool
-from serving.jobs.threads import whole
-from serving.keys.limits import payer
+from serving.operations.limits import payer
+from serving.operations.threads import whole
 
 Answered = tuple[Keyed, Callable[[Job], Answer]]
 """A request with an idempotency key, and its answer to a new job."""

@@ -16,21 +16,51 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from models.disk import make_folder, size
+from models.bundle.disk import make_folder, size
+from serving.corpora.ports import StoreError
+from serving.corpora.stores.failures import naming
 from serving.errors import NotFound, ServiceError, going
-from serving.failpoints import reach
-from serving.jobs.changes import Changes, set_within
-from serving.jobs.idempotency import Requests
 from serving.jobs.intake import Answered, Intake, Note
-from serving.jobs.job import MAX_ERRORS, MAX_STARTS, Job, State, digest_of, error_of
-from serving.jobs.ledger import EVERY, Ledger
+from serving.jobs.job import MAX_ERRORS, MAX_STARTS, Job, Running, State, digest_of, error_of
+from serving.jobs.ledger import EVERY, Ledger, Requests
 from serving.jobs.patience import patiently
-from serving.jobs.running import Running
 from serving.jobs.spool import Spool, check_kept
-from serving.jobs.threads import whole
-from serving.keys.limits import Caller, paid_by, patient, payer
-from serving.ports import StoreError
-from serving.stores.failures import naming
+from serving.operations.failpoints import reach
+from serving.operations.limits import Caller, paid_by, patient, payer
+from serving.operations.threads import whole
+
+# Notification of changes of jobs.
+
+
+class Changes:
+    """Events of awaited jobs. Each is set at the job's next change."""
+
+    def __init__(self) -> None:
+        self._events: dict[str, asyncio.Event] = {}
+
+    def next(self, id: str) -> asyncio.Event:
+        """Return the event that is set at the next change of the job."""
+        return self._events.setdefault(id, asyncio.Event())
+
+    def tell(self, id: str) -> None:
+        """Set the event of a job that has changed."""
+        if event := self._events.pop(id, None):
+            event.set()
+
+    def tell_all(self) -> None:
+        """Set all events, since no more changes will come."""
+        for id in list(self._events):
+            self.tell(id)
+
+
+async def set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event, and return whether it was set within `seconds`."""
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True
+
 
 log = logging.getLogger(__name__)
 Work = Callable[[Running], Awaitable[dict[str, Any] | None]]

@@ -8,7 +8,7 @@ from itertools import count
 from typing import TypeVar
 
 from serving.errors import Backend, Damaged, InsufficientStorage, NoRoom, Overloaded, Unhealthy
-from serving.priority import bulk_work
+from serving.operations.context import bulk_work
 
 T = TypeVar("T")
 TRIES = 6

@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Self
 
-from models.disk import fsync
+from models.bundle.disk import fsync
+from serving.corpora.stores.failures import naming
 from serving.errors import Damaged
-from serving.failpoints import reach
 from serving.jobs.job import Job, digest_of
-from serving.jobs.threads import in_thread
-from serving.stores.failures import naming
+from serving.operations.failpoints import reach
+from serving.operations.threads import in_thread
 
 IN_MEMORY = 1 << 20
 """Maximum bytes of one upload in memory."""

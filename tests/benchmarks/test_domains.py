@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import domains
-from models.encoder import Encoder
+from models.encoder.encoder import Encoder
 from training import cli
 from training.evaluation import beir, retrieval
 

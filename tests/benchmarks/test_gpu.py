@@ -22,10 +22,10 @@ from benchmarks.gpu.setting import Setting
 from benchmarks.gpu.steps import Size
 from benchmarks.gpu.studies import append
 from benchmarks.loops import PEERS
-from models.encoder import Encoder
-from models.sources import SourceError
-from training.corpus.batches import tokeniser
-from training.study.description import Study
+from models.bundle.sources import SourceError
+from models.encoder.encoder import Encoder
+from training.data.batches import tokeniser
+from training.studies.description import Study
 
 HEAD = {"part", "command", "tiny", "device", "machine", "versions", "git_commit", "seconds", "figures"}
 BRIEF = ("search", "training", "pretraining")

@@ -23,7 +23,7 @@ from safetensors.numpy import load_file, save_file
 from benchmarks.gpu import gathering, kernels, kit
 from benchmarks.gpu.kit import KitError, Manifest, Source, join, main, split, unpack
 from tests.benchmarks.test_gpu_kernels import container
-from training.corpus.files import lines
+from training.data.files import lines
 
 ROOT = Path(__file__).parents[2]
 LISTED = tomllib.loads(gathering.LIST.read_text(encoding="utf-8"))

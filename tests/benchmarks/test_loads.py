@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from benchmarks import loads
 from benchmarks.loads import CAPACITY, LOADS, Population, populations, prepared, requests, selected
+from models.bundle.tokenizer import Tokenizer
 from models.python_docs import Section
-from models.tokenizer import Tokenizer
 
 MAX_LENGTH = 256
 PROSE = "The teacher can't read (yet); see `sys.exit`, e.g. zebra-crossings, and 3.14 or … the dog sings to a child."

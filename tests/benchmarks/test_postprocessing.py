@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import postprocessing
-from models.encoder import Encoder
+from models.encoder.encoder import Encoder
 from training import cli
-from training.corpus.corpus import open_corpus
+from training.data.corpus import open_corpus
 from training.evaluation import sts
 from training.evaluation.pairs import Pair
 

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.search.corpus import K, Ours, Raw, calls
 from benchmarks.search.mixture import BLOCK, Vectors, mixture
-from serving.indexes.plan import Plan
+from serving.corpora.indexes.building import Plan
 
 ROWS, DIM = 6000, 16
 

@@ -24,7 +24,7 @@ from isosphere.command import main
 from isosphere.embed import embedding
 from isosphere.embed.embedding import Done, Options, embed
 from isosphere.embed.outputs import Npy
-from models import codes, disk
+from models.bundle import codes, disk
 from models.errors import Refused
 from tests.conftest import PATIENCE
 

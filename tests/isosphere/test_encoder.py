@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isosphere import Encoder, load
-from models.sources import SourceError
+from models.bundle.sources import SourceError
 from serving.app import create_app
-from serving.engines import ENGINES
+from serving.corpora.stores import STORES
+from serving.inference.engines import ENGINES
 from serving.service import Service
 from serving.settings import Settings
-from serving.stores import STORES
 from tests.serving.conftest import _wait_until_ready
 
 TEXTS = ["a cat can sleep", "the dog", "", "the man can play a guitar in the street"]

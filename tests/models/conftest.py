@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from models import bundle
-from models.bundle import Bundle
-from models.encoder import Encoder
-from models.export import export
+from models.bundle import bundle
+from models.bundle.bundle import Bundle
+from models.encoder.encoder import Encoder
+from models.export.export import export
 from models.runtimes import RUNTIMES, available
 from models.runtimes.base import Options, RuntimeUnavailable
 from tests.models.runner import PLACES, Runner

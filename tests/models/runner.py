@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from models.bundle import Bundle
+from models.bundle.bundle import Bundle
+from models.bundle.tokenizer import Tokenizer
 from models.runtimes import RUNTIMES, Pair
 from models.runtimes.base import Device, Embedded, Options, Runtime
-from models.tokenizer import Tokenizer
 
 
 class Place(NamedTuple):

@@ -17,14 +17,14 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.numpy import load_file, save_file
 from transformers import AutoModel
 
-from models import adapter, bundle, sources, transfer
 from models.__main__ import main
-from models.adapter import AdapterError
-from models.encoder import Encoder
-from models.export import GOLDEN_SENTENCES, unit_vectors
-from models.extraction import extract, likeness, record
-from models.remotes import named
-from models.sources import SourceError
+from models.bundle import adapter, bundle, sources
+from models.bundle.adapter import AdapterError
+from models.bundle.sources import SourceError
+from models.encoder.encoder import Encoder
+from models.export.export import GOLDEN_SENTENCES, unit_vectors
+from models.export.extraction import extract, likeness, record
+from models.remotes import named, transfer
 
 QUERY = "base_model.model.encoder.layer.0.attention.self.query"
 

@@ -11,14 +11,15 @@ import numpy as np
 import onnx
 import pytest
 
-from models import adapter, assembly, bundle, sources
 from models.__main__ import main
-from models.assembly import AssemblyError, assemble, write_template
-from models.bundle import MANIFEST, ONNX, Bundle
-from models.encoder import Encoder
-from models.export import check_parity, export
-from models.sources import TEMPLATE
-from models.verify import golden_cosine
+from models.bundle import adapter, bundle, sources
+from models.bundle.bundle import MANIFEST, ONNX, Bundle
+from models.bundle.sources import TEMPLATE
+from models.encoder.encoder import Encoder
+from models.export import assembly
+from models.export.assembly import AssemblyError, assemble, write_template
+from models.export.export import check_parity, export
+from models.runtimes.graph import golden_cosine
 
 NAMES = ["minilm", *sources.shipped()]
 PARITY = 1e-5

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from models import bundle
-from models.bundle import BundleError
-from models.prompts import DOCUMENT, of_role
+from models.bundle import bundle
+from models.bundle.bundle import BundleError
+from models.bundle.prompts import DOCUMENT, of_role
 
 
 @pytest.fixture
@@ -171,8 +171,8 @@ def test_no_folder_at_all(tmp_path: Path) -> None:
 def test_the_fingerprint_ignores_names_and_follows_what_decides_the_vectors(
     tiny_backbone: Path, tiny_bundle: Path, tmp_path: Path
 ) -> None:
-    from models.encoder import Encoder
-    from models.export import export
+    from models.encoder.encoder import Encoder
+    from models.export.export import export
 
     def made(name: str, **how: object) -> str:
         encoder = Encoder.load(tiny_backbone, **how)  # type: ignore[arg-type]
@@ -210,7 +210,7 @@ def test_a_bundle_of_before_prompts_were_part_of_its_fingerprint_has_todays(copy
 
 
 def test_importing_the_bundle_loads_no_torch() -> None:
-    script = "import sys, models.bundle, models.tokenizer, models.python_docs; sys.exit('torch' in sys.modules)"
+    script = "import sys, models.bundle, models.bundle.tokenizer, models.python_docs; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 

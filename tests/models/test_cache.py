@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from models import bundle
-from models.bundle import Bundle
+from models.bundle import bundle
+from models.bundle.bundle import Bundle
 from models.runtimes import REFERENCE, Pair, cache, choice
 from models.runtimes.base import Options, RuntimeUnavailable
 from models.runtimes.choice import Choice, choose

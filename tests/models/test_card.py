@@ -15,13 +15,13 @@ from huggingface_hub import ModelCard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models import bundle, card, origin
 from models.__main__ import main
-from models.bundle import Manifest
-from models.encoder import Encoder
-from models.export import export
-from models.origin import Origin
-from models.sources import minilm
+from models.bundle import bundle, card, origin
+from models.bundle.bundle import Manifest
+from models.bundle.origin import Origin
+from models.bundle.sources import minilm
+from models.encoder.encoder import Encoder
+from models.export.export import export
 
 MANIFEST = Manifest(
     name="tiny",

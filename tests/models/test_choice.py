@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models import bundle
-from models.bundle import ENGINES, Bundle, BundleError
+from models.bundle import bundle
+from models.bundle.bundle import ENGINES, Bundle, BundleError
 from models.runtimes import REFERENCE, Pair, available
-from models.runtimes.barred import barred
 from models.runtimes.base import Options, RuntimeUnavailable
-from models.runtimes.choice import Choice, choose, fastest
+from models.runtimes.choice import Choice, barred, choose, fastest
 from models.runtimes.measurement import RANK_LOSS, Measured
 
 OPTIONS = Options("cpu", 1)

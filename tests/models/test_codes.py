@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from models import codes
+from models.bundle import codes
 
 LIMIT = 0.25
 NUMBERS = arrays(np.float32, (3, 20), elements=st.floats(-1, 1, width=32))

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from models import remotes
 from models.__main__ import main
-from models.remotes.base import RemoteError
-from models.remotes.credentials import hidden, secrets, without_user
+from models.remotes.base import RemoteError, hidden, secrets, without_user
 from models.remotes.filesystem import Filesystem
 
 PASSWORD = "S3CR/ET"

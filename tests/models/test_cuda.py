@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.bundle import Bundle
+from models.bundle.bundle import Bundle
 from models.runtimes import RUNTIMES, cuda, session
 from models.runtimes.base import Ids, Options, RuntimeUnavailable
 from models.runtimes.session import CPU, CUDA

@@ -11,9 +11,10 @@ from threading import Barrier
 
 import pytest
 
-from models import bundle, destination, draft
-from models.bundle import BundleError
-from models.disk import exchanged
+from models.bundle import bundle, draft
+from models.bundle.bundle import BundleError
+from models.bundle.disk import exchanged
+from models.export import destination
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ def test_a_swap_cut_in_two_is_mended_by_the_next_write(
     copy: Path, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where names can't be exchanged."""
-    monkeypatch.setattr("models.draft.exchanged", lambda *_: False)
+    monkeypatch.setattr("models.bundle.draft.exchanged", lambda *_: False)
     rename = Path.rename
 
     def power_fails(self: Path, target: Path) -> Path:

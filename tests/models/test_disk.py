@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from models.disk import make_folder, replacing, size, verdict, write_whole
+from models.bundle.disk import make_folder, replacing, size, verdict, write_whole
 
 
 def test_what_was_written_beside_takes_the_place(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_of_two_writers_at_once_neither_has_a_part_of_the_other_s(tmp_path: Path
 def test_what_a_killed_writer_left_is_swept(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     script = (
-        "import os, sys; from pathlib import Path; from models.disk import replacing\n"
+        "import os, sys; from pathlib import Path; from models.bundle.disk import replacing\n"
         "with replacing(Path(sys.argv[1])) as beside: beside.write_text('half'); os.kill(os.getpid(), 9)\n"
     )
     assert subprocess.run([sys.executable, "-c", script, str(file)], check=False).returncode == -9
@@ -63,7 +63,7 @@ def test_what_can_not_be_swept_keeps_nobody_from_writing(
 
     left, file = tmp_path / ".0.a.txt.part", tmp_path / "a.txt"
     left.write_text("of another user")
-    monkeypatch.setattr("models.disk.held", refused)
+    monkeypatch.setattr("models.bundle.disk.held", refused)
     with replacing(file) as beside:
         beside.write_text("text")
     assert file.read_text() == "text" and left.exists()
@@ -113,7 +113,7 @@ def test_a_folder_and_those_above_it_are_synced_where_they_are_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[Path] = []
-    monkeypatch.setattr("models.disk.fsync", synced.append)
+    monkeypatch.setattr("models.bundle.disk.fsync", synced.append)
     make_folder(tmp_path / "a" / "b")
     assert synced == [tmp_path, tmp_path / "a"]
     make_folder(tmp_path / "a" / "b")

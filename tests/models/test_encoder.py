@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from models.encoder import Encoder, dropout_off
-from models.pooling import POOLINGS
-from models.sources import SourceError
+from models.bundle.sources import SourceError
+from models.encoder.encoder import Encoder, dropout_off
+from models.encoder.pooling import POOLINGS
 
 TEXTS = ["The man plays the guitar.", "a", "", "The river runs to the sea and the sun is hot in the morning."]
 
@@ -75,7 +75,7 @@ def test_length_is_bounded_by_what_the_positions_allow(
 ) -> None:
     assert Encoder.load(tiny_backbone).max_length == 64
     assert Encoder.load(tiny_backbone, max_length=32).max_length == 32
-    assert not [record for record in caplog.records if record.name == "models.encoder"]
+    assert not [record for record in caplog.records if record.name == "models.encoder.encoder"]
     assert Encoder.load(tiny_backbone, max_length=1000).max_length == 64
     assert f"{tiny_backbone} reads 64 tokens, not 1000" in caplog.messages
     shutil.copytree(tiny_backbone, tmp_path, dirs_exist_ok=True)

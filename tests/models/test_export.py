@@ -17,18 +17,20 @@ import transformers
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
-from models import bundle, cpus, export
+from models import cpus
 from models.__main__ import main
-from models.bundle import BundleError
-from models.encoder import Encoder
-from models.export import GOLDEN_SENTENCES, ExportError, check_parity, write_onnx
-from models.pooling import POOLINGS
+from models.bundle import bundle
+from models.bundle.bundle import BundleError
+from models.bundle.sources import SourceError
+from models.encoder.encoder import Encoder
+from models.encoder.pooling import POOLINGS
+from models.encoder.transform import Affine
+from models.export import export
+from models.export.export import GOLDEN_SENTENCES, ExportError, check_parity, write_onnx
 from models.runtimes import available, cache, choice, measurement
 from models.runtimes.base import Options
+from models.runtimes.graph import golden_cosine
 from models.runtimes.measurement import Measured
-from models.sources import SourceError
-from models.transform import Affine
-from models.verify import golden_cosine
 from tests.conftest import soon
 
 TEXTS = ["The man plays the guitar.", "a", "", "The river runs to the sea. " * 20]

@@ -15,11 +15,11 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from models.encoder import Encoder, dropout_off
-from models.export import PARITY, check_parity, write_onnx
-from models.pooling import POOLINGS
-from models.pretrained import encoder_class
-from models.sources import SourceError
+from models.bundle.sources import SourceError
+from models.encoder.encoder import Encoder, dropout_off
+from models.encoder.pooling import POOLINGS
+from models.encoder.pretrained import encoder_class
+from models.export.export import PARITY, check_parity, write_onnx
 from tests.conftest import soon
 
 TEXTS = ["The man plays the guitar.", "a", "", "The river runs to the sea and the sun is hot in the morning."]

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.flow import Flow
+from models.encoder.flow import Flow
 
 
 def flow_of(dim: int, levels: int, depth: int, seed: int) -> Flow:

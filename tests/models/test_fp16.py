@@ -14,15 +14,16 @@ import torch
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from models import bundle, export, fp16
 from models.__main__ import main
-from models.bundle import Bundle
-from models.encoder import Encoder
-from models.export import ExportError, check_parity, write_fp16, write_onnx
+from models.bundle import bundle
+from models.bundle.bundle import Bundle
+from models.encoder.encoder import Encoder
+from models.encoder.transform import Affine
+from models.export import export, fp16
+from models.export.export import ExportError, check_parity, write_fp16, write_onnx
 from models.runtimes import Pair, available
 from models.runtimes.base import Options
 from models.runtimes.session import CPU, Session
-from models.transform import Affine
 from tests.conftest import soon
 from tests.models.test_families import A_FEW_POOLINGS, FAMILIES, TEXTS, Family
 

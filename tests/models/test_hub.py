@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from models import bundle, remotes, transfer
+from models import remotes
 from models.__main__ import main
+from models.bundle import bundle
+from models.remotes import transfer
 from models.remotes.base import RemoteError
 from models.remotes.hub import Hub
 from tests.models.fake_hub import FakeHub

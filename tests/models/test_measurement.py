@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from models import bundle
-from models.bundle import Bundle
+from models.bundle import bundle
+from models.bundle.bundle import Bundle
+from models.bundle.tokenizer import Tokenizer
 from models.runtimes import REFERENCE, Pair, measurement
 from models.runtimes.base import Options
 from models.runtimes.choice import Choice
 from models.runtimes.measurement import PATIENT_ROUNDS, PROBES, ROUNDS, Measured, compared, probes, rank_loss
-from models.tokenizer import Tokenizer
 
 OPTIONS = Options("cpu", 1)
 A, B = Pair("a", "bf16"), Pair("b", "bf16")

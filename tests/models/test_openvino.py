@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.bundle import Bundle
+from models.bundle.bundle import Bundle
 from models.runtimes import REFERENCE, RUNTIMES, Pair, available, openvino
 from models.runtimes.base import Options, RuntimeUnavailable
 from models.runtimes.choice import Choice, choose

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from models import bundle
-from models.bundle import Bundle
-from models.encoder import Encoder
-from models.export import GOLDEN_SENTENCES, export
-from models.flow import Flow
-from models.pooling import POOLINGS
+from models.bundle import bundle
+from models.bundle.bundle import Bundle
+from models.encoder.encoder import Encoder
+from models.encoder.flow import Flow
+from models.encoder.pooling import POOLINGS
+from models.encoder.transform import Affine, Transform
+from models.export.export import GOLDEN_SENTENCES, export
 from models.runtimes.graph import Graph
-from models.transform import Affine, Transform
 from tests.models.test_families import FAMILIES, Family
 
 PYTHON = Path(__file__).parents[2] / ".venv-optimum" / "bin" / "python"

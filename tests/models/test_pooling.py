@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.pooling import POOLINGS, parts, pool
+from models.encoder.pooling import POOLINGS, parts, pool
 
 GOLDEN_NAMES = {
     "cls": "simcse_head__cls_before_pooler",

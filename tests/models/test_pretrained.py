@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from models.encoder import Encoder
-from models.sources import SourceError
+from models.bundle.sources import SourceError
+from models.encoder.encoder import Encoder
 
 TEXTS = ["The man plays the guitar.", "a", ""]
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from models import bundle, export
 from models.__main__ import main
-from models.encoder import Encoder
+from models.bundle import bundle
+from models.encoder.encoder import Encoder
+from models.export import export
 
 
 def test_prompts_travel_with_the_encoder(tiny_backbone: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 PROBE = """
-from models.quiet import quieten
+from models.process import quieten
 quieten()
 from huggingface_hub.utils import are_progress_bars_disabled
 from transformers.utils.logging import ERROR, get_verbosity, is_progress_bar_enabled
@@ -15,7 +15,7 @@ print(are_progress_bars_disabled(), is_progress_bar_enabled(), get_verbosity() =
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loaded", ["sys", "huggingface_hub.utils", "models.export", "transformers"])
+@pytest.mark.parametrize("loaded", ["sys", "huggingface_hub.utils", "models.export.export", "transformers"])
 def test_whatever_is_loaded_already_nothing_is_said_unasked(loaded: str) -> None:
     command = [sys.executable, "-c", f"import {loaded}\n{PROBE}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -12,12 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models import bundle
-from models.bundle import Bundle, BundleError
+from models.bundle import bundle
+from models.bundle.bundle import Bundle, BundleError
 from models.runtimes import REFERENCE, RUNTIMES, available
 from models.runtimes.base import Options, RuntimeUnavailable
-from models.runtimes.graph import Graph
-from models.verify import golden_cosine_of
+from models.runtimes.graph import Graph, golden_cosine_of
 from tests.conftest import WORDS
 from tests.models.runner import ALIKE, TEXTS, Runner
 

@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
-from models.encoder import Encoder
-from models.export import export
-from models.sources import SourceError, resolve
+from models.bundle.sources import SourceError, resolve
+from models.encoder.encoder import Encoder
+from models.export.export import export
 from tests.models.fake_hub import FakeHub
 from tests.models.test_transform import embedded
 

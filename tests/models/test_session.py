@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from models.bundle import Bundle
+from models.bundle.bundle import Bundle
 from models.runtimes import session
 from models.runtimes.session import CPU, CUDA, Session
 

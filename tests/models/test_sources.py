@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models import sources
 from models.__main__ import _origin, main
-from models.bundle import load
-from models.encoder import Encoder
-from models.sources import SourceError, hub_id, local_bundle, resolve
+from models.bundle import sources
+from models.bundle.bundle import load
+from models.bundle.sources import SourceError, hub_id, local_bundle, resolve
+from models.encoder.encoder import Encoder
 
 
 def test_minilm_is_the_published_encoder_with_its_own_pooling_and_length() -> None:

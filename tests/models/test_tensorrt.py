@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from models.bundle import ONNX, Bundle
+from models.bundle.bundle import ONNX, Bundle
 from models.runtimes import RUNTIMES, Pair, available, cuda, session, tensorrt
 from models.runtimes.base import Options, RuntimeUnavailable
 from models.runtimes.session import CPU, CUDA, TENSORRT
@@ -102,7 +102,7 @@ def test_the_compiled_shapes_hold_every_run(opened: Bundle, monkeypatch: pytest.
 def test_each_graph_has_a_folder_of_its_own_for_what_is_compiled(
     opened: Bundle, other_bundle: Path, tmp_path: Path
 ) -> None:
-    from models.bundle import load
+    from models.bundle.bundle import load
 
     ours, others = (tensorrt.settings(one, "fp32")["trt_engine_cache_path"] for one in (opened, load(other_bundle)))
     assert ours != others, "the same architecture, other weights"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.tokenizer import Direction, Tokenizer
+from models.bundle.tokenizer import Direction, Tokenizer
 
 LONG = "the man sings and the river runs to the sea in the morning"
 

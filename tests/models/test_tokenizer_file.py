@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from models import bundle
-from models.bundle import BundleError
-from models.tokenizer import Tokenizer
-from models.tokenizer_file import TokenizerFailure, repeats_a_group
+from models.bundle import bundle
+from models.bundle.bundle import BundleError
+from models.bundle.tokenizer import Tokenizer, TokenizerFailure, repeats_a_group
 
 KNOWN = {
     "gpt-2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",

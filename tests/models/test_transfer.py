@@ -16,16 +16,17 @@ from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from models import bundle, remotes, transfer
+from models import remotes
 from models.__main__ import main
-from models.bundle import MANIFEST, BundleError
-from models.remotes import base, filesystem
+from models.bundle import bundle
+from models.bundle.bundle import MANIFEST, BundleError
+from models.remotes import base, filesystem, transfer
 from models.remotes import hub as hub_of_models
 from models.remotes.base import Remote, RemoteError
 from models.remotes.filesystem import Filesystem
 from models.remotes.hub import Hub
-from models.transfer import TransferError
-from models.verify import golden_cosine
+from models.remotes.transfer import TransferError
+from models.runtimes.graph import golden_cosine
 from tests.models.fake_hub import FakeHub
 
 

@@ -10,15 +10,16 @@ import onnxruntime as ort
 import pytest
 import torch
 
-from models import bundle, transform
 from models.__main__ import main
-from models.bundle import BundleError
-from models.dense import Layers
-from models.encoder import Encoder
-from models.export import export
-from models.flow import Flow
-from models.sources import SourceError
-from models.transform import TRANSFORMS, Affine, Transform
+from models.bundle import bundle
+from models.bundle.bundle import BundleError
+from models.bundle.sources import SourceError
+from models.encoder import transform
+from models.encoder.dense import Layers
+from models.encoder.encoder import Encoder
+from models.encoder.flow import Flow
+from models.encoder.transform import TRANSFORMS, Affine, Transform
+from models.export.export import export
 
 TEXTS = ["The man plays the guitar.", "a", "", "The river runs to the sea. " * 20]
 

@@ -60,8 +60,8 @@ def main(bundle: str, data: str) -> int:
             ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sh", b"lo", IFF_UP))
     route = has_route(ELSEWHERE)
     sys.addaudithook(watch)
-    from serving import server
     from serving.commands import serve as command
+    from serving.commands import server
 
     class AskingItself(server.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:

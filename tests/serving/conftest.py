@@ -18,14 +18,14 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from models.tokenizer import Tokens
+from models.bundle.tokenizer import Tokens
 from serving.app import create_app
-from serving.engines import ENGINES
-from serving.engines.fake import FakeEngine
-from serving.ports import Embedded, Model
+from serving.corpora.stores import STORES
+from serving.inference.engine import Embedded, Model
+from serving.inference.engines import ENGINES
+from serving.inference.fake_engine import FakeEngine
 from serving.service import Service
 from serving.settings import Settings
-from serving.stores import STORES
 from tests.conftest import PATIENCE
 from tests.serving.shelf import Shelf
 from tests.serving.sockets import OnSockets, Work, listening
@@ -197,8 +197,8 @@ def launch(tmp_path: Path) -> Iterator[Launcher]:
 @pytest.fixture
 def on_sockets(make_service: MakeService, monkeypatch: pytest.MonkeyPatch) -> OnSockets:
     """Runs a coroutine with a server whose patience is a moment's."""
-    monkeypatch.setattr("serving.connections.HEAD_SECONDS", 0.2)
-    monkeypatch.setattr("serving.server.SECONDS_TO_ASK", 0.0)
+    monkeypatch.setattr("serving.commands.server.HEAD_SECONDS", 0.2)
+    monkeypatch.setattr("serving.commands.server.SECONDS_TO_ASK", 0.0)
 
     def on_sockets(work: Work, **options: Any) -> None:
         async def main() -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from models.tokenizer import Tokens
-from serving.engines import ENGINES
-from serving.engines.fake import FakeEngine
-from serving.ports import Embedded, Engine, EngineOptions, Model
+from models.bundle.tokenizer import Tokens
+from serving.inference.engine import Embedded, Engine, EngineOptions, Model
+from serving.inference.engines import ENGINES
+from serving.inference.fake_engine import FakeEngine
 from tests.conftest import PATIENCE
 
 

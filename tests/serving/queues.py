@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import strategies as st
 
-from models.tokenizer import Tokens
-from serving.encoders.batcher import Batcher
-from serving.ports import Embedded
+from models.bundle.tokenizer import Tokens
+from serving.inference.batcher import Batcher
+from serving.inference.engine import Embedded
 from tests.conftest import PATIENCE
 
 BUDGET = 64

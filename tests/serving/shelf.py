@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi.testclient import TestClient
 
-from models.bundle import BundleError
-from serving.engines.fake import FakeEngine
-from serving.ports import Model
+from models.bundle.bundle import BundleError
+from serving.corpora.stores import STORES
+from serving.inference.engine import Model
+from serving.inference.fake_engine import FakeEngine
 from serving.service import Service
 from serving.settings import Settings
-from serving.stores import STORES
 
 if TYPE_CHECKING:
     from tests.serving.conftest import Bundles

@@ -8,7 +8,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from serving.server import Server, bind
+from serving.commands.server import Server, bind
 from serving.service import Service
 from tests.conftest import PATIENCE
 

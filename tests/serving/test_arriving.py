@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.api.arriving import UNCOUNTED, Arriving
+from serving.api.routing.deps import UNCOUNTED, Arriving
 from serving.errors import Overloaded
 
 BODIES = 4

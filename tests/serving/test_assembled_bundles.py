@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from models import adapter, bundle, sources
+from models.bundle import adapter, bundle, sources
 from models.errors import Refused
+from serving.commands.starting import with_bundles
 from serving.settings import Settings, read_settings
-from serving.starting import with_bundles
 
 
 def _settings(data: Path, *bundles: str) -> Settings:

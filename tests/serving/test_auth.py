@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.requests import Request
 
-from serving.api.auth import scope_for
+from serving.api.routing.auth import scope_for
 from serving.app import create_app
-from serving.engines import ENGINES
-from serving.keys.keys import Key, changed_keys, digest
+from serving.corpora.stores import STORES
+from serving.inference.engines import ENGINES
+from serving.operations.keys import Key, changed_keys, digest
 from serving.service import Service
 from serving.settings import Settings
-from serving.stores import STORES
 from tests.conftest import PATIENCE
 
 BEARER = {"authorization": "Bearer all"}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from serving.json_body import unwritable
+from serving.operations.json_body import unwritable
 
 JSON = {"content-type": "application/json"}
 Refusal = tuple[int, str, str]

@@ -10,10 +10,10 @@ import pytest
 from fastapi.testclient import TestClient
 from pydantic import ValidationError
 
-from serving.api.corpus_schemas import SearchRequest
-from serving.api.openai_schemas import OpenAIEmbeddingsRequest
-from serving.api.route import LONGEST_TYPE
-from serving.api.schemas import Body, EmbedRequest, SimilarityRequest
+from serving.api.routing.route import LONGEST_TYPE
+from serving.api.schemas.bodies import Body, EmbedRequest, SimilarityRequest
+from serving.api.schemas.corpora import SearchRequest
+from serving.api.schemas.openai import OpenAIEmbeddingsRequest
 
 JSON = {"content-type": "application/json"}
 Refusal = tuple[int, str, str]

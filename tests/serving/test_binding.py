@@ -8,8 +8,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from serving import server
-from serving.server import BindError, bind
+from serving.commands import server
+from serving.commands.server import BindError, bind
 from serving.settings import Settings
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.connections import HEAD_BYTES
-from serving.server import Server
+from serving.commands.server import HEAD_BYTES, Server
 from serving.service import Service
 from tests.serving.engines import Gate, model
 from tests.serving.sockets import CHUNKED, GET, Connect, OnSockets, answer, listening, post, trickle

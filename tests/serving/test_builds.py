@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.builds import FAMILIES, refuse_clashes
+from serving.__main__ import FAMILIES, refuse_clashes
 
 
 def test_the_environment_of_the_tests_has_one_of_each() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.encoders import batcher as module
-from serving.encoders.batcher import BULK_TURN, SMALL_PART, Batcher
+from serving.inference import batcher as module
+from serving.inference.batcher import BULK_TURN, SMALL_PART, Batcher
 from tests.conftest import PATIENCE
 from tests.serving.queues import BUDGET, Engine, Stepping, batcher, begun, lengths, tokens
 

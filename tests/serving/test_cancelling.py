@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from serving.cancelling import CancelToken, check_cancelled, for_others, is_cancelled
+from models.runtimes.base import Floats
 from serving.corpora.corpora import Corpora
-from serving.corpora.finding import Query, Wanted
-from serving.corpora.open_corpus import OpenCorpus
-from serving.corpora.opening import Indexes
+from serving.corpora.filters import compile_filter
+from serving.corpora.indexes.built import TOGETHER, Main, Marks, Tuning
+from serving.corpora.indexes.exact import VECTORS, nearest
+from serving.corpora.open_corpus import Indexes, OpenCorpus
+from serving.corpora.ports import Content, Document, Ranking
+from serving.corpora.search import Query, Wanted
+from serving.corpora.stores import STORES
+from serving.corpora.stores.connections import READ_STEPS, Connections
 from serving.errors import Stopped, Unhealthy
-from serving.filters import compile_filter
-from serving.indexes.exact import VECTORS, nearest
-from serving.indexes.main import TOGETHER, Main, Marks, Tuning
-from serving.ports import Content, Document, Floats, Ranking
+from serving.operations.cancelling import CancelToken, check_cancelled, for_others, is_cancelled
 from serving.service import Service
-from serving.stores import STORES
-from serving.stores.connections import READ_STEPS, Connections
 from tests.conftest import PATIENCE
 
 DIM = 4

@@ -15,13 +15,13 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.app import create_app
-from serving.embeddings import EmbedOptions
-from serving.engines.fake import FakeEngine
+from serving.corpora.stores import STORES
 from serving.errors import Forbidden, NotFound, Unhealthy
-from serving.ports import EngineError, Model
+from serving.inference.embeddings import EmbedOptions
+from serving.inference.engine import EngineError, Model
+from serving.inference.fake_engine import FakeEngine
 from serving.service import Service
 from serving.settings import Settings
-from serving.stores import STORES
 from tests.serving.conftest import LOCAL, Gate
 from tests.serving.shelf import Shelf, embedded, fingerprints, models
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from serving.engines.fake import DIM
+from serving.inference.fake_engine import DIM
 
 TEXTS = ["a b c", "x y"]
 

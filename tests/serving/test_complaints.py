@@ -14,10 +14,10 @@ import pytest
 from fastapi.testclient import TestClient
 from huggingface_hub import InferenceClient
 
-from models.tokenizer import Tokens
+from models.bundle.tokenizer import Tokens
 from serving.app import create_app
-from serving.engines.fake import DIM, FakeEngine
-from serving.ports import Embedded, EngineOptions
+from serving.inference.engine import Embedded, EngineOptions
+from serving.inference.fake_engine import DIM, FakeEngine
 from serving.service import Service
 from tests.conftest import PATIENCE
 from tests.serving.engines import model

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from serving.connections import HEAD_BYTES, Connection
-from serving.server import Server
+from serving.commands.server import HEAD_BYTES, Connection, Server
 from tests.conftest import PATIENCE
 from tests.serving.sockets import CHUNKED, GET, Connect, OnSockets, answer, post, trickle
 
@@ -188,7 +187,7 @@ MANY = 200 * b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 def test_answers_that_nobody_reads_end_the_connection(on_sockets: OnSockets, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serving.connections.UNREAD_SECONDS", 0.2)
+    monkeypatch.setattr("serving.commands.server.UNREAD_SECONDS", 0.2)
 
     async def work(server: Server, connect: Connect) -> None:
         _, writer = await connect()

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from serving.commands.corpus import run
+from serving.corpora.stores import STORES
 from serving.errors import InsufficientStorage
 from serving.jobs.spool import Spool
-from serving.stores import STORES
 from tests.serving.conftest import ROOT
 from tests.serving.stores.contents import Row, content, filled
 

@@ -12,15 +12,15 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.app import create_app
-from serving.cancelling import CancelToken
 from serving.corpora.corpora import Corpora
-from serving.corpora.finding import Query, Wanted
-from serving.corpora.opening import Indexes
+from serving.corpora.filters import compile_filter
+from serving.corpora.open_corpus import Indexes
+from serving.corpora.ports import Content, Document
+from serving.corpora.search import Query, Wanted
+from serving.corpora.stores.sqlite import SqliteStore
 from serving.errors import Damaged, InsufficientStorage, NotFound, ServiceError, Stopped, Unhealthy
-from serving.filters import compile_filter
-from serving.ports import Content, Document
+from serving.operations.cancelling import CancelToken
 from serving.service import Service
-from serving.stores.sqlite import SqliteStore
 from tests.serving.stores.contents import filled
 
 DIM = 4

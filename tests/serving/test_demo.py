@@ -17,14 +17,16 @@ from typing import Any
 import pytest
 
 from models.python_docs import Section
-from serving import demo, failpoints
-from serving.embeddings import EmbedOptions
-from serving.engines import ENGINES
+from serving.commands import demo
+from serving.corpora.ingest import Options, checked, names_within, rows
+from serving.corpora.ports import Document
 from serving.errors import TooLarge
-from serving.failpoints import VARIABLE
-from serving.ingest import Options, checked, names_within, rows
+from serving.inference.embeddings import EmbedOptions
+from serving.inference.engine import Model
+from serving.inference.engines import ENGINES
 from serving.jobs.acceptance import UPLOAD
-from serving.ports import Document, Model
+from serving.operations import failpoints
+from serving.operations.failpoints import VARIABLE
 from serving.service import Service
 from serving.settings import Settings
 from tests.conftest import PATIENCE

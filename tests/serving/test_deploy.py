@@ -16,13 +16,13 @@ import pytest
 import yaml
 from fastapi.testclient import TestClient
 
-from serving import server
 from serving.app import create_app
+from serving.commands import server
 from serving.commands.keys import keys as keys_command
-from serving.keys.keys import changed_keys, read_keys
+from serving.operations.keys import changed_keys, read_keys
+from serving.operations.metrics import Metrics
 from serving.service import Service
 from serving.settings import Settings, read_settings
-from serving.telemetry.metrics import Metrics
 from tests.conftest import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from serving.corpora.ports import StoreError
 from serving.jobs.ledger import Ledger
-from serving.ports import StoreError
 from tests.serving.conftest import ROOT
 
 RAISED = """
 import os, resource, sys
 from pathlib import Path
 from serving.settings import Settings
-from serving.starting import opened_store
+from serving.commands.starting import opened_store
 _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, most))
 opened_store(Settings(data=Path(sys.argv[1]))).close()

@@ -15,9 +15,9 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving import encoding
-from serving.encoding import ANY_RATIO, CODINGS, MAX_PARTS, MAX_RATIO, PIECE, inflated
 from serving.errors import Malformed, ServiceError, TooLarge
+from serving.operations import encoding
+from serving.operations.encoding import ANY_RATIO, CODINGS, MAX_PARTS, MAX_RATIO, PIECE, inflated
 
 if sys.version_info >= (3, 14):
     from compression import zstd

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
+from models.runtimes.base import Floats
 from serving.app import create_app
-from serving.engines import ENGINES
-from serving.engines.fake import DIM, INT8_LIMIT
-from serving.ports import Floats
+from serving.inference.engines import ENGINES
+from serving.inference.fake_engine import DIM, INT8_LIMIT
 from serving.service import Service
 
 TEXTS = ["one two three", "one two four", "something else altogether"]

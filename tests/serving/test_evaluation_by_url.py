@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from models.__main__ import main as export
-from models.bundle import load
+from models.bundle.bundle import load
 from models.runtimes.graph import Graph
 from training.cli import main
 from training.evaluation import retrieval

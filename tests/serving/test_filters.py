@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving import filters
+from serving.corpora import filters
+from serving.corpora.filters import MAX_CONDITIONS, MAX_NAME, MAX_VALUES, In, compile_filter, with_id
 from serving.errors import Invalid
-from serving.filters import MAX_CONDITIONS, MAX_NAME, MAX_VALUES, In, compile_filter, with_id
-from serving.json_body import MAX_DEPTH
+from serving.operations.json_body import MAX_DEPTH
 
 BOOK = {
     "year": 2011,

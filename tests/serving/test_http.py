@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.app import create_app
-from serving.keys.keys import Key, changed_keys, digest
+from serving.operations.keys import Key, changed_keys, digest
 from serving.service import Service
 from serving.settings import SettingsError, read_settings
 from tests.serving.engines import Gate, model

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from serving.engines.fake import DIM
-from serving.health import Health
-from serving.ports import Floats
+from models.runtimes.base import Floats
+from serving.inference.fake_engine import DIM
+from serving.service import Health
 
 
 def vectors(client: TestClient, inputs: Any, **options: Any) -> Floats:

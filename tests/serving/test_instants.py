@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.instants import instant
+from serving.corpora.filters import instant
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving import json_body
 from serving.errors import Malformed, TooLarge
-from serving.json_body import (
+from serving.operations import json_body
+from serving.operations.json_body import (
     LARGE,
     LEAST,
     MAX_CONTAINERS,

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from serving.corpora import sampling
-from serving.corpora.sampling import sampled
-from serving.stores import STORES
+from serving.corpora import corpora
+from serving.corpora.corpora import sampled
+from serving.corpora.stores import STORES
 from tests.serving.stores.contents import content, filled
 
 
@@ -78,17 +78,17 @@ def test_nothing_to_map(client: TestClient, refuses: Callable[..., None]) -> Non
 @pytest.mark.parametrize("kind", STORES)
 def test_a_sample_is_of_one_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     store = filled(STORES[kind](tmp_path), "c", content([(f"d{i}", "text", {}) for i in range(40)], "one"))
-    told = sampling._told
+    told = corpora._told
 
     def swapped(*args: Any) -> Any:
         """The corpus moves to another encoder between its vectors and its texts."""
-        monkeypatch.setattr(sampling, "_told", told)
+        monkeypatch.setattr(corpora, "_told", told)
         keys = store.keys("c")
         store.refresh("c", "two", keys, np.ones((len(keys), 3), np.float32))
         assert store.swap("c", "two")
         return told(*args)
 
-    monkeypatch.setattr(sampling, "_told", swapped)
+    monkeypatch.setattr(corpora, "_told", swapped)
     found = sampled(store, "c", 30)
     assert found.vectors.shape == (30, 3) and found.of == 40
     assert replace(store.corpus("c")).fingerprint == "two"

@@ -19,8 +19,8 @@ from starlette.types import Receive, Scope, Send
 
 from benchmarks.durability.inside import serving
 from serving.corpora.corpora import Corpora
-from serving.jobs.progress import Progress
-from serving.stores.sqlite import SqliteStore
+from serving.corpora.snapshots import Progress
+from serving.corpora.stores.sqlite import SqliteStore
 from tests.conftest import PATIENCE
 
 DOCUMENTS = [{"id": name, "text": f"{name} is a text", "metadata": {"n": i}} for i, name in enumerate("abcdef")]
@@ -181,7 +181,7 @@ def test_a_snapshot_tells_how_far_it_is(filled: TestClient, monkeypatch: pytest.
         go_on.clear()
 
     monkeypatch.setattr("serving.corpora.snapshots.reach", wait)
-    monkeypatch.setattr("serving.jobs.progress.SECONDS", 0.01)
+    monkeypatch.setattr("serving.jobs.kinds.PROGRESS_SECONDS", 0.01)
     halted(filled.post("/corpora/c/snapshots"), len(DOCUMENTS) * 2 // 3)
     snapshot, *_ = filled.get("/corpora/c/snapshots").json()["snapshots"]
     halted(filled.put("/corpora/c/restore", json={"snapshot": snapshot["id"]}), len(DOCUMENTS) // 2)

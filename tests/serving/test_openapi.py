@@ -13,8 +13,8 @@ import pytest
 from fastapi.testclient import TestClient
 from jsonschema import Draft202012Validator
 
-from serving.commands.openapi import document
-from serving.ingest.json_documents import OPTIONS
+from serving.commands.serve import document
+from serving.corpora.ingest.json_documents import OPTIONS
 
 FILE = Path(__file__).resolve().parents[2] / "docs" / "openapi.json"
 DOCUMENT: dict[str, Any] = json.loads(document())

@@ -11,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.app import create_app
-from serving.keys.keys import Key, changed_keys, digest
+from serving.operations.keys import Key, changed_keys, digest
 from serving.service import Service
 
 Serve = Callable[..., TestClient]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from serving.engines.fake import DIM
+from serving.inference.fake_engine import DIM
 
 EMBED, COHERE, RERANK = "/v1/embeddings", "/v2/embed", "/v2/rerank"
 TEXTS = ["a b c", "x y"]

@@ -22,8 +22,8 @@ import openai
 import pytest
 
 from serving.commands.serve import serve
-from serving.engines.fake import FakeEngine
-from serving.failpoints import VARIABLE
+from serving.inference.fake_engine import FakeEngine
+from serving.operations.failpoints import VARIABLE
 from tests.conftest import PATIENCE
 from tests.serving.conftest import Launcher, Running
 from tests.serving.processes import python, refused
@@ -234,8 +234,8 @@ SLOW = """
 import atexit, sys, time
 from dataclasses import replace
 from serving.commands.serve import serve
-from serving.ending import ended
-from serving.engines import ENGINES
+from serving.commands.starting import ended
+from serving.inference.engines import ENGINES
 fake = ENGINES["fake"]
 def load(options):
     print("it loads", file=sys.stderr, flush=True)

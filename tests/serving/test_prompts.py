@@ -13,9 +13,9 @@ from fastapi.testclient import TestClient
 
 from models.__main__ import main as export
 from serving.app import create_app
-from serving.engines import ENGINES
-from serving.engines.fake import MAX_LENGTH
-from serving.ports import Model
+from serving.inference.engine import Model
+from serving.inference.engines import ENGINES
+from serving.inference.fake_engine import MAX_LENGTH
 from tests.serving.conftest import MakeService
 from tests.serving.ingest.uploading import ended
 from tests.serving.shelf import embedded

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from models.tokenizer import Tokens
+from models.bundle.tokenizer import Tokens
 from serving.app import create_app
 from serving.corpora.corpora import Corpora
-from serving.embeddings import EmbedOptions
-from serving.engines.fake import FakeEngine
+from serving.corpora.ports import StoreError
 from serving.errors import Backend
-from serving.ports import Embedded, StoreError
+from serving.inference.embeddings import EmbedOptions
+from serving.inference.engine import Embedded
+from serving.inference.fake_engine import FakeEngine
 from serving.service import Service
 from tests.serving.engines import Gate, model
 
@@ -27,7 +28,7 @@ Run = Callable[[Service, Callable[[], Coroutine[Any, Any, None]]], None]
 def test_an_engine_that_fails_again_and_again_is_not_ready_until_it_works(
     make_service: MakeService, wait_until_ready: Callable[[TestClient], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "serving.encoders.batcher")
+    caplog.set_level("INFO", "serving.inference.batcher")
     broken = threading.Event()
 
     class Breaking(FakeEngine):
@@ -60,7 +61,7 @@ def test_an_engine_that_fails_again_and_again_is_not_ready_until_it_works(
         broken.clear()
         assert client.get("/readyz").status_code == 200  # asking tries it, though no caller comes any more
         assert "isosphere_ready 1.0" in client.get("/metrics").text
-    said = [record.message for record in caplog.records if record.name == "serving.encoders.batcher"]
+    said = [record.message for record in caplog.records if record.name == "serving.inference.batcher"]
     assert said == [
         "3 batches in a row failed, so the server is not ready: the engine failed: device lost",
         "the engine works again",

@@ -15,14 +15,15 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from models.bundle import BundleError
+from models.bundle.bundle import BundleError
 from serving.app import create_app
-from serving.corpora.finding import Wanted
-from serving.embeddings import EmbedOptions
-from serving.engines.fake import FakeEngine
+from serving.commands.server import Server, bind
+from serving.corpora.ports import Document
+from serving.corpora.search import Wanted
 from serving.errors import Conflict, Unhealthy
-from serving.ports import Document, EngineError, Model
-from serving.server import Server, bind
+from serving.inference.embeddings import EmbedOptions
+from serving.inference.engine import EngineError, Model
+from serving.inference.fake_engine import FakeEngine
 from serving.service import Service
 from tests.conftest import PATIENCE
 from tests.serving.conftest import Bundles, Gate

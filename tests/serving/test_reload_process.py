@@ -15,8 +15,8 @@ import httpx
 import numpy as np
 import pytest
 
-from models import bundle
-from models.bundle import ONNX
+from models.bundle import bundle
+from models.bundle.bundle import ONNX
 from models.runtimes.graph import Graph
 from tests.conftest import PATIENCE, WORDS
 from tests.serving.conftest import Launcher, Running

@@ -11,18 +11,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from models.runtimes.base import Floats
 from serving.corpora import corpora as rooms
-from serving.corpora import opening
+from serving.corpora import open_corpus
 from serving.corpora.corpora import Corpora
-from serving.corpora.finding import Query, Wanted
-from serving.corpora.opening import Indexes
+from serving.corpora.filters import compile_filter
+from serving.corpora.indexes import live as opened
+from serving.corpora.indexes import saved
+from serving.corpora.indexes.live import LiveIndex
+from serving.corpora.open_corpus import Indexes
+from serving.corpora.ports import Content, Document, Keys, Ranking, Size
+from serving.corpora.search import Query, Wanted
+from serving.corpora.stores import sqlite
+from serving.corpora.stores.sqlite import SqliteStore
 from serving.errors import Conflict, NotFound, Unhealthy
-from serving.filters import compile_filter
-from serving.indexes import opened, reading
-from serving.indexes.live import LiveIndex
-from serving.ports import Content, Document, Floats, Keys, Ranking, Size
-from serving.stores import files
-from serving.stores.sqlite import SqliteStore
 from tests.conftest import PATIENCE
 from tests.serving.stores.contents import filled
 
@@ -80,8 +82,8 @@ class Halt:
 @pytest.fixture
 def checking(monkeypatch: pytest.MonkeyPatch) -> Halt:
     """Of the file that is to be adopted."""
-    halt = Halt(files.prepare)
-    monkeypatch.setattr(files, "prepare", halt)
+    halt = Halt(sqlite.prepare)
+    monkeypatch.setattr(sqlite, "prepare", halt)
     return halt
 
 
@@ -102,9 +104,9 @@ def test_nobody_waits_while_a_new_file_is_checked(corpora: Corpora, copy: Path, 
 def reading_beside(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Halt:
     """What an index begins with, of vectors that do not serve yet."""
     if request.param == "in a file":
-        monkeypatch.setattr(reading, "ROOM", 2)
-    halt = Halt(reading.read)
-    monkeypatch.setattr(opening, "read", halt)
+        monkeypatch.setattr(saved, "ROOM", 2)
+    halt = Halt(saved.read)
+    monkeypatch.setattr(open_corpus, "read", halt)
     return halt
 
 
@@ -209,8 +211,8 @@ def test_what_was_created_meanwhile_is_replaced_too(corpora: Corpora, copy: Path
 def test_who_waits_for_the_new_file_goes_on_with_it(
     corpora: Corpora, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    moving = Halt(files.move)
-    monkeypatch.setattr(files, "move", moving)
+    moving = Halt(sqlite.move)
+    monkeypatch.setattr(sqlite, "move", moving)
     with ThreadPoolExecutor(3) as threads:
         adopting = threads.submit(corpora.adopt, "c", copy)
         assert moving.begun.wait(PATIENCE)

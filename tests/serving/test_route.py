@@ -10,7 +10,7 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel
 from starlette.requests import Request
 
-from serving.api.route import CLIENT_LEFT, DirectRoute, while_connected
+from serving.api.routing.route import CLIENT_LEFT, DirectRoute, while_connected
 from tests.conftest import PATIENCE
 
 

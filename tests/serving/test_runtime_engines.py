@@ -14,17 +14,18 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from models import bundle
-from models.bundle import Bundle, BundleError
+from models.bundle import bundle
+from models.bundle.bundle import Bundle, BundleError
 from models.runtimes import REFERENCE, RUNTIMES, Pair, available, cache, choice
+from models.runtimes.graph import golden_cosine
 from models.runtimes.measurement import Measured
-from models.verify import golden_cosine
+from serving import settings
 from serving.app import create_app
-from serving.engines import ENGINES
-from serving.ports import Engine, EngineError, EngineOptions
+from serving.corpora.stores import STORES
+from serving.inference.engine import Engine, EngineError, EngineOptions
+from serving.inference.engines import ENGINES
 from serving.service import Service
 from serving.settings import Settings, SettingsError, read_settings
-from serving.stores import STORES
 
 TEXTS = ["a dog", "the old man and the sea", "", "a", "the " * 200, "a red bird can sing in the morning"]
 
@@ -182,7 +183,12 @@ def test_what_cannot_be_is_one_line_that_names_the_option(
 
 
 def test_the_options_of_the_engine() -> None:
-    assert read_settings(["--threads", "3"]).engine_options == EngineOptions("auto", 3, None)
-    assert read_settings(["--threads", "3", "--precision", "bf16"]).engine_options.precision == "bf16"
+    assert EngineOptions.of(read_settings(["--threads", "3"])) == EngineOptions("auto", 3, None)
+    assert EngineOptions.of(read_settings(["--threads", "3", "--precision", "bf16"])).precision == "bf16"
     with pytest.raises(SettingsError, match=r"^--precision: "):
         read_settings(["--precision", "int4"])
+
+
+def test_the_options_name_every_engine_and_store() -> None:
+    assert tuple(ENGINES) == settings.ENGINES
+    assert tuple(STORES) == settings.STORES

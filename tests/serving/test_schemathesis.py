@@ -19,7 +19,7 @@ import requests
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from serving.commands.openapi import document
+from serving.commands.serve import document
 from tests.serving.conftest import Launcher
 
 if TYPE_CHECKING:

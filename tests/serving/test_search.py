@@ -13,12 +13,12 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.app import create_app
-from serving.corpora import finding
-from serving.corpora.open_corpora import OpenCorpora
+from serving.corpora import search as finding
+from serving.corpora.filters import LARGE
+from serving.corpora.open_corpus import OpenCorpora
+from serving.corpora.stores import records
 from serving.errors import Invalid
-from serving.filters import LARGE
 from serving.service import Service
-from serving.stores import records
 
 BOOKS: list[dict[str, Any]] = [
     {"id": "emma", "text": "a rich young woman makes matches", "metadata": {"year": 1815, "by": {"name": "Austen"}}},

@@ -14,11 +14,12 @@ from fastapi.testclient import TestClient
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from serving.api import answers, search
-from serving.api.sending import PIECE, UNCOUNTED, Sending
+from serving.api import search
+from serving.api.middleware.sending import PIECE, UNCOUNTED, Sending
+from serving.api.routing import answers
 from serving.app import create_app
-from serving.keys.keys import Key
-from serving.keys.limits import Caller, Limits, paid_by
+from serving.operations.keys import Key
+from serving.operations.limits import Caller, Limits, paid_by
 from serving.service import Service
 from tests.conftest import PATIENCE
 

@@ -15,10 +15,9 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from serving.api.errors import Bugs
-from serving.health import Health
-from serving.server import Server
-from serving.service import Service
+from serving.api.routing.errors import Bugs
+from serving.commands.server import Server
+from serving.service import Health, Service
 from tests.serving.engines import Gate, model
 from tests.serving.sockets import answer, listening, post
 
@@ -100,8 +99,8 @@ def test_a_request_that_outlasts_the_drain_gets_a_503_in_its_family(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("serving.server.SECONDS_TO_ASK", 0.0)
-    monkeypatch.setattr("serving.server.SECONDS_TO_SEND", 0.0)
+    monkeypatch.setattr("serving.commands.server.SECONDS_TO_ASK", 0.0)
+    monkeypatch.setattr("serving.commands.server.SECONDS_TO_SEND", 0.0)
     engine = Gate()
     engine.open.set()
     body = BODIES[path]

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from models.tokenizer import Tokens
-from serving.api.arriving import Arriving
+from models.bundle.tokenizer import Tokens
+from serving.api.routing.deps import Arriving
 from serving.app import create_app
-from serving.embeddings import EmbedOptions
-from serving.engines.fake import FakeEngine
 from serving.errors import Overloaded, Unhealthy
-from serving.ports import Embedded, Engine, EngineOptions
+from serving.inference.embeddings import EmbedOptions
+from serving.inference.engine import Embedded, Engine, EngineOptions
+from serving.inference.fake_engine import FakeEngine
 from serving.service import Service
 from tests.conftest import PATIENCE
 from tests.serving.engines import Gate, model

@@ -11,9 +11,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.app import create_app
-from serving.corpora.finding import Wanted
-from serving.engines import ENGINES
-from serving.ports import Document
+from serving.corpora.ports import Document
+from serving.corpora.search import Wanted
+from serving.inference.engines import ENGINES
 from serving.service import Service
 
 MakeService = Callable[..., Service]
@@ -57,7 +57,7 @@ def test_an_index_that_fails_is_rebuilt_from_the_store(
         await service.loaded.wait()
         await service.library.on(lambda corpora: corpora.create("c"))
         await service.library.add("c", [Document("a", "one", {})])
-        monkeypatch.setattr("serving.indexes.live.LiveIndex.change", lambda *_: 1 / 0)
+        monkeypatch.setattr("serving.corpora.indexes.live.LiveIndex.change", lambda *_: 1 / 0)
         await service.library.add("c", [Document("b", "two", {})])
         monkeypatch.undo()
         (hits,) = (await service.library.search("c", ["two"], Wanted())).hits

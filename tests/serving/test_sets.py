@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.sets import union
+from serving.corpora.indexes.exact import union
 
 
 @given(st.lists(st.lists(st.integers(0, 20), max_size=12), min_size=1, max_size=4))

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from models.bundle import BundleError
-from serving.embeddings import EmbedOptions
-from serving.engines.fake import FakeEngine
-from serving.ports import Model
+from models.bundle.bundle import BundleError
+from serving.inference.embeddings import EmbedOptions
+from serving.inference.engine import Model
+from serving.inference.fake_engine import FakeEngine
 from serving.service import Service
 from serving.settings import SettingsError, read_settings
 from tests.conftest import PATIENCE

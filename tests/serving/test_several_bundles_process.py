@@ -14,7 +14,7 @@ import httpx
 import numpy as np
 import pytest
 
-from models import bundle
+from models.bundle import bundle
 from models.runtimes.graph import Graph
 from tests.conftest import PATIENCE, WORDS
 from tests.serving.conftest import Launcher

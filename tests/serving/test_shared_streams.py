@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.tokenizer import Tokens
-from serving.encoders.batcher import Batcher
-from serving.encoders.streams import Streams
-from serving.ports import Embedded
+from models.bundle.tokenizer import Tokens
+from serving.inference.batcher import Batcher, Streams
+from serving.inference.engine import Embedded
 from tests.conftest import PATIENCE
 from tests.serving.queues import BUDGET, Engine, tokens
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from models.tokenizer import Tokens
+from models.bundle.tokenizer import Tokens
 from serving.app import create_app
-from serving.engines.fake import DIM, END, START, FakeEngine
-from serving.ports import Embedded
+from serving.inference.engine import Embedded
+from serving.inference.fake_engine import DIM, END, START, FakeEngine
 from serving.service import Service
 from tests.serving.engines import model
 

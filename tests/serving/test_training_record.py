@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from models.bundle import Manifest
-from serving.api.status_schemas import InfoAnswer
+from models.bundle.bundle import Manifest
+from serving.api.schemas.status import InfoAnswer
 from serving.app import create_app
-from serving.engines import ENGINES
-from serving.training_record import summary, training
+from serving.inference.engines import ENGINES
+from serving.inference.training_record import summary, training
 from tests.serving.engines import model
 
 CORPUS = {"name": "wiki1m.txt", "sentences": 1000, "digest": "d1"}

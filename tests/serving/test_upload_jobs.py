@@ -15,11 +15,11 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.app import create_app
-from serving.corpora.open_corpora import OpenCorpora
+from serving.corpora.open_corpus import OpenCorpora
+from serving.corpora.stores.failures import naming
+from serving.corpora.stores.sqlite import SqliteStore
 from serving.jobs import Requests
 from serving.service import Service
-from serving.stores.failures import naming
-from serving.stores.sqlite import SqliteStore
 from tests.conftest import PATIENCE
 from tests.serving.engines import Gate, model
 from tests.serving.ingest.uploading import DOCUMENTS, NDJSON, ended, lines, stored

@@ -16,10 +16,11 @@ import pytest
 import torch
 
 from tests.training.shaken import shaken
-from training import checkpoint, run
+from training import run
+from training.checkpoints import checkpoint
+from training.checkpoints.publish import Outcome
 from training.config import RunConfig, from_preset
-from training.publish import Outcome
-from training.soups.ingredients import Ingredient
+from training.studies.soup import Ingredient
 
 SUBJECTS = ["the man", "a woman", "the old dog", "a small cat", "the teacher", "a student", "the bird", "a writer"]
 VERBS = ["can see", "will read", "did find", "could hear", "does make", "would take", "may write about"]

@@ -17,7 +17,7 @@ from tests.conftest import PATIENCE
 SERVER = multiprocessing.get_context("forkserver")
 """One process of one thread, which imports all of this once and is forked from then on."""
 SERVER.set_forkserver_preload(
-    ["training.commands.promote", "training.assembly", "transformers.models.bert.modeling_bert", "tests.training.forks"]
+    ["training.cli.promote", "training.step", "transformers.models.bert.modeling_bert", "tests.training.forks"]
 )
 
 

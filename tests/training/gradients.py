@@ -9,12 +9,12 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from models.encoder import Encoder
-from training.assembly import initial, loaded, step_of
+from models.encoder.encoder import Encoder
 from training.config import RunConfig
-from training.corpus.batches import tokeniser
+from training.data.batches import tokeniser
+from training.encoding.views import Teacher
 from training.machine.devices import Devices
-from training.views import Teacher
+from training.step import initial, loaded, step_of
 
 
 def another(encoder: Encoder) -> Encoder:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from models.encoder import Encoder
+from models.encoder.encoder import Encoder
 
 
 def shaken(backbone: Path, seed: int) -> Encoder:

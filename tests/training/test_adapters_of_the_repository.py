@@ -9,17 +9,17 @@ from statistics import fmean
 
 import pytest
 
-from models import card, origin, sources
 from models.__main__ import main
-from models.bundle import CARD
-from models.encoder import Encoder
+from models.bundle import card, origin, sources
+from models.bundle.bundle import CARD
+from models.encoder.encoder import Encoder
 from training import cli
+from training.checkpoints.publish import spearman
 from training.evaluation import sts
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS, sts_tasks
+from training.evaluation.selection import by_stsb_dev
 from training.evaluation.subjects import subject
-from training.publish import spearman
-from training.selection import by_stsb_dev
 
 README = Path(__file__).parents[2] / "README.md"
 

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.encoder import Encoder, dropout_off
+from models.encoder.encoder import Encoder, dropout_off
 from tests.models.test_families import FAMILIES, T5
-from training import augment
-from training.augment import (
+from training.data import augment
+from training.data.augment import (
     AUGMENTATIONS,
     RATES,
     Augmentation,

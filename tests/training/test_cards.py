@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 
-from models import bundle, card
-from models.bundle import Manifest
-from models.encoder import Encoder
-from models.origin import Origin
-from training.checkpoint import Best
+from models.bundle import bundle, card
+from models.bundle.bundle import Manifest
+from models.bundle.origin import Origin
+from models.encoder.encoder import Encoder
+from training.checkpoints.checkpoint import Best
+from training.checkpoints.publish import STS_MEAN, Outcome, publish, sts_scores
+from training.checkpoints.record import METRICS
 from training.config import RunConfig, from_preset
-from training.corpus.corpus import Census
-from training.evaluation import self_retrieval, sts
+from training.data.corpus import Census
+from training.evaluation import sts, vectors
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS, sts_tasks
 from training.evaluation.retrieval import NDCG10
 from training.objectives import OBJECTIVES
-from training.publish import STS_MEAN, Outcome, publish, sts_scores
-from training.record import METRICS
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -78,4 +78,4 @@ def test_a_published_run_cites_its_objective_and_tells_its_scores(
 def test_every_task_has_its_words_in_the_card() -> None:
     for name in (*STS_TASKS, STS_MEAN, sts.STSB_DEV_METRIC, *TRANSFER_TASKS, f"scifact {NDCG10}"):
         assert card.measure(name), name
-    assert card.measure(self_retrieval.METRIC) is None, "of a corpus of one's own: nobody else could compare it"
+    assert card.measure(vectors.METRIC) is None, "of a corpus of one's own: nobody else could compare it"

@@ -19,16 +19,16 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
-from models.disk import verdict
+from models.bundle.disk import verdict
 from tests.training.conftest import Ended
-from training import assembly
-from training.checkpoint import CheckpointError
+from training import step as assembly
+from training.checkpoints.checkpoint import CheckpointError
+from training.checkpoints.publish import Outcome
+from training.checkpoints.record import Record, RunError
+from training.checkpoints.speed import FIGURES
 from training.config import RunConfig
-from training.interrupt import InterruptedRun
 from training.machine.hardware import autocast_dtype
-from training.publish import Outcome
-from training.record import Record, RunError
-from training.speed import FIGURES
+from training.machine.interrupt import InterruptedRun
 from training.step import Step
 
 Fit = Callable[..., tuple[Outcome, str]]
@@ -142,7 +142,7 @@ def test_a_full_disk_names_the_file_and_the_run_goes_on_later(
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left") as caught:
-        patch.setattr("training.state_file.save_file", full)
+        patch.setattr("training.machine.state_file.save_file", full)
         fitted(config)
     line, code = verdict(caught.value)
     assert line.startswith(f"{config.run}/best-00000000.safetensors: ") and code == 1
@@ -184,7 +184,7 @@ def test_a_run_that_ends_while_a_file_is_written_is_taken_up(
             raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr("training.state_file.save_file", half)
+        patch.setattr("training.machine.state_file.save_file", half)
         try:
             fitted(config)
         except Killed:
@@ -246,7 +246,7 @@ from pathlib import Path
 import torch
 from training import run
 from training.config import RunConfig
-from training.record import Record
+from training.checkpoints.record import Record
 
 torch.set_num_threads(1)
 write = Record.write

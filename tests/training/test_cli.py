@@ -12,15 +12,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from models import bundle
+from models.bundle import bundle
 from training import cli, run
-from training.commands.train import resolve
+from training.checkpoints.speed import FIGURES
+from training.cli.train import resolve
 from training.config import RunConfig
-from training.diverged import DivergedError
 from training.evaluation import suite
 from training.evaluation.pairs import STS_TASKS
-from training.interrupt import InterruptedRun
-from training.speed import FIGURES
+from training.loop import DivergedError
+from training.machine.interrupt import InterruptedRun
 from training.step import Step
 
 Capture = pytest.CaptureFixture[str]

@@ -8,7 +8,7 @@ from pkgutil import iter_modules
 
 import pytest
 
-from training import cli, commands
+from training import cli
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
@@ -46,7 +46,7 @@ print(status, *(name for name in sys.argv[1].split() if name in sys.modules))
 
 
 def test_commands_and_their_modules_are_the_same() -> None:
-    modules = {module.name for module in iter_modules(commands.__path__)}
+    modules = {module.name for module in iter_modules(cli.__path__)}
     assert modules == set(cli.COMMANDS)
 
 

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.pooling import POOLINGS
-from models.sources import SourceError
-from training.config import ConfigError, RunConfig, from_preset
-from training.fields import check, kinds, parse
+from models.bundle.sources import SourceError
+from models.encoder.pooling import POOLINGS
+from training.config import ConfigError, RunConfig, check, from_preset, kinds, parse
 from training.objectives import OBJECTIVES
 
 text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)

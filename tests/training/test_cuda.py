@@ -13,22 +13,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.encoder import Encoder
+from models.encoder.encoder import Encoder
 from tests.training.pretraining.runs import TINY, call, metrics
 from tests.training.test_objectives import build, double, every_variant, views_for
 from tests.training.test_step import narrow, started, weights
+from training.checkpoints.publish import Outcome
 from training.config import RunConfig
-from training.diverged import DivergedError
+from training.encoding.attention import swift
+from training.encoding.caching import encode_twice
+from training.encoding.packing import encoded
+from training.encoding.views import ViewEncoder, in_order, in_passes
+from training.loop import DivergedError
 from training.machine import graphs
 from training.machine.graphs import MET
 from training.objectives import OBJECTIVES
 from training.objectives.base import Needs, Views
-from training.passes.acceleration import swift
-from training.passes.caching import encode_twice
-from training.passes.packing import encoded
-from training.publish import Outcome
 from training.step import Step
-from training.views import ViewEncoder, in_order, in_passes
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 Fit = Callable[..., tuple[Outcome, str]]

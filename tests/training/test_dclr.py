@@ -15,9 +15,8 @@ from tests.training.oracles.arrays import ViewArrays
 from tests.training.oracles.dclr import oracle
 from training.objectives.base import Needs, Views
 from training.objectives.contrastive import cosine_logits, info_nce
-from training.objectives.dclr import DCLR, RECIPE, DCLRParams
+from training.objectives.dclr import DCLR, RECIPE, DCLRParams, binary_cross_entropy, distillation, instance_weights
 from training.objectives.noise import ascended
-from training.objectives.weighting import binary_cross_entropy, distillation, instance_weights
 
 TAU = 0.05
 

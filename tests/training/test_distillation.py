@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from models.encoder import Encoder
+from models.encoder.encoder import Encoder
 from training import cli
 from training.config import from_preset
 from training.objectives import OBJECTIVES

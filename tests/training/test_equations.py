@@ -12,8 +12,8 @@ from torch import Tensor
 from training.objectives import OBJECTIVES
 from training.objectives.base import Views
 from training.objectives.decorrelation import dimension_contrast
-from training.objectives.multi_positive import multi_positive_loss, positive_logits
 from training.objectives.noise import ascended
+from training.objectives.whitenedcse import multi_positive_loss, positive_logits
 from training.objectives.whitening import Statistics, group_whitening
 
 E1, E2, E3 = torch.eye(3, dtype=torch.float64)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from training.evaluation import self_retrieval, sts
+from training.evaluation import sts
+from training.evaluation import vectors as self_retrieval
 from training.evaluation.pairs import (
     STS_TASKS,
     STSB_DEV,
@@ -232,7 +233,7 @@ def test_mrr_equals_a_slow_count(rows: NDArray[np.float64]) -> None:
 
 @pytest.mark.slow
 def test_minilm_scores_as_senteval_says(test_data: Path, goldens: Path) -> None:
-    from models.encoder import Encoder
+    from models.encoder.encoder import Encoder
 
     official = json.loads((goldens / "senteval_minilm.json").read_text())["sts"]
     tasks = {task: files.load(test_data) for task, files in STS_TASKS.items()}

@@ -16,15 +16,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from models.encoder import Encoder
-from training import checkpoint, cli, run
-from training.checkpoint import CheckpointError
+from models.encoder.encoder import Encoder
+from training import cli, run
+from training.checkpoints import checkpoint
+from training.checkpoints.checkpoint import CheckpointError
+from training.checkpoints.publish import Outcome
+from training.checkpoints.record import RunError
 from training.config import RunConfig
-from training.diverged import DivergedError
-from training.interrupt import InterruptedRun
-from training.lock import LockError, locked
-from training.publish import Outcome
-from training.record import RunError
+from training.loop import DivergedError
+from training.machine.interrupt import InterruptedRun, LockError, locked
 from training.step import Step
 
 Fit = Callable[..., tuple[Outcome, str]]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from training.checkpoints.publish import Outcome
+from training.checkpoints.record import RunError
 from training.config import RunConfig
-from training.lock import LockError, locked
-from training.publish import Outcome
-from training.record import RunError
+from training.machine.interrupt import LockError, locked
 
 Fit = Callable[..., tuple[Outcome, str]]
 MakeConfig = Callable[..., RunConfig]

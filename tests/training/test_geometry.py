@@ -218,7 +218,7 @@ def test_what_can_t_be_measured_is_an_error() -> None:
 
 @pytest.mark.slow
 def test_minilm_lies_where_a_trained_encoder_does(test_data: Path) -> None:
-    from models.encoder import Encoder
+    from models.encoder.encoder import Encoder
 
     pairs = STSB_DEV.load(test_data)["dev"][:600]  # more sentences than the largest batch of `TOP_BATCHES`
     found = geometry.evaluate(Encoder.load("minilm", pooling="mean").encode, pairs)

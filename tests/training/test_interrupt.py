@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from training.interrupt import interruptible, terminable
+from training.machine.interrupt import interruptible, terminable
 
 
 @pytest.mark.usefixtures("listening_to_ctrl_c")

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from training import run
+from training.checkpoints.record import evaluations
 from training.config import from_preset
 from training.evaluation.pairs import OWN, STSB_DEV
 from training.objectives import OBJECTIVES
-from training.record import evaluations
 
 IN_CI = ("simcse", "distillation")
 """One objective that contrasts views and one that follows a teacher."""

@@ -18,16 +18,17 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
 )
 
 from tests.training.conftest import Ended
-from training import record, run
+from training import run
+from training.checkpoints import record
+from training.checkpoints.publish import Outcome, publish, sts_scores
 from training.config import RunConfig, from_preset
-from training.corpus.corpus import open_corpus
-from training.corpus.files import CorpusError
-from training.diverged import DivergedError
-from training.evaluation import self_retrieval
+from training.data.corpus import open_corpus
+from training.data.files import CorpusError
+from training.evaluation import vectors
 from training.evaluation.pairs import DataError
+from training.loop import DivergedError
 from training.objectives import OBJECTIVES
 from training.objectives.base import Needs, Preset, Recipe
-from training.publish import Outcome, publish, sts_scores
 from training.step import Step
 
 Fit = Callable[..., tuple[Outcome, str]]
@@ -52,7 +53,7 @@ def test_a_run_learns_and_keeps_its_best(make_config: MakeConfig, fitted: Fit) -
 
 
 def test_the_outcome_has_the_best_weights(ended: Ended) -> None:
-    from training.selection import by_self_retrieval
+    from training.evaluation.selection import by_self_retrieval
 
     config, outcome, _ = ended
     assert not outcome.encoder.training
@@ -104,7 +105,7 @@ def test_the_time_of_an_evaluation_is_no_steps(
     make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
-    take, judge = Step.__call__, self_retrieval.mrr10
+    take, judge = Step.__call__, vectors.mrr10
 
     def taken(self: Step, *arguments: Any) -> Any:
         nonlocal now
@@ -117,8 +118,8 @@ def test_the_time_of_an_evaluation_is_no_steps(
         return judge(*arguments)
 
     monkeypatch.setattr(Step, "__call__", taken)
-    monkeypatch.setattr(self_retrieval, "mrr10", judged)
-    monkeypatch.setattr("training.unread.time", SimpleNamespace(perf_counter=lambda: now))
+    monkeypatch.setattr(vectors, "mrr10", judged)
+    monkeypatch.setattr("training.loop.time", SimpleNamespace(perf_counter=lambda: now))
     config = make_config(max_steps=4, eval_every=2)
     fitted(config)
     assert [line["sentences_per_s"] for line in metrics(config, "train")] == 4 * [16]
@@ -260,7 +261,7 @@ def test_weights_that_an_update_has_broken_are_neither_judged_nor_kept(
 def test_metrics_are_on_disk_before_the_checkpoint_that_follows_them(
     make_config: MakeConfig, fitted: Fit, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("training.record.fsync", lambda file: told.append(file.name))
+    monkeypatch.setattr("training.checkpoints.record.fsync", lambda file: told.append(file.name))
     fitted(make_config(eval_every=2, max_steps=4))
     assert told == 2 * ["metrics.jsonl", "checkpoint"]
 
@@ -313,8 +314,8 @@ def test_the_rank_that_barlow_twins_sees_is_logged(rows: int, rank: int, make_co
 def test_publish_leaves_a_bundle_that_tells_where_it_is_from(
     make_config: MakeConfig, fitted: Fit, sentences: list[str]
 ) -> None:
-    from models import bundle
-    from models.encoder import Encoder
+    from models.bundle import bundle
+    from models.encoder.encoder import Encoder
 
     config = make_config(max_steps=3)
     outcome, _ = fitted(config)

@@ -18,23 +18,24 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from models import bundle
-from models.encoder import Encoder
-from models.sources import SourceError, manifest_of
+from models.bundle import bundle
+from models.bundle.sources import SourceError, manifest_of
+from models.encoder.encoder import Encoder
 from tests.conftest import soon
 from tests.models.test_families import FAMILIES, TEXTS, Family
 from tests.training.shaken import shaken
 from tests.training.test_checkpoint import assert_same_end
 from tests.training.test_replay import Fragile
 from tests.training.test_step import Waits, narrow, started
-from training import cli, diverged, lora, run
-from training.checkpoint import CHECKPOINT, CheckpointError
+from training import cli, loop, run
+from training.checkpoints.checkpoint import CHECKPOINT, CheckpointError
+from training.checkpoints.publish import Outcome, publish
 from training.config import ConfigError, RunConfig, from_preset
-from training.diverged import DivergedError
-from training.evaluation import self_retrieval
+from training.encoding import lora
+from training.evaluation import vectors as self_retrieval
+from training.loop import DivergedError
 from training.objectives import OBJECTIVES
-from training.publish import Outcome, publish
-from training.replay import replay
+from training.run import replay
 from training.step import Step
 
 Fit = Callable[..., tuple[Outcome, str]]
@@ -210,7 +211,7 @@ def test_a_step_that_diverged_is_taken_again(
     config = replace(adapted(), objective="fragile")
     with pytest.raises(DivergedError) as caught:
         fitted(config)
-    file = diverged.last(Path(config.run))
+    file = loop.last(Path(config.run))
     step, values, _ = replay(config, file)
     assert f"step {step}: plain {values['plain']}, drawn nan" in str(caught.value)
     assert all(".lora_" in name for name in load_file(file) if name.startswith("encoder."))

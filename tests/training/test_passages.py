@@ -16,25 +16,24 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from models import bundle
-from training import record
-from training.assembly import initial, step_of, tokeniser_of
-from training.cli import main
-from training.commands import train
+from models.bundle import bundle
+from training.checkpoints import record
+from training.checkpoints.publish import Outcome
+from training.checkpoints.record import Record
+from training.cli import main, train
 from training.config import ConfigError, RunConfig, from_preset
-from training.corpus.corpus import open_corpus
-from training.corpus.files import CorpusError
-from training.corpus.positives import cloze
-from training.corpus.words import starts
+from training.data.corpus import open_corpus
+from training.data.files import CorpusError
+from training.data.positives import cloze
+from training.data.sentences import starts
 from training.evaluation import known_item, retrieval
-from training.gain import gain
+from training.evaluation.known_item import gain
+from training.evaluation.selection import by_known_items
 from training.machine.devices import Devices
 from training.objectives.imsimcse import ImSimCSEParams
 from training.promotion.yardsticks import KNOWN_ITEMS, Unlabelled, pick
-from training.publish import Outcome
-from training.record import Record
 from training.run import fit
-from training.selection import by_known_items
+from training.step import initial, step_of, tokeniser_of
 
 Fit = Callable[..., tuple[Outcome, str]]
 RIVER, STONE = "A river is long. It ends.", "A stone is hard. It stays."
@@ -260,11 +259,11 @@ def test_what_chooses_a_step_does_not_judge_it(passages: Path) -> None:
 
 
 def test_no_query_of_the_documentations_collection_is_a_sentence_of_the_default_passages() -> None:
-    from training.corpus import documented
-    from training.data import documentation
+    from training.data import corpus as documented
+    from training.evaluation.datasets import documentation
 
     asked = set(documentation.collection().queries.values())
-    texts = [text.rpartition("\n")[2] for text in documented.passages()]
+    texts = [text.rpartition("\n")[2] for text in documented.documentation_passages()]
     begins = sum(any(text.startswith(query) for query in asked if text[:20] == query[:20]) for text in texts)
     assert len(asked) > 1000 and begins < 0.02 * len(asked), "but for sections that say the same twice"
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from training.progress import Progress, encode_visibly
+from training.checkpoints.progress import Progress, encode_visibly
 
 
 class Terminal(io.StringIO):
@@ -17,7 +17,7 @@ class Terminal(io.StringIO):
 
 def test_plain_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([100.0, 102.0, 106.0, 107.0])
-    monkeypatch.setattr("training.progress.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("training.checkpoints.progress.time.monotonic", lambda: next(clock))
     stream = io.StringIO()
     shown = Progress(stream, total=14, done=10)
     shown.advance(1.0, sentences=64, seconds=1.0)
@@ -48,7 +48,7 @@ def test_encoding_in_parts_gives_every_text_its_own_vector(terminal: bool, monke
     def lengths(texts: Sequence[str]) -> NDArray[np.float32]:
         return np.array([[len(text)] for text in texts], dtype=np.float32)
 
-    monkeypatch.setattr("training.progress.LINE_EVERY", 0.0)
+    monkeypatch.setattr("training.checkpoints.progress.LINE_EVERY", 0.0)
     texts = ["x" * (7 * i % 11) for i in range(23)]
     stream = Terminal() if terminal else io.StringIO()
     np.testing.assert_array_equal(encode_visibly(lengths, stream, parts=4)(texts), lengths(texts))

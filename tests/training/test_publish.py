@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from models import bundle
-from training.publish import identity
+from models.bundle import bundle
+from training.checkpoints.publish import identity
 
 
 def test_a_teacher_is_known_by_its_fingerprint(tiny_bundle: Path) -> None:

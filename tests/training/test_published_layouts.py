@@ -19,7 +19,7 @@ from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer
 from tokenizers.processors import RobertaProcessing
 from torch import Tensor
 
-from models.encoder import Encoder
+from models.encoder.encoder import Encoder
 from tests.conftest import WORDS
 from tests.training.conftest import configured, fit
 

@@ -9,7 +9,7 @@ import pytest
 
 from training.config import from_preset
 from training.objectives import OBJECTIVES
-from training.teacher import plan
+from training.run import plan
 
 SIMCSE = "README of princeton-nlp/SimCSE"
 GS_SCRIPT = "run.sh of gsInfoNCE; ratio, and the batch of 64: Wu et al. 2022"

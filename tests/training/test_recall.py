@@ -12,13 +12,13 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from models.encoder import Encoder
-from models.tokenizer import Tokens
+from models.bundle.tokenizer import Tokens
+from models.encoder.encoder import Encoder
 from training import cli
-from training.checkpoint import CHECKPOINT
-from training.recall import Recall
+from training.checkpoints.checkpoint import CHECKPOINT
+from training.encoding.teacher_cache import Recall
+from training.encoding.views import Teacher
 from training.step import Step
-from training.views import Teacher
 
 TEXTS = ["a dog .", "the man can see the river", "a woman will read this book", "the dog", "a man will see ."]
 
@@ -161,7 +161,7 @@ def test_a_run_of_one_epoch_keeps_nothing(train: Callable[..., Path], monkeypatc
 def test_a_checkpoint_counts_what_is_on_the_disk_for_good(
     train: Callable[..., Path], told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("training.recall.fsync", lambda _: told.append("vectors"))
+    monkeypatch.setattr("training.encoding.teacher_cache.fsync", lambda _: told.append("vectors"))
     train("settled", "--max-steps", "30")
     assert told == ["vectors", "vectors", "checkpoint"] * 3, "of teacher and start"
 

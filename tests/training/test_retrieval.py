@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from training.evaluation import beir, retrieval
 from training.evaluation.beir import Collection
 from training.evaluation.pairs import DataError
-from training.evaluation.suite import material
-from training.evaluation.tables import tables
+from training.evaluation.suite import material, tables
 from training.evaluation.vectors import EvaluationError
-from training.study.contents import retrieval_digest
+from training.studies.trial import retrieval_digest
 
 Vectors = NDArray[np.float32]
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.training.conftest import WORDS
-from training.corpus.corpus import WATCHED, open_corpus
-from training.corpus.excerpt import Excerpt
-from training.evaluation import self_retrieval, sts
+from training.data.corpus import WATCHED, open_corpus
+from training.data.excerpt import Excerpt
+from training.evaluation import sts, vectors
 from training.evaluation.pairs import SICKR_DEV, STSB_DEV, DataError, TaskFiles
+from training.evaluation.selection import by_own_pairs, by_self_retrieval, by_sts_dev, by_stsb_dev
 from training.promotion.yardsticks import Unlabelled
-from training.selection import by_own_pairs, by_self_retrieval, by_sts_dev, by_stsb_dev
 
 
 def test_an_encoder_that_tells_no_two_texts_apart_is_scored_as_chance(stsb_data: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_part_of_what_is_held_out_chooses_and_all_of_it_judges(tmp_path: Path)
 
 @given(st.text())
 def test_halves_are_the_whole_sentence_and_as_even_as_its_words(text: str) -> None:
-    halves, words = self_retrieval.halves(text), text.split()
+    halves, words = vectors.halves(text), text.split()
     if halves is not None:
         assert [each for half in halves for each in half.split()] == words or "".join(halves) == " ".join(words)
     if text.isascii():
@@ -89,7 +89,7 @@ def test_halves_are_the_whole_sentence_and_as_even_as_its_words(text: str) -> No
     "sentence", ["今日は天気がいいです", "机器学习的入门书", "วันนี้อากาศดีมาก", "Python 用の辞書です"]
 )
 def test_a_sentence_without_spaces_is_halved_by_characters(sentence: str, tmp_path: Path) -> None:
-    halves = self_retrieval.halves(sentence)
+    halves = vectors.halves(sentence)
     assert halves is not None and min(map(len, halves)) >= len(sentence) // 5
     file = tmp_path / "many.txt"
     file.write_text("".join(f"{sentence}{i}\n" for i in range(200)), encoding="utf-8")

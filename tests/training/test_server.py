@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from training.cli import main, parsed
-from training.commands.evaluate import _command
+from training.cli.evaluate import _command
 from training.evaluation.beir import Collection
 from training.evaluation.server import Server
 from training.evaluation.subjects import SubjectError, _served, subject

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from models.encoder import Encoder
-from training import lora
-from training.corpus.batches import tokeniser
+from models.encoder.encoder import Encoder
+from training.checkpoints.speed import FIGURES, Meter, Work, matmul_peak
+from training.data.batches import tokeniser
+from training.encoding import lora
 from training.machine.devices import Devices
 from training.objectives.base import Needs
-from training.speed import FIGURES, Meter, Work, matmul_peak
 
 
 def test_work_is_what_torch_counts(tiny_backbone: Path) -> None:

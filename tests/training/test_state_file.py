@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from training.state_file import facts_of, write
+from training.machine.state_file import facts_of, write
 
 
 def test_it_can_be_read_by_whom_the_umask_lets_and_leaves_nothing(tmp_path: Path) -> None:

@@ -16,17 +16,16 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.conftest import soon
-from training import assembly
-from training.assembly import initial, loaded, recordable, step_of
-from training.checkpoint import State
+from training import step as assembly
+from training.checkpoints.checkpoint import State
 from training.config import ConfigError, RunConfig
-from training.corpus.batches import Batch, tokeniser
+from training.data.batches import Batch, tokeniser
 from training.machine.devices import Devices
 from training.machine.graphs import MET
 from training.machine.hardware import autocast_dtype
 from training.objectives import OBJECTIVES
 from training.objectives.base import Needs, Views
-from training.step import Step, set_rate
+from training.step import Step, initial, loaded, recordable, set_rate, step_of
 
 MakeConfig = Callable[..., RunConfig]
 Started = tuple[State, Step, Callable[[Sequence[str]], Batch]]
@@ -345,7 +344,7 @@ def test_what_can_be_recorded_is(
         def __call__(self, compute: Callable[[Any], dict[str, Tensor]], given: Any) -> dict[str, Tensor]:
             return {**compute(given), "through": torch.ones(())}
 
-    monkeypatch.setattr("training.assembly.recordable", lambda *_: recorded)
+    monkeypatch.setattr("training.step.recordable", lambda *_: recorded)
     monkeypatch.setattr("training.step.Replayed", Launching)
     state, step, tokenise = started(make_config())
     assert ("through" in step(tokenise(sentences[:8]), 1e-3)) == recorded

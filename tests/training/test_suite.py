@@ -13,23 +13,22 @@ import pytest
 from numpy.typing import NDArray
 
 from models.__main__ import main as export
-from models.bundle import FP32, BundleError, load
-from models.encoder import Encoder
+from models.bundle.bundle import FP32, BundleError, load
+from models.bundle.sources import SourceError
+from models.encoder.encoder import Encoder
 from models.runtimes import REFERENCE, available
 from models.runtimes import Pair as Engines
 from models.runtimes.base import Options
 from models.runtimes.graph import Graph
-from models.sources import SourceError
 from training.cli import main
 from training.evaluation import subjects
 from training.evaluation.beir import Collection
 from training.evaluation.labelled import TRANSFER_TASKS, Example, Labelled
 from training.evaluation.pairs import STS_TASKS, DataError, Pair
+from training.evaluation.report.page import render
 from training.evaluation.subjects import OtherGraph, Subject, SubjectError, subject
-from training.evaluation.suite import Material, judge, material
-from training.evaluation.tables import aligned, tables
+from training.evaluation.suite import Material, aligned, judge, material, tables
 from training.evaluation.vectors import EvaluationError, remembered
-from training.report.page import render
 
 PAIRS = [
     Pair("the man can play a guitar", "a man will play the guitar", 4.8),

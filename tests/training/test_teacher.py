@@ -13,15 +13,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models import bundle
-from models.sources import SourceError
+from models.bundle import bundle
+from models.bundle.sources import SourceError
 from training import run
+from training.checkpoints.publish import Outcome
+from training.checkpoints.record import RunError
 from training.config import ConfigError, RunConfig, from_preset
 from training.objectives import OBJECTIVES
 from training.objectives.base import Needs, Views
-from training.publish import Outcome
-from training.record import RunError
-from training.teacher import plan
+from training.run import plan
 
 Fit = Callable[..., tuple[Outcome, str]]
 MakeConfig = Callable[..., RunConfig]
@@ -97,7 +97,9 @@ def test_the_teacher_of_a_large_backbone_is_a_base_model(tmp_path: Path) -> None
 def test_a_base_model_that_is_not_there_is_said_before_the_run_has_a_folder(
     make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("models.sources._from_hub", Mock(side_effect=SourceError("bert-base-uncased: no such thing")))
+    monkeypatch.setattr(
+        "models.bundle.sources._from_hub", Mock(side_effect=SourceError("bert-base-uncased: no such thing"))
+    )
     large = from_preset("dclr", preset="bert-large-uncased")
     config = replace(make_config(), objective="dclr", preset=large.preset, params=large.params)
     with pytest.raises(ConfigError, match=r"teacher: SimCSE would train one from bert-base-uncased .* with --teacher"):

@@ -7,14 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.encoder import Encoder
-from models.transform import Affine
-from training import views
-from training.augment import Augmentation
+from models.encoder.encoder import Encoder
+from models.encoder.transform import Affine
+from training.data.augment import Augmentation
+from training.encoding import packing, views
+from training.encoding.attention import swift
+from training.encoding.views import Teacher, ViewEncoder, in_order, in_passes
 from training.objectives.base import Needs, Views
-from training.passes import passes
-from training.passes.acceleration import swift
-from training.views import Teacher, ViewEncoder, in_order, in_passes
 
 SENTENCES = ["The man can see the river .", "A dog .", "The teacher will read a long book in the morning ."]
 
@@ -84,7 +83,7 @@ def test_padding_to_a_multiple_changes_no_vector_and_is_within_what_the_encoder_
     """As on CUDA."""
     before = views_of(encoder, Needs(views=0, clean=True)).clean
     monkeypatch.setattr(views, "GRANULE", {"cpu": 8})
-    monkeypatch.setattr(passes, "PASS_COST", {})  # one pass
+    monkeypatch.setattr(packing, "PASS_COST", {})  # one pass
     monkeypatch.setattr(encoder, "max_length", most)
     (one,) = in_passes(encoder, encoder.tokenizer.encode(SENTENCES))
     assert one.input_ids.shape == one.attention_mask.shape == (3, length)

@@ -14,15 +14,24 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from training.objectives.base import Views
-from training.objectives.inverse_root import inverse_square_root, principal_axes
-from training.objectives.multi_positive import MultiPositive, multi_positive_loss, positive_log_shares
-from training.objectives.whitenedcse import RECIPE, WhitenedCSE, WhitenedCSEParams, interleaved, separated
+from training.objectives.whitenedcse import (
+    RECIPE,
+    MultiPositive,
+    WhitenedCSE,
+    WhitenedCSEParams,
+    interleaved,
+    multi_positive_loss,
+    positive_log_shares,
+    separated,
+)
 from training.objectives.whitening import (
     Gradient,
     GroupWhitening,
     MomentumWhitening,
     covariance,
     group_whitening,
+    inverse_square_root,
+    principal_axes,
     shuffled_group_whitening,
 )
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from serving.keys.keys import digest
+from serving.operations.keys import digest
 from tests.serving.conftest import Launcher, Running
 from tests.web.conftest import Visit
 from tests.web.contents import fill, rows

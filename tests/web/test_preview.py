@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import Page
 
-from serving.ingest import Options, checked, rows
-from serving.ingest.documents import random_names, unrepeated
-from serving.ports import Document
+from serving.corpora.ingest import Options, checked, rows
+from serving.corpora.ingest.documents import random_names, unrepeated
+from serving.corpora.ports import Document
 from serving.settings import Settings
 from tests.serving.conftest import Running
 from tests.web.conftest import Visit

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from models import bundle
+from models.bundle import bundle
 from tests.serving.conftest import Launcher, Running
 from tests.training.report.conftest import evaluation
 from tests.web.accessibility import violations
 from tests.web.conftest import LOOKS, Visit
 from tests.web.contents import EVIL
-from training.promotion.copies import copy
-from training.report.published import papers
+from training.evaluation.report.published import papers
+from training.promotion.place import copy
 
 pytestmark = pytest.mark.slow
 EVALUATION = evaluation("tiny", width=32)

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
-from serving.failpoints import VARIABLE
+from serving.operations.failpoints import VARIABLE
 from tests.serving.conftest import Launcher, Running
 from tests.web.conftest import LOOKS, Visit
 from tests.web.views import VIEWS, shown

@@ -1,0 +1,1 @@
+"""Training data: files, documents, sentences, positive pairs, augmentations and batches."""

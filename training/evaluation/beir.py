@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.disk import replacing
-from training import strict_json
+from models.bundle.disk import replacing
+from training.data import strict_json
 from training.evaluation.pairs import DataError, lines
 
 FOLDER = "retrieval"

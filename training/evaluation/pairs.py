@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from models.errors import Refused
-from training.corpus.files import CorpusError, found, rows
+from training.data.files import CorpusError, found, rows
 
 Subsets = Mapping[str, "list[Pair]"]
 
@@ -91,7 +91,7 @@ def own_pairs(file: str) -> list[Pair]:
 
     Raises:
         DataError: a file can't be read, a row is broken, or the scores don't differ.
-        Refused, RemoteError: see `training.corpus.hub.fetched`.
+        Refused, RemoteError: see `training.data.files.fetched`.
     """
     try:
         pairs = [

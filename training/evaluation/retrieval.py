@@ -12,7 +12,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from models.prompts import DOCUMENT, NO_PROMPTS, QUERY, of_role
+from models.bundle.prompts import DOCUMENT, NO_PROMPTS, QUERY, of_role
 from training.evaluation.beir import Collection
 from training.evaluation.vectors import Encode, EvaluationError, unit_vectors
 

@@ -17,7 +17,7 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from models.remotes.credentials import hidden, secrets, without_user
+from models.remotes.base import hidden, secrets, without_user
 from training.evaluation.beir import Collection
 from training.evaluation.retrieval import DEPTH
 from training.evaluation.vectors import EvaluationError

@@ -13,22 +13,22 @@ from typing import Any
 import torch
 
 from models import cpus
-from models.adapter import is_adapter
-from models.assembly import assemble
-from models.bundle import FP32, Bundle
-from models.encoder import Encoder
+from models.bundle.adapter import is_adapter
+from models.bundle.bundle import FP32, Bundle
+from models.bundle.prompts import not_empty
+from models.bundle.sources import MINILM, local_bundle, manifest_of, recorded, resolve
+from models.encoder.encoder import Encoder
 from models.errors import Refused, first_line
-from models.prompts import not_empty
-from models.remotes.credentials import without_user
+from models.export.assembly import assemble
+from models.remotes.base import without_user
 from models.runtimes import REFERENCE, Pair, available
 from models.runtimes.base import Options, RuntimeUnavailable
 from models.runtimes.choice import candidates
 from models.runtimes.graph import Graph
-from models.sources import MINILM, local_bundle, manifest_of, recorded, resolve
+from training.encoding.views import autocast
 from training.evaluation.beir import Collection
 from training.evaluation.server import Server
 from training.evaluation.vectors import Encode
-from training.views import autocast
 
 AUTOCAST = {FP32: None, "bf16": torch.bfloat16}
 """Autocast type of torch's matrix products, by precision."""

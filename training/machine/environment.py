@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import platform
+import subprocess
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from training.machine.checkout import checkout
+# The git commit of the running code.
+
+
+def checkout() -> dict[str, str | bool | None]:
+    """Return the commit, None outside git, and whether tracked files are modified."""
+    return {
+        "git_commit": _git("rev-parse", "HEAD"),
+        "git_modified": bool(_git("status", "--porcelain", "--untracked-files=no")),
+    }
+
+
+def _git(*command: str) -> str | None:
+    folder = Path(__file__).parent
+    try:
+        done = subprocess.run(["git", "-C", folder, *command], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
 
 PACKAGES = ("isosphere", "torch", "transformers", "tokenizers", "safetensors", "numpy", "scipy")
 

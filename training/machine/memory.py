@@ -13,8 +13,8 @@ import sys
 KERNELS = 256
 """Capacity of oneDNN's cache of compiled matrix products.
 
-256 suffices for the numbers of tokens that steps are padded to (`training.passes.packing.GRANULE`). The default of 1024
-would only use more memory, because attention's shapes seldom recur.
+256 suffices for the numbers of tokens that steps are padded to (`training.encoding.packing.GRANULE`). The default of
+1024 would only use more memory, because attention's shapes seldom recur.
 """
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt(3)."""

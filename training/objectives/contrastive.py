@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.precision import full_precision
+from models.encoder.encoder import full_precision
 
 EPS = 1e-8
 """Lower bound of the norm that a vector is divided by, as in PyTorch's `cosine_similarity`."""
@@ -24,3 +24,16 @@ def info_nce(logits: Tensor) -> Tensor:
     with torch.autocast(logits.device.type, enabled=False):
         positives = torch.arange(len(logits), device=logits.device)
         return F.cross_entropy(full_precision(logits), positives)
+
+
+# Layers between the pooled vector and the loss. They are discarded after training.
+
+
+class MLP(nn.Sequential):
+    """A linear layer with tanh, (…, D) to (…, D). Initialisation is BERT's: weights N(0, 0.02), biases 0."""
+
+    def __init__(self, dim: int) -> None:
+        dense = nn.Linear(dim, dim)
+        nn.init.normal_(dense.weight, std=0.02)
+        nn.init.zeros_(dense.bias)
+        super().__init__(dense, nn.Tanh())

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.precision import full_precision
+from models.encoder.encoder import full_precision
 from training.objectives.contrastive import EPS, info_nce
 
 BATCH_NORM_EPS = 1e-5

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, normalize
 
-from models.precision import full_precision
+from models.encoder.encoder import full_precision
 from training.objectives.base import Needs, Preset, Recipe, Views
 
 NEGLIGIBLE = 1e-5

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from training.objectives.base import ON_PASSAGES, Needs, Preset, Recipe, Views, on_cls_of_minilm, on_passages
-from training.objectives.contrastive import cosine_logits, info_nce
+from training.objectives.contrastive import MLP, cosine_logits, info_nce
 from training.objectives.decorrelation import (
     DCLForm,
     barlow_twins,
@@ -18,7 +18,6 @@ from training.objectives.decorrelation import (
     dimension_contrast,
     rank_of_cross_correlation,
 )
-from training.objectives.heads import MLP
 from training.objectives.noise import MOST, gaussian
 
 MOST_ROWS = 100_000

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.precision import full_precision
+from models.encoder.encoder import full_precision
 from training.objectives.contrastive import cosine_logits
 
 MOST = 1000

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from training.objectives.base import ON_PASSAGES, Needs, Preset, Recipe, Views, on_cls_of_minilm, on_passages
-from training.objectives.contrastive import cosine_logits, info_nce
-from training.objectives.heads import MLP
+from training.objectives.contrastive import MLP, cosine_logits, info_nce
 
 
 @dataclass(frozen=True, kw_only=True)

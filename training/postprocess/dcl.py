@@ -15,17 +15,23 @@ from typing import TextIO
 import torch
 from torch import Tensor, nn
 
-from models.encoder import Encoder
-from models.transform import Affine
-from training.corpus.corpus import Corpus
-from training.fields import check_finite
+from models.encoder.encoder import Encoder
+from models.encoder.transform import Affine
+from training.config import check_finite
+from training.data.corpus import Corpus
+from training.encoding.lora import has_dropout
+from training.encoding.views import ViewEncoder, in_passes
 from training.objectives.base import Needs
 from training.objectives.decorrelation import dimension_contrast
 from training.objectives.imsimcse import CITATION
-from training.postprocess.base import Fitted, Postprocess, PostprocessError, check_above_zero, check_learning_rate
-from training.postprocess.vectors import sentence_batches
-from training.prepare import has_dropout
-from training.views import ViewEncoder, in_passes
+from training.postprocess.base import (
+    Fitted,
+    Postprocess,
+    PostprocessError,
+    check_above_zero,
+    check_learning_rate,
+    sentence_batches,
+)
 
 LAST = 100
 """Number of final batches whose mean loss is reported."""

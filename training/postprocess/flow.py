@@ -17,12 +17,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from models.encoder import Encoder
-from models.flow import LOG_SCALE_FACTOR, ActNorm, AdditiveCoupling, Flow
-from training.corpus.corpus import Corpus
-from training.fields import check_finite
-from training.postprocess.base import Fitted, Postprocess, PostprocessError, check_above_zero, check_learning_rate
-from training.postprocess.vectors import pooled_batches
+from models.encoder.encoder import Encoder
+from models.encoder.flow import LOG_SCALE_FACTOR, ActNorm, AdditiveCoupling, Flow
+from training.config import check_finite
+from training.data.corpus import Corpus
+from training.postprocess.base import (
+    Fitted,
+    Postprocess,
+    PostprocessError,
+    check_above_zero,
+    check_learning_rate,
+    pooled_batches,
+)
 
 NOISE = 1e-3
 """Standard deviation of the noise added in training, relative to the vectors' mean deviation.

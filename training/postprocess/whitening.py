@@ -12,11 +12,10 @@ from typing import TextIO
 import torch
 from torch import Tensor
 
-from models.encoder import Encoder
-from models.transform import Affine
-from training.corpus.corpus import Corpus
-from training.postprocess.base import Fitted, Postprocess, PostprocessError, check_above_zero
-from training.postprocess.vectors import pooled_batches
+from models.encoder.encoder import Encoder
+from models.encoder.transform import Affine
+from training.data.corpus import Corpus
+from training.postprocess.base import Fitted, Postprocess, PostprocessError, check_above_zero, pooled_batches
 
 NEGLIGIBLE = 1e-12
 """Smallest variance that counts, relative to the largest.

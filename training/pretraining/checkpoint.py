@@ -1,7 +1,7 @@
 """Checkpoints of pre-training, so that a killed run resumes exactly.
 
-In addition to what `training.checkpoint` stores, the file has the position in the corpus. The number of sentences per
-step varies, so the position does not follow from the step.
+In addition to what `training.checkpoints.checkpoint` stores, the file has the position in the corpus. The number of
+sentences per step varies, so the position does not follow from the step.
 """
 
 from __future__ import annotations
@@ -14,12 +14,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from models.errors import first_line
-from training.checkpoint import CHECKPOINT, CheckpointError, check_origin
-from training.machine.devices import Devices
-from training.pretraining.model import MaskedLM
-from training.pretraining.sequences import START, Position
-from training.random_state import RandomState
-from training.state_file import (
+from training.checkpoints.checkpoint import CHECKPOINT, CheckpointError, check_origin
+from training.machine.devices import Devices, RandomState
+from training.machine.state_file import (
     facts_of,
     named,
     optimiser_tensors,
@@ -29,6 +26,8 @@ from training.state_file import (
     under,
     write,
 )
+from training.pretraining.batches import START, Position
+from training.pretraining.model import MaskedLM
 
 
 @dataclass

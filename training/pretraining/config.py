@@ -8,8 +8,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from training.config import LEAST_LENGTH, ConfigError, check_folders, check_seed, checked, place
-from training.fields import check_finite, kinds, settings
+from training.config import (
+    LEAST_LENGTH,
+    ConfigError,
+    check_finite,
+    check_folders,
+    check_seed,
+    checked,
+    kinds,
+    place,
+    settings,
+)
 
 POSITIVE = (
     *("layers", "width", "heads", "max_length", "batch_size", "chunk_size", "steps", "eval_every"),

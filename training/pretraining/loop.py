@@ -14,20 +14,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from training.corpus.batches import ahead
-from training.diverged import DivergedError, listed
-from training.interrupt import InterruptedRun
-from training.loop import READ_EVERY
+from training.checkpoints.progress import Progress
+from training.checkpoints.record import Write, fsync_metrics
+from training.checkpoints.speed import FIGURES, Work
+from training.data.batches import ahead
+from training.loop import READ_EVERY, DivergedError, listed
 from training.machine.devices import Devices
+from training.machine.interrupt import InterruptedRun
 from training.pretraining import checkpoint
 from training.pretraining.batches import Batch, Batches
 from training.pretraining.checkpoint import State
 from training.pretraining.config import PretrainConfig
 from training.pretraining.model import Questions
 from training.pretraining.step import Step, judged
-from training.progress import Progress
-from training.record import Write, fsync_metrics
-from training.speed import FIGURES, Work
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,21 +2,115 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from tokenizers.models import WordPiece
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.encoder import Encoder
-from models.origin import Origin
-from models.precision import full_precision
-from training.passes.acceleration import swift
-from training.pretraining.masking import Vocabulary
-from training.speed import Work
+from models.bundle.origin import Origin
+from models.encoder.encoder import Encoder, full_precision
+from training.checkpoints.speed import Work
+from training.encoding.attention import swift
 
 if TYPE_CHECKING:
     from transformers import BertForMaskedLM, PreTrainedTokenizerBase
+
+# Masking of whole words, at random and anew in every step.
+#
+# Devlin et al., "BERT" (NAACL 2019), section 3.1, with the whole-word masking of their release of May 2019. Of the
+# masked tokens 80 % become [MASK], 10 % a random token, and 10 % stay. Each token of a word is drawn separately.
+
+MASK_SHARE = 0.8
+RANDOM_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Properties of a tokenizer's tokens for masking. All ids are below V."""
+
+    special: NDArray[np.bool_]
+    """Special tokens such as [CLS], [SEP] and [UNK], and unused ids, (V,). They are never masked or drawn."""
+    inside: NDArray[np.bool_]
+    """Tokens that continue a word, (V,)."""
+    mask: int
+    cls: int
+    unknown: int
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> Self:
+        """Read the vocabulary of a WordPiece tokenizer.
+
+        Raises:
+            ValueError: it is not one, or lacks [MASK], [CLS] or [UNK].
+        """
+        pieces = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
+        if not isinstance(pieces, WordPiece):
+            raise ValueError("not a WordPiece tokenizer, so where a word begins is not known")
+        named = (tokenizer.mask_token_id, tokenizer.cls_token_id, tokenizer.unk_token_id)
+        if None in named:
+            raise ValueError("the tokenizer lacks [MASK], [CLS] or [UNK]")
+        ids = tokenizer.get_vocab()
+        inside = np.zeros(max(ids.values()) + 1, dtype=bool)
+        inside[[i for name, i in ids.items() if name.startswith(pieces.continuing_subword_prefix)]] = True
+        special = np.ones_like(inside)
+        special[list(ids.values())] = False
+        special[tokenizer.all_special_ids] = True
+        return cls(special, inside & ~special, *named)
+
+    def __len__(self) -> int:
+        return len(self.special)
+
+
+@dataclass(frozen=True)
+class Masked:
+    """Sequences with masked tokens, and the original tokens."""
+
+    ids: NDArray[np.int64]
+    """Ids (N, L) for the model."""
+    places: NDArray[np.int64]
+    """Indices (M,) of the masked tokens among the N L, ascending."""
+    labels: NDArray[np.int64]
+    """Original ids (M,) of the masked tokens."""
+
+
+def masked(ids: NDArray[np.int64], vocabulary: Vocabulary, *, share: float, rng: np.random.Generator) -> Masked:
+    """Mask random words of `ids` (N, L) until they have `share` of all tokens that are not special.
+
+    So the excess is less than one word's tokens. At least one word is masked, if there is any.
+    """
+    word = words(ids, vocabulary).ravel()
+    sizes = np.bincount(word + 1)[1:]
+    drawn = rng.permutation(len(sizes))
+    before = np.cumsum(sizes[drawn]) - sizes[drawn]
+    hidden = np.zeros(len(sizes) + 1, dtype=bool)  # The last element is for tokens of no word, -1.
+    hidden[drawn[before < max(1, round(share * sizes.sum()))]] = True
+    places = np.flatnonzero(hidden[word])
+
+    seen = ids.ravel().copy()
+    draw = rng.random(len(places))
+    at_random = (draw >= MASK_SHARE) & (draw < MASK_SHARE + RANDOM_SHARE)
+    seen[places[draw < MASK_SHARE]] = vocabulary.mask
+    seen[places[at_random]] = rng.choice(np.flatnonzero(~vocabulary.special), size=at_random.sum())
+    return Masked(seen.reshape(ids.shape), places, ids.ravel()[places])
+
+
+def words(ids: NDArray[np.int64], vocabulary: Vocabulary) -> NDArray[np.int64]:
+    """Return for each token of `ids` (N, L) the number of its word, from 0, or -1 for special tokens.
+
+    A word that is cut at the start of a sequence counts as another word there.
+    """
+    special = vocabulary.special[ids]
+    goes_on = vocabulary.inside[ids]
+    goes_on[:, 0] = False
+    goes_on[:, 1:] &= ~special[:, :-1]
+    word = np.cumsum(~special & ~goes_on).reshape(ids.shape) - 1
+    word[special] = -1
+    return word
 
 
 NO_ANSWER = -100

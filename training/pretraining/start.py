@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 
-from models import origin, pretrained
-from models.declaration import declared
-from models.origin import Origin
-from models.pretrained import Weights, reading
-from models.sources import SourceError, whole
+from models.bundle import origin
+from models.bundle.origin import Origin
+from models.bundle.sources import SourceError, whole
+from models.encoder import pretrained
+from models.encoder.declaration import declared
+from models.encoder.pretrained import Weights, reading
 from training.config import ConfigError
 from training.pretraining.config import PretrainConfig
-from training.pretraining.masking import Vocabulary
-from training.pretraining.model import MaskedLM
+from training.pretraining.model import MaskedLM, Vocabulary
 
 if TYPE_CHECKING:
     from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerBase

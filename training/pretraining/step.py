@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from models.encoder import dropout_off
+from models.encoder.encoder import dropout_off
+from training.encoding.views import autocast, sent
 from training.machine.devices import Devices
 from training.machine.graphs import Replayed
 from training.pretraining.batches import Batch
 from training.pretraining.checkpoint import State
 from training.pretraining.model import MaskedLM, Questions
 from training.step import set_rate
-from training.views import autocast, sent
 
 
 class Placed(NamedTuple):

@@ -10,14 +10,13 @@ from time import perf_counter
 from typing import Any
 
 from models import cpus
-from models.bundle import ENGINES, FP32, GOLDEN_COSINE, Bundle
+from models.bundle.bundle import ENGINES, FP32, GOLDEN_COSINE, Bundle
 from models.errors import first_line
 from models.runtimes import REFERENCE, Pair, cache
-from models.runtimes.barred import barred
 from models.runtimes.base import Options
-from models.runtimes.choice import Choice, fastest, keep
+from models.runtimes.choice import Choice, barred, fastest, keep
+from models.runtimes.graph import golden_cosine_of
 from models.runtimes.measurement import Clock, Measured, Open, compared, graphs, probes, told
-from models.verify import golden_cosine_of
 from training.evaluation.vectors import Encode
 from training.promotion.checks import Check, Judges, finite
 from training.promotion.yardsticks import DRIFT

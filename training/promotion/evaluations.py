@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from models.bundle import REPORT, Bundle
+from models.bundle.bundle import REPORT, Bundle
+from training.checkpoints.publish import STS_MEAN
 from training.evaluation.pairs import STS_TASKS
+from training.evaluation.report.judged import ReportError
+from training.evaluation.report.page import render
 from training.evaluation.retrieval import NDCG10
 from training.promotion.ledger import PromotionError
-from training.publish import STS_MEAN
-from training.report.judged import ReportError
-from training.report.page import render
 
 FORMAT = 1
 FAMILIES: dict[str, tuple[str, ...]] = {

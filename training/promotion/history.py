@@ -5,13 +5,42 @@ from __future__ import annotations
 import json
 from typing import Any, TextIO
 
-from models import bundle
-from models.bundle import GOLDEN_COSINE, REPORT, Bundle, BundleError
-from models.verify import golden_cosine
-from training.promotion.decision import described, host, now
-from training.promotion.incumbent import examined, kept
+from models.bundle import bundle
+from models.bundle.bundle import GOLDEN_COSINE, REPORT, Bundle, BundleError
+from models.runtimes.graph import golden_cosine
+from training.promotion.checks import described, host, now
 from training.promotion.ledger import PromotionError
-from training.promotion.place import Place
+from training.promotion.place import SHORT, Place, copy
+
+# The served bundle, and a copy of it if it is no copy yet.
+
+
+def examined(place: Place) -> tuple[dict[str, Any] | None, Bundle | None]:
+    """Describe the served bundle for the ledger, and load it. The second item is None if verification fails."""
+    if not place.default.exists() and not place.default.is_symlink():
+        return None, None
+    try:
+        found = bundle.load(place.default)
+    except BundleError:
+        return described(place.default, None, copy=None), None
+    return described(place.default, found, copy=place.current()), found
+
+
+def kept(place: Place, served: dict[str, Any] | None, found: Bundle | None) -> dict[str, Any] | None:
+    """Return `served` with the name of its copy.
+
+    A verified bundle without a copy is copied, because a link will replace it.
+
+    Raises:
+        BundleError: it has changed since it was loaded.
+        OSError: the copy can't be written.
+    """
+    if served is None or found is None or served["copy"] is not None:
+        return served
+    name = place.free_name(found.manifest.fingerprint[:SHORT])
+    copy(found, place.copies / name, added={})
+    return served | {"copy": name}
+
 
 KEPT = 3
 """Number of copies kept besides the served one."""

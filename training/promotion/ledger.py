@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from models.disk import fsync, naming
+from models.bundle.disk import fsync, naming
 from models.errors import Refused
 
 Outcome = Literal["promoted", "refused", "rolled back"]

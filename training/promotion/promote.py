@@ -10,22 +10,19 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from models import card, origin
-from models.bundle import CARD, FP32, REPORT, REPORT_PAGE, Bundle
-from training.progress import encode_visibly
+from models.bundle import card, origin
+from models.bundle.bundle import CARD, FP32, REPORT, REPORT_PAGE, Bundle
+from training.checkpoints.progress import encode_visibly
+from training.evaluation.report.page import render
+from training.evaluation.report.published import papers
 from training.promotion import checks, evaluations
-from training.promotion.checks import Bar, Judges
-from training.promotion.copies import copy
-from training.promotion.decision import Decision, described, host
+from training.promotion.checks import Bar, Decision, Judges, described, host
 from training.promotion.engines import Engines, Machine, tried
 from training.promotion.evaluations import Evaluation
-from training.promotion.history import reconcile, sweep
-from training.promotion.incumbent import examined, kept
+from training.promotion.history import examined, kept, reconcile, sweep
 from training.promotion.ledger import PromotionError
-from training.promotion.place import SHORT, Place
+from training.promotion.place import SHORT, Place, copy
 from training.promotion.yardsticks import Yardstick
-from training.report.page import render
-from training.report.published import papers
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,11 +13,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from models.bundle.prompts import NO_PROMPTS
 from models.errors import Refused
-from models.prompts import NO_PROMPTS
-from training.corpus.corpus import Corpus, holds_passages, open_corpus
-from training.corpus.files import CorpusError
-from training.evaluation import beir, bootstrap, known_item, retrieval, self_retrieval, sts
+from training.data.corpus import Corpus, holds_passages, open_corpus
+from training.data.files import CorpusError
+from training.evaluation import beir, bootstrap, known_item, retrieval, sts, vectors
 from training.evaluation.beir import Collection
 from training.evaluation.bootstrap import Comparison
 from training.evaluation.pairs import STS_TASKS, STSB_DEV, DataError, Pair, Subsets
@@ -130,17 +130,17 @@ class Unlabelled:
         Raises:
             CorpusError: fewer than two of them have enough words.
         """
-        self._halves = [pair for pair in map(self_retrieval.halves, corpus.census.held_out) if pair]
+        self._halves = [pair for pair in map(vectors.halves, corpus.census.held_out) if pair]
         if len(self._halves) < 2:
             raise CorpusError(
                 f"{corpus.name}: a score without --data needs two held-out sentences of "
-                f"{self_retrieval.LEAST_WORDS} words or more, and there are {len(self._halves)}: one in 20 is held out"
+                f"{vectors.LEAST_WORDS} words or more, and there are {len(self._halves)}: one in 20 is held out"
             )
         self.sample = _hash(self._halves)
         self.limits: Mapping[str, float] = {self.metric: max(DRIFT, FLIPS * FLIP / len(self._halves))}
 
     def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Judged:  # noqa: ARG002 - pairs have no role
-        values = 100 * self_retrieval.reciprocal_ranks(encode, self._halves)
+        values = 100 * vectors.reciprocal_ranks(encode, self._halves)
         return Judged(float(values.mean()), values)
 
     def compare(self, a: Judged, b: Judged) -> Comparison:

@@ -14,16 +14,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from models.runtimes.base import Floats
 from serving.corpora.corpora import Corpora
-from serving.corpora.finding import Hit, Query, Wanted
-from serving.corpora.opening import Indexes
+from serving.corpora.filters import compile_filter
+from serving.corpora.indexes.live import LiveIndex
+from serving.corpora.open_corpus import Indexes
+from serving.corpora.ports import Content, Corpus, Document, Keys, Ranking, Size, Store
+from serving.corpora.search import Hit, Query, Wanted
+from serving.corpora.stores import STORES, reading
+from serving.corpora.stores.corpus_file import CorpusFile
+from serving.corpora.stores.sqlite import MemoryStore
 from serving.errors import NotFound
-from serving.filters import compile_filter
-from serving.indexes.live import LiveIndex
-from serving.ports import Content, Corpus, Document, Floats, Keys, Ranking, Size, Store
-from serving.stores import STORES, reading
-from serving.stores.corpus_file import CorpusFile
-from serving.stores.memory import MemoryStore
 from tests.conftest import PATIENCE
 from tests.serving.stores.contents import filled
 

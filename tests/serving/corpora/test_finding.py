@@ -11,17 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.corpora import finding
+from models.runtimes.base import Floats
+from serving.corpora import search as finding
 from serving.corpora.corpora import Corpora
-from serving.corpora.finding import Found, Hit, Mode, Place, Query, Wanted, shown
-from serving.corpora.opening import Indexes
+from serving.corpora.filters import compile_filter
+from serving.corpora.indexes.live import LiveIndex
+from serving.corpora.open_corpus import Indexes
+from serving.corpora.ports import Chunking, Content, Document, Keys, Passage, Ranking, Span
+from serving.corpora.search import Found, Hit, Mode, Place, Query, Wanted, shown
+from serving.corpora.stores import STORES
+from serving.corpora.stores.connections import Connections
+from serving.corpora.stores.corpus_file import CorpusFile
 from serving.errors import TooLarge
-from serving.filters import compile_filter
-from serving.indexes.live import LiveIndex
-from serving.ports import Chunking, Content, Document, Floats, Keys, Passage, Ranking, Span
-from serving.stores import STORES
-from serving.stores.connections import Connections
-from serving.stores.corpus_file import CorpusFile
 from tests.conftest import soon
 
 DIM = 8

@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from serving.cancelling import check_cancelled
-from serving.corpora import lanes as lanes_of_corpora
-from serving.corpora.lanes import LANE, THREADS, Lanes
 from serving.errors import Conflict, Overloaded
-from serving.jobs.threads import in_thread
-from serving.keys.keys import Key, digest
-from serving.keys.limits import Caller, Limits, paid_by, patient
+from serving.operations import threads as lanes_of_corpora
+from serving.operations.cancelling import check_cancelled
+from serving.operations.keys import Key, digest
+from serving.operations.limits import Caller, Limits, paid_by, patient
+from serving.operations.threads import LANE, THREADS, Lanes, in_thread
 from tests.conftest import PATIENCE
 
 

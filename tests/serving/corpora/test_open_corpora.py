@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from serving.corpora.corpora import Corpora
-from serving.corpora.opening import Indexes
+from serving.corpora.open_corpus import Indexes
+from serving.corpora.ports import Content, Document
+from serving.corpora.stores.sqlite import SqliteStore
 from serving.errors import Conflict
-from serving.ports import Content, Document
-from serving.stores.sqlite import SqliteStore
 from tests.serving.stores.contents import filled
 
 

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.cancelling import CancelToken
 from serving.corpora.corpora import Corpora
-from serving.corpora.finding import Query, Wanted
-from serving.corpora.opening import Indexes
+from serving.corpora.indexes.live import LiveIndex
+from serving.corpora.open_corpus import Indexes
+from serving.corpora.ports import Change, Content, Corpus, Document, Page, Removal, Write
+from serving.corpora.search import Query, Wanted
+from serving.corpora.stores.sqlite import SqliteStore
 from serving.errors import Conflict, InsufficientStorage, NotFound, ServiceError, Unhealthy
-from serving.indexes.live import LiveIndex
-from serving.ports import Change, Content, Corpus, Document, Page, Removal, Write
-from serving.stores.sqlite import SqliteStore
+from serving.operations.cancelling import CancelToken
 from tests.conftest import PATIENCE
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.durability.places import PLACES
-from serving import failpoints
-from serving.failpoints import VARIABLE, FailpointsError, arm, reach
+from serving.operations import failpoints
+from serving.operations.failpoints import VARIABLE, FailpointsError, arm, reach
 from tests.conftest import PATIENCE
 
 SERVING = Path(failpoints.__file__).parent
@@ -61,7 +61,8 @@ def test_it_waits_for_a_file_to_go(tmp_path: Path) -> None:
 
 def test_it_kills_the_process_at_the_turn_asked_for() -> None:
     script = (
-        "import os; from serving.failpoints import *; arm(os.environ); [reach('a.b') or print(i) for i in range(5)]"
+        "import os; from serving.operations.failpoints import *; "
+        "arm(os.environ); [reach('a.b') or print(i) for i in range(5)]"
     )
     ended = subprocess.run(
         [sys.executable, "-u", "-c", script],

@@ -11,9 +11,9 @@ import sys
 import pytest
 
 from benchmarks.durability.shim import LOSSES, Disk, Loss
-from serving.stores.open_files import OpenFiles
-from serving.stores.shared import Shared
-from serving.stores.sqlite import SqliteStore
+from serving.corpora.stores.connections import OpenFiles
+from serving.corpora.stores.reading import Shared
+from serving.corpora.stores.sqlite import SqliteStore
 from tests.conftest import PATIENCE
 from tests.serving.conftest import ROOT
 
@@ -21,10 +21,10 @@ NAMES = ("a", "b", "c")
 WRITES = """
 import random, sys
 from pathlib import Path
-from serving.ports import Corpus
-from serving.stores.open_files import OpenFiles
-from serving.stores.shared import Shared
-from serving.stores.sqlite import SqliteStore
+from serving.corpora.ports import Corpus
+from serving.corpora.stores.connections import OpenFiles
+from serving.corpora.stores.reading import Shared
+from serving.corpora.stores.sqlite import SqliteStore
 from tests.serving.stores.contents import content
 
 store, rng = SqliteStore(Path(sys.argv[1]), shared=Shared(OpenFiles(1))), random.Random(int(sys.argv[2]))
@@ -41,10 +41,10 @@ FAULTY = """
 import errno, os, sys
 from pathlib import Path
 from serving.errors import ServiceError
-from serving.ports import Corpus
-from serving.stores.open_files import OpenFiles
-from serving.stores.shared import Shared
-from serving.stores.sqlite import SqliteStore
+from serving.corpora.ports import Corpus
+from serving.corpora.stores.connections import OpenFiles
+from serving.corpora.stores.reading import Shared
+from serving.corpora.stores.sqlite import SqliteStore
 from tests.serving.stores.contents import content
 
 fault, names = Path(os.environ["SHIM_FAULT"]), sys.argv[2:]

@@ -10,15 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.tokenizer import Tokens
-from serving.encoders import batcher as batcher_module
-from serving.encoders.batcher import CULPRITS, RESERVED_SECONDS, Batcher
-from serving.encoders.request import Answer
-from serving.encoders.turns import PADDING
+from models.bundle.tokenizer import Tokens
 from serving.errors import Backend, Overloaded, Unhealthy
-from serving.keys.keys import Key
-from serving.keys.limits import Caller, Limits, paid_by
-from serving.ports import Embedded
+from serving.inference import batcher as batcher_module
+from serving.inference.batcher import CULPRITS, RESERVED_SECONDS, Batcher
+from serving.inference.engine import Embedded
+from serving.inference.turns import PADDING, Answer
+from serving.operations.keys import Key
+from serving.operations.limits import Caller, Limits, paid_by
 from tests.conftest import PATIENCE
 from tests.serving.queues import BUDGET, POISON, Engine, batcher, lengths, tokens
 

@@ -13,21 +13,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.tokenizer import Direction, Tokens
+from models.bundle.tokenizer import Direction, Tokens
 from serving.corpora import library
-from serving.embeddings import EmbedOptions
-from serving.encoders import tokenizing
-from serving.encoders.embedder import Embedder
-from serving.encoders.reading import CHARACTERS_PER_TOKEN
-from serving.encoders.tokenizing import TOKENIZED_AT_ONCE
-from serving.engines import ENGINES
-from serving.engines.fake import MAX_LENGTH, FakeEngine
 from serving.errors import Overloaded, ServiceError, TooLarge, Unhealthy
-from serving.keys.keys import Key
-from serving.keys.limits import Caller, Limits, paid_by
-from serving.ports import Embedded
+from serving.inference import tokenizing
+from serving.inference.embedder import Embedder
+from serving.inference.embeddings import EmbedOptions
+from serving.inference.engine import Embedded
+from serving.inference.engines import ENGINES
+from serving.inference.fake_engine import MAX_LENGTH, FakeEngine
+from serving.inference.inputs import CHARACTERS_PER_TOKEN
+from serving.inference.tokenizing import TOKENIZED_AT_ONCE
+from serving.operations.keys import Key
+from serving.operations.limits import Caller, Limits, paid_by
+from serving.operations.metrics import Metrics
 from serving.settings import Settings
-from serving.telemetry.metrics import Metrics
 from tests.conftest import PATIENCE
 
 READ = MAX_LENGTH * CHARACTERS_PER_TOKEN

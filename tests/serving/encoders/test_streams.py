@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.tokenizer import Tokens
-from serving.ports import Embedded
+from models.bundle.tokenizer import Tokens
+from serving.inference.engine import Embedded
 from tests.conftest import PATIENCE
 from tests.serving.queues import BUDGET, Engine, Stepping, batcher, begun, lengths, tokens
 

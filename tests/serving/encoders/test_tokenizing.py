@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.tokenizer import Direction, Tokens
-from models.tokenizer_file import TokenizerFailure
-from serving.encoders import tokenizing
-from serving.encoders.tokenizing import TOKENIZED_AT_ONCE, Tokenizing
+from models.bundle.tokenizer import Direction, TokenizerFailure, Tokens
 from serving.errors import Backend, Unhealthy
+from serving.inference import tokenizing
+from serving.inference.tokenizing import TOKENIZED_AT_ONCE, Tokenizing
 from tests.conftest import PATIENCE
 
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.tokenizer import Tokens
-from serving.encoders.batcher import Batcher
-from serving.encoders.turns import Item, Turns, Waiting
-from serving.ports import Embedded
+from models.bundle.tokenizer import Tokens
+from serving.inference.batcher import Batcher
+from serving.inference.engine import Embedded
+from serving.inference.turns import Item, Turns, Waiting
 from tests.conftest import PATIENCE
 from tests.serving.queues import BUDGET, Engine, batcher, lengths, tokens
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.tokenizer import Tokens
-from serving.encoders.request import Answer
-from serving.encoders.vector_cache import VectorCache
+from models.bundle.tokenizer import Tokens
 from serving.errors import Backend
-from serving.lru import OVERHEAD, Lru
+from serving.inference.turns import Answer
+from serving.inference.vector_cache import VectorCache
+from serving.operations.lru import OVERHEAD, Lru
 
 
 def text(*ids: int) -> Tokens:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from serving.indexes.building import Builder
+from serving.corpora.indexes.building import Builder
 from tests.serving.indexes.following import Turns
 
 
@@ -19,7 +19,7 @@ def builder() -> Turns:
 def approximate(monkeypatch: pytest.MonkeyPatch) -> None:
     """However few candidates a filter leaves."""
     for module in ("main", "tuning"):
-        monkeypatch.setattr(f"serving.indexes.{module}.EXACT_ROWS", 50)
+        monkeypatch.setattr(f"serving.corpora.indexes.{module}.EXACT_ROWS", 50)
 
 
 @pytest.fixture

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from serving.indexes.building import Builder, Work
-from serving.indexes.exact import nearest
-from serving.indexes.live import Identity, LiveIndex
-from serving.indexes.plan import Plan
-from serving.indexes.tuning import recall
-from serving.ports import Floats, Ranking
+from models.runtimes.base import Floats
+from serving.corpora.indexes.building import Builder, Plan, Work, recall
+from serving.corpora.indexes.exact import nearest
+from serving.corpora.indexes.live import Identity, LiveIndex
+from serving.corpora.ports import Ranking
 from tests.serving.indexes.sources import DictSource
 from tests.serving.indexes.vectors import clustered, keys
 

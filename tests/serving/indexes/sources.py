@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from serving.ports import Floats, Keys
+from models.runtimes.base import Floats
+from serving.corpora.ports import Keys
 from tests.serving.indexes.vectors import keys
 
 

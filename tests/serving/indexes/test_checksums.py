@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from serving.indexes import checksums
-from serving.indexes.checksums import checksums as of
+from serving.corpora.indexes import saved
+from serving.corpora.indexes.saved import checksums as of
 
 PAGE = 4096
 CONTENT = np.random.default_rng(0).integers(0, 256, 5 * 64 * PAGE + 1237, dtype=np.uint8).tobytes()
@@ -18,7 +18,7 @@ CONTENT = np.random.default_rng(0).integers(0, 256, 5 * 64 * PAGE + 1237, dtype=
 
 @pytest.fixture(autouse=True)
 def pieces_of_64_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checksums, "PIECE", 64 * PAGE)
+    monkeypatch.setattr(saved, "PIECE", 64 * PAGE)
 
 
 def damaged(folder: Path, content: bytes) -> list[int]:

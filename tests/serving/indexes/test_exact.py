@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serving.indexes import exact
-from serving.indexes.exact import ExactIndex, nearest
-from serving.indexes.ranking import rows_of
+from serving.corpora.indexes import exact
+from serving.corpora.indexes.exact import ExactIndex, nearest, rows_of
 from tests.serving.indexes.vectors import TIES, clustered, keys, ranked
 
 

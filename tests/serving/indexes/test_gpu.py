@@ -14,16 +14,16 @@ import faiss
 import numpy as np
 import pytest
 
-from serving.corpora.opening import Indexes
-from serving.engines.fake import FakeEngine
-from serving.indexes import KINDS, gpu
-from serving.indexes.flat import Flat
-from serving.indexes.gpu import GPU_KINDS, MOST_CANDIDATES, trouble
-from serving.indexes.ivf import Ivf
-from serving.indexes.kind import BuildError, Candidates
-from serving.indexes.live import LiveIndex
-from serving.indexes.plan import Plan
-from serving.ports import Floats, StoreError
+from models.runtimes.base import Floats
+from serving.corpora.indexes import KINDS, gpu
+from serving.corpora.indexes.approximate import Flat, Ivf
+from serving.corpora.indexes.building import Plan
+from serving.corpora.indexes.gpu import GPU_KINDS, MOST_CANDIDATES, trouble
+from serving.corpora.indexes.kind import BuildError, Candidates
+from serving.corpora.indexes.live import LiveIndex
+from serving.corpora.open_corpus import Indexes
+from serving.corpora.ports import StoreError
+from serving.inference.fake_engine import FakeEngine
 from serving.service import Service
 from tests.serving.engines import model
 from tests.serving.indexes.following import IDENTITY, Turns, check, put

@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serving.indexes import growing, live
-from serving.indexes.building import Builder
-from serving.indexes.kind import BuildError, Pause
-from serving.indexes.live import LiveIndex
-from serving.indexes.plan import Plan
-from serving.ports import Floats
+from models.runtimes.base import Floats
+from serving.corpora.indexes import live
+from serving.corpora.indexes.building import Builder, Plan
+from serving.corpora.indexes.kind import BuildError, Pause
+from serving.corpora.indexes.live import LiveIndex
 from tests.serving.indexes.following import Turns, check, opened, put, take
 from tests.serving.indexes.sources import DictSource
 
@@ -98,7 +97,7 @@ def test_a_first_build_that_has_to_wait_bounds_it_too(builder: Turns, tmp_path: 
 def test_what_goes_while_a_graph_grows_is_not_in_it(
     builder: Turns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, grown = DictSource(), growing.grown
+    source, grown = DictSource(), live.grown
     with closing(opened(source, builder, tmp_path, PLAN)) as index:
         put(index, source, 1000)
         builder.build()

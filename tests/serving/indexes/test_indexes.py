@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.indexes import INDEXES
-from serving.ports import Floats, Index, Keys
+from models.runtimes.base import Floats
+from serving.corpora.indexes import INDEXES
+from serving.corpora.ports import Index, Keys
 
 DIM = 3
 vectors = st.lists(st.integers(-3, 3), min_size=DIM, max_size=DIM)

@@ -8,15 +8,14 @@ import faiss
 import numpy as np
 import pytest
 
-from serving.indexes import KINDS
-from serving.indexes.exact import nearest
-from serving.indexes.gpu import GPU_KINDS, trouble
-from serving.indexes.hnsw import Hnsw
-from serving.indexes.ivf import Ivf
-from serving.indexes.kind import BuildError, CancelledError, Candidates, Kind
-from serving.indexes.main import Approximate, Main, Marks, Tuning
-from serving.indexes.tuning import recall
-from serving.ports import Floats
+from models.runtimes.base import Floats
+from serving.corpora.indexes import KINDS
+from serving.corpora.indexes.approximate import Hnsw, Ivf
+from serving.corpora.indexes.building import recall
+from serving.corpora.indexes.built import Approximate, Main, Marks, Tuning
+from serving.corpora.indexes.exact import nearest
+from serving.corpora.indexes.gpu import GPU_KINDS, trouble
+from serving.corpora.indexes.kind import BuildError, CancelledError, Candidates, Kind
 from tests.serving.indexes.vectors import clustered, keys
 
 COUNT = 3000
@@ -102,7 +101,8 @@ def test_only_marked_rows_are_found(kind: Kind, vectors: Floats) -> None:
 
 @every_kind
 def test_an_answer_is_never_short(kind: Kind, vectors: Floats, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serving.indexes.main.EXACT_ROWS", 0)  # nothing is left to exact search but what falls short
+    # nothing is left to exact search but what falls short
+    monkeypatch.setattr("serving.corpora.indexes.built.EXACT_ROWS", 0)
     least = kind.efforts(kind.parameters(*vectors.shape))[0]
     built = main(kind, vectors, {1.0: least, 0.001: least})
     marks = Marks(COUNT).without(np.arange(0, COUNT, 7))

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from serving.indexes import KINDS, live, reading
-from serving.indexes.building import Builder
-from serving.indexes.live import LiveIndex
-from serving.indexes.plan import Plan
+from serving.corpora.indexes import KINDS, live, saved
+from serving.corpora.indexes.building import Builder, Plan
+from serving.corpora.indexes.live import LiveIndex
 from tests.conftest import soon
 from tests.serving.indexes.following import DIM, EVERY, IDENTITY, PLAN, Turns, check, opened, put, same, take, truth
 from tests.serving.indexes.sources import DictSource
@@ -151,7 +150,7 @@ def test_another_target_is_another_build(builder: Turns, tmp_path: Path) -> None
 def test_a_target_that_nothing_reaches_is_served_exactly_and_said(
     builder: Turns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serving.indexes.hnsw.Hnsw.efforts", lambda *_: [1])
+    monkeypatch.setattr("serving.corpora.indexes.approximate.Hnsw.efforts", lambda *_: [1])
     source = DictSource()
     with closing(LiveIndex(source, IDENTITY, builder, folder=tmp_path, target=lambda: 0.999, plan=PLAN)) as index:
         put(index, source, 2500)
@@ -197,7 +196,7 @@ def test_a_first_tail_does_not_grow_into_a_graph_for_a_target_of_1(builder: Turn
 
 
 def test_many_vectors_are_read_into_a_file(builder: Turns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "ROOM", 500)
+    monkeypatch.setattr(saved, "ROOM", 500)
     source = DictSource()
     source.put(clustered(2500))
     with closing(opened(source, builder, tmp_path)) as index:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from serving.corpora.indexes import live, saved
+from serving.corpora.indexes.building import Builder
+from serving.corpora.indexes.live import LiveIndex
 from serving.errors import Unhealthy
-from serving.indexes import live, saved
-from serving.indexes.building import Builder
-from serving.indexes.live import LiveIndex
 from tests.serving.indexes.following import Turns, check, opened, put, take
 from tests.serving.indexes.sources import DictSource
 from tests.serving.indexes.vectors import keys

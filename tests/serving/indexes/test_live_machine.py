@@ -13,12 +13,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from serving.indexes import live
-from serving.indexes.exact import nearest
-from serving.indexes.live import Identity, LiveIndex
-from serving.indexes.plan import Plan
-from serving.indexes.tuning import recall
-from serving.ports import Ranking
+from serving.corpora.indexes import live
+from serving.corpora.indexes.building import Plan, recall
+from serving.corpora.indexes.exact import nearest
+from serving.corpora.indexes.live import Identity, LiveIndex
+from serving.corpora.ports import Ranking
 from tests.serving.indexes.following import Turns
 from tests.serving.indexes.sources import DictSource
 from tests.serving.indexes.vectors import clustered
@@ -164,7 +163,7 @@ def filters_are_not_searched_exactly() -> Iterator[None]:
     """For the whole module: Hypothesis runs many corpora in one test."""
     with pytest.MonkeyPatch.context() as patch:
         for module in ("main", "tuning"):
-            patch.setattr(f"serving.indexes.{module}.EXACT_ROWS", 50)
+            patch.setattr(f"serving.corpora.indexes.{module}.EXACT_ROWS", 50)
         yield
 
 

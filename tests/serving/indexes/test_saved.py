@@ -11,11 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from serving.indexes import KINDS, saved
-from serving.indexes.building import Material, build
-from serving.indexes.main import Main, Marks
-from serving.indexes.plan import Plan
-from serving.indexes.saved import Identity, UnfitError
+from serving.corpora.indexes import KINDS, saved
+from serving.corpora.indexes.building import Material, Plan, build
+from serving.corpora.indexes.built import Main, Marks
+from serving.corpora.indexes.saved import Identity, UnfitError
 from tests.serving.indexes.vectors import clustered, keys
 
 DIM, COUNT = 16, 1500
@@ -121,7 +120,7 @@ def test_a_manifest_of_something_else_is_refused(tmp_path: Path, manifest: bytes
 
 
 def test_an_index_of_another_faiss_is_refused(generation: tuple[Path, Main], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serving.indexes.saved.faiss.__version__", "0.0.1")
+    monkeypatch.setattr("serving.corpora.indexes.saved.faiss.__version__", "0.0.1")
     with pytest.raises(UnfitError, match=r"of FAISS 1\..*, this is 0\.0\.1"):
         load(generation[0])
 

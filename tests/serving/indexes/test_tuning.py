@@ -8,15 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serving.indexes import KINDS, tuning
-from serving.indexes.building import Builder, Material, build
-from serving.indexes.exact import nearest
-from serving.indexes.kind import BuildError, CancelledError, Pause
-from serving.indexes.main import Approximate, Main, Marks, Tuning
-from serving.indexes.plan import Plan, free_memory
-from serving.indexes.saved import write_vectors
-from serving.indexes.tuning import held_out, recall, tune
-from serving.ports import Floats, Ranking
+from models.runtimes.base import Floats
+from serving.corpora.indexes import KINDS, building
+from serving.corpora.indexes.building import Builder, Material, Plan, build, free_memory, held_out, recall, tune
+from serving.corpora.indexes.built import Approximate, Main, Marks, Tuning
+from serving.corpora.indexes.exact import nearest
+from serving.corpora.indexes.kind import BuildError, CancelledError, Pause
+from serving.corpora.indexes.saved import write_vectors
+from serving.corpora.ports import Ranking
 from tests.serving.indexes.vectors import clustered, keys
 
 COUNT, HELD, DIM = 4000, 400, 10
@@ -25,7 +24,7 @@ COUNT, HELD, DIM = 4000, 400, 10
 @pytest.fixture(autouse=True)
 def filters_are_not_searched_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("main", "tuning"):
-        monkeypatch.setattr(f"serving.indexes.{module}.EXACT_ROWS", 100)
+        monkeypatch.setattr(f"serving.corpora.indexes.{module}.EXACT_ROWS", 100)
 
 
 def stop_never() -> None:
@@ -59,7 +58,7 @@ def test_the_effort_reaches_the_target_on_fresh_queries_at_every_share(name: str
     built = main(name)
     found = tune(built, unspread(HELD, 1), 0.9, stop_never)
     assert found.queries == HELD
-    assert set(found.recalls) == set(tuning.SHARES)
+    assert set(found.recalls) == set(building.SHARES)
     tuned = Main(built.keys, built.vectors, built.approximate, found)
     fresh = unspread(400, 2)
     rng = np.random.default_rng(5)
@@ -78,7 +77,7 @@ def test_the_effort_is_the_cheapest() -> None:
     truth = nearest(built.keys, built.vectors, queries, 10)
     cheaper = efforts[efforts.index(high) - 1]
     measured = recall(built.candidates(queries, 10, cheaper, None), truth)
-    assert measured.mean() - tuning.CONFIDENCE * measured.std() / HELD**0.5 < 0.98
+    assert measured.mean() - building.CONFIDENCE * measured.std() / HELD**0.5 < 0.98
 
 
 def test_less_share_more_effort() -> None:
@@ -90,13 +89,13 @@ def test_less_share_more_effort() -> None:
 
 
 def test_what_no_effort_reaches_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serving.indexes.ivf.Ivf.efforts", only([1, 2]))
+    monkeypatch.setattr("serving.corpora.indexes.approximate.Ivf.efforts", only([1, 2]))
     with pytest.raises(BuildError, match=r"ivf-flat reaches a recall of 0\.\d+, not surely 0.99"):
         tune(main("ivf-flat"), unspread(HELD, 1), 0.99, stop_never)
 
 
 def test_a_share_that_no_effort_reaches_is_searched_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serving.indexes.hnsw.Hnsw.efforts", only([20]))
+    monkeypatch.setattr("serving.corpora.indexes.approximate.Hnsw.efforts", only([20]))
     built = main("hnsw")
     found = tune(built, unspread(HELD, 1), 0.8, stop_never)
     assert 1.0 in found.efforts
@@ -143,7 +142,7 @@ def test_the_first_kind_that_reaches_the_target_is_built(tmp_path: Path) -> None
 def test_where_none_does_the_next_is_tried_and_then_exact_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serving.indexes.hnsw.Hnsw.efforts", only([10]))
+    monkeypatch.setattr("serving.corpora.indexes.approximate.Hnsw.efforts", only([10]))
     built = build(material(tmp_path / "1"), 0.97, Plan(1000, kinds=("hnsw", "ivf-flat")), KINDS, stop_never)
     assert built.approximate is not None
     assert built.approximate.kind.name == "ivf-flat"

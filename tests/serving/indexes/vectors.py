@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from serving.ports import Floats, Keys
+from models.runtimes.base import Floats
+from serving.corpora.ports import Keys
 
 TIES = 2e-6
 """Scores so close may come in either order: float32."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any, BinaryIO, cast
 
-from serving.ingest import Options, Row, rows
+from serving.corpora.ingest import Options, Row, rows
 from serving.settings import Settings
 
 SETTINGS = Settings()

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any, cast
 
 from serving.corpora.corpora import Corpora
+from serving.corpora.disk_quota import Room
+from serving.corpora.ingest import Options
 from serving.corpora.library import Added
 from serving.corpora.library import Library as Served
-from serving.corpora.room import Room
-from serving.ingest import Options
+from serving.corpora.ports import Chunking, Document
 from serving.jobs import Job, Jobs
-from serving.ports import Chunking, Document
-from serving.priority import is_bulk
+from serving.jobs.ingestion import ingest
+from serving.operations.context import is_bulk
 from serving.settings import Settings
-from serving.works.ingestion import ingest
 
 
 class Library:

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from models.tokenizer import Piece
+from models.bundle.tokenizer import Piece
+from serving.corpora.ingest.chunking import asked_chunking, cut
+from serving.corpora.ports import Chunking, Span
 from serving.errors import Invalid
-from serving.ingest.chunking import asked_chunking, cut
-from serving.ports import Chunking, Span
 
 Cutter = Callable[[Sequence[str]], list[list[Piece]]]
 
@@ -153,7 +153,7 @@ def tiny_tokenizer(tmp_path: Path) -> Cutter:
     from tokenizers import Tokenizer as Fast
     from tokenizers import models, pre_tokenizers
 
-    from models.tokenizer import Tokenizer
+    from models.bundle.tokenizer import Tokenizer
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     fast = Fast(models.BPE({letter: i for i, letter in enumerate(alphabet)}, []))

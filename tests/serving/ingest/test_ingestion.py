@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 
+from serving.corpora.ingest import Checked, Options, checked
+from serving.corpora.ports import Chunking, Document
 from serving.errors import Backend, NotFound, Overloaded, Unhealthy
-from serving.ingest import Checked, Options, checked
-from serving.jobs import Job, Running
-from serving.ports import Chunking, Document
-from serving.works import ingestion
-from serving.works.ingestion import BLOCK_DOCUMENTS, IN_FLIGHT
+from serving.jobs import Job, Running, ingestion
+from serving.jobs.ingestion import BLOCK_DOCUMENTS, IN_FLIGHT
 from tests.conftest import soon
 from tests.serving.ingest.remembering import Library, ingested, jobs_around, lines, run, state, submitted
 

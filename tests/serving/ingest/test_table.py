@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serving.corpora.ingest.documents import checked, random_names
 from serving.errors import Empty, Invalid, Malformed, ServiceError, TooLarge
-from serving.ingest.documents import checked, random_names
 from tests.serving.ingest.reading import SETTINGS, read, values
 
 FIELDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00\r"), max_size=20)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from serving.corpora.ports import Corpus
+from serving.corpora.stores.sqlite import SqliteStore
 from serving.errors import NotFound, Unhealthy
 from serving.jobs import Job
 from serving.jobs.acceptance import UPLOAD, Acceptance
-from serving.ports import Corpus
-from serving.stores.sqlite import SqliteStore
 
 
 @pytest.fixture

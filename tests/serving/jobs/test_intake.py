@@ -12,8 +12,8 @@ import pytest
 
 from serving.errors import Overloaded
 from serving.jobs import Job, Jobs, Running
-from serving.keys.keys import Key, digest
-from serving.keys.limits import Caller, Limits, paid_by, payer
+from serving.operations.keys import Key, digest
+from serving.operations.limits import Caller, Limits, paid_by, payer
 from tests.conftest import PATIENCE
 from tests.serving.jobs.counting import KINDS, ended, run
 

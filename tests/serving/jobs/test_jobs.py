@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from serving.corpora.ports import StoreError
 from serving.errors import Empty, NotFound, Overloaded, Unhealthy
 from serving.jobs import Duplicate, Job, Jobs, Running
 from serving.jobs.job import MAX_ERROR, MAX_ERROR_BYTES, MAX_ERRORS, MAX_PLACE, Pace
-from serving.ports import StoreError
 from tests.serving.jobs.counting import KINDS, ended, run, state
 
 

@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from serving.app import create_app
 from serving.jobs.job import MAX_ERROR, MAX_PLACE, Job
 from serving.jobs.ledger import Ledger
-from serving.keys.keys import Key, changed_keys, digest
+from serving.operations.keys import Key, changed_keys, digest
 from serving.service import Service
 from tests.conftest import PATIENCE
 

@@ -22,7 +22,7 @@ def test_a_clock_that_jumps_keeps_no_answer_for_ever(tmp_path: Path, monkeypatch
     day, now = 24 * 3600, time.time()
 
     def at(moment: float) -> None:
-        monkeypatch.setattr("serving.jobs.idempotency.time.time", lambda: moment)
+        monkeypatch.setattr("serving.jobs.ledger.time.time", lambda: moment)
 
     def kept() -> int:
         with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as connection:
@@ -221,7 +221,7 @@ def test_an_answer_stays_though_the_clock_was_set_back(tmp_path: Path, monkeypat
         jobs = Jobs(tmp_path, KINDS, answer_bytes=10_000)
         large, now = Answer(200, {}, b"x" * 2000), time.time()
         for n in range(5):
-            monkeypatch.setattr("serving.jobs.idempotency.time.time", lambda n=n: now - 60 * n)
+            monkeypatch.setattr("serving.jobs.ledger.time.time", lambda n=n: now - 60 * n)
             key = FIRST._replace(key=f"k{n}")
             await jobs.requests.note(key, large)
             async with jobs.requests.once(key) as answer:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from serving.failpoints import VARIABLE
 from serving.jobs import Job, Jobs, Running
-from serving.jobs.progress import told
+from serving.jobs.kinds import told
+from serving.operations.failpoints import VARIABLE
 from tests.conftest import PATIENCE
 from tests.serving.conftest import Launcher
 from tests.serving.jobs.counting import ended, run, state

@@ -17,10 +17,10 @@ from fastapi.testclient import TestClient
 from serving.app import create_app
 from serving.corpora import corpora
 from serving.errors import NoRoom, Unhealthy
-from serving.keys.keys import Key, changed_keys, digest
-from serving.keys.limits import Caller, Limits, paid_by
+from serving.jobs.ingestion import BLOCK_DOCUMENTS, IN_FLIGHT
+from serving.operations.keys import Key, changed_keys, digest
+from serving.operations.limits import Caller, Limits, paid_by
 from serving.service import Service
-from serving.works.ingestion import BLOCK_DOCUMENTS, IN_FLIGHT
 from tests.conftest import PATIENCE
 
 DRAW = random.Random(0)

@@ -15,9 +15,8 @@ import pytest
 
 from serving.commands.keys import keys
 from serving.errors import Overloaded, Unhealthy
-from serving.keys.keyring import LOOK_AGAIN, Keyring
-from serving.keys.keys import Key, KeysError, changed_keys, digest, new_secret, read_keys
-from serving.keys.limits import Caller, Limits
+from serving.operations.keys import Key, KeysError, changed_keys, digest, new_secret, read_keys
+from serving.operations.limits import LOOK_AGAIN, Caller, Keyring, Limits
 from serving.settings import SettingsError, read_settings
 from tests.serving.conftest import ROOT
 from tests.serving.syncing import noted
@@ -210,10 +209,10 @@ def test_the_owner_stays_when_another_user_changes_the_file(file: Path, monkeypa
     """Root revokes a key: the server's user has to be able to read what is left."""
     write(file, "a", "b")
     owner, given = file.stat(), list[tuple[int, int]]()
-    monkeypatch.setattr("serving.keys.keys.os.fchown", lambda _, user, group: given.append((user, group)))
+    monkeypatch.setattr("serving.operations.keys.os.fchown", lambda _, user, group: given.append((user, group)))
     write(file, "a", "b")
     assert given == [], "who owns it need not be allowed to give anything away"
-    monkeypatch.setattr("serving.keys.keys.os.geteuid", lambda: owner.st_uid + 1)
+    monkeypatch.setattr("serving.operations.keys.os.geteuid", lambda: owner.st_uid + 1)
     write(file, "a")
     assert given == [(owner.st_uid, owner.st_gid)]
     assert [key.name for key in read_keys(file)] == ["a"]
@@ -228,8 +227,8 @@ def test_a_failed_write_leaves_the_file_and_nothing_else(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("serving.keys.keys.os.geteuid", lambda: file.stat().st_uid + (step == "fchown"))
-    monkeypatch.setattr(f"serving.keys.keys.{'Path' if step == 'replace' else 'os'}.{step}", full)
+    monkeypatch.setattr("serving.operations.keys.os.geteuid", lambda: file.stat().st_uid + (step == "fchown"))
+    monkeypatch.setattr(f"serving.operations.keys.{'Path' if step == 'replace' else 'os'}.{step}", full)
     with pytest.raises(KeysError, match="No space left"):
         write(file, "b")
     assert list(file.parent.iterdir()) == [file]

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from serving.app import create_app
 from serving.corpora.corpora import Corpora
-from serving.corpora.finding import Wanted
 from serving.corpora.library import SLICE_TEXTS
-from serving.engines.fake import DIM
+from serving.corpora.search import Wanted
 from serving.errors import Overloaded
-from serving.keys.keys import Key, changed_keys, digest
-from serving.keys.limits import SECOND, Bucket, Caller, Limits, charge
+from serving.inference.fake_engine import DIM
+from serving.operations.keys import Key, changed_keys, digest
+from serving.operations.limits import SECOND, Bucket, Caller, Limits, charge
 from serving.service import Service
 from serving.settings import Settings
 from tests.conftest import PATIENCE
@@ -238,7 +238,7 @@ def test_what_looks_through_a_corpus_costs_a_token_for_each_millisecond_of_its_t
         client.put("/corpora/c").raise_for_status()
         client.post("/corpora/c/documents", json={"documents": [{"text": "a"}]}).raise_for_status()
         clock.now += 9 * SECOND
-        monkeypatch.setattr("serving.cancelling.thread_time", count(step=0.5).__next__)
+        monkeypatch.setattr("serving.operations.cancelling.thread_time", count(step=0.5).__next__)
         assert client.request(method, path, **sent).status_code == 200
         refused = client.request(method, path, **sent)
         assert refused.status_code == 429, "the first took half a second of a thread, 500 tokens"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from serving.keys.loop_turn import LoopTurn
+from serving.operations.limits import LoopTurn
 
 
 def test_one_step_goes_on_in_each_pass_of_the_loop_in_the_order_they_came() -> None:

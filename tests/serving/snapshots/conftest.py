@@ -9,9 +9,9 @@ import pytest
 
 from serving.corpora import snapshots as of_snapshots
 from serving.corpora.corpora import Corpora
-from serving.corpora.opening import Indexes
+from serving.corpora.open_corpus import Indexes
 from serving.corpora.snapshots import Snapshots
-from serving.stores import STORES
+from serving.corpora.stores import STORES
 from tests.serving.snapshots.kept import content
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from serving.corpora.corpora import Corpora
-from serving.corpora.finding import Query, Wanted
-from serving.ports import Content, Document
+from serving.corpora.ports import Content, Document
+from serving.corpora.search import Query, Wanted
 
 DIM = 4
 

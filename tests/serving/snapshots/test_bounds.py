@@ -12,15 +12,13 @@ import numpy as np
 import orjson
 import pytest
 
-from serving.bounds import MAX_COUNT, Bounds
 from serving.corpora.corpora import Corpora
-from serving.corpora.snapshot_manifest import MANIFEST
-from serving.corpora.snapshots import CONTENT, Snapshots
+from serving.corpora.ports import Document, Span
+from serving.corpora.snapshots import CONTENT, MANIFEST, Progress, Snapshots
+from serving.corpora.stores import fields
+from serving.corpora.stores.records import PASSAGE, DocumentRow, PassageRow
 from serving.errors import Invalid, TooLarge
-from serving.jobs.progress import Progress
-from serving.ports import Document, Span
-from serving.stores import fields
-from serving.stores.records import PASSAGE, DocumentRow, PassageRow
+from serving.operations.bounds import MAX_COUNT, Bounds
 from tests.serving.snapshots.kept import content, ids
 from tests.serving.snapshots.test_foreign import archive, manifest
 
@@ -149,7 +147,7 @@ def test_what_no_request_may_bring_comes_with_no_snapshot(
     def reads(*_: object) -> None:
         raise AssertionError("it is read before it is checked")
 
-    monkeypatch.setattr("serving.stores.corpus_file.migrate", reads)
+    monkeypatch.setattr("serving.corpora.stores.corpus_file.migrate", reads)
     with pytest.raises(Invalid, match=says):
         bounded.restore("c", file, Progress())
     monkeypatch.undo()

@@ -13,10 +13,8 @@ import pytest
 from backports import zstd
 
 from serving.corpora.corpora import Corpora
-from serving.corpora.snapshot_manifest import MANIFEST
-from serving.corpora.snapshots import CONTENT, PIECE, Snapshots
+from serving.corpora.snapshots import CONTENT, MANIFEST, PIECE, Progress, Snapshots
 from serving.errors import Invalid, TooLarge
-from serving.jobs.progress import Progress
 from tests.serving.snapshots.kept import content, hits, ids
 
 

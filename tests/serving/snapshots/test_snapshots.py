@@ -10,9 +10,8 @@ import pytest
 
 from serving.corpora import snapshots as of_snapshots
 from serving.corpora.corpora import Corpora
-from serving.corpora.snapshots import SUFFIX, Snapshots
+from serving.corpora.snapshots import SUFFIX, Progress, Snapshots
 from serving.errors import InsufficientStorage, NotFound, ServiceError, TooLarge, Unhealthy
-from serving.jobs.progress import Progress
 from tests.serving.snapshots.kept import content, hits, ids
 
 
@@ -67,7 +66,7 @@ def test_what_nobody_wants_any_more_changes_nothing(
         if place == left_at:
             progress.leave()
 
-    for module in ("serving.corpora.snapshots", "serving.stores.files"):
+    for module in ("serving.corpora.snapshots", "serving.corpora.stores.sqlite"):
         monkeypatch.setattr(f"{module}.reach", reach)
     with pytest.raises(ServiceError, match=r"stopped|stays as it was"):
         snapshots.restore("c", snapshots.path("c", made.id), progress)
@@ -84,7 +83,7 @@ def test_it_stops_in_the_middle_of_a_statement(
 ) -> None:
     """Which takes minutes of a large corpus."""
     made = snapshots.create("c", Progress())
-    monkeypatch.setattr("serving.stores.connections.STEPS", 1)
+    monkeypatch.setattr("serving.corpora.stores.connections.STEPS", 1)
     progress = Progress()
     looks = iter(range(5))
     monkeypatch.setattr(progress, "left", lambda: next(looks, None) is None)

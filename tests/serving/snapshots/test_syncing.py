@@ -8,9 +8,8 @@ import os
 import pytest
 
 from serving.corpora.corpora import Corpora
-from serving.corpora.snapshots import Snapshots
+from serving.corpora.snapshots import Progress, Snapshots
 from serving.errors import InsufficientStorage
-from serving.jobs.progress import Progress
 from tests.serving.snapshots.kept import ids
 from tests.serving.syncing import noted
 

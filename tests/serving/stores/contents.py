@@ -9,7 +9,8 @@ from zlib import crc32
 
 import numpy as np
 
-from serving.ports import Change, Chunking, Content, Corpus, Document, Floats, Span, Store
+from models.runtimes.base import Floats
+from serving.corpora.ports import Change, Chunking, Content, Corpus, Document, Span, Store
 
 Kind = TypeVar("Kind", bound=Store)
 DIMS = {"f": 4, "g": 3}

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from serving.filters import compile_filter
-from serving.ports import Corpus, Removal, Write
-from serving.stores import connections, vectors
-from serving.stores.sqlite import SqliteStore
+from serving.corpora.filters import compile_filter
+from serving.corpora.ports import Corpus, Removal, Write
+from serving.corpora.stores import connections, records
+from serving.corpora.stores.sqlite import SqliteStore
 from tests.serving.stores.contents import content, filled
 
 WRITERS, READERS = 8, 8
@@ -151,7 +151,7 @@ def test_a_reader_waits_for_no_writer(store: SqliteStore) -> None:
 
 
 def test_an_iteration_holds_nothing_open(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vectors, "BLOCK", 4)
+    monkeypatch.setattr(records, "BLOCK", 4)
     store.write("c", [content([(f"d{i}", "text", {}) for i in range(10)])])
     found = store.vectors("c")
     next(found)
@@ -165,5 +165,5 @@ def test_a_block_ends_before_its_vectors_take_much(store: SqliteStore, monkeypat
     """Whatever they are long."""
     store.write("c", [content([(f"d{i}", "text", {}) for i in range(5)])])
     (every,) = store.vectors("c")
-    monkeypatch.setattr(vectors, "BLOCK_BYTES", 2 * every[1][0].nbytes)
+    monkeypatch.setattr(records, "BLOCK_BYTES", 2 * every[1][0].nbytes)
     assert [keys.tolist() for keys, _ in store.vectors("c")] == [[1, 2], [3, 4], [5]]

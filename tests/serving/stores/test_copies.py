@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from serving.ports import Chunking, Removal, StoreError
-from serving.stores.corpus_file import CorpusFile
-from serving.stores.sqlite import SqliteStore
+from serving.corpora.ports import Chunking, Removal, StoreError
+from serving.corpora.stores.corpus_file import CorpusFile
+from serving.corpora.stores.sqlite import SqliteStore
 from tests.serving.stores.contents import Row, content, filled
 
 

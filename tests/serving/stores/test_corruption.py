@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import pytest
 
+from serving.corpora.filters import compile_filter
+from serving.corpora.ports import Chunking, Corpus, Document, Removal, Write
+from serving.corpora.stores.sqlite import SqliteStore
 from serving.errors import Unhealthy
-from serving.filters import compile_filter
-from serving.ports import Chunking, Corpus, Document, Removal, Write
-from serving.stores.sqlite import SqliteStore
 from tests.serving.stores.contents import content, vectors
 
 TAIL = 4096

@@ -15,13 +15,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from serving.corpora.filters import compile_filter
+from serving.corpora.ports import Change, Chunking, Content, Corpus, Document, Removal, Span, Stemming, Store, Write
+from serving.corpora.stores import STORES
+from serving.corpora.stores.connections import MOST, OpenFiles
+from serving.corpora.stores.reading import Shared
+from serving.corpora.stores.sqlite import SqliteStore
 from serving.errors import Conflict, Invalid
-from serving.filters import compile_filter
-from serving.ports import Change, Chunking, Content, Corpus, Document, Removal, Span, Stemming, Store, Write
-from serving.stores import STORES
-from serving.stores.open_files import MOST, OpenFiles
-from serving.stores.shared import Shared
-from serving.stores.sqlite import SqliteStore
 from tests.conftest import soon
 from tests.serving.stores.contents import DIMS, Row, content, cut, vector, vectors
 

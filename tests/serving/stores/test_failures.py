@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from serving import failpoints
+from serving.corpora.ports import Corpus, Removal
+from serving.corpora.stores.sqlite import SqliteStore
 from serving.errors import Damaged, InsufficientStorage, ServiceError, Unhealthy
-from serving.ports import Corpus, Removal
-from serving.stores.sqlite import SqliteStore
+from serving.operations import failpoints
 from tests.serving.stores.contents import content, filled
 
 

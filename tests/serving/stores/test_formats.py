@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from serving.filters import compile_filter
-from serving.ports import Document, Removal, Span
-from serving.stores.sqlite import SqliteStore
+from serving.corpora.filters import compile_filter
+from serving.corpora.ports import Document, Removal, Span
+from serving.corpora.stores.sqlite import SqliteStore
 from tests.serving.stores.contents import content, filled
 
 FOLDER = Path(__file__).parent / "formats"

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from serving.filters import Filter, compile_filter
-from serving.ports import Corpus, Keys, Removal
-from serving.stores import reading
-from serving.stores.matched import KEPT_BYTES, Matched
-from serving.stores.shared import Shared
-from serving.stores.sqlite import SqliteStore
+from serving.corpora.filters import Filter, compile_filter
+from serving.corpora.ports import Corpus, Keys, Removal
+from serving.corpora.stores import reading
+from serving.corpora.stores.reading import KEPT_BYTES, Matched, Shared
+from serving.corpora.stores.sqlite import SqliteStore
 from tests.serving.stores.contents import content, filled
 
 ONE = compile_filter({"a": 1})

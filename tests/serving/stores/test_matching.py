@@ -15,11 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.errors import Invalid
-from serving.filters import compile_filter, with_id
-from serving.instants import instant
-from serving.stores import fields, matching
-from serving.stores.fields import (
+from serving.corpora.filters import compile_filter, instant, with_id
+from serving.corpora.stores import fields, matching
+from serving.corpora.stores.fields import (
     FALSE,
     LIST,
     MAX_ELEMENTS,
@@ -32,6 +30,7 @@ from serving.stores.fields import (
     TRUE,
     posted_date,
 )
+from serving.errors import Invalid
 
 NUMBERS = [0, 1, -1, 2, 1.5, -0.0, 2**53, 2**53 + 1, 2.0**53, 2**63 - 1, 2**63, 2**63 + 1, 2.0**63, -(2**63), 1e300]
 STRINGS = ["", "a", "b", "ab", "é", "z", "\U0001f600", "\uffff", "a\0", "1", "x" * MAX_TEXT, "x" * MAX_TEXT + "y"]

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serving.corpora.ports import Corpus, Document
+from serving.corpora.stores.connections import OpenFiles
+from serving.corpora.stores.reading import Shared
+from serving.corpora.stores.sqlite import SqliteStore
 from serving.errors import NotFound
-from serving.ports import Corpus, Document
-from serving.stores.open_files import OpenFiles
-from serving.stores.shared import Shared
-from serving.stores.sqlite import SqliteStore
 from tests.serving.stores.contents import content
 
 NAMES = [f"c{i}" for i in range(12)]

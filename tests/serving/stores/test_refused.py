@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from serving import failpoints
+from serving.corpora.ports import Corpus
+from serving.corpora.stores.corpus_file import CorpusFile
+from serving.corpora.stores.sqlite import SqliteStore
 from serving.errors import Conflict, Damaged, Unhealthy
-from serving.ports import Corpus
-from serving.stores.corpus_file import CorpusFile
-from serving.stores.sqlite import SqliteStore
+from serving.operations import failpoints
 from tests.serving.stores.contents import content, filled
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serving.ports import Corpus, StoreError
-from serving.stores import files
-from serving.stores.corpus_file import CorpusFile
-from serving.stores.shape import check_shape
-from serving.stores.vectors import STORED, checksum
+from serving.corpora.ports import Corpus, StoreError
+from serving.corpora.stores import sqlite
+from serving.corpora.stores.corpus_file import CorpusFile
+from serving.corpora.stores.migrations import check_shape
+from serving.corpora.stores.records import STORED, checksum
 from tests.serving.stores.contents import content
 from tests.serving.stores.test_formats import FORMATS
 
@@ -32,7 +32,7 @@ def made(path: Path, *, stemming: str = "none") -> Path:
 
 @pytest.mark.parametrize("stemming", ["none", "porter"])
 def test_a_corpus_has_it(tmp_path: Path, stemming: str) -> None:
-    files.prepare("d", made(tmp_path / "given", stemming=stemming))
+    sqlite.prepare("d", made(tmp_path / "given", stemming=stemming))
 
 
 DRAWN = "3"
@@ -57,7 +57,7 @@ def test_one_of_every_format_has_it_before_and_after_it_is_brought_to_that_of_to
     check_shape(given)
     if format.stem == DRAWN:
         normalise(given)
-    files.prepare("d", given)
+    sqlite.prepare("d", given)
     check_shape(given)
 
 
@@ -82,5 +82,5 @@ def test_what_has_more_or_less_is_refused_before_it_is_read(tmp_path: Path, done
             connection.execute(statement)
     before = given.read_bytes()
     with pytest.raises(StoreError, match=f"not a corpus of this server: .*{named}"):
-        files.prepare("d", given)
+        sqlite.prepare("d", given)
     assert given.read_bytes() == before

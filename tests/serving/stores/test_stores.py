@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from serving.corpora.filters import compile_filter
+from serving.corpora.ports import Change, Corpus, Removal, Size, Store, StoreError
+from serving.corpora.stores import STORES, reading
+from serving.corpora.stores.corpus_file import CorpusFile
+from serving.corpora.stores.sqlite import SqliteStore
 from serving.errors import Conflict, Invalid, NotFound
-from serving.filters import compile_filter
-from serving.ports import Change, Corpus, Removal, Size, Store, StoreError
-from serving.stores import STORES, reading
-from serving.stores.corpus_file import CorpusFile
-from serving.stores.sqlite import SqliteStore
 from tests.conftest import soon
 from tests.serving.conftest import ROOT
 from tests.serving.stores.contents import DIMS, Row, content, filled
@@ -174,8 +174,8 @@ KILLED = """
 import sys
 from pathlib import Path
 from serving import failpoints
-from serving.ports import Corpus
-from serving.stores.sqlite import SqliteStore
+from serving.corpora.ports import Corpus
+from serving.corpora.stores.sqlite import SqliteStore
 
 store = SqliteStore(Path(sys.argv[1]))
 failpoints.arm({failpoints.VARIABLE: f"{sys.argv[2]}=kill"})

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serving.corpora.filters import compile_filter
+from serving.corpora.stores.fields import MAX_FIELDS, MAX_TEXT
+from serving.corpora.stores.reading import MAX_WARNINGS, _Fields, unmatched
 from serving.errors import Invalid
-from serving.filters import compile_filter
-from serving.stores.fields import MAX_FIELDS, MAX_TEXT
-from serving.stores.unmatched import MAX_WARNINGS, _Fields, unmatched
 from tests.serving.stores.test_matching import bounds, corpus, found, metadata, ordered, path, value
 
 DOCUMENTS: list[dict[str, Any]] = [

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.ports import Keys, Ranking, Span, Stemming
-from serving.stores import words
+from serving.corpora.ports import Keys, Ranking, Span, Stemming
+from serving.corpora.stores import words
 
 VOCABULARY = ["a", "b", "c", "d", "é", "x1"]
 texts = st.lists(st.sampled_from(VOCABULARY), min_size=0, max_size=12).map(" ".join)

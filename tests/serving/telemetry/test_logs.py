@@ -18,13 +18,12 @@ import pytest
 import uvloop
 from fastapi.testclient import TestClient
 
-from models.tokenizer import Tokens
+from models.bundle.tokenizer import Tokens
 from serving.app import create_app
-from serving.engines.fake import FakeEngine
-from serving.health import Health
-from serving.keys.keys import Key, changed_keys, digest
-from serving.service import Service
-from serving.telemetry import logs
+from serving.inference.fake_engine import FakeEngine
+from serving.operations import logs
+from serving.operations.keys import Key, changed_keys, digest
+from serving.service import Health, Service
 from tests.serving.engines import model
 
 Wait = Callable[[TestClient], None]

@@ -14,17 +14,16 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client import Histogram as Theirs
 
+from models.bundle.tokenizer import Tokens
 from models.runtimes.openvino import LENGTH_STEP, padded
-from models.tokenizer import Tokens
 from serving.app import create_app
+from serving.corpora.indexes import INDEXES
+from serving.corpora.ports import IndexSize
 from serving.errors import Backend, Empty, ForeignTokens, Invalid, Overloaded, Unhealthy
-from serving.indexes import INDEXES
-from serving.names import check_corpus_name
-from serving.ports import IndexSize
+from serving.operations.bounds import check_corpus_name
+from serving.operations.metrics import OTHERS, Histogram, Metrics
 from serving.service import Service
 from serving.settings import Settings
-from serving.telemetry.histogram import Histogram
-from serving.telemetry.metrics import OTHERS, Metrics
 
 BOUNDS = [float(2**i) for i in range(15)]
 CORPORA = st.sampled_from([f"c{i}" for i in range(8)])

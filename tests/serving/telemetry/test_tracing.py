@@ -16,12 +16,12 @@ from fastapi.testclient import TestClient
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from models.tokenizer import Tokens
+from models.bundle.tokenizer import Tokens
 from serving.app import create_app
-from serving.engines.fake import FakeEngine
+from serving.inference.fake_engine import FakeEngine
+from serving.operations import otlp
 from serving.service import Service
 from serving.settings import SettingsError, read_settings
-from serving.telemetry import otlp
 from tests.conftest import PATIENCE
 from tests.serving.conftest import Launcher
 from tests.serving.engines import model
@@ -222,7 +222,7 @@ MADE = """
 import sys
 from pathlib import Path
 from serving.app import create_app
-from serving.starting import ENGINES, STORES, Service, Settings
+from serving.commands.starting import ENGINES, STORES, Service, Settings
 data = Path(sys.argv[1])
 create_app(Service(Settings(data=data), ENGINES["fake"](data), STORES["memory"](data)))
 print([name for name in sys.modules if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter"))])

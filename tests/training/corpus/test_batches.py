@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from models.encoder import Encoder
+from models.encoder.encoder import Encoder
 from tests.conftest import PATIENCE
-from training.corpus.batches import ahead, tokeniser
+from training.data.batches import ahead, tokeniser
 from training.machine.devices import Devices
 
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models import python_docs
-from training.corpus.corpus import HELD_OUT, WATCHED, Corpus, open_corpus
-from training.corpus.files import CorpusError
+from training.data.corpus import HELD_OUT, WATCHED, Corpus, open_corpus
+from training.data.files import CorpusError
 
 LINES = [f"sentence number {i}" for i in range(50)]
 

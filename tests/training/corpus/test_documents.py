@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from training import cli
-from training.corpus.corpus import open_corpus
-from training.corpus.documents import Written, texts, write
-from training.corpus.files import CorpusError
-from training.corpus.sentences import split
+from training.data.corpus import open_corpus
+from training.data.documents import Written, texts, write
+from training.data.files import CorpusError
+from training.data.sentences import split
 
 SENTENCES = (
     "The kidney filters about a hundred litres a day.",

@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from training import cli
-from training.commands import pretrain, train
-from training.corpus import beginnings
-from training.corpus.corpus import open_corpus
-from training.corpus.files import COLUMNS, DELIMITERS, CorpusError, found, sentences, text_sha256
+from training.cli import pretrain, train
+from training.data import files as beginnings
+from training.data.corpus import open_corpus
+from training.data.files import COLUMNS, DELIMITERS, CorpusError, found, sentences, text_sha256
 from training.pretraining.config import PretrainConfig
 
 ROWS = ["A man plays the guitar.", 'He said "no", twice.', "", "Two lines of one text."]

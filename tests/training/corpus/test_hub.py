@@ -14,8 +14,8 @@ import pytest
 from models.errors import Refused
 from models.remotes.base import RemoteError
 from tests.models.fake_hub import FakeHub
-from training.corpus.corpus import open_corpus
-from training.corpus.files import CorpusError, found, sentences
+from training.data.corpus import open_corpus
+from training.data.files import CorpusError, found, sentences
 from training.evaluation.pairs import own_pairs
 
 NAME = "org/notes"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.corpus.positives import LEAST_WORDS, POSITIVES, are_passages, cloze, crop, title
+from training.data.positives import LEAST_WORDS, POSITIVES, are_passages, cloze, crop, title
 
 WORDS = st.lists(st.sampled_from("river stone market guitar paper winter night bread".split()), min_size=1, max_size=9)
 SENTENCES = st.lists(WORDS.map(lambda words: " ".join(words).capitalize() + "."), min_size=1, max_size=6)

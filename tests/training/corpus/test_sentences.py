@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.corpus.sentences import cut, is_clean, split
+from training.data.sentences import cut, is_clean, split
 
 
 @pytest.mark.parametrize(

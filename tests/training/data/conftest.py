@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.training.data.samples import FILES, Hub
-from training.data.catalogue import Dataset, Source
-from training.data.unpack import copied, gunzipped, untarred
+from training.evaluation.datasets.catalogue import Dataset, Source, copied, gunzipped, untarred
 from training.evaluation.pairs import DataError
 
 

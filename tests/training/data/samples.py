@@ -8,7 +8,7 @@ import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from training.data.catalogue import Source
+from training.evaluation.datasets.catalogue import Source
 
 FILES = {
     "eval/A/one.txt": b"1\n2\n",

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from training.data.catalogue import CATALOGUE, SENTEVAL, Source, collection, text_lines
-from training.data.fetch import provide
+from training.evaluation.datasets.catalogue import CATALOGUE, SENTEVAL, Source, collection, text_lines
+from training.evaluation.datasets.fetch import provide
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS, DataError
 

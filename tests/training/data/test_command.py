@@ -8,8 +8,8 @@ import pytest
 
 from tests.training.data.samples import Hub, contents
 from training import cli
-from training.commands import data
-from training.data.catalogue import CATALOGUE, Dataset
+from training.cli import data
+from training.evaluation.datasets.catalogue import CATALOGUE, Dataset
 
 Capture = pytest.CaptureFixture[str]
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from models.python_docs import Section
 from training import cli
-from training.data import documentation
-from training.data.documentation import asked
 from training.evaluation import beir
 from training.evaluation.beir import Collection
+from training.evaluation.datasets import documentation
+from training.evaluation.datasets.documentation import asked
 
 SUMMARY = "Return the sum of all the numbers given."
 BEHIND = "Whatever is no number is an error that names the place of it in the list."

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.training.data.samples import FILES, Hub, contents, lay
-from training.data.catalogue import Dataset
-from training.data.fetch import default_folder, provide
-from training.data.hub import Download, HubError
+from training.evaluation.datasets.catalogue import Dataset
+from training.evaluation.datasets.fetch import Download, HubError, default_folder, provide
 from training.evaluation.pairs import DataError
 
 Bring = Callable[[Download | None], str]

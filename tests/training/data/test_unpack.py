@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.training.data.samples import contents, tar
-from training.data.unpack import copied, gunzipped, untarred
+from training.evaluation.datasets.catalogue import copied, gunzipped, untarred
 from training.evaluation.pairs import DataError
 
 PARTS = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1, max_size=8).filter("lock".__ne__)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tests.training.goldens.golden import Golden
-from training.augment import cut_features, cut_tokens, keep_span, shuffle_positions
+from training.data.augment import cut_features, cut_tokens, keep_span, shuffle_positions
 
 
 def check(golden: Golden, dtype: torch.dtype) -> None:

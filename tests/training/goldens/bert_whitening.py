@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from models.transform import Affine
+from models.encoder.transform import Affine
 from tests.training.goldens.golden import Golden
 from training.postprocess.whitening import Moments, whitening_matrix
 

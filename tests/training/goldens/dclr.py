@@ -7,8 +7,8 @@ from torch import Tensor
 
 from tests.training.goldens.golden import Golden, gradients
 from training.objectives.contrastive import cosine_logits, info_nce
+from training.objectives.dclr import binary_cross_entropy, instance_weights
 from training.objectives.noise import ascended
-from training.objectives.weighting import binary_cross_entropy, instance_weights
 
 
 def check(golden: Golden, dtype: torch.dtype) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from tests.training.goldens.golden import Golden, gradients
-from training.objectives.multi_positive import MultiPositive, multi_positive_loss, positive_logits
+from training.objectives.whitenedcse import MultiPositive, multi_positive_loss, positive_logits
 
 READINGS: dict[str, MultiPositive] = {
     "L1": "L1",

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from tests.training.goldens.golden import Golden, gradients
-from training.objectives.heads import MLP
-from training.objectives.multi_positive import multi_positive_loss, positive_logits
-from training.objectives.whitenedcse import interleaved, separated
+from training.objectives.contrastive import MLP
+from training.objectives.whitenedcse import interleaved, multi_positive_loss, positive_logits, separated
 from training.objectives.whitening import Gradient, group_whitening, shuffled_group_whitening
 
 GRADIENTS: dict[Gradient, str] = {"detached": "detached", "full": "fullgrad"}

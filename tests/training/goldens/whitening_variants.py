@@ -8,8 +8,14 @@ import torch
 from torch import Tensor
 
 from tests.training.goldens.golden import Golden, gradients
-from training.objectives.inverse_root import inverse_square_root, principal_axes
-from training.objectives.whitening import Gradient, Statistics, covariance, group_whitening
+from training.objectives.whitening import (
+    Gradient,
+    Statistics,
+    covariance,
+    group_whitening,
+    inverse_square_root,
+    principal_axes,
+)
 
 CORRECTIONS = {"N": 0, "Nminus1": 1}
 

@@ -19,15 +19,14 @@ from safetensors.torch import load_file
 from tests.training.forks import two_together
 from tests.training.gradients import compute
 from training import run
-from training.assembly import initial
-from training.checkpoint import CheckpointError
+from training.checkpoints.checkpoint import CheckpointError
+from training.checkpoints.record import METRICS
+from training.checkpoints.speed import FIGURES
 from training.cli import parsed
 from training.config import ConfigError, RunConfig, from_preset
 from training.machine.devices import Devices
 from training.objectives import OBJECTIVES
-from training.record import METRICS
-from training.speed import FIGURES
-from training.step import Step
+from training.step import Step, initial
 
 MakeConfig = Callable[..., RunConfig]
 Fit = Callable[..., Any]

@@ -11,14 +11,12 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
-from models.bundle import load
-from models.encoder import Encoder, dropout_off
-from models.export import export
+from models.bundle.bundle import load
+from models.encoder.encoder import Encoder, dropout_off
+from models.export.export import export
 from tests.conftest import soon
-from training.passes.acceleration import swift
-from training.passes.attention import SWIFT
-from training.passes.dropout import Dropout
-from training.prepare import set_dropout
+from training.encoding.attention import SWIFT, Dropout, swift
+from training.encoding.lora import set_dropout
 
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 FAMILIES: dict[str, dict[str, Any]] = {

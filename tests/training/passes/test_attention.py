@@ -9,7 +9,7 @@ from transformers import BertConfig
 from transformers.models.bert.modeling_bert import BertSelfAttention
 from transformers.models.bert.modeling_bert import eager_attention_forward as bert_attention
 
-from training.passes.attention import Packed, attention
+from training.encoding.attention import Packed, attention
 
 N, HEADS, L, D = 3, 2, 6, 4
 Attention = Callable[..., tuple[Tensor, Tensor]]

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.encoder import Encoder
+from models.encoder.encoder import Encoder
+from training.encoding.caching import encode_twice
+from training.encoding.views import ViewEncoder, in_order, in_passes
 from training.objectives import OBJECTIVES
 from training.objectives.base import Needs
-from training.passes.caching import encode_twice
-from training.views import ViewEncoder, in_order, in_passes
 
 CPU = torch.device("cpu")
 

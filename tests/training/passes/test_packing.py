@@ -9,13 +9,12 @@ import transformers
 from torch import Tensor, nn
 from transformers import AutoConfig
 
-from models.encoder import Encoder, dropout_off
-from models.pooling import POOLINGS
-from training.passes.acceleration import swift
-from training.passes.attention import PACKED, use
-from training.passes.packing import GRANULE, encoded
-from training.prepare import set_dropout
-from training.views import in_order, in_passes
+from models.encoder.encoder import Encoder, dropout_off
+from models.encoder.pooling import POOLINGS
+from training.encoding.attention import PACKED, swift, use
+from training.encoding.lora import set_dropout
+from training.encoding.packing import GRANULE, encoded
+from training.encoding.views import in_order, in_passes
 
 SENTENCES = ["The man can see the river .", "A dog .", "a", "The teacher will read a long book in the morning ."]
 ARCHITECTURES = {

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.passes.passes import PASS_COST, by_length
+from training.encoding.packing import PASS_COST, by_length
 
 lengths_of_a_batch = st.lists(st.integers(1, 64), min_size=1, max_size=80)
 most_a_pass_may_have = st.none() | st.integers(1, 90)

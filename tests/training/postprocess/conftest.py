@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from models.encoder import Encoder
-from training.corpus.corpus import Corpus
+from models.encoder.encoder import Encoder
+from training.data.corpus import Corpus
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from models import bundle
-from models.bundle import BundleError
-from models.encoder import Encoder
+from models.bundle import bundle
+from models.bundle.bundle import BundleError
+from models.encoder.encoder import Encoder
 from training.cli import parsed
 from training.config import ConfigError
 from training.evaluation.pairs import DataError
@@ -50,7 +50,7 @@ def test_a_bundle_keeps_its_backbone_and_objective_and_is_not_post_processed_twi
     tiny_bundle: Path, corpus_file: Path, tmp_path: Path
 ) -> None:
     trained = tmp_path / "trained"
-    from models.export import export
+    from models.export.export import export
 
     export(Encoder.load(tiny_bundle), trained, name="trained", backbone="bert", objective="simcse")
     assert call("flow", str(trained), "--out", str(tmp_path / "flow"), "--corpus", str(corpus_file)) == 0

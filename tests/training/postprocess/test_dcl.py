@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.encoder import Encoder
-from models.transform import Affine
-from training.corpus.corpus import Corpus
+from models.encoder.encoder import Encoder
+from models.encoder.transform import Affine
+from training.data.corpus import Corpus
+from training.encoding.lora import set_dropout
 from training.objectives.decorrelation import cross_correlation, dimension_contrast
 from training.postprocess import dcl
 from training.postprocess.base import PostprocessError
 from training.postprocess.dcl import DCLParams, dropout_views, fit, train
-from training.prepare import set_dropout
 
 
 def draw_views(count: int, seed: int) -> Tensor:

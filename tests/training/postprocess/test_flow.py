@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.encoder import Encoder
-from models.flow import Flow
-from training.corpus.corpus import Corpus
+from models.encoder.encoder import Encoder
+from models.encoder.flow import Flow
+from training.data.corpus import Corpus
 from training.postprocess.base import PostprocessError
 from training.postprocess.flow import FlowParams, bits_per_dim, fit, initialise, train
 

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 import torch
 
-from models import bundle
-from models.encoder import Encoder
-from models.export import export
-from models.transform import TRANSFORMS, Transform
-from serving.engines import ENGINES
-from serving.ports import EngineOptions
+from models.bundle import bundle
+from models.encoder.encoder import Encoder
+from models.encoder.transform import TRANSFORMS, Transform
+from models.export.export import export
+from serving.inference.engine import EngineOptions
+from serving.inference.engines import ENGINES
 from training import cli
-from training.corpus.corpus import Corpus
+from training.data.corpus import Corpus
 from training.postprocess import POSTPROCESSES
 from training.postprocess.base import Fitted, PostprocessError
 
@@ -140,7 +140,7 @@ def test_an_encoder_that_has_a_transform_is_refused(name: str, encoder: Encoder,
 def test_it_says_how_far_it_is_in_plain_lines(
     name: str, encoder: Encoder, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("training.postprocess.vectors.LINE_EVERY", 0.0)
+    monkeypatch.setattr("training.postprocess.base.LINE_EVERY", 0.0)
     said, chosen = io.StringIO(), POSTPROCESSES[name]
     chosen.apply(encoder, corpus, chosen.params, seed=0, stream=said)
     assert said.getvalue().splitlines()[-1].endswith("of 240 sentences")

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from models.encoder import Encoder
-from models.transform import Affine
-from training.corpus.corpus import Corpus
+from models.encoder.encoder import Encoder
+from models.encoder.transform import Affine
+from training.data.corpus import Corpus
 from training.postprocess.base import PostprocessError
 from training.postprocess.whitening import Moments, WhiteningParams, fit, whitening_matrix
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from training import cli
-from training.speed import FIGURES
+from training.checkpoints.speed import FIGURES
 
 Capture = pytest.CaptureFixture[str]
 

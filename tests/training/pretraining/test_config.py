@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.config import ConfigError
-from training.fields import kinds
+from training.config import ConfigError, kinds
 from training.pretraining.config import PretrainConfig
 
 

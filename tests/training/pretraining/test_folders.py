@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from tests.training.pretraining.runs import Capture, call, metrics
-from training.corpus.corpus import open_corpus
-from training.lock import locked
+from training.checkpoints.record import RunError
+from training.data.corpus import open_corpus
+from training.machine.interrupt import locked
 from training.pretraining.config import PretrainConfig
-from training.pretraining.folder import RECORD, publish
+from training.pretraining.run import RECORD, publish
 from training.pretraining.start import initial
-from training.record import RunError
 
 
 def test_folders_that_are_taken(small: list[str], capsys: Capture) -> None:

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from models.sources import minilm
-from training.pretraining.masking import Vocabulary, masked, words
+from models.bundle.sources import minilm
+from training.pretraining.model import Vocabulary, masked, words
 
 SIZE, SPECIAL, INSIDE = 30, 4, 10
 """Tokens 0 to 3 are special, 4 to 9 go on with a word."""

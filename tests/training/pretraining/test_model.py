@@ -14,15 +14,14 @@ import torch
 from torch import Tensor, nn
 from transformers import DataCollatorForLanguageModeling
 
-from training.corpus.corpus import open_corpus
+from training.data.corpus import open_corpus
+from training.encoding.attention import Dropout
 from training.machine.devices import Devices
-from training.passes.dropout import Dropout
 from training.pretraining import batches
-from training.pretraining.batches import Batch, Batches
+from training.pretraining.batches import START, Batch, Batches, parts
 from training.pretraining.checkpoint import State
 from training.pretraining.config import PretrainConfig
 from training.pretraining.model import MaskedLM, Questions
-from training.pretraining.sequences import START, parts
 from training.pretraining.start import initial
 from training.pretraining.step import Step, judged
 from training.step import adamw

@@ -17,13 +17,13 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, processors
 from transformers import AutoModelForMaskedLM, PreTrainedTokenizerFast
 
-from models.encoder import Encoder
+from models.encoder.encoder import Encoder
 from tests.training.pretraining.runs import TINY, Capture, call, metrics
+from training.checkpoints.speed import FIGURES
 from training.machine.devices import Devices
 from training.pretraining import checkpoint
-from training.pretraining.folder import RECORD
+from training.pretraining.run import RECORD
 from training.pretraining.step import Step
-from training.speed import FIGURES
 
 
 def test_a_run_leaves_a_record_and_a_model_that_encoders_are_trained_from(
@@ -250,7 +250,7 @@ def test_metrics_are_on_disk_before_the_checkpoint_that_follows_them(
         told.append("checkpoint")
         save(*arguments, **named)
 
-    monkeypatch.setattr("training.record.fsync", lambda file: told.append(file.name))
+    monkeypatch.setattr("training.checkpoints.record.fsync", lambda file: told.append(file.name))
     monkeypatch.setattr(checkpoint, "save", saved)
     assert call(*small) == 0
     assert told == 2 * ["metrics.jsonl", "checkpoint"]

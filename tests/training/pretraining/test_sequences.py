@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.tokenizer import Tokens
-from training.corpus.corpus import open_corpus
-from training.pretraining.sequences import BLOCK, START, Position, cut, parts, sequences
+from models.bundle.tokenizer import Tokens
+from training.data.corpus import open_corpus
+from training.pretraining.batches import BLOCK, START, Position, cut, parts, sequences
 
 LENGTHS = st.lists(st.integers(0, 12), max_size=6)
 

@@ -15,11 +15,11 @@ from huggingface_hub.repocard import metadata_load
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, BertForMaskedLM
 
-from models.encoder import Encoder
-from models.sources import SourceError
+from models.bundle.sources import SourceError
+from models.encoder.encoder import Encoder
 from tests.training.pretraining.runs import Capture, call, metrics
 from training.pretraining.config import PretrainConfig
-from training.pretraining.folder import RECORD
+from training.pretraining.run import RECORD
 from training.pretraining.start import initial, like
 
 CPU = torch.device("cpu")

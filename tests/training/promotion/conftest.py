@@ -13,8 +13,8 @@ import onnxruntime
 import pytest
 from onnxruntime import InferenceSession, SessionOptions
 
-from models import bundle
-from models.bundle import Bundle
+from models.bundle import bundle
+from models.bundle.bundle import Bundle
 from models.runtimes import RUNTIMES
 from tests.conftest import WORDS
 from training.cli import parsed

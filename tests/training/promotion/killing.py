@@ -17,8 +17,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-from models import bundle
-from models.prompts import NO_PROMPTS
+from models.bundle import bundle
+from models.bundle.prompts import NO_PROMPTS
 from models.runtimes import REFERENCE
 from training.evaluation.bootstrap import Comparison
 from training.evaluation.vectors import Encode

@@ -8,13 +8,13 @@ from typing import Any
 
 from huggingface_hub import ModelCard
 
-from models import bundle
-from models.bundle import CARD
+from models.bundle import bundle
+from models.bundle.bundle import CARD
 from tests.training.promotion.conftest import Command
+from training.checkpoints.publish import STS_MEAN
 from training.evaluation import sts
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS
-from training.publish import STS_MEAN
 
 
 def evaluation(fingerprint: str, offset: float) -> dict[str, Any]:

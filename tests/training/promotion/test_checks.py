@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models import bundle
-from models.bundle import FP32, Bundle
-from models.prompts import NO_PROMPTS
+from models.bundle import bundle
+from models.bundle.bundle import FP32, Bundle
+from models.bundle.prompts import NO_PROMPTS
 from training.evaluation.bootstrap import Comparison
 from training.evaluation.vectors import Encode, EvaluationError
-from training.promotion.decision import Decision
+from training.promotion.checks import Decision
 from training.promotion.engines import Machine
 from training.promotion.place import Place
 from training.promotion.promote import Terms, promote

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from models import bundle
-from models.bundle import BundleError
-from training.promotion.copies import copy
+from models.bundle import bundle
+from models.bundle.bundle import BundleError
+from training.promotion.place import copy
 
 
 def test_what_is_added_is_listed_and_decides_nothing(artifacts: Path) -> None:

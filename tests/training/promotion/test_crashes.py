@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from models import bundle
+from models.bundle import bundle
 from tests.conftest import PATIENCE
 from tests.training.forks import SERVER, forked
 from tests.training.promotion.killing import killed_everywhere

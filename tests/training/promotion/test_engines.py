@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models import bundle
-from models.bundle import FP32, Bundle
-from models.prompts import NO_PROMPTS
+from models.bundle import bundle
+from models.bundle.bundle import FP32, Bundle
+from models.bundle.prompts import NO_PROMPTS
 from models.runtimes import REFERENCE, RUNTIMES, Pair, cache, choice, measurement
-from models.runtimes.barred import barred
 from models.runtimes.base import Options
+from models.runtimes.choice import barred
 from models.runtimes.measurement import Encode, Open
 from models.runtimes.openvino import OpenVino
 from training.evaluation.bootstrap import Comparison
 from training.evaluation.vectors import EvaluationError
-from training.promotion.decision import Decision
+from training.promotion.checks import Decision
 from training.promotion.engines import LEAST_GAIN, Machine
 from training.promotion.place import Place
 from training.promotion.promote import Terms, promote

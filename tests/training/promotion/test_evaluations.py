@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from models import bundle
-from models.bundle import Bundle
+from models.bundle import bundle
+from models.bundle.bundle import Bundle
 from tests.training.promotion.test_promote import tree
 from training.promotion.evaluations import missing, present
 from training.promotion.ledger import PromotionError
@@ -99,7 +99,7 @@ def test_a_page_that_can_not_be_made_is_noticed_before_anything_is_measured(
     file = artifacts / "evaluation.json"
     file.write_text(json.dumps(evaluation(bundle.load(artifacts / "tiny").manifest.fingerprint)))
     monkeypatch.setattr("training.promotion.evaluations.render", broken)
-    monkeypatch.setattr("training.commands.promote.pick", measured)
+    monkeypatch.setattr("training.cli.promote.pick", measured)
     with pytest.raises(PromotionError, match=r"evaluation\.json: can't be shown \(KeyError: 'edges'\)"):
         command("promote", "tiny", "--report", str(file))
 
@@ -135,7 +135,7 @@ def test_with_labels_sts_is_required_unless_something_else_is_named(
         asked.append(tuple(terms.require))
         raise PromotionError("enough")
 
-    monkeypatch.setattr("training.commands.promote.decide", decided)
+    monkeypatch.setattr("training.cli.promote.decide", decided)
     for given in (["--data", "x"], ["--data", "x", "--require", ""], ["--data", "x", "--require", "MR,sts"], []):
         with pytest.raises(PromotionError, match="enough"):
             command("promote", "tiny", *given)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models import bundle
+from models.bundle import bundle
 from training.promotion import history
 from training.promotion.ledger import Ledger, PromotionError
 from training.promotion.place import Place, check_default

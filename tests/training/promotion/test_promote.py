@@ -14,16 +14,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models import bundle, destination
-from models.bundle import Bundle, BundleError
+from models.bundle import bundle
+from models.bundle.bundle import Bundle, BundleError
+from models.export import destination
 from models.runtimes.graph import Graph
 from training.cli import main
-from training.commands.promote import DEFAULT
+from training.cli.promote import DEFAULT
 from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, STSB_DEV, DataError
+from training.evaluation.report.published import STS
 from training.promotion.ledger import PromotionError
 from training.promotion.yardsticks import Labelled, pick
-from training.report.published import STS
 
 Command = Callable[..., int]
 Rewritten = Callable[..., Bundle]

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from models import bundle
+from models.bundle import bundle
 from models.errors import Refused
 from models.runtimes.graph import Graph
 from tests.conftest import WORDS
 from tests.training.promotion.conftest import Command
-from training.corpus.corpus import open_corpus
+from training.data.corpus import open_corpus
 from training.evaluation import beir, retrieval
 from training.evaluation.pairs import DataError
-from training.evaluation.self_retrieval import halves, mrr10, reciprocal_ranks
+from training.evaluation.vectors import halves, mrr10, reciprocal_ranks
 from training.promotion.yardsticks import Unlabelled, pick
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from models import bundle
+from models.bundle import bundle
 from tests.training.rebuild.conftest import Call, Capture, never
 from training import run
-from training.interrupt import InterruptedRun
-from training.rebuild import Rebuild, Score
-from training.study.trial import StudyError
+from training.machine.interrupt import InterruptedRun
+from training.studies.rebuild import Rebuild, Score
+from training.studies.trial import StudyError
 
 
 def made() -> bundle.Manifest:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from models import bundle
+from models.bundle import bundle
 from tests.training.rebuild.conftest import Call, Capture, Refusal, never
 from tests.training.shaken import shaken
 from training import run
-from training.lock import locked
+from training.machine.interrupt import locked
 from training.objectives import OBJECTIVES
-from training.rebuild import Rebuild
+from training.studies.rebuild import Rebuild
 
 ROOT = Path(__file__).parents[3]
 RECIPES = ROOT / "studies" / "recipes"

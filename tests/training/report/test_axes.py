@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.report import axes
-from training.report.axes import Axis
+from training.evaluation.report import svg
+from training.evaluation.report.svg import Axis
 
 VALUES = st.lists(
     st.one_of(st.just(0.0), st.floats(1e-6, 1e9), st.floats(-1e9, -1e-6)), min_size=1, max_size=20
@@ -24,7 +24,7 @@ def inside(axis: Axis, values: list[float]) -> bool:
 
 @given(values=VALUES, from_zero=st.booleans())
 def test_linear_ticks_enclose_the_data_and_are_round(values: list[float], from_zero: bool) -> None:
-    axis = axes.linear("x", values, from_zero=from_zero)
+    axis = svg.linear("x", values, from_zero=from_zero)
     assert inside(axis, values)
     assert 2 <= len(axis.ticks) <= 6
     steps = [right - left for left, right in pairwise(axis.ticks)]
@@ -37,7 +37,7 @@ def test_linear_ticks_enclose_the_data_and_are_round(values: list[float], from_z
 
 @given(values=VALUES)
 def test_ticks_say_different_things_that_are_true(values: list[float]) -> None:
-    axis = axes.linear("x", values)
+    axis = svg.linear("x", values)
     said = [float(name.replace("−", "-")) for name in axis.names]
     assert said == pytest.approx(list(axis.ticks), rel=1e-9)
     assert len(set(axis.names)) == len(axis.names)
@@ -45,7 +45,7 @@ def test_ticks_say_different_things_that_are_true(values: list[float]) -> None:
 
 @given(values=POSITIVE)
 def test_decades_enclose_the_data(values: list[float]) -> None:
-    axis = axes.decades("x", values)
+    axis = svg.decades("x", values)
     assert inside(axis, values)
     assert 2 <= len(axis.ticks) <= 7
     exponents = [math.log10(tick) for tick in axis.ticks]
@@ -55,26 +55,26 @@ def test_decades_enclose_the_data(values: list[float]) -> None:
 @given(values=POSITIVE.filter(lambda values: min(values) < max(values)))
 def test_a_larger_value_lies_further(values: list[float]) -> None:
     low, high = min(values), max(values)
-    for axis in (axes.linear("x", values), axes.decades("x", values)):
+    for axis in (svg.linear("x", values), svg.decades("x", values)):
         assert axis.at(low) <= axis.at(high)
 
 
 def test_an_axis_from_zero_begins_there_and_others_near_the_data() -> None:
-    assert axes.linear("x", [70.0, 78.0], from_zero=True).ticks[0] == 0
-    assert axes.linear("x", [70.0, 78.0]).ticks == (70, 72, 74, 76, 78)
-    assert axes.decades("x", [2e-4, 0.05]).names == ("10⁻⁴", "10⁻³", "10⁻²", "10⁻¹")
+    assert svg.linear("x", [70.0, 78.0], from_zero=True).ticks[0] == 0
+    assert svg.linear("x", [70.0, 78.0]).ticks == (70, 72, 74, 76, 78)
+    assert svg.decades("x", [2e-4, 0.05]).names == ("10⁻⁴", "10⁻³", "10⁻²", "10⁻¹")
 
 
 @pytest.mark.parametrize("values", [[5e-324], [0.0], [0.3, 0.1 + 0.2], [-7.0]])
 @pytest.mark.parametrize("from_zero", [True, False])
 def test_values_without_a_range_have_an_axis_too(values: list[float], from_zero: bool) -> None:
-    axis = axes.linear("x", values, from_zero=from_zero)
+    axis = svg.linear("x", values, from_zero=from_zero)
     assert inside(axis, values)
     assert axis.ticks[0] < axis.ticks[-1]
 
 
 def test_sizes_are_their_own_ticks() -> None:
-    axis = axes.sizes("batch", [256, 64, 128, 64])
+    axis = svg.sizes("batch", [256, 64, 128, 64])
     assert axis.names == ("64", "128", "256")
     assert axis.at(128) == pytest.approx(0.5)
 
@@ -82,13 +82,13 @@ def test_sizes_are_their_own_ticks() -> None:
 @pytest.mark.parametrize("values", [[], [math.nan], [1.0, math.inf]])
 def test_what_has_no_place_is_refused(values: list[float]) -> None:
     with pytest.raises(ValueError, match="loss"):
-        axes.linear("loss", values)
+        svg.linear("loss", values)
     with pytest.raises(ValueError, match="loss"):
-        axes.decades("loss", values)
+        svg.decades("loss", values)
 
 
 def test_zero_has_no_place_on_a_logarithmic_axis() -> None:
     with pytest.raises(ValueError, match=r"share: 0\.0 has no place"):
-        axes.decades("share", [0.0, 1.0])
+        svg.decades("share", [0.0, 1.0])
     with pytest.raises(ValueError, match="two sizes"):
-        axes.sizes("batch", [64])
+        svg.sizes("batch", [64])

@@ -13,8 +13,8 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.training.report.conftest import Page
-from training.report.judged import ReportError
-from training.report.page import render
+from training.evaluation.report.judged import ReportError
+from training.evaluation.report.page import render
 
 Evaluate = Callable[..., dict[str, Any]]
 

@@ -8,8 +8,8 @@ from statistics import fmean
 import pytest
 
 from training.evaluation.pairs import STS_TASKS
-from training.report import published
-from training.report.published import (
+from training.evaluation.report import published
+from training.evaluation.report.published import (
     BERT,
     BERT_LARGE,
     ROBERTA,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.training.report.conftest import Page
-from training.report.page import render
+from training.evaluation.report.page import render
 
 Evaluate = Callable[..., dict[str, Any]]
 

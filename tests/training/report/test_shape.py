@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.training.report.conftest import evaluation
-from training.report.judged import ReportError
-from training.report.page import render
-from training.report.shape import EVALUATION, misshapen, unshowable
+from training.evaluation.report.judged import EVALUATION, ReportError, misshapen, unshowable
+from training.evaluation.report.page import render
 
 Place = tuple[Any, ...]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from training.report import svg
-from training.report.page import STYLE
+from training.evaluation.report import svg
+from training.evaluation.report.page import STYLE
 
 
 def test_text_can_be_read_in_both_themes() -> None:

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.report import svg
-from training.report.axes import linear
-from training.report.markup import element, number
-from training.report.plots import Bar, Caption, Dot, Plane, Series, bars, dot_plot, lines
-from training.report.svg import WIDTH, Frame
+from training.evaluation.report import svg
+from training.evaluation.report.markup import element, number
+from training.evaluation.report.plots import Bar, Caption, Dot, Plane, Series, bars, dot_plot, lines
+from training.evaluation.report.svg import WIDTH, Frame, linear
 
 CAPTION = Caption("figure", "Title.", "Description.")
 PLACES = st.lists(st.floats(0, 170), min_size=1, max_size=12)

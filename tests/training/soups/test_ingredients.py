@@ -12,15 +12,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.bundle import BundleError
-from models.transform import TRANSFORMS
+from models.bundle.bundle import BundleError
+from models.encoder.transform import TRANSFORMS
 from tests.training.shaken import shaken
-from training.assembly import loaded
 from training.config import RunConfig
+from training.encoding.lora import prepared
 from training.machine.devices import Devices
-from training.prepare import prepared
-from training.soups.ingredients import Ingredient, Shares, SoupError, averaged
-from training.soups.soup import Mixing
+from training.step import loaded
+from training.studies.soup import Ingredient, Mixing, Shares, SoupError, averaged
 
 weights = st.lists(st.floats(0, 10, width=32), min_size=3, max_size=3).filter(lambda them: sum(them) > 0)
 

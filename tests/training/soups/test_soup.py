@@ -15,12 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from models import bundle
-from models.encoder import Encoder
+from models.bundle import bundle
+from models.encoder.encoder import Encoder
 from training import cli
-from training.selection import by_stsb_dev
-from training.soups.ingredients import Ingredient, Shares, averaged
-from training.soups.soup import GRID, Mixing, Pot, cook, greedy, with_start
+from training.evaluation.selection import by_stsb_dev
+from training.studies.soup import GRID, Ingredient, Mixing, Pot, Shares, averaged, cook, greedy, with_start
 
 Capture = pytest.CaptureFixture[str]
 

@@ -11,8 +11,8 @@ import pytest
 
 from training.cli import parsed
 from training.evaluation.pairs import STS_TASKS
-from training.study.judgement import DEV
-from training.study.results import RESULTS
+from training.studies.judgement import DEV
+from training.studies.results import RESULTS
 
 MakeStudy = Callable[..., Path]
 

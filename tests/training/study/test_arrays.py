@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from training.study.arrays import keep, kept
-from training.study.trial import StudyError
+from training.studies.judgement import keep, kept
+from training.studies.trial import StudyError
 
 
 def test_a_wrong_byte_anywhere_is_an_error_that_names_the_file_or_changes_nothing(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from models.bundle import BundleError
-from models.encoder import Encoder
-from models.export import export
-from training.study.contents import encoder_digest
+from models.bundle.bundle import BundleError
+from models.encoder.encoder import Encoder
+from models.export.export import export
+from training.studies.trial import encoder_digest
 
 
 @pytest.mark.slow

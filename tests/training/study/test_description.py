@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.study.description import Arm, Study, settings
-from training.study.trial import StudyError, Trial
+from training.studies.description import Arm, Study, settings
+from training.studies.trial import StudyError, Trial
 
 BASE = '[base]\nobjective = "simcse"\n'
 

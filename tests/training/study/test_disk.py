@@ -14,19 +14,18 @@ from typing import Any
 
 import pytest
 
-from models.disk import write_whole
+from models.bundle.disk import write_whole
 from tests.conftest import PATIENCE, soon
 from tests.training.study.conftest import call
 from tests.training.study.test_schedule import Capture, MakeStudy, done
-from training.study import schedule
-from training.study.arrays import keep, kept
-from training.study.description import Study
-from training.study.judgement import COSINES, COSINES_FILE, GOLDS
-from training.study.plan import Plan
-from training.study.results import RESULTS, finished, folder_of
-from training.study.schedule import Processes
-from training.study.trial import Trial
-from training.study.work import carry_out
+from training.studies import schedule
+from training.studies.description import Study
+from training.studies.judgement import COSINES, COSINES_FILE, GOLDS, keep, kept
+from training.studies.plan import Plan
+from training.studies.results import RESULTS, finished, folder_of
+from training.studies.schedule import Processes
+from training.studies.trial import Trial
+from training.studies.work import carry_out
 
 
 def test_a_full_disk_stops_the_other_runs_too(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from training.config import from_preset
-from training.study.description import STUDIES, Study
+from training.studies.description import STUDIES, Study
 
 SIMCSE = {"negatives": "dropout", "m": 1.0, "dcl_weight": 0.0}
 BERTS = ("bert-base-uncased", "bert-large-uncased", "roberta-base", "roberta-large")

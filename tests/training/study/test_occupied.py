@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import PATIENCE
-from training.lock import LOCK, LockError, locked
-from training.study.occupied import occupied, occupying
+from training.machine.interrupt import LOCK, LockError, locked
+from training.studies.schedule import occupied, occupying
 
 
 @pytest.mark.slow

@@ -13,13 +13,13 @@ import pytest
 from tests.training.study.conftest import MakeStudy, call, line
 from training.cli import parsed
 from training.evaluation.labelled import TRANSFER_TASKS
-from training.study import cost
-from training.study.catalogue import PAPERS, left_out, studies, text
-from training.study.description import STUDIES, Reported, Study, file_of, name_of
-from training.study.papers import lines, page_of, recorded, verdict
-from training.study.plan import FOLDER, folder_named
-from training.study.results import Result
-from training.study.trial import StudyError
+from training.studies import catalogue
+from training.studies.catalogue import PAPERS, left_out, studies, text
+from training.studies.description import STUDIES, Reported, Study, file_of, name_of
+from training.studies.papers import lines, page_of, recorded, verdict
+from training.studies.plan import FOLDER, folder_named
+from training.studies.results import Result
+from training.studies.trial import StudyError
 
 ROOT = STUDIES.parent
 
@@ -123,12 +123,12 @@ def test_what_is_left_out_has_a_reason_and_its_command_can_be_parsed() -> None:
 
 def test_hours_grow_with_views_steps_and_size() -> None:
     noise = Study.read(STUDIES / "imsimcse/table-1.toml").trials()
-    by_label = {trial.label: cost.cpu_hours([trial]) for trial in noise}
+    by_label = {trial.label: catalogue.cpu_hours([trial]) for trial in noise}
     assert by_label["noise, negatives-minus-noise"] > 3 * by_label["SimCSE"], "20 views"
     published = Study.read(STUDIES / "gs-infonce/table-1.toml").as_published().trials()
-    hours = {trial.label: cost.gpu_hours([trial]) for trial in published}
+    hours = {trial.label: catalogue.gpu_hours([trial]) for trial in published}
     assert hours["SimCSE, bert-large-uncased"] == pytest.approx(3 * hours["SimCSE, bert-base-uncased"])
-    assert cost.cpu_hours([*noise, *noise]) == pytest.approx(cost.cpu_hours(noise)), "each run once"
+    assert catalogue.cpu_hours([*noise, *noise]) == pytest.approx(catalogue.cpu_hours(noise)), "each run once"
 
 
 SCORES = {"SimCSE": (70.0, 70.1, 69.9), "DCLR": (72.0, 72.2, 71.8)}

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.disk import write_whole
-from models.encoder import Encoder
+from models.bundle.disk import write_whole
+from models.encoder.encoder import Encoder
 from tests.training.conftest import WORDS
 from tests.training.study.conftest import call, line, write
 from training.evaluation import beir, retrieval
@@ -21,16 +21,15 @@ from training.evaluation.bootstrap import resample_means
 from training.evaluation.pairs import DataError
 from training.evaluation.retrieval import MEASURES
 from training.evaluation.suite import Material
-from training.study.arrays import keep, kept
-from training.study.description import Study
-from training.study.judgement import COSINES_FILE, DEV, FOUND, RELEVANT, RETRIEVAL_FILE, judge
-from training.study.page import page
-from training.study.plan import Plan
-from training.study.results import RESULT, RUNS, TRIAL, folder_of, read
-from training.study.summary import summaries
-from training.study.table import grid, table
-from training.study.trial import StudyError, Trial
-from training.study.work import carry_out
+from training.studies.description import Study
+from training.studies.judgement import COSINES_FILE, DEV, FOUND, RELEVANT, RETRIEVAL_FILE, judge, keep, kept
+from training.studies.page import page
+from training.studies.plan import Plan
+from training.studies.results import RESULT, RUNS, TRIAL, folder_of, read
+from training.studies.summary import summaries
+from training.studies.table import grid, table
+from training.studies.trial import StudyError, Trial
+from training.studies.work import carry_out
 
 MakeStudy = Callable[..., Path]
 QUERIES = 40

@@ -17,21 +17,19 @@ from shutil import copytree
 
 import pytest
 
-from models.disk import write_whole
+from models.bundle.disk import write_whole
 from tests.training.study.conftest import call
-from training.checkpoint import CHECKPOINT
+from training.checkpoints.checkpoint import CHECKPOINT
+from training.checkpoints.record import METRICS
 from training.cli import main
 from training.evaluation.pairs import DataError
-from training.interrupt import InterruptedRun
-from training.lock import LockError, locked
-from training.record import METRICS
-from training.study.description import Study
-from training.study.occupied import occupied
-from training.study.plan import Plan
-from training.study.results import LOG, RESULT, RESULTS, TRIAL, finished, folder_of
-from training.study.schedule import ELSEWHERE
-from training.study.trial import StudyError, Trial
-from training.study.work import RECORD, carry_out
+from training.machine.interrupt import InterruptedRun, LockError, locked
+from training.studies.description import Study
+from training.studies.plan import Plan
+from training.studies.results import LOG, RESULT, RESULTS, TRIAL, finished, folder_of
+from training.studies.schedule import ELSEWHERE, occupied
+from training.studies.trial import StudyError, Trial
+from training.studies.work import RECORD, carry_out
 
 MakeStudy = Callable[..., Path]
 Capture = pytest.CaptureFixture[str]

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import PATIENCE
-from training.corpus.files import CorpusError
-from training.lock import locked
-from training.study.shares import share
+from training.data.files import CorpusError
+from training.machine.interrupt import locked
+from training.studies.work import share
 
 
 def lines(file: str) -> list[str]:

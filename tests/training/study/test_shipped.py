@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from training.objectives import OBJECTIVES
-from training.study.catalogue import LEFT_OUT
-from training.study.description import STUDIES, Study
-from training.study.papers import EARLIER
-from training.study.trial import Trial
+from training.studies.catalogue import LEFT_OUT
+from training.studies.description import STUDIES, Study
+from training.studies.papers import EARLIER
+from training.studies.trial import Trial
 
 OF_PAPERS = {
     "dclr/figure-3": 30, "dclr/figure-4": 6, "dclr/figure-5": 36, "dclr/figure-6": 36, "dclr/table-1": 6,

@@ -13,7 +13,7 @@ from tests.conftest import PATIENCE
 
 CHILD = """
 import os, sys, time
-from training.study.stopping import follow
+from training.studies.schedule import follow
 try:
     follow(int(sys.argv[1]))
     print(os.getpid(), flush=True)
@@ -23,7 +23,7 @@ except KeyboardInterrupt:
 """
 SLOW_TO_STOP = """
 import sys, time
-from training.study.stopping import follow
+from training.studies.schedule import follow
 try:
     follow(int(sys.argv[1]))
     print("begun", flush=True)

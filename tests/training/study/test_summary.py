@@ -19,14 +19,13 @@ from scipy.stats import spearmanr, ttest_1samp, ttest_ind
 from tests.training.study.conftest import call, line, write
 from training.evaluation.bootstrap import Comparison, resample
 from training.evaluation.pairs import STS_TASKS
-from training.study import tasks
-from training.study.figures import figures
-from training.study.judgement import COSINES_FILE, DEV, Judgement
-from training.study.page import page
-from training.study.results import RESULTS, RUNS, read
-from training.study.summary import Spread, summarise, welch
-from training.study.table import cells, explanation, table
-from training.study.trial import StudyError
+from training.studies import table as tasks
+from training.studies.judgement import COSINES_FILE, DEV, Judgement
+from training.studies.page import figures, page
+from training.studies.results import RESULTS, RUNS, read
+from training.studies.summary import Spread, summarise, welch
+from training.studies.table import cells, explanation, table
+from training.studies.trial import StudyError
 
 Capture = pytest.CaptureFixture[str]
 TASKS = tuple(STS_TASKS)
@@ -66,7 +65,7 @@ def test_each_task_stands_by_itself_too(tmp_path: Path) -> None:
     one, two = ({**dict.fromkeys(STS_TASKS, 70.0), "SICKR": y} for y in (60.0, 62.0))
     write(tmp_path, line("plain", 0, 0.0, scores=one), line("plain", 1, 0.0, scores=two))
     summary = summarise(read(tmp_path), tmp_path)
-    head, cells = tasks.grid(summary)
+    head, cells = tasks.task_grid(summary)
     assert head == ["arm", *STS_TASKS]
     assert cells[head.index("SICKR")] == "61.00 ± 1.41" and cells[head.index("STSB")] == "70.00 ± 0.00"
     assert "61.00 ± 1.41" in table(summary) and "Task by task" in page("s", "", summary)

@@ -13,24 +13,21 @@ from shutil import copytree
 import numpy as np
 import pytest
 
-from models.disk import write_whole
+from models.bundle.disk import write_whole
 from tests.training.conftest import WORDS
 from tests.training.study.conftest import call, line, write
 from training.evaluation import transfer
 from training.evaluation.bootstrap import resample_means
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import DataError
-from training.study.arrays import keep, kept
-from training.study.description import Study
-from training.study.figures import figures
-from training.study.judgement import LABELS, PREDICTED, TRANSFER_FILE
-from training.study.metric import TRANSFER
-from training.study.page import page
-from training.study.results import RESULT, RUNS, TRIAL, folder_of, read
-from training.study.summary import summaries, summarise
-from training.study.table import explanation, grid, table
-from training.study.trial import StudyError
-from training.study.work import carry_out
+from training.studies.description import Study
+from training.studies.judgement import LABELS, PREDICTED, TRANSFER_FILE, keep, kept
+from training.studies.page import figures, page
+from training.studies.results import RESULT, RUNS, TRIAL, folder_of, read
+from training.studies.summary import TRANSFER, summaries, summarise
+from training.studies.table import explanation, grid, table
+from training.studies.trial import StudyError
+from training.studies.work import carry_out
 
 MakeStudy = Callable[..., Path]
 TASKS = tuple(TRANSFER_TASKS)

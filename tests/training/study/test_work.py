@@ -12,24 +12,22 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from models.disk import write_whole
-from models.encoder import Encoder
+from models.bundle.disk import write_whole
+from models.encoder.encoder import Encoder
 from tests.conftest import PATIENCE
 from tests.training.conftest import WORDS
+from training.checkpoints.record import METRICS
 from training.config import ConfigError, RunConfig
 from training.evaluation.pairs import STS_TASKS, Pair
 from training.evaluation.suite import Material
-from training.lock import LockError, locked
-from training.record import METRICS
-from training.study import teachers, work
-from training.study.arrays import kept
-from training.study.description import Study
-from training.study.judgement import COSINES, COSINES_FILE, GOLDS, TRANSFER_FILE, judge
-from training.study.material import material
-from training.study.results import RESULT, TRIAL, folder_of
-from training.study.trial import StudyError, Trial
-from training.study.work import RECORD, SHARES, TEACHERS, _seconds_of_steps, carry_out
-from training.teacher import plan
+from training.machine.interrupt import LockError, locked
+from training.run import plan
+from training.studies import work
+from training.studies.description import Study
+from training.studies.judgement import COSINES, COSINES_FILE, GOLDS, TRANSFER_FILE, judge, kept
+from training.studies.results import RESULT, TRIAL, folder_of
+from training.studies.trial import StudyError, Trial
+from training.studies.work import RECORD, SHARES, TEACHERS, _seconds_of_steps, carry_out, material
 
 MakeStudy = Callable[..., Path]
 
@@ -151,7 +149,7 @@ def test_only_what_needs_a_teacher_gets_the_named_one(
     make_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     named = trials(make_study('[grid]\nobjective = ["simcse", "dclr"]\n', objective=None, teacher="somewhere"))
-    given = [teachers.with_teacher(trial.config, tmp_path, io.StringIO()).teacher for trial in named]
+    given = [work.with_teacher(trial.config, tmp_path, io.StringIO()).teacher for trial in named]
     assert given == [None, "somewhere"]
 
     made = []
@@ -160,29 +158,29 @@ def test_only_what_needs_a_teacher_gets_the_named_one(
         made.append(planned)
         return True
 
-    monkeypatch.setattr(teachers, "is_kept", is_kept)
+    monkeypatch.setattr(work, "is_kept", is_kept)
     for trial in trials(make_study("[grid]\nseed = [0, 1]\nnoise_ratio = [1.0, 2.0]\n", objective="dclr")):
-        config = teachers.with_teacher(trial.config, tmp_path, io.StringIO())
+        config = work.with_teacher(trial.config, tmp_path, io.StringIO())
         assert config.teacher == made[-1].out
         assert made[-1].seed == trial.config.seed and made[-1].params == plan(trial.config).params
     assert len({planned.out for planned in made}) == 2, "one for each seed"
     corpus = tmp_path / "corpus.txt"
     for text in ("one\n", "two\n"):
         corpus.write_text(text)
-        teachers.with_teacher(replace(trial.config, corpus=(str(corpus),)), tmp_path, io.StringIO())
+        work.with_teacher(replace(trial.config, corpus=(str(corpus),)), tmp_path, io.StringIO())
     assert made[-1].out != made[-2].out, "one for each corpus, also under one path"
 
 
 def test_who_trains_a_teacher_is_waited_for(
     make_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(teachers, "is_kept", lambda *_: True)
+    monkeypatch.setattr(work, "is_kept", lambda *_: True)
     (trial,) = trials(make_study("", objective="dclr"))
-    first = teachers.with_teacher(trial.config, tmp_path, io.StringIO())
+    first = work.with_teacher(trial.config, tmp_path, io.StringIO())
     assert first.teacher
     with ThreadPoolExecutor() as pool:
         with locked(Path(first.teacher).parent):
-            second = pool.submit(teachers.with_teacher, trial.config, tmp_path, io.StringIO())
+            second = pool.submit(work.with_teacher, trial.config, tmp_path, io.StringIO())
             with pytest.raises(TimeoutError):
                 second.result(timeout=0.5)
         assert second.result(PATIENCE) == first

@@ -1,0 +1,1 @@
+"""The bundle: an encoder as a folder, and every part of it."""

@@ -1,0 +1,360 @@
+"""A low-rank adapter (LoRA): the changes of tuning to a base encoder, as a folder in the layout of the `peft` library.
+
+    adapter_config.json         peft's: rank, scaling, the modules that it changes
+    adapter_model.safetensors   peft's: for each changed module two thin matrices, A (rank, in) and B (out, rank)
+    adapter.json                ours: the base and its SHA-256, pooling, training, scores, golden vectors
+    README.md                   the model card
+
+The merged weight is W + scaling · B A. Reading and merging need only NumPy, so a server needs no torch. Adapters by
+other users of `peft` have no adapter.json. They are used with the pooling of their base.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, deserialize
+from safetensors.numpy import save_file
+
+from models.bundle import bundle
+from models.bundle.bundle import CARD, INT8, TRANSFORM, Manifest
+from models.bundle.disk import LFS, lfs_pointer
+from models.errors import Refused, first_line
+
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+MANIFEST = "adapter.json"
+REQUIRED = (CONFIG, WEIGHTS, INT8)
+"""Files that adapter.json must list."""
+MERGE_VERSION = 1
+"""Part of the fingerprint. Increase it when the arithmetic of `Adapter.updates` changes."""
+PREFIX = "base_model.model."
+"""Prefix of module names in peft's files."""
+
+Weights = Mapping[str, NDArray[Any]]
+"""Weights by their names in the base's `model.safetensors`."""
+
+MERGED = ("r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "bias")
+"""Fields of peft's configuration that decide the merged weights."""
+DTYPES: Mapping[str, Any] = {
+    "F64": np.float64,
+    "F32": np.float32,
+    "F16": np.float16,
+    "BF16": ml_dtypes.bfloat16,
+    "F8_E4M3": ml_dtypes.float8_e4m3fn,
+    "F8_E5M2": ml_dtypes.float8_e5m2,
+}
+"""NumPy's types by their names in safetensors. The reader of safetensors for NumPy lacks float8."""
+WITHOUT_EFFECT = {
+    "auto_mapping",
+    "base_model_name_or_path",
+    "ensure_weight_tying",
+    "exclude_modules",
+    "inference_mode",
+    "layers_pattern",
+    "layers_to_transform",
+    "lora_dropout",
+    "megatron_core",
+    "peft_type",
+    "peft_version",
+    "qalora_group_size",
+    "revision",
+    "runtime_config",
+    "target_modules",
+    "task_type",
+}
+"""Fields that do not change the merged weights."""
+PLAIN_STARTS = (True, False, "gaussian", "orthogonal", "eva")
+"""Values of `init_lora_weights` with which the base's weights stay unchanged. PiSSA, for example, changes them."""
+
+
+class AdapterError(Refused):
+    """A folder has no adapter that can be merged into its base. The message names the file and the difference."""
+
+
+class _Update(NamedTuple):
+    """A change of one weight of the base."""
+
+    weight: str
+    a: NDArray[Any]
+    b: NDArray[Any]
+    scaling: float
+    transposed: bool
+    """Whether the weight is an embedding (entries, width). For embeddings, peft's factors are transposed."""
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter whose files are complete and consistent. `updates` checks that the adapter fits a base."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    tensors: Weights
+    manifest: Manifest | None
+
+    @property
+    def base(self) -> str:
+        """Name of the base encoder, from our manifest or else from peft's configuration."""
+        named = self.manifest.backbone if self.manifest else self.config.get("base_model_name_or_path")
+        if not isinstance(named, str) or not named:
+            raise AdapterError(f"{self.folder / CONFIG}: base_model_name_or_path: names no base encoder")
+        return named
+
+    @cached_property
+    def sha256(self) -> str:
+        """Digest of everything that determines the merged weights: the tensors and their scaling."""
+        decides = {
+            "tensors": bundle.sha256(self.folder / WEIGHTS),
+            "config": {name: self.config[name] for name in MERGED if name in self.config},
+        }
+        return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+    def identity(self, base: str, base_sha256: str) -> dict[str, Any]:
+        """Describe the merged weights for `Manifest.adapter`, independent of the machine that merges them.
+
+        Raises:
+            AdapterError: the adapter was made for a base with other weights.
+        """
+        made_for = ((self.manifest and self.manifest.adapter) or {}).get("base_sha256", base_sha256)
+        if made_for != base_sha256:
+            raise AdapterError(
+                f"{self.folder}: was made for a {base} whose weights have the SHA-256 {made_for[:12]}…, "
+                f"not {base_sha256[:12]}…"
+            )
+        return {"base": base, "base_sha256": base_sha256, "sha256": self.sha256, "merge_version": MERGE_VERSION}
+
+    def updates(self, base: Weights) -> dict[str, NDArray[np.float32]]:
+        """Compute the merged weights that differ from `base`. They are computed in float64 and rounded to float32.
+
+        Raises:
+            AdapterError: the base lacks a weight, or the weight's shape differs.
+        """
+        changed: dict[str, NDArray[np.float32]] = {}
+        for update in _low_rank(self):
+            delta = update.b.astype(np.float64) @ update.a.astype(np.float64)
+            delta = delta.T if update.transposed else delta
+            before = self._fitting(base, update.weight, delta.shape)
+            changed[update.weight] = np.asarray(before + update.scaling * delta, dtype=np.float32, order="C")
+        for name, bias in _biases(self):
+            self._fitting(base, name, bias.shape)
+            changed[name] = np.asarray(bias, dtype=np.float32)
+        return changed
+
+    def _fitting(self, base: Weights, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+        if name not in base:
+            raise AdapterError(f"{self.folder / WEIGHTS}: changes {name}, which the base does not have")
+        if base[name].shape != shape:
+            raise AdapterError(
+                f"{self.folder / WEIGHTS}: {name} is {_shape(shape)}, where the base has {_shape(base[name].shape)}"
+            )
+        return base[name]
+
+
+def is_adapter(folder: Path) -> bool:
+    """Return whether the folder has an adapter rather than a whole encoder."""
+    return (folder / CONFIG).is_file()
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Refuse a folder that contains other files than an adapter, because replacing deletes the folder.
+
+    Raises:
+        AdapterError: `folder` contains other files; nothing has changed.
+    """
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if folder.is_symlink() or not is_adapter(folder):
+        raise AdapterError(f"{folder}: exists and is not an adapter; it is left alone")
+    if foreign := sorted(bundle.files_of(folder) - {CONFIG, WEIGHTS, MANIFEST, TRANSFORM, INT8, CARD}):
+        raise AdapterError(f"{folder / foreign[0]}: not part of the adapter there, which is therefore left alone")
+
+
+def load(folder: Path) -> Adapter:
+    """Read an adapter and check everything that can be checked without its base.
+
+    Raises:
+        AdapterError: a file is missing, damaged, not listed, or uses a feature of peft that is not supported.
+    """
+    if (weights := folder / WEIGHTS).is_file() and lfs_pointer(weights):
+        raise AdapterError(f"{weights}: {LFS}")
+    adapter = Adapter(folder, _config(folder / CONFIG), _tensors(folder / WEIGHTS), _manifest(folder))
+    if not list(_low_rank(adapter)) + list(_biases(adapter)):
+        raise AdapterError(f"{folder / WEIGHTS}: holds no tensor")
+    return adapter
+
+
+def write(folder: Path, *, config: Mapping[str, Any], tensors: Weights) -> Adapter:
+    """Write peft's two files, and read them back.
+
+    Raises:
+        AdapterError: the adapter can't be merged.
+    """
+    contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}  # save_file copies memory
+    save_file(contiguous, folder / WEIGHTS, metadata={"format": "pt"})
+    (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    return load(folder)
+
+
+def write_manifest(folder: Path, **facts: Any) -> Manifest:
+    """Write adapter.json with the hashes of the other files in the folder."""
+    paths = [path for path in (CONFIG, WEIGHTS, TRANSFORM, INT8, CARD) if (folder / path).is_file()]
+    files = {path: bundle.sha256(folder / path) for path in paths}
+    manifest = Manifest(**{**facts, "files": files, "golden": bundle.rounded(facts["golden"])})
+    (folder / MANIFEST).write_text(bundle.dumped(manifest), encoding="utf-8")
+    return manifest
+
+
+def lora_config(
+    base: str, *, rank: int, target_modules: list[str], alpha: float | None = None, bias: str = "none"
+) -> dict[str, Any]:
+    """Return peft's configuration of an adapter. All modules have the same rank and the same scaling alpha / rank."""
+    return {
+        "peft_type": "LORA",
+        "task_type": "FEATURE_EXTRACTION",
+        "base_model_name_or_path": base,
+        "r": rank,
+        "lora_alpha": rank if alpha is None else alpha,
+        "lora_dropout": 0.0,
+        "bias": bias,
+        "target_modules": target_modules,
+        "inference_mode": True,
+    }
+
+
+def _manifest(folder: Path) -> Manifest | None:
+    file = folder / MANIFEST
+    if not file.is_file():
+        return None
+    manifest = bundle.parse_manifest(file.read_bytes(), str(file), required=REQUIRED)
+    if manifest.adapter is None:
+        raise AdapterError(f"{file}: the field 'adapter' is null; it must name the base and its SHA-256")
+    for path, expected in manifest.files.items():
+        if not (folder / path).is_file():
+            raise AdapterError(f"{folder / path}: missing, though {MANIFEST} lists it")
+        if bundle.sha256(folder / path) != expected:
+            raise AdapterError(f"{folder / path}: altered or cut short (its SHA-256 is not that of {MANIFEST})")
+    return manifest
+
+
+def _config(file: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise AdapterError(f"{file}: missing") from None
+    except ValueError as error:
+        raise AdapterError(f"{file}: not JSON in UTF-8: {error}") from error
+    if not isinstance(config, dict):
+        raise AdapterError(f"{file}: not an object of JSON")
+    if config.get("peft_type") != "LORA":
+        raise AdapterError(f"{file}: peft_type: {config.get('peft_type')!r} is not supported; only LORA is")
+    _check_rank(file, config)
+    if config.get("bias", "none") not in ("none", "all", "lora_only"):
+        raise AdapterError(f"{file}: bias: {config['bias']!r} is none of none, all, lora_only")
+    if config.get("init_lora_weights", True) not in PLAIN_STARTS:
+        raise AdapterError(
+            f"{file}: init_lora_weights: {config['init_lora_weights']!r} changes the base's weights, "
+            "which is not supported: convert it with peft's save_pretrained(path_initial_model_for_weight_conversion=…)"
+        )
+    for name in config.keys() - {*MERGED, *WITHOUT_EFFECT, "init_lora_weights"}:
+        if config[name] not in (None, False, "", [], {}):
+            raise AdapterError(f"{file}: {name}: {config[name]!r} is a feature of peft that is not supported")
+    return config
+
+
+def _check_rank(file: Path, config: Mapping[str, Any]) -> None:
+    numbers = {"r": config.get("r"), "lora_alpha": config.get("lora_alpha")}
+    for pattern in ("rank_pattern", "alpha_pattern"):
+        given = config.get(pattern) or {}
+        if not isinstance(given, dict):
+            raise AdapterError(f"{file}: {pattern}: not an object of modules and numbers")
+        numbers |= {f"{pattern}: {module}": number for module, number in given.items()}
+        for module in given:
+            try:
+                re.compile(module)
+            except re.error as error:
+                raise AdapterError(f"{file}: {pattern}: {module!r} is no pattern: {error}") from error
+    for name, number in numbers.items():
+        whole = name == "r" or name.startswith("rank_pattern")
+        kinds = (int,) if whole else (int, float)
+        if isinstance(number, bool) or not isinstance(number, kinds) or not 0 < number < float("inf"):
+            raise AdapterError(f"{file}: {name}: must be a {'whole ' if whole else ''}number above 0, not {number!r}")
+
+
+def _tensors(file: Path) -> Weights:
+    try:
+        stored = dict(deserialize(file.read_bytes()))  # type: ignore[no-untyped-call]
+    except FileNotFoundError:
+        raise AdapterError(f"{file}: missing") from None
+    except (SafetensorError, OSError) as error:
+        raise AdapterError(f"{file}: cut short, or not safetensors: {first_line(error)}") from error
+    tensors: dict[str, NDArray[Any]] = {}
+    for name, each in stored.items():
+        if each["dtype"] not in DTYPES:
+            raise AdapterError(f"{file}: {name}: is {each['dtype']}, which is none of {', '.join(DTYPES)}")
+        tensors[name] = np.frombuffer(each["data"], DTYPES[each["dtype"]]).reshape(each["shape"])
+    for name, tensor in tensors.items():
+        if not np.isfinite(tensor.astype(np.float64)).all():
+            raise AdapterError(f"{file}: {name}: has numbers that are not finite")
+    return tensors
+
+
+def _low_rank(adapter: Adapter) -> Iterator[_Update]:
+    """Yield A and B of each module, in order of names."""
+    file, tensors = adapter.folder / WEIGHTS, adapter.tensors
+    for key in sorted(tensors):
+        found = re.fullmatch(rf"{re.escape(PREFIX)}(.+)\.lora_(?:(A|B)\.weight|embedding_(A|B))", key)
+        if found is None:
+            if not _bias_name(key) or adapter.config.get("bias", "none") == "none":
+                raise AdapterError(f"{file}: {key}: is no part of a LoRA adapter that can be merged")
+            continue
+        embedding = found[3] is not None
+        pair = [f"{PREFIX}{found[1]}.lora_" + (f"embedding_{side}" if embedding else f"{side}.weight") for side in "AB"]
+        if missing := [name for name in pair if name not in tensors]:
+            raise AdapterError(f"{file}: {missing[0]}: missing, though its other half is there")
+        if key == pair[0]:
+            a, b = tensors[pair[0]], tensors[pair[1]]
+            yield _Update(f"{found[1]}.weight", a, b, _scaling(adapter, found[1], a, b), embedding)
+
+
+def _scaling(adapter: Adapter, module: str, a: NDArray[Any], b: NDArray[Any]) -> float:
+    """Return the factor of B A, and check both matrices against the configured rank."""
+    config = adapter.config
+    rank = _of_module(config.get("rank_pattern") or {}, module, config["r"])
+    alpha = _of_module(config.get("alpha_pattern") or {}, module, config["lora_alpha"])
+    if a.ndim != 2 or b.ndim != 2 or a.shape[0] != rank or b.shape[1] != rank:
+        raise AdapterError(
+            f"{adapter.folder / WEIGHTS}: {module}: A is {_shape(a.shape)} and B {_shape(b.shape)}, "
+            f"which is not the rank {rank} of {CONFIG}"
+        )
+    return float(alpha / (rank**0.5 if config.get("use_rslora") else rank))
+
+
+def _of_module(patterns: Mapping[str, Any], module: str, otherwise: Any) -> Any:
+    """Return the setting of a module. As in peft, a pattern matches the end of a name, after a dot."""
+    return next((value for end, value in patterns.items() if re.match(rf"(.*\.)?({end})$", module)), otherwise)
+
+
+def _biases(adapter: Adapter) -> Iterator[tuple[str, NDArray[Any]]]:
+    for key, tensor in sorted(adapter.tensors.items()):
+        if name := _bias_name(key):
+            yield name, tensor
+
+
+def _bias_name(key: str) -> str | None:
+    """Return the base's name of a bias. peft stores whole biases, not differences."""
+    found = re.fullmatch(rf"{re.escape(PREFIX)}(.+?)(?:\.base_layer)?\.bias", key)
+    return f"{found[1]}.bias" if found and ".lora_" not in key else None
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "a single number"

@@ -1,0 +1,350 @@
+"""The bundle: an encoder as a folder, which training writes and serving reads.
+
+`manifest.json` lists every file in the folder with its SHA-256. A folder with a missing, altered or additional file is
+refused, so that the served bytes are the exported bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from models.bundle import codes
+from models.bundle import manifest as manifests
+from models.bundle.disk import LFS, lfs_pointer
+from models.bundle.prompts import not_empty
+from models.bundle.tokenizer import Tokenizer
+from models.errors import Refused
+
+FORMAT_VERSION = 1
+MOST_JSON_BYTES = 64 << 20
+"""Maximum bytes of a JSON file, which is read as a whole."""
+MOST_FILES = 1000
+"""Maximum files in a manifest. A bundle has about ten."""
+MANIFEST = "manifest.json"
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+ONNX = "onnx/model.onnx"
+FP32 = "fp32"
+"""Precision of `ONNX`. Graphs of other precisions are `onnx/model_<precision>.onnx`."""
+FP16_ONNX = "onnx/model_fp16.onnx"
+TOKENIZER = "tokenizer.json"
+TRANSFORM = "transform.safetensors"
+REQUIRED = (TOKENIZER, CONFIG, WEIGHTS, ONNX)
+CARD = "README.md"
+"""The model card, which the hub shows. The manifest has its hash, but the card does not affect the fingerprint."""
+REPORT = "report.json"
+"""The promotion report of a promoted bundle. It does not affect vectors or the fingerprint."""
+REPORT_PAGE = "report.html"
+"""The promotion report as a page, if there is one."""
+ENGINES = "engines.json"
+"""Measurements of runtimes on the machine of export or promotion. The file is optional, and does not affect the
+fingerprint."""
+INT8 = "int8.json"
+"""The range of int8 output, calibrated at export. It affects codes, not vectors, so it does not affect the fingerprint.
+"""
+GOLDEN_COSINE = 0.999
+"""Minimum cosine to golden vectors, or to vectors of the float32 graph. A runtime and precision below it may not serve
+the bundle."""
+
+VOLATILE_CONFIG = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"}
+"""Keys of config.json that don't affect the encoder's results."""
+
+
+class BundleError(Refused):
+    """A folder is not a complete, unaltered bundle. The message names the file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Golden:
+    """A sentence and its unit vector (float32) at export. Servers use golden vectors to test themselves."""
+
+    text: str
+    vector: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """Content of `manifest.json`. `files` maps each relative path to its SHA-256."""
+
+    format_version: int = FORMAT_VERSION
+    name: str
+    objective: str | None
+    backbone: str
+    dim: int
+    max_length: int
+    pooling: str
+    prompts: dict[str, str] = field(default_factory=dict)
+    transform: dict[str, Any] | None = None
+    """Kind and sizes of the transform between pooling and unit vector. Its weights are in `transform.safetensors`."""
+    files: dict[str, str]
+    fingerprint: str
+    run: dict[str, Any] | None = None
+    scores: dict[str, float] | None = None
+    golden: list[Golden]
+    adapter: dict[str, Any] | None = None
+    """SHA-256 of base and adapter, if the weights were merged; see `models.bundle.adapter`."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A verified bundle."""
+
+    folder: Path
+    manifest: Manifest
+
+    @property
+    def onnx(self) -> Path:
+        """File of the float32 graph: `input_ids`, `attention_mask` to `sentence_embedding` (N, D) and `norm` (N,)."""
+        return self.folder / ONNX
+
+    @property
+    def graphs(self) -> dict[str, Path]:
+        """The graph of each precision, the float32 graph first."""
+        reduced = {
+            path.removeprefix("onnx/model_").removesuffix(".onnx"): self.folder / path
+            for path in sorted(self.manifest.files)
+            if path.startswith("onnx/model_") and path.endswith(".onnx")
+        }
+        return {FP32: self.onnx, **reduced}
+
+    @property
+    def int8_limit(self) -> float | None:
+        """Range of int8 output; None in older bundles without it.
+
+        Raises:
+            BundleError: the file has no range.
+        """
+        if INT8 not in self.manifest.files:
+            return None
+        try:
+            return codes.read(self.folder / INT8)
+        except ValueError as error:
+            raise BundleError(f"{self.folder / INT8}: {error}") from error
+
+    @property
+    def matryoshka(self) -> Sequence[int]:
+        """Dimensions for which the encoder was trained to be truncated, according to config.json.
+
+        Raises:
+            BundleError: the entry is not a list of dimensions.
+        """
+        file, config = self.folder / CONFIG, _config(self.folder)
+        if widths := config.get("matryoshka_dimensions"):
+            if not (
+                isinstance(widths, list)
+                and all(isinstance(one, int) and 0 < one <= self.manifest.dim for one in widths)
+            ):
+                raise BundleError(
+                    f"{file}: matryoshka_dimensions must be a list of widths from 1 to {self.manifest.dim}"
+                )
+            return widths
+        return range(1, self.manifest.dim + 1) if config.get("is_matryoshka") else ()
+
+    def tokenizer(self) -> Tokenizer:
+        """Load the tokenizer.
+
+        Raises:
+            BundleError: the file is not a tokenizer, or has tokens without an embedding in the encoder.
+        """
+        try:
+            made = Tokenizer(self.tokenizer_file, max_length=self.manifest.max_length)
+            made.check_rows(_config(self.folder).get("vocab_size", made.vocab_size))
+        except ValueError as error:
+            raise BundleError(f"{self.folder}: {error}") from error
+        return made
+
+    @property
+    def tokenizer_file(self) -> Path:
+        return self.folder / TOKENIZER
+
+
+def load(folder: Path) -> Bundle:
+    """Load the bundle in `folder`, and verify every hash.
+
+    A link to a folder is resolved once, so that later reads use this bundle even if the link changes.
+
+    Raises:
+        BundleError: the manifest is missing or invalid, or a file is missing, altered or not listed.
+    """
+    if folder.is_symlink():
+        folder = folder.parent / folder.readlink()
+    manifest = read_manifest(folder / MANIFEST)
+    for listed_file in manifest.files:
+        if listed_file.endswith(".json"):
+            check_size(folder / listed_file)
+    listed, present = set(manifest.files), files_of(folder)
+    if missing := sorted(listed - present):
+        raise BundleError(f"{folder / missing[0]}: missing, though the manifest lists it")
+    if foreign := sorted(present - listed):
+        raise BundleError(f"{folder / foreign[0]}: not in the manifest; a bundle holds nothing else")
+    for path, expected in manifest.files.items():
+        if sha256(folder / path) != expected:
+            altered = LFS if lfs_pointer(folder / path) else "altered (its SHA-256 is not the manifest's)"
+            raise BundleError(f"{folder / path}: {altered}")
+    found = fingerprint(folder, manifest)
+    of_old = fingerprint(folder, replace(manifest, prompts={}))  # older fingerprints had no prompts
+    if manifest.fingerprint not in (found, of_old):
+        raise BundleError(f"{folder / MANIFEST}: the fingerprint does not match the files")
+    return Bundle(folder, replace(manifest, fingerprint=found))
+
+
+def write_manifest(folder: Path, **facts: Any) -> Manifest:
+    """Hash everything in `folder` and write its manifest with `facts`, the fields that can't be computed."""
+    files = {path: sha256(folder / path) for path in sorted(files_of(folder))}
+    unsigned = Manifest(files=files, fingerprint="", **facts)
+    manifest = replace(unsigned, fingerprint=fingerprint(folder, unsigned))
+    (folder / MANIFEST).write_text(dumped(manifest), encoding="utf-8")
+    return manifest
+
+
+def rounded(golden: Sequence[Golden]) -> list[Golden]:
+    """Round golden vectors to six decimals, for manifests in the repository."""
+    return [replace(one, vector=[round(number, 6) for number in one.vector]) for one in golden]
+
+
+def dumped(manifest: Manifest) -> str:
+    """Format a manifest as JSON with one golden vector a line.
+
+    With indentation, the numbers of golden vectors would fill most of the file.
+    """
+    fields = asdict(manifest)
+    golden = ",\n  ".join(json.dumps(one, ensure_ascii=False, allow_nan=False) for one in fields.pop("golden"))
+    text = json.dumps(fields, ensure_ascii=False, indent=1, allow_nan=False)
+    return text.removesuffix("\n}") + f',\n "golden": [\n  {golden}\n ]\n}}\n'
+
+
+def fingerprint(folder: Path, manifest: Manifest) -> str:
+    """Return a hash of everything that determines the vectors.
+
+    It covers weights, architecture, tokenizer, pooling, length, transform and prompts.
+
+    The bytes of ONNX files and the bundle's name are excluded, so that a second export of the same encoder does not
+    require re-embedding. An empty prompt counts as no prompt. Merged weights are represented by the hashes of base and
+    adapter, because the last bits of a matrix product may differ between machines.
+
+    Raises:
+        BundleError: `config.json` is not a JSON object.
+    """
+    decides = {
+        "weights": _merged(manifest.adapter) if manifest.adapter else manifest.files[WEIGHTS],
+        "config": {key: value for key, value in _config(folder).items() if key not in VOLATILE_CONFIG},
+        "tokenizer": manifest.files[TOKENIZER],
+        "pooling": manifest.pooling,
+        "max_length": manifest.max_length,
+    }
+    if manifest.transform is not None:
+        decides["transform"] = {**manifest.transform, "weights": manifest.files[TRANSFORM]}
+    if prompts := not_empty(manifest.prompts):
+        decides["prompts"] = prompts
+    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+
+def _merged(adapter: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: adapter[name] for name in ("base_sha256", "sha256", "merge_version")}
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    file = folder / CONFIG
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise BundleError(f"{file}: not JSON ({error})") from error
+    if not isinstance(config, dict):
+        raise BundleError(f"{file}: not an object")
+    return config
+
+
+def sha256(file: Path) -> str:
+    """Return the hex digest of the file's bytes."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def read_manifest(file: Path) -> Manifest:
+    """Read a manifest, without reading other files of the bundle.
+
+    Raises:
+        BundleError: the file is missing, or `parse_manifest` refuses it.
+    """
+    try:
+        check_size(file)
+        content = file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise BundleError(f"{file}: missing; is this the folder of a bundle? `isosphere export` makes one") from None
+    except OSError as error:
+        raise BundleError(f"{file}: {error.strerror}") from error
+    return parse_manifest(content, str(file))
+
+
+def check_size(file: Path) -> None:
+    """Refuse a JSON file that is too large to read into memory. A missing file is accepted.
+
+    Raises:
+        BundleError: the file is too large.
+    """
+    if file.is_file() and (size := file.stat().st_size) > MOST_JSON_BYTES:
+        raise BundleError(f"{file}: has {size} bytes, more than the {MOST_JSON_BYTES} of a file of JSON")
+
+
+def parse_manifest(content: bytes, file: str, *, required: Sequence[str] = REQUIRED) -> Manifest:
+    """Parse the content of a manifest. `file` is its name in messages.
+
+    Raises:
+        BundleError: the content is not a manifest, a field is invalid, a path leads out of the folder, or a `required`
+            file is not listed.
+    """
+    try:
+        raw = json.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        raise BundleError(f"{file}: not valid JSON ({error})") from error
+    if not isinstance(raw, dict) or raw.get("format_version") != FORMAT_VERSION:
+        raise BundleError(f"{file}: not a manifest of format version {FORMAT_VERSION}")
+    for later in ("transform", "adapter"):  # earlier bundles lack these fields
+        raw.setdefault(later, None)
+    known = {f.name for f in fields(Manifest)}
+    if missing := known - raw.keys():
+        raise BundleError(f"{file}: lacks {', '.join(sorted(missing))}")
+    if unknown := raw.keys() - known:
+        raise BundleError(f"{file}: unknown {', '.join(map(repr, sorted(unknown)))}")
+    try:
+        manifests.check(raw)
+        manifest = Manifest(**{**raw, "golden": [Golden(**entry) for entry in raw["golden"]]})
+        _check(manifest, required)
+    except ValueError as error:
+        raise BundleError(f"{file}: {error}") from None
+    return manifest
+
+
+def _check(manifest: Manifest, required: Sequence[str]) -> None:
+    """Check that the fields, each of which is valid, are consistent."""
+    if len(manifest.files) > MOST_FILES:
+        raise BundleError(f"lists {len(manifest.files)} files, more than the {MOST_FILES} of a bundle")
+    for path in required:
+        if path not in manifest.files:
+            raise BundleError(f"does not list {path}")
+    if (TRANSFORM in manifest.files) != (manifest.transform is not None):
+        raise BundleError(f"{TRANSFORM} and the manifest's transform must be both there or both absent")
+    if MANIFEST in manifest.files:
+        raise BundleError(f"lists {MANIFEST}, which can't hold its own hash")
+    if not manifest.golden or any(len(golden.vector) != manifest.dim for golden in manifest.golden):
+        raise BundleError(f"golden vectors must be there and have {manifest.dim} numbers")
+
+
+def files_of(folder: Path) -> set[str]:
+    """Return relative paths of every file except the manifest.
+
+    Raises:
+        BundleError: a path is a link, which may lead out of the folder.
+    """
+    found = set()
+    for path in folder.rglob("*"):
+        if path.is_symlink():
+            raise BundleError(f"{path}: a link; a bundle holds plain files only")
+        if path.is_file():
+            found.add(path.relative_to(folder).as_posix())
+    return found - {MANIFEST}

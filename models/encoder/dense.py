@@ -1,0 +1,163 @@
+"""The layers of sentence-transformers after the pooling: Dense, Normalize, and the truncation of `truncate_dim`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from models.bundle.sources import Module, SourceError, read_json, weight_files
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "Identity": nn.Identity,
+    "Tanh": nn.Tanh,
+    "ReLU": nn.ReLU,
+    "GELU": nn.GELU,
+    "SiLU": nn.SiLU,
+    "Sigmoid": nn.Sigmoid,
+}
+NEUTRAL = {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding", "use_residual": False}
+"""Settings of a module, with values that have no effect. None has no effect either."""
+
+
+class Dense(nn.Module):
+    """A linear map with an activation: (N, D) to (N, D')."""
+
+    def __init__(self, *, dim: int, out: int, bias: bool, activation: str) -> None:
+        super().__init__()
+        self.linear = nn.Linear(dim, out, bias=bias)
+        self.activation = ACTIVATIONS[activation]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        activated: Tensor = self.activation(self.linear(x))
+        return activated
+
+
+class Normalize(nn.Module):
+    """Scaling to unit length."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.normalize(x, dim=-1)
+
+
+class Truncate(nn.Module):
+    """Truncation to the first coordinates: (N, D) to (N, out)."""
+
+    def __init__(self, *, out: int) -> None:
+        super().__init__()
+        self.out = out
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, : self.out]
+
+
+LAYERS: dict[str, type[nn.Module]] = {"dense": Dense, "normalize": Normalize, "truncate": Truncate}
+"""Layers by their names in a manifest. A layer is built from the remaining fields of its description."""
+
+
+class Layers(nn.Module):
+    """A sequence of layers: (N, D) to (N, D')."""
+
+    kind: ClassVar = "dense"
+
+    def __init__(self, *, dim: int, layers: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__()
+        self.sizes: dict[str, Any] = {"dim": dim, "layers": [dict(layer) for layer in layers]}
+        self.layers = nn.Sequential(
+            *(
+                LAYERS[layer["kind"]](**{key: value for key, value in layer.items() if key != "kind"})
+                for layer in layers
+            )
+        )
+
+    @property
+    def dim(self) -> int:
+        """Input dimension D."""
+        return int(self.sizes["dim"])
+
+    @property
+    def out(self) -> int:
+        """Output dimension D'."""
+        return int(next((layer["out"] for layer in reversed(self.sizes["layers"]) if "out" in layer), self.dim))
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        vectors: Tensor = self.layers(pooled)
+        return vectors
+
+    @classmethod
+    def read(cls, modules: Sequence[Module], *, dim: int, truncate: int | None) -> Self | None:
+        """Read the modules after a pooling of dimension `dim`. None if they don't change the direction of vectors.
+
+        Raises:
+            SourceError: a module is not supported, or does not fit the previous one; the message names its file.
+        """
+        kept = list(modules)
+        while kept and kept[-1].kind == "Normalize":  # the final normalisation is made elsewhere
+            kept.pop()
+        described: list[dict[str, Any]] = []
+        weights: list[dict[str, Tensor]] = []
+        width = dim
+        for module in kept:
+            if module.kind == "Dense":
+                described.append(_dense(module.folder, width))
+                weights.append(_weights(module.folder))
+                width = described[-1]["out"]
+            else:
+                _check_neutral(module.folder / "config.json", _config(module.folder, required=False))
+                described.append({"kind": "normalize"})
+        if truncate is not None and truncate < width:
+            described.append({"kind": "truncate", "out": truncate})
+        if not described:
+            return None
+        made = cls(dim=dim, layers=described)
+        for layer, tensors in zip((each for each in made.layers if isinstance(each, Dense)), weights, strict=True):
+            layer.load_state_dict(tensors)
+        return made
+
+
+def _dense(folder: Path, width: int) -> dict[str, Any]:
+    """Return the manifest's description of a Dense for vectors of this dimension."""
+    file, said = folder / "config.json", _config(folder)
+    _check_neutral(file, said)
+    activation = said.get("activation_function", "torch.nn.modules.activation.Tanh")
+    package, _, name = str(activation).rpartition(".")
+    if not package.startswith("torch.nn") or name not in ACTIVATIONS:
+        raise SourceError(f"{file}: activation_function {activation} is none of {', '.join(ACTIVATIONS)}")
+    layer = {"kind": "dense", "dim": said.get("in_features"), "out": said.get("out_features")}
+    layer |= {"bias": said.get("bias", True), "activation": name}
+    if layer["dim"] != width:
+        raise SourceError(f"{file}: in_features is {layer['dim']}, where the module before gives {width} dimensions")
+    return layer
+
+
+def _weights(folder: Path) -> dict[str, Tensor]:
+    files = weight_files(folder)
+    if not files:
+        raise SourceError(f"{folder}: holds no model.safetensors and no pytorch_model.bin")
+    if files[0].suffix == ".safetensors":
+        return load_file(files[0])
+    weights: dict[str, Tensor] = torch.load(files[0], weights_only=True)
+    return weights
+
+
+def _config(folder: Path, *, required: bool = True) -> dict[str, Any]:
+    file = folder / "config.json"
+    if not file.is_file():
+        if required:
+            raise SourceError(f"{file}: missing, though modules.json names its folder")
+        return {}
+    said = read_json(file)
+    if not isinstance(said, dict):
+        raise SourceError(f"{file}: not an object of JSON")
+    return said
+
+
+def _check_neutral(file: Path, said: Mapping[str, Any]) -> None:
+    for name, value in NEUTRAL.items():
+        if said.get(name) not in (None, value):
+            raise SourceError(f"{file}: {name} {said[name]!r} is not supported")

@@ -1,0 +1,310 @@
+"""A sentence encoder: backbone, pooling and an optional fitted transform, without head, loss and normalisation."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from models.bundle import origin as origins
+from models.bundle.adapter import Adapter
+from models.bundle.origin import Origin
+from models.bundle.sources import (
+    SourceError,
+    backbone_folder,
+    base_of,
+    check_fetched,
+    opened_adapter,
+    resolve,
+    weights_sha256,
+)
+from models.bundle.tokenizer import Tokenizer, Tokens
+from models.encoder import pretrained
+from models.encoder import transform as transforms
+from models.encoder.declaration import declared
+from models.encoder.dense import Layers
+from models.encoder.pooling import AVERAGED_LAYERS, parts, pool
+from models.encoder.pretrained import reading
+from models.encoder.transform import Transform
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+# Numeric precision.
+
+
+def full_precision(x: Tensor) -> Tensor:
+    """Convert `x` to float32 if it is narrower."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+log = logging.getLogger(__name__)
+
+LONGEST = 512
+
+
+class Encoder(nn.Module):
+    """Token ids (N, L) to vectors (N, D): pooled, then transformed if there is a transform."""
+
+    def __init__(
+        self,
+        backbone: PreTrainedModel,
+        hub_tokenizer: PreTrainedTokenizerBase,
+        *,
+        pooling: str,
+        max_length: int,
+        prompts: Mapping[str, str] | None = None,
+        transform: Transform | None = None,
+        origin: Origin | None = None,
+    ) -> None:
+        super().__init__()
+        parts(pooling)
+        if getattr(backbone, "pooler", None) is not None:
+            # The head of pretraining: it is kept in the saved folder for other users, but no vector here depends on it.
+            backbone.pooler.requires_grad_(False)
+        self.backbone = backbone
+        self.pooling = pooling
+        self.transform: Transform | None = None
+        self.max_length = max_length
+        self.prompts = dict(prompts or {})
+        self.origin = origin or Origin()
+        self.hub_tokenizer = hub_tokenizer
+        self.tokenizer = _fast_tokenizer(hub_tokenizer, max_length)
+        if transform is not None:
+            self.attach(transform)
+
+    @classmethod
+    def load(
+        cls,
+        source: str | Path,
+        *,
+        pooling: str | None = None,
+        max_length: int | None = None,
+        prompts: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Load an encoder by name, from a folder or from a bundle. An adapter is merged into its base.
+
+        The defaults of pooling and length come from the files of sentence-transformers in the folder. Without these
+        files, they are `cls` and the tokenizer's length or 512. The length never exceeds the number of positions.
+        `prompts` are added to the encoder's prompts, and replace prompts of the same name.
+
+        Attention is the eager implementation, because it is faster with dropout (training on CPU), and because ONNX
+        Runtime can fuse only its graph.
+
+        Raises:
+            SourceError: the folder has no readable encoder, the transform or the tokenizer does not fit the encoder, or
+                a weight is not finite.
+            AdapterError: the adapter does not fit its base.
+        """
+        folder = resolve(str(source))
+        with reading(folder):
+            adapter = opened_adapter(folder)
+            base = base_of(adapter) if adapter else folder
+            check_fetched(base)
+            said = declared(folder)
+            place = backbone_folder(base)
+            backbone = _backbone(place)
+            if adapter:
+                _merge(adapter, backbone, base)
+            hub_tokenizer = pretrained.tokenizer(place, lowers=bool(said.get("lower")))
+            own = said.get("pooling", "cls")
+            transform = _transform(folder, said, width=int(backbone.config.hidden_size) * len(parts(own)))
+            if transform and pooling not in (None, own):
+                raise SourceError(f"{folder}: its {transform.kind} transform belongs to {own} pooling, not {pooling}")
+            prompts = {**(said.get("prompts") or {}), **(prompts or {})}
+            if any(prompts.values()) and said.get("prompts_left_out"):
+                raise SourceError(f"{folder}: include_prompt of its Pooling is false: here prompts are pooled")
+            if max_length is None:
+                max_length = said.get("max_length", min(LONGEST, hub_tokenizer.model_max_length))
+            elif max_length > _positions(backbone):
+                log.warning("%s reads %d tokens, not %d", source, _positions(backbone), max_length)
+        made = cls(
+            backbone,
+            hub_tokenizer,
+            pooling=pooling or own,
+            max_length=min(max_length, _positions(backbone)),
+            prompts=prompts,
+            transform=transform,
+            origin=origins.read(str(source), folder),
+        )
+        with reading(folder):
+            made.tokenizer.check_rows(len(backbone.get_input_embeddings().get_parameter("weight")))
+            _check_finite(made, folder)
+        return made
+
+    @property
+    def dim(self) -> int:
+        """Dimension D of the vectors."""
+        return self.pooled_dim if self.transform is None else self.transform.out
+
+    @property
+    def pooled_dim(self) -> int:
+        """Dimension of the pooled vectors, the input of a transform."""
+        return int(self.backbone.config.hidden_size) * len(parts(self.pooling))
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the weights."""
+        return self.backbone.device
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, **inputs: Tensor) -> Tensor:
+        """Return vectors (N, D) of token ids and mask, each (N, L). `inputs` are further inputs of the backbone."""
+        return self.pooled(self.layers(input_ids, attention_mask, **inputs), attention_mask)
+
+    def layers(self, input_ids: Tensor, attention_mask: Tensor | None, **inputs: Any) -> Sequence[Tensor]:
+        """Return the layers for the pooling, each (N, L, D): the last layer only, or the embeddings and all layers."""
+        averaged = self.pooling in AVERAGED_LAYERS
+        output = self.backbone(
+            input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=averaged, **inputs
+        )
+        # For some families, hidden_states of transformers 4 ends before the last normalisation. In 5 it always ends
+        # after it.
+        return (*output.hidden_states[:-1], output.last_hidden_state) if averaged else (output.last_hidden_state,)
+
+    def pooled(self, layers: Sequence[Tensor], attention_mask: Tensor) -> Tensor:
+        """Pool the output of `layers` for a mask (N, L): vectors (N, D), at least float32."""
+        vectors = pool(self.pooling, [full_precision(each) for each in layers], attention_mask)
+        return vectors if self.transform is None else self.transform(vectors)
+
+    def attach(self, transform: Transform) -> None:
+        """Apply `transform` to pooled vectors from now on. Training does not change it.
+
+        Raises:
+            ValueError: the transform has a different input dimension.
+        """
+        if transform.dim != self.pooled_dim:
+            raise ValueError(f"the transform takes {transform.dim} dimensions, pooled vectors have {self.pooled_dim}")
+        self.transform = transform.requires_grad_(False).to(self.device)
+
+    def tensors(self, batch: Sequence[Tokens]) -> tuple[Tensor, Tensor]:
+        """Return `input_ids` and `attention_mask` (N, L) on the encoder's device."""
+        ids, mask = self.tokenizer.pad(batch)
+        return torch.from_numpy(ids).to(self.device), torch.from_numpy(mask).to(self.device)
+
+    def encode(self, texts: Sequence[str], *, batch_size: int = 128) -> NDArray[np.float32]:
+        """Return vectors (N, D) of `texts` in order, without dropout or gradients.
+
+        Batches have texts of similar length.
+        """
+        tokens = self.tokenizer.encode(texts)
+        vectors = np.empty((len(texts), self.dim), dtype=np.float32)
+        order = sorted(range(len(texts)), key=lambda i: -len(tokens[i]))
+        with torch.inference_mode(), dropout_off(self):
+            for start in range(0, len(order), batch_size):
+                rows = order[start : start + batch_size]
+                vectors[rows] = self(*self.tensors([tokens[i] for i in rows])).float().cpu().numpy()
+        return vectors
+
+    def save(self, folder: Path) -> None:
+        """Save weights, architecture and tokenizer in the hub's format, and the transform's weights.
+
+        The bundle's manifest describes pooling and transform.
+        """
+        try:
+            self.backbone.save_pretrained(folder, max_shard_size="100GB")
+            if self.transform is not None:
+                transforms.save(self.transform, folder)
+        except SafetensorError as error:  # its only error for a full disk
+            raise OSError(errno.EIO, str(error)) from error
+        save_tokenizer(self.hub_tokenizer, folder)
+
+
+def save_tokenizer(hub_tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Save a tokenizer in files with the same meaning for transformers 4 and 5."""
+    hub_tokenizer.save_pretrained(folder)
+    described = folder / "tokenizer_config.json"  # transformers 5 knows a plain fast tokenizer by both names, 4 by one
+    named = described.read_text(encoding="utf-8").replace('"TokenizersBackend"', '"PreTrainedTokenizerFast"')
+    described.write_text(named, encoding="utf-8")
+    special = folder / "special_tokens_map.json"
+    special.write_text(json.dumps(hub_tokenizer.special_tokens_map, indent=2) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def dropout_off(encoder: nn.Module) -> Iterator[None]:
+    """Switch to evaluation mode within the block, then restore the previous mode.
+
+    The whole module is switched. Attention dropout is a functional call that follows the attention module's own
+    `training` flag, so switching off only the `nn.Dropout` modules would leave it on.
+    """
+    before = encoder.training
+    encoder.eval()
+    try:
+        yield
+    finally:
+        encoder.train(before)
+
+
+def _transform(folder: Path, said: Mapping[str, Any], *, width: int) -> Transform | None:
+    """Load the transform after the pooling. It is in our manifest, or in the modules of sentence-transformers."""
+    if fitted := said.get("transform"):
+        return transforms.load(folder, fitted)
+    return Layers.read(said.get("behind", []), dim=width, truncate=said.get("truncate"))
+
+
+def _backbone(folder: Path) -> PreTrainedModel:
+    backbone: PreTrainedModel
+    backbone, missing, _ = pretrained.weights(pretrained.encoder_class(folder), folder, attn_implementation="eager")
+    if any(key.startswith("pooler.") for key in missing):
+        backbone.register_module("pooler", None)  # the checkpoint has no pooler: random weights must not reach a bundle
+    if absent := sorted(key for key in missing if not key.startswith("pooler.")):
+        raise SourceError(f"{folder}: the weights lack {len(absent)} tensors of this architecture, e.g. {absent[0]}")
+    return backbone
+
+
+def _check_finite(encoder: Encoder, folder: Path) -> None:
+    """Refuse weights that are not finite, because every later step or fit would fail.
+
+    Raises:
+        SourceError: a weight is not finite; the message names the tensor.
+    """
+    fitted = encoder.transform.state_dict() if encoder.transform else {}
+    for name, tensor in (*encoder.backbone.named_parameters(), *fitted.items()):
+        if not tensor.isfinite().all():
+            raise SourceError(f"{folder}: its weights hold NaN or infinity, in {name}")
+
+
+def _merge(adapter: Adapter, backbone: PreTrainedModel, base: Path) -> None:
+    """Replace the base's weights by the merged weights.
+
+    Raises:
+        AdapterError: the adapter was made for a different base.
+    """
+    adapter.identity(adapter.base, weights_sha256(base))
+    state = {name: tensor.numpy() for name, tensor in backbone.state_dict().items()}
+    backbone.load_state_dict({n: torch.from_numpy(x) for n, x in adapter.updates(state).items()}, strict=False)
+
+
+def _fast_tokenizer(hub_tokenizer: PreTrainedTokenizerBase, max_length: int) -> Tokenizer:
+    with TemporaryDirectory() as folder:
+        hub_tokenizer.save_pretrained(folder)
+        file = Path(folder) / "tokenizer.json"
+        if not file.is_file():
+            raise SourceError(f"{type(hub_tokenizer).__name__} has no fast form (tokenizer.json)")
+        return Tokenizer(file, max_length=max_length)
+
+
+def position_embeddings(backbone: PreTrainedModel) -> nn.Embedding | None:
+    """Return the table of learnt positions, or None."""
+    table = getattr(getattr(backbone, "embeddings", None), "position_embeddings", None)
+    return table if isinstance(table, nn.Embedding) else None
+
+
+def _positions(backbone: PreTrainedModel) -> int:
+    """Return the maximum number of tokens that the position embeddings allow.
+
+    Positions of RoBERTa's family begin after a padding index.
+    """
+    positions = int(getattr(backbone.config, "max_position_embeddings", LONGEST))
+    table = position_embeddings(backbone)
+    return positions if table is None or table.padding_idx is None else positions - table.padding_idx - 1

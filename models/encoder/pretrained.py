@@ -1,0 +1,115 @@
+"""Checked loading of tokenizers and weights in transformers' format.
+
+If files and model don't match, transformers itself only warns, and uses random weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from contextlib import contextmanager
+from pathlib import Path
+from pickle import PickleError
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+
+from models.bundle.sources import SourceError
+from models.errors import Refused, on_one_line
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class Weights(NamedTuple):
+    """A transformers model, and the differences between the model and its files."""
+
+    model: Any
+    missing: Set[str]
+    """Tensors of the model that are missing in the files. They have random values."""
+    unexpected: Set[str]
+    """Tensors of the files that the model does not have."""
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Convert libraries' errors about files in `folder` to a `SourceError` with a message of one line."""
+    try:
+        yield
+    except Refused:
+        raise
+    except (OSError, ValueError, PickleError, SafetensorError, StrictDataclassError) as error:
+        if "trust_remote_code" in str(error):  # transformers would advise this option
+            raise SourceError(f"{folder}: needs code that comes with it, and such code is never run") from error
+        raise SourceError(f"{folder}: {on_one_line(error)}") from error
+    except (LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
+        said = f"{type(error).__name__}: {on_one_line(error)}"
+        raise SourceError(f"{folder}: a file there is not what transformers writes ({said})") from error
+
+
+def tokenizer(folder: Path, *, lowers: bool = False) -> PreTrainedTokenizerBase:
+    """Load the tokenizer in `folder`. `lowers` means that a setting asks for lower-cased texts.
+
+    Raises:
+        SourceError: the tokenizer is case-sensitive although `lowers` is set, or adds no special tokens to a text.
+    """
+    from transformers import AutoTokenizer  # this import takes seconds, and only the loading of encoders needs it
+
+    found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    if lowers and _tells_case(found):
+        raise SourceError(f"{folder}: do_lower_case with a tokenizer that tells case is not known")
+    if not isinstance(longest := found.model_max_length, int | float):
+        raise SourceError(f"{folder}: its tokenizer's model_max_length must be a number, not {longest!r}")
+    if not found.num_special_tokens_to_add():
+        raise SourceError(f"{folder}: its tokenizer puts no [CLS] or the like around a text: an empty one is none")
+    return found
+
+
+def encoder_class(folder: Path) -> Any:
+    """Return the transformers class that reads the encoder in `folder`.
+
+    Encoders of T5's family are read without the decoder.
+
+    Raises:
+        SourceError: the model has a decoder that transformers can't leave out.
+    """
+    from transformers import MODEL_FOR_TEXT_ENCODING_MAPPING, AutoConfig, AutoModel, AutoModelForTextEncoding
+
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING:
+        return AutoModelForTextEncoding
+    if config.is_encoder_decoder:
+        raise SourceError(f"{folder}: {config.model_type} has a decoder; only encoders, and those of T5, are read")
+    return AutoModel
+
+
+def weights(kind: Any, folder: Path, **options: Any) -> Weights:
+    """Load the weights in `folder` as a model of `kind`, a transformers class, in float32.
+
+    Raises:
+        SourceError: the shape of a tensor does not agree with config.json.
+    """
+    model, report = kind.from_pretrained(
+        folder,
+        weights_only=True,  # no code in weights that torch has pickled is run
+        dtype=torch.float32,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # otherwise transformers names the tensor only in a table
+        trust_remote_code=False,  # otherwise transformers asks on the terminal
+        **options,
+    )
+    if mismatched := report["mismatched_keys"]:
+        name, there, said = min(mismatched)
+        raise SourceError(f"{folder}: {name} is {tuple(there)}, where config.json says {tuple(said)}")
+    return Weights(model, set(report["missing_keys"]), set(report["unexpected_keys"]))
+
+
+def _tells_case(hub_tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Return whether a tokenizer is case-sensitive.
+
+    With `do_lower_case`, sentence-transformers converts texts to lower case before such a tokenizer.
+    """
+    backend = getattr(hub_tokenizer, "backend_tokenizer", None)  # tokenizers in Python have none
+    normalizer = backend and backend.normalizer
+    return normalizer is None or normalizer.normalize_str("A") != "a"

@@ -1,0 +1,1 @@
+"""Export of encoders to bundles and adapters."""

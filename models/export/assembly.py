@@ -1,0 +1,163 @@
+"""Assembly of a bundle of `minilm`, or of an adapter to it, without torch.
+
+`graphs/minilm/` is a template: the bundle that torch exports, without its weights. It has the small files, and the ONNX
+graph with empty tensors, each named after its weight. NumPy merges the adapter into the base's weights, and `onnx` puts
+the merged weights into the graph. The golden vectors prove that the result is the trained encoder.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+from tokenizers import Tokenizer
+
+from models.bundle import bundle, origin, sources
+from models.bundle.bundle import ENGINES, INT8, MANIFEST, ONNX, TOKENIZER, WEIGHTS, Bundle, Manifest
+from models.bundle.disk import naming
+from models.bundle.sources import TEMPLATE
+from models.errors import Failed
+from models.export import destination
+from models.runtimes.base import Options
+from models.runtimes.choice import Choice
+from models.runtimes.graph import golden_cosine
+
+TRANSPOSED = ".T"
+"""Suffix of the names of weights that the exporter stores transposed."""
+MODULES = "modules.json"
+MODULE = "encoder.backbone."
+"""Prefix of weights in graphs that torch has written."""
+FAITHFUL = 0.9999
+"""Minimum cosine of an assembled bundle to torch's golden vectors."""
+UNUSED = "embeddings.position_ids"
+"""A buffer in the published file that current versions of transformers don't read."""
+KEPT = ("objective", "backbone", "dim", "max_length", "pooling", "prompts", "transform", "run", "scores", "golden")
+"""Fields of the manifest that the bundle takes over from the encoder's record."""
+
+Weights = Mapping[str, NDArray[np.float32]]
+
+
+class AssemblyError(Failed):
+    """The assembled graph does not reproduce the golden vectors."""
+
+
+def assemble(
+    source: str,
+    folder: Path,
+    *,
+    name: str,
+    measured: Options | None = None,
+    chosen: Callable[[Choice], object] = lambda _: None,
+) -> Bundle:
+    """Write the bundle of an encoder with a record, atomically. `measured` and `chosen` are as in `export`.
+
+    Raises:
+        SourceError, AdapterError: base or adapter can't be read, or the adapter does not fit the base.
+        AssemblyError: the bundle does not reproduce the golden vectors.
+        BundleError: `folder` contains files that are not part of a bundle.
+        OSError: the bundle can't be written; names `folder`.
+    """
+    said, found = sources.recorded(source), sources.resolve(source)
+    assert said is not None, "the caller asked `recorded`"
+    adapter = sources.opened_adapter(found)
+    base = sources.minilm()
+    weights = {name: tensor for name, tensor in load_file(base / WEIGHTS).items() if name != UNUSED}
+    if adapter:
+        weights |= adapter.updates(weights)
+    with naming(folder), destination.writing(folder) as draft:
+        _copy_small_files(draft)
+        if adapter:
+            shutil.copyfile(found / INT8, draft / INT8)
+        Tokenizer.from_file(str(base / TOKENIZER)).save(str(draft / TOKENIZER))
+        save_file(weights, draft / WEIGHTS, metadata={"format": "pt"})
+        graph = onnx.load(TEMPLATE / ONNX)
+        fill(graph, weights)
+        (draft / ONNX).parent.mkdir()
+        (draft / ONNX).write_bytes(graph.SerializeToString(deterministic=True))
+        facts = {field: getattr(said, field) for field in KEPT}
+        identity = adapter.identity(sources.MINILM, sources.MINILM_SHA256) if adapter else None
+        destination.seal(
+            draft,
+            {"name": name, "adapter": identity, **facts},
+            origin.read(source, found),
+            measured=measured,
+            chosen=chosen,
+        )
+        cosine = golden_cosine(bundle.load(draft))
+        if not cosine >= FAITHFUL:  # also refuses NaN
+            raise AssemblyError(
+                f"{source}: cosine {cosine:.6f} to a golden vector, below {FAITHFUL}: its files are damaged"
+            )
+    return bundle.load(folder)
+
+
+def fill(graph: onnx.ModelProto, weights: Weights) -> None:
+    """Put the weights into the empty tensors of a template.
+
+    Raises:
+        AssemblyError: a weight is missing or has another shape.
+    """
+    for tensor in graph.graph.initializer:
+        weight = tensor.name.removesuffix(TRANSPOSED)
+        if weight not in weights:
+            raise AssemblyError(f"{TEMPLATE / ONNX}: the weights have no {weight}")
+        array = weights[weight].T if tensor.name.endswith(TRANSPOSED) else weights[weight]
+        if array.shape != tuple(tensor.dims):
+            raise AssemblyError(f"{TEMPLATE / ONNX}: {weight} is {array.shape}, expected {tuple(tensor.dims)}")
+        tensor.raw_data = np.ascontiguousarray(array, dtype="<f4").tobytes()
+
+
+def empty(graph: onnx.ModelProto, weights: Weights) -> None:
+    """Make a template from a graph that torch has written. Each tensor is named after its weight and emptied.
+
+    Raises:
+        AssemblyError: a tensor matches no weight.
+    """
+    by_bytes = {(weight.T.shape, np.ascontiguousarray(weight.T).tobytes()): name for name, weight in weights.items()}
+    names: dict[str, str] = {}
+    for tensor in graph.graph.initializer:
+        name = tensor.name.removeprefix(MODULE)
+        if name not in weights:
+            found = by_bytes.get((tuple(tensor.dims), tensor.raw_data))
+            if found is None:
+                raise AssemblyError(f"{tensor.name}: none of the weights, as it is or transposed")
+            name = found + TRANSPOSED
+        names[tensor.name] = tensor.name = name
+        tensor.ClearField("raw_data")
+    for node in graph.graph.node:
+        node.input[:] = [names.get(one, one) for one in node.input]
+
+
+def write_template(made: Bundle, folder: Path) -> None:
+    """Write the template of a bundle that torch has exported. Scores that the folder has recorded are kept."""
+    before = folder / MANIFEST
+    scores = bundle.parse_manifest(before.read_bytes(), str(before), required=()).scores if before.is_file() else None
+    shutil.rmtree(folder, ignore_errors=True)
+    for path in made.manifest.files.keys() - {WEIGHTS, TOKENIZER, ONNX, bundle.CARD, ENGINES}:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(made.folder / path, folder / path)
+    graph = onnx.load(made.onnx)
+    empty(graph, load_file(made.folder / WEIGHTS))
+    (folder / ONNX).parent.mkdir()
+    (folder / ONNX).write_bytes(graph.SerializeToString(deterministic=True))
+    facts = {field: getattr(made.manifest, field) for field in KEPT}
+    golden = bundle.rounded(made.manifest.golden)
+    fields = {"name": sources.MINILM, "files": {}, "fingerprint": made.manifest.fingerprint}
+    manifest = Manifest(**{**facts, **fields, "scores": scores, "golden": golden})
+    before.write_text(bundle.dumped(manifest), encoding="utf-8")
+
+
+def _copy_small_files(draft: Path) -> None:
+    for file in TEMPLATE.rglob("*"):
+        path = file.relative_to(TEMPLATE)
+        if file.is_file() and str(path) not in (MANIFEST, ONNX):
+            (draft / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, draft / path)
+    for module in json.loads((TEMPLATE / MODULES).read_text(encoding="utf-8")):
+        (draft / module["path"]).mkdir(exist_ok=True)  # git keeps no empty folder, but sentence-transformers opens it

@@ -1,0 +1,82 @@
+"""The destination of a bundle: a folder that is replaced as a whole, if it contains nothing but a bundle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from models.bundle import bundle, card, draft
+from models.bundle.bundle import MANIFEST, Bundle, BundleError, files_of, read_manifest
+from models.bundle.origin import Origin
+from models.runtimes import cache, choice
+from models.runtimes.base import Options
+from models.runtimes.choice import Choice
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[Path]:
+    """Yield a new folder. If the block succeeds, it replaces `folder`. Otherwise it is deleted.
+
+    Readers of `folder` never see an incomplete bundle (see `models.bundle.draft` for crashes).
+
+    Raises:
+        BundleError: `folder` contains files that are not part of a bundle; nothing has changed.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft.restore(folder)
+    refuse_foreign(folder)
+    with draft.replacing(folder) as written:
+        yield written
+
+
+def seal(
+    written: Path,
+    facts: Mapping[str, Any],
+    origin: Origin,
+    citations: Sequence[str] = (),
+    *,
+    measured: Options | None = None,
+    chosen: Callable[[Choice], object] = lambda _: None,
+) -> None:
+    """Finish a draft that lacks only the card and the manifest: write both.
+
+    With `measured`, first compare the runtimes under these options. `chosen` is called with the result.
+
+    Raises:
+        BundleError: the draft is not a valid bundle.
+    """
+    manifest = bundle.write_manifest(written, **facts)
+    if measured:
+        fastest = choice.choose(Bundle(written, manifest), measured)
+        chosen(fastest)
+        if table := fastest.table():  # for readers only: each host that serves the bundle measures by itself
+            said = {"host": cache.host(measured), "measured": table}
+            text = json.dumps(said, ensure_ascii=False, indent=1, allow_nan=False)
+            (written / bundle.ENGINES).write_text(text + "\n", encoding="utf-8")
+    (written / bundle.CARD).write_text(card.text(manifest, origin, citations), encoding="utf-8")
+    bundle.write_manifest(written, **facts)
+    bundle.load(written)
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Refuse a folder that contains files that no manifest lists, because replacing deletes them.
+
+    Raises:
+        BundleError: `folder` contains other files than a bundle, is a link to a promoted bundle, or its path does not
+            end in a name; nothing has changed.
+    """
+    if folder.name in ("", ".."):
+        raise BundleError(f"{folder}: is replaced as a whole: call it by its name, from the folder above")
+    if folder.is_symlink():
+        raise BundleError(f"{folder}: a link to {folder.readlink()}; promote a bundle, or roll back, to change it")
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    try:
+        foreign = sorted(files_of(folder) - set(read_manifest(folder / MANIFEST).files))
+    except BundleError:
+        raise BundleError(f"{folder}: exists and is not a bundle; it is left alone") from None
+    if foreign:
+        raise BundleError(f"{folder / foreign[0]}: not part of the bundle there, which is therefore left alone")

@@ -1,0 +1,264 @@
+"""Export of an encoder to a bundle: weights, tokenizer, files for sentence-transformers, and a verified ONNX graph.
+
+The graph ends at the unit vector, so that its users need not know the pooling. Its second output, `norm`, is the length
+of the vector before normalisation. The server multiplies by it for `normalize: false`.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from models import cpus
+from models.bundle import bundle, codes
+from models.bundle.bundle import Bundle, BundleError, Golden
+from models.bundle.disk import naming
+from models.bundle.sources import SourceError
+from models.bundle.tokenizer import Tokens
+from models.encoder import transform
+from models.encoder.encoder import Encoder, dropout_off
+from models.errors import Failed
+from models.export import destination, fp16, sentence_transformers_format
+from models.export.exporters import EXPORTERS, SHORTEST, UnitVector
+from models.runtimes.base import Embedded, Options
+from models.runtimes.choice import Choice
+from models.runtimes.graph import golden_cosine_of
+from models.runtimes.session import CPU, Session
+
+log = logging.getLogger(__name__)
+
+PARITY = 1e-4
+"""Maximum difference between the results of ONNX Runtime and torch, in any coordinate of a unit vector."""
+AGAIN = 0.9999
+"""Minimum cosine to its golden vectors at which an encoder counts as unchanged."""
+
+SAME = 1e-6
+"""Vectors of different texts count as equal if no coordinate differs by more than this."""
+
+GOLDEN_SENTENCES = (
+    "The quick brown fox jumps over the lazy dog.",
+    "A man is playing a guitar on the stage.",
+    "Somebody performs music for an audience.",
+    "The central bank raised interest rates by half a percentage point.",
+    "How do I read a file line by line?",
+    "Photosynthesis turns light, water and carbon dioxide into sugar and oxygen.",
+    "No.",
+    "Der schnelle braune Fuchs springt über den faulen Hund.",
+    "x = [i ** 2 for i in range(10)]",
+    "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness.",
+)
+
+
+class ExportError(Failed):
+    """The results of the exported graph and of the encoder differ."""
+
+
+def export(
+    encoder: Encoder,
+    folder: Path,
+    *,
+    name: str,
+    backbone: str,
+    objective: str | None = None,
+    run: dict[str, Any] | None = None,
+    scores: dict[str, float] | None = None,
+    citations: Sequence[str] = (),
+    exporter: str = "torch",
+    again: Bundle | None = None,
+    adapter: Mapping[str, Any] | None = None,
+    half: bool = False,
+    measured: Options | None = None,
+    chosen: Callable[[Choice], object] = lambda _: None,
+) -> Bundle:
+    """Write `encoder` as a verified bundle, atomically. After an error `folder` is unchanged.
+
+    `citations` (BibTeX) are for the training; the card lists them before the citations of the origin. `exporter` is one
+    of `models.export.exporters.EXPORTERS`. `again` is an earlier bundle of the same encoder. If the encoder reproduces
+    its golden vectors, the new bundle gets its config.json, and so has the same fingerprint. Otherwise the fingerprint
+    would depend on the version of transformers, because each version writes different defaults. `adapter` describes the
+    base and adapter of merged weights (`models.bundle.adapter`). `half` adds a float16 graph. With `measured`, the
+    runtimes of this machine are compared under these options, and the bundle contains the measurements. `chosen` is
+    called with the choice.
+
+    Raises:
+        ExportError: ONNX Runtime's vectors differ from torch's by more than `PARITY`, torch's vectors differ from the
+            golden vectors of `again`, or the float16 graph loses too much accuracy.
+        ExporterUnavailable: `exporter` is not installed, or does not support this backbone.
+        SourceError: a vector of `encoder` is zero, or all vectors have the same direction.
+        bundle.BundleError: `folder` contains files that are not part of a bundle, or the new bundle is invalid, for
+            example its name.
+        OSError: the bundle can't be written; names `folder`.
+    """
+    check_prompts(encoder)
+    check_vectors(encoder)
+    with naming(folder), destination.writing(folder) as draft:
+        encoder.save(draft)
+        if again:
+            check_again(encoder, again)
+            shutil.copyfile(again.folder / "config.json", draft / "config.json")
+        sentence_transformers_format.write(encoder, draft)
+        (draft / "onnx").mkdir()
+        write_onnx(encoder, draft / bundle.ONNX, exporter)
+        parity = check_parity(encoder, draft / bundle.ONNX)
+        if half:
+            write_fp16(encoder, draft / bundle.ONNX, draft / bundle.FP16_ONNX)
+        golden = unit_vectors(encoder, GOLDEN_SENTENCES)
+        codes.write(codes.limit(unit_vectors(encoder, codes.calibration())), draft / bundle.INT8)
+        facts = {
+            "name": name,
+            "objective": objective,
+            "backbone": backbone,
+            "dim": encoder.dim,
+            "max_length": encoder.max_length,
+            "pooling": encoder.pooling,
+            "prompts": encoder.prompts,
+            "transform": transform.described(encoder.transform),
+            "run": run,
+            "scores": {**(scores or {}), "onnx_parity": parity},
+            "adapter": adapter and dict(adapter),
+            "golden": [Golden(text=t, vector=v.tolist()) for t, v in zip(GOLDEN_SENTENCES, golden, strict=True)],
+        }
+        destination.seal(draft, facts, encoder.origin, citations, measured=measured, chosen=chosen)
+    return bundle.load(folder)
+
+
+def write_onnx(encoder: Encoder, file: Path, exporter: str = "torch") -> None:
+    """Write the float32 graph of `UnitVector(encoder)`, with dynamic batch and length, by one of `EXPORTERS`.
+
+    `eval()` is called on the outermost module, because torch's exporter restores the mode of that module while it
+    traces. Otherwise the graph would contain dropout.
+
+    Raises:
+        ExporterUnavailable: the exporter is not installed, or does not support this backbone.
+    """
+    graph = UnitVector(encoder)
+    with dropout_off(graph), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the tracer warns about every shape it reads; parity is checked below
+        EXPORTERS[exporter](graph, file)
+
+
+def write_fp16(encoder: Encoder, graph: Path, file: Path) -> None:
+    """Convert the float32 graph in `graph` to float16. Attention is fused if that does not change the vectors.
+
+    Raises:
+        ExportError: the cosine of a vector to torch's vector is below `bundle.GOLDEN_COSINE`.
+    """
+    fp16.fuse(graph, file, encoder.backbone.config)
+    try:
+        check_parity(encoder, file)
+    except ExportError as error:
+        log.warning("the float16 graph is made without fused operators, with which %s", error)
+        shutil.copyfile(graph, file)
+    fp16.halve(file)
+    for case, torchs, got in _both(encoder, file):
+        worst = float((torchs.vectors * got.vectors).sum(axis=1).min())
+        if not worst >= bundle.GOLDEN_COSINE:  # also refuses NaN
+            raise ExportError(
+                f"{case}: the float16 graph's cosine to torch's vectors is {worst:.5f}, "
+                f"below {bundle.GOLDEN_COSINE}: leave --fp16 out"
+            )
+
+
+def check_prompts(encoder: Encoder) -> None:
+    """Check that each prompt leaves room for a text.
+
+    Raises:
+        bundle.BundleError: a prompt alone reaches the encoder's maximum length.
+    """
+    for name, prompt in encoder.prompts.items():
+        (tokens,) = encoder.tokenizer.encode([prompt])
+        if tokens.length >= encoder.max_length:
+            raise BundleError(f"prompt {name}: its {tokens.length} tokens fill the {encoder.max_length} of a text")
+
+
+def check_vectors(encoder: Encoder) -> None:
+    """Check that the vectors of different texts have different directions.
+
+    Raises:
+        SourceError: a vector is zero, or all vectors have the same direction.
+    """
+    vectors = encoder.encode(GOLDEN_SENTENCES)
+    with np.errstate(over="ignore", invalid="ignore"):
+        lengths = np.linalg.norm(vectors, axis=1)
+    for text, length in zip(GOLDEN_SENTENCES, lengths, strict=True):
+        if not 0 < length < np.inf:
+            raise SourceError(f"the encoder gives {text!r} a vector of length {length}, which has no direction")
+    if np.ptp(vectors / lengths[:, None], axis=0).max() <= SAME:
+        raise SourceError("the encoder gives all texts the same vector")
+
+
+def check_again(encoder: Encoder, before: Bundle) -> None:
+    """Check that the encoder reproduces the golden vectors of `before`. The version of transformers may differ.
+
+    Raises:
+        ExportError: a golden vector of `before` is not reproduced.
+    """
+    worst = golden_cosine_of(lambda texts: unit_vectors(encoder, texts), before)
+    if not worst >= AGAIN:
+        raise ExportError(
+            f"{before.folder}: cosine {worst:.6f} to a golden vector of it, below {AGAIN}: "
+            "this environment's transformers computes another encoder from its files"
+        )
+
+
+def check_parity(encoder: Encoder, file: Path) -> float:
+    """Return the largest difference of a coordinate between ONNX Runtime and torch, over all shapes that servers use.
+
+    Raises:
+        ExportError: the difference, or the relative difference of the norms, exceeds `PARITY`.
+    """
+    worst = 0.0
+    for case, torchs, got in _both(encoder, file):
+        with np.errstate(invalid="ignore"):  # non-finite numbers are reported below
+            vectors, norms = _largest(got.vectors - torchs.vectors), _largest(got.norms / torchs.norms - 1)
+        difference = float(np.max([vectors, norms]))  # unlike `max`, it keeps a NaN
+        if not difference <= PARITY:  # also refuses NaN
+            raise ExportError(f"{case}: ONNX Runtime differs from torch by {difference:.2e}, more than {PARITY:.0e}")
+        worst = max(worst, difference)
+    return worst
+
+
+class _Case(NamedTuple):
+    name: str
+    torchs: Embedded
+    got: Embedded
+
+
+def _both(encoder: Encoder, file: Path) -> Iterator[_Case]:
+    """Yield the results of torch, and of ONNX Runtime with the graph in `file`, for all shapes that servers use."""
+    session, graph = Session(file, [CPU], cpus.available()), UnitVector(encoder)
+    for name, batch in _parity_batches(encoder).items():
+        with torch.inference_mode(), dropout_off(graph):
+            torchs = Embedded(*(out.float().cpu().numpy() for out in graph(*encoder.tensors(batch))))
+        yield _Case(name, torchs, session.run(*encoder.tokenizer.pad(batch)))
+
+
+def _parity_batches(encoder: Encoder) -> dict[str, list[Tokens]]:
+    long = " ".join(GOLDEN_SENTENCES * (encoder.max_length // 40 + 1))
+    groups: dict[str, Sequence[str]] = {
+        "a short text": ["A short text."],
+        "a text of the maximal length": [long],
+        "a single token": ["a"],
+        "an empty text": [""],
+        "a padded batch": [*GOLDEN_SENTENCES, "a", "", long],
+    }
+    return {case: encoder.tokenizer.encode(texts) for case, texts in groups.items()}
+
+
+def unit_vectors(encoder: Encoder, texts: Sequence[str]) -> NDArray[np.float32]:
+    """Embed texts with torch: (N, D), unit length."""
+    vectors = encoder.encode(texts)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True).clip(SHORTEST)
+    return vectors
+
+
+def _largest(difference: NDArray[np.float32]) -> float:
+    return float(np.abs(difference).max())

@@ -1,0 +1,112 @@
+"""Exporters from a torch module to an ONNX file: torch's exporter, or optimum's (see ADR 0013).
+
+Their graphs have the same interface: `input_ids` and `attention_mask` (N, L) to `sentence_embedding` (N, D) and `norm`
+(N,), float32, with dynamic batch and length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from models.encoder.encoder import Encoder
+from models.errors import Refused
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+# The exported form of an encoder: a module whose output is the unit vector.
+
+SHORTEST = 1e-12
+"""Lower bound of the length by which a vector is divided, so that a zero vector stays zero."""
+
+
+class UnitVector(nn.Module):
+    """Exported module: token ids and mask (N, L) to unit vectors (N, D) and their original norms (N,)."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    @property
+    def config(self) -> PretrainedConfig:
+        """The backbone's configuration, which optimum reads from the exported module."""
+        return self.encoder.backbone.config
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+        pooled = self.encoder(input_ids, attention_mask)
+        norm = pooled.norm(dim=-1)
+        return pooled / norm.clamp_min(SHORTEST).unsqueeze(-1), norm
+
+
+OPSET = 17
+INPUTS = {"input_ids": {0: "batch", 1: "length"}, "attention_mask": {0: "batch", 1: "length"}}
+OUTPUTS = {"sentence_embedding": {0: "batch"}, "norm": {0: "batch"}}
+
+
+class ExporterUnavailable(Refused):
+    """The exporter is not installed, or does not support this backbone. The message says what to do."""
+
+
+def by_torch(graph: UnitVector, file: Path) -> None:
+    """Export with torch's TorchScript exporter; see ADR 0003 for the choice."""
+    import torch
+
+    encoder = graph.encoder
+    torch.onnx.export(
+        graph,
+        encoder.tensors(encoder.tokenizer.encode(["an example of two texts", "short"])),
+        str(file),
+        dynamo=False,
+        opset_version=OPSET,
+        input_names=list(INPUTS),
+        output_names=list(OUTPUTS),
+        dynamic_axes=INPUTS | OUTPUTS,
+    )
+
+
+def by_optimum(graph: UnitVector, file: Path) -> None:
+    """Export with optimum's configuration for the backbone's family, but with our inputs and outputs.
+
+    Optimum's patches of transformers for the family are applied. Pooling, transform and normalisation are traced
+    together with the backbone. Token types are not an input, because the backbone sets them to zero.
+
+    Raises:
+        ExporterUnavailable: optimum's exporter is not installed, or does not know the family.
+    """
+    require_optimum()
+    from optimum.exporters.onnx import export
+    from optimum.exporters.tasks import TasksManager
+
+    config = graph.encoder.backbone.config
+    try:
+        families = TasksManager.get_supported_tasks_for_model_type(
+            config.model_type, "onnx", library_name="transformers"
+        )
+        family = families["feature-extraction"].func
+    except KeyError as error:
+        raise ExporterUnavailable(f"optimum has no exporter for {config.model_type}: --exporter torch has") from error
+    described = type("UnitVectorOnnxConfig", (family,), {"inputs": INPUTS, "outputs": OUTPUTS})
+    export(graph, described(config, task="feature-extraction"), file, opset=OPSET)
+
+
+def require_optimum() -> None:
+    """Check that optimum's exporter is installed, without loading torch.
+
+    Raises:
+        ExporterUnavailable: optimum's exporter is not installed.
+    """
+    try:
+        version("optimum-onnx")
+    except PackageNotFoundError:
+        raise ExporterUnavailable(
+            "optimum's exporter does not fit this environment's transformers: "
+            "`make optimum`, then the same command with .venv-optimum/bin/python"
+        ) from None
+
+
+EXPORTERS: dict[str, Callable[[UnitVector, Path], None]] = {"torch": by_torch, "optimum": by_optimum}

@@ -1,0 +1,258 @@
+"""Extraction of a low-rank adapter from a tuned encoder by SVD.
+
+The change of each linear layer is truncated to its largest singular values. This is the best approximation of that rank
+(Eckart and Young, 1936). Biases are small and are stored unchanged. Embeddings and layer norms keep the weights of the
+base.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from importlib.metadata import entry_points
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from models.bundle import adapter, bundle, card, codes, origin, sources
+from models.bundle.adapter import PREFIX, AdapterError
+from models.bundle.bundle import CARD, CONFIG, INT8, TOKENIZER, TRANSFORM, Golden, Manifest
+from models.bundle.draft import replacing
+from models.encoder import transform as transforms
+from models.encoder.encoder import Encoder
+from models.export.export import GOLDEN_SENTENCES, unit_vectors
+
+JUDGES = "isosphere.judges"
+"""Group of entry points for the scores of `training`, because `models` does not import `training`."""
+STSB_DEV = "stsb_dev_spearman"
+DTYPES: Mapping[str, type[Any]] = {"float16": np.float16, "float8_e4m3fn": ml_dtypes.float8_e4m3fn}
+"""Storage types of the factors, by their names in torch."""
+
+
+class Extracted(NamedTuple):
+    """An extracted adapter, and its similarity to the tuned encoder."""
+
+    folder: Path
+    bytes: int
+    mean_cosine: float
+    least_cosine: float
+    """Minimum cosine between vectors of the tuned encoder and of the adapter; see `likeness`."""
+    stsb_dev: tuple[float, float] | None
+    """Spearman x 100 of the tuned encoder and of the adapter."""
+
+
+def extract(
+    source: str,
+    folder: Path,
+    *,
+    base: str,
+    rank: int,
+    dtype: str = "float16",
+    biases: bool = True,
+    about: str | None = None,
+    data: Path | None = None,
+) -> Extracted:
+    """Write the adapter that changes the encoder `base` into the encoder `source`, atomically.
+
+    `dtype` is one of `DTYPES`. With float8, a file of the same size has twice the rank, but each number has an error of
+    up to 6 %.
+
+    Raises:
+        AdapterError: the encoders differ in architecture or vocabulary, or the rank is out of range.
+        SourceError, BundleError: an encoder can't be read, or `folder` contains other files than an adapter.
+    """
+    tuned, start = Encoder.load(source), Encoder.load(base)
+    _check_alike(tuned, start, source, base)
+    scores = _stsb_dev(data) if data else None
+    modules = _linear_modules(start, rank)
+    factors, scaling = _rounded(_factors(tuned, start, modules, rank), dtype)
+    tensors = factors | (_biases(tuned, modules) if biases else {})
+    config = adapter.lora_config(
+        sources.hub_id(base) or base,
+        rank=rank,
+        target_modules=modules,
+        alpha=rank * scaling,
+        bias="all" if biases else "none",
+    )
+    adapter.refuse_foreign(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(folder) as draft:
+        adapter.write(draft, config=config, tensors=tensors)
+        merged = Encoder.load(draft, pooling=tuned.pooling, max_length=tuned.max_length, prompts=tuned.prompts)
+        if tuned.transform is not None:
+            merged.attach(tuned.transform)
+            transforms.save(tuned.transform, draft)
+        describe(
+            draft, merged, base=base, name=folder.name, said=sources.manifest_of(source), source=source, about=about
+        )
+        mean, least = likeness(tuned, merged)
+        judged = (scores(tuned.encode), scores(merged.encode)) if scores else None
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    return Extracted(folder, size, mean, least, judged)
+
+
+def likeness(one: Encoder, other: Encoder) -> tuple[float, float]:
+    """Return the mean and minimum cosine between two encoders' vectors of the same sentence."""
+    texts = [*GOLDEN_SENTENCES, *codes.calibration()]
+    cosines = (unit_vectors(one, texts) * unit_vectors(other, texts)).sum(axis=1)
+    return float(cosines.mean()), float(cosines.min())
+
+
+def describe(
+    folder: Path,
+    merged: Encoder,
+    *,
+    base: str,
+    name: str,
+    said: Manifest | None,
+    source: str,
+    about: str | None = None,
+    citations: Sequence[str] = (),
+) -> Manifest:
+    """Write our files beside peft's: int8 range, model card and adapter.json.
+
+    `said` is the record of the tuned encoder `source`. Its scores are left out, because the merged weights differ.
+    """
+    codes.write(codes.limit(unit_vectors(merged, codes.calibration())), folder / INT8)
+    opened = adapter.load(folder)
+    identity = opened.identity(base, sources.weights_sha256(sources.base_of(opened)))
+    golden = unit_vectors(merged, GOLDEN_SENTENCES)
+    run = without_paths({**(said.run or {} if said else {}), **({"about": about} if about else {})})
+    facts: dict[str, Any] = {
+        "name": name,
+        "objective": said.objective if said else None,
+        "backbone": base,
+        "dim": merged.dim,
+        "max_length": merged.max_length,
+        "pooling": merged.pooling,
+        "prompts": merged.prompts,
+        "transform": transforms.described(merged.transform),
+        "run": run or None,
+        "scores": None,
+        "golden": [Golden(text=t, vector=v.tolist()) for t, v in zip(GOLDEN_SENTENCES, golden, strict=True)],
+        "adapter": {**identity, "rank": opened.config["r"]},
+    }
+    facts["fingerprint"] = _fingerprint(merged, facts)
+    manifest = adapter.write_manifest(folder, **facts)
+    written = card.text(manifest, origin.read(source, sources.resolve(source)), citations)
+    (folder / CARD).write_text(written, encoding="utf-8")
+    return adapter.write_manifest(folder, **facts)
+
+
+def record(folder: Path, scores: Mapping[str, float]) -> Manifest:
+    """Add scores of the merged encoder, by their names in a manifest, to an adapter's manifest and card.
+
+    Raises:
+        AdapterError: the folder has no adapter with a manifest.
+    """
+    said = adapter.load(folder).manifest
+    if said is None:
+        raise AdapterError(f"{folder}: has no {adapter.MANIFEST} to record scores in")
+    rounded = {name: round(score, 2) for name, score in scores.items()}
+    facts = {field.name: getattr(said, field.name) for field in fields(said) if field.name != "files"}
+    facts["scores"] = {**(said.scores or {}), **rounded}
+    known = origin.read(str(folder), folder)
+    with replacing(folder) as draft:
+        shutil.copytree(folder, draft, dirs_exist_ok=True)
+        (draft / CARD).write_text(card.text(Manifest(**facts, files=said.files), known), encoding="utf-8")
+        return adapter.write_manifest(draft, **facts)
+
+
+def without_paths(value: Any) -> Any:
+    """Shorten the record of a run: remove long parts, and reduce absolute paths to file names."""
+    if isinstance(value, dict):
+        return {key: without_paths(inner) for key, inner in value.items() if key not in card.BULKY}
+    if isinstance(value, list | tuple):
+        return [without_paths(inner) for inner in value]
+    return Path(value).name if isinstance(value, str) and value.startswith("/") else value
+
+
+def _check_alike(tuned: Encoder, start: Encoder, source: str, base: str) -> None:
+    theirs, ours = tuned.backbone.state_dict(), start.backbone.state_dict()
+    for name in sorted({*theirs, *ours} - {name for name in {*theirs, *ours} if name.startswith("pooler.")}):
+        shapes = [tuple(weights[name].shape) if name in weights else "absent" for weights in (theirs, ours)]
+        if shapes[0] != shapes[1]:
+            raise AdapterError(f"{source}: {name} is {shapes[0]}, but {shapes[1]} in its base {base}")
+    if tuned.hub_tokenizer.get_vocab() != start.hub_tokenizer.get_vocab():
+        raise AdapterError(f"{source}: its tokenizer has another vocabulary than that of its base {base}")
+
+
+def _linear_modules(start: Encoder, rank: int) -> list[str]:
+    modules = {
+        name: module.weight
+        for name, module in start.backbone.named_modules()
+        if isinstance(module, nn.Linear) and not name.startswith("pooler")
+    }
+    largest = min((min(weight.shape) for weight in modules.values()), default=0)
+    if not 1 <= rank <= largest:
+        raise AdapterError(f"rank: {rank} does not fit: the narrowest layer of the base allows 1 to {largest}")
+    return list(modules)
+
+
+def _factors(tuned: Encoder, start: Encoder, modules: Sequence[str], rank: int) -> dict[str, NDArray[np.float64]]:
+    """Factor the change of each module's weight W (out, in) into B (out, rank) times A (rank, in)."""
+    factors: dict[str, NDArray[np.float64]] = {}
+    for module in modules:
+        after, before = (each.backbone.get_parameter(f"{module}.weight").detach().double() for each in (tuned, start))
+        left, values, right = torch.linalg.svd(after - before, full_matrices=False)
+        root = values[:rank].sqrt()  # shared by both factors, so that they have similar size
+        factors[f"{PREFIX}{module}.lora_A.weight"] = (root[:, None] * right[:rank]).numpy()
+        factors[f"{PREFIX}{module}.lora_B.weight"] = (left[:, :rank] * root).numpy()
+    return factors
+
+
+def _rounded(factors: Mapping[str, NDArray[np.float64]], dtype: str) -> tuple[dict[str, NDArray[Any]], float]:
+    """Round A and B to one of `DTYPES`. Return both, and the scaling of their product.
+
+    float8 has only four bits of exponent. So A and B are multiplied by the power of two that brings their largest
+    number to the top of the range.
+    """
+    if dtype == "float16":
+        return {name: factor.astype(np.float16) for name, factor in factors.items()}, 1
+    largest = max(float(np.abs(factor).max()) for factor in factors.values())
+    up = 2.0 ** math.floor(math.log2(torch.finfo(getattr(torch, dtype)).max / largest)) if largest else 1.0
+    return {name: (up * factor).astype(DTYPES[dtype]) for name, factor in factors.items()}, up**-2
+
+
+def _biases(tuned: Encoder, modules: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Return every bias by peft's name, in float32. In float16, rounding would exceed the change by tuning."""
+    wrapped = {f"{module}.bias": f"{module}.base_layer.bias" for module in modules}
+    return {
+        PREFIX + wrapped.get(name, name): bias.detach().numpy()
+        for name, bias in tuned.backbone.named_parameters()
+        if name.endswith(".bias") and not name.startswith("pooler.")
+    }
+
+
+def _fingerprint(merged: Encoder, facts: Mapping[str, Any]) -> str:
+    """Return the fingerprint that a bundle of the merged encoder will have."""
+    with TemporaryDirectory() as scratch:
+        saved = Path(scratch)
+        merged.save(saved)
+        files = {
+            path: bundle.sha256(saved / path) for path in (CONFIG, TOKENIZER, TRANSFORM) if (saved / path).is_file()
+        }
+        return bundle.fingerprint(saved, Manifest(**{**facts, "files": files, "fingerprint": ""}))
+
+
+def _stsb_dev(data: Path) -> Callable[[Callable[[Sequence[str]], NDArray[np.float32]]], float]:
+    """Return a function that scores an encoder on STS-B dev.
+
+    Raises:
+        AdapterError: `training` is not installed.
+        DataError: the data are missing.
+    """
+    found = entry_points(group=JUDGES, name=STSB_DEV)
+    if not found:
+        raise AdapterError("--data: STS-B dev is judged by `training`, which is not installed: `make setup`")
+    (entry,) = found
+    selection = entry.load()(data)
+    return lambda encode: float(selection.scores(encode)[STSB_DEV])

@@ -1,0 +1,80 @@
+"""Handling of a closed stdout, as after `| head`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import select
+import sys
+from typing import NoReturn
+
+from models.errors import did_you_mean
+
+# Suppression of messages that transformers and the hub print while they load weights.
+
+
+def quieten() -> None:
+    """Turn off progress bars of transformers and the hub, and reports on weights that pooling does not need.
+
+    This sets environment variables, because importing the libraries takes seconds, and not every command imports them.
+    The libraries read the variables when they are imported, and child processes inherit them. Libraries that are
+    already imported are configured directly.
+    """
+    os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+    os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    if hub := sys.modules.get("huggingface_hub.utils"):
+        hub.disable_progress_bars()
+    if logging := sys.modules.get("transformers.utils.logging"):
+        logging.disable_progress_bar()
+        logging.set_verbosity_error()
+
+
+GONE = 141
+"""Exit status of a command whose stdout was closed. Shells report the same status for SIGPIPE."""
+
+
+def flush() -> None:
+    """Flush stdout, if the process has one.
+
+    Raises:
+        BrokenPipeError: the reader has closed stdout.
+    """
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def has_gone(error: OSError) -> bool:
+    """Return whether `error` means that stdout is closed, and not some other pipe or connection.
+
+    If so, stdout is redirected to nowhere. Otherwise Python would fail again at exit.
+    """
+    if not isinstance(error, BrokenPipeError):
+        return False
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    if not poll.poll(0):  # nothing to report, so the other end of the pipe is open
+        return False
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+    return True
+
+
+# Argument parser of all commands.
+
+INVALID_CHOICE = re.compile(r"invalid choice: '(?P<word>[^']*)' \(choose from (?P<names>.*)\)")
+UNRECOGNIZED = re.compile(r"unrecognized arguments: (?P<option>--[^\s=]+)")
+
+
+class Parser(argparse.ArgumentParser):
+    """Parser that reports errors in one line, and suggests the nearest name for a misspelt one."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with code 2, without the usage text."""
+        asks = ""
+        if choice := INVALID_CHOICE.search(message):
+            asks = did_you_mean(choice["word"], re.findall(r"[^\s',]+", choice["names"]))
+        elif option := UNRECOGNIZED.search(message):
+            asks = did_you_mean(option["option"], self._option_string_actions)
+        self.exit(2, f"{self.prog}: {message}{asks}\n")

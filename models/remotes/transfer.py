@@ -1,0 +1,156 @@
+"""Transfer of bundles and adapters to and from a remote. Every hash is checked at both ends."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from models.bundle import adapter, bundle, draft
+from models.bundle.adapter import Adapter
+from models.bundle.bundle import MANIFEST, Bundle, BundleError, Manifest
+from models.bundle.disk import naming
+from models.errors import Refused
+from models.export import destination
+from models.remotes.base import Remote, RemoteError
+
+DOWNLOADS = ".cache"
+"""Folder for metadata of the hub's client."""
+
+
+class TransferError(Refused):
+    """The destination contains something else. The message says what it contains, and what to do."""
+
+
+Package = Bundle | Adapter
+
+
+def opened(folder: Path) -> Package:
+    """Open the bundle or the adapter in a folder, and verify every hash.
+
+    Raises:
+        BundleError, AdapterError: the folder has neither a bundle nor an adapter, or is damaged.
+    """
+    return adapter.load(folder) if adapter.is_adapter(folder) else bundle.load(folder)
+
+
+def publish(source: Package, remote: Remote, *, replace: bool = False) -> int:
+    """Store a verified package at `remote`, and verify the result. Return the number of files sent.
+
+    Complete files are skipped, and an interrupted upload is continued. If the remote stores files one by one, the old
+    manifest is removed first and the new manifest is written last, so that an incomplete package can't be pulled.
+
+    Raises:
+        TransferError: the remote contains a different bundle and `replace` is false, or files that belong to no bundle.
+        RemoteError: the remote fails, or its bytes are wrong after the upload.
+    """
+    if source.manifest is None:
+        raise TransferError(f"{source.folder}: has no {adapter.MANIFEST}, so what arrives could not be checked")
+    main = adapter.MANIFEST if isinstance(source, Adapter) else MANIFEST
+    paths = {*source.manifest.files, main}
+    there = remote.files()
+    same = {path for path in paths & there if remote.holds(path, source.folder / path)}
+    others = there - same
+    if foreign := others - paths - _listed(remote):
+        raise TransferError(f"{remote}: holds {min(foreign)}, which is of no bundle and left alone; choose a new place")
+    if main not in same and not replace:
+        cut = {path for path in others & paths if remote.begins(path, source.folder / path)}
+        if others - cut:
+            raise TransferError(
+                f"{remote}: holds another {min(others - cut)}; --replace puts {source.folder} in the place of that one"
+            )
+    stale = others - paths
+    if same == paths and not stale:
+        return 0
+    sent = [*sorted(paths - same - {main}), main]
+    manifests = {MANIFEST, adapter.MANIFEST} & there
+    remote.put(source.folder, sent, removed=[*sorted(others - manifests), *sorted(manifests)])
+    arrived = remote.files()
+    for path in sent:
+        if path not in arrived or not remote.holds(path, source.folder / path):
+            raise RemoteError(f"{remote}: {path}: arrived damaged (not the bytes of {source.folder}); publish it again")
+    return len(sent)
+
+
+def pull(remote: Remote, folder: Path, *, replace: bool = False) -> tuple[Package, int]:
+    """Fetch the package at `remote` into `folder`, complete and verified, or not at all.
+
+    Return the package and the number of files fetched.
+
+    Raises:
+        BundleError, AdapterError: the remote or `folder` has neither a bundle nor an adapter. A new or empty `folder`
+            is fine.
+        TransferError: `folder` contains a different package and `replace` is false.
+        RemoteError: the remote fails, or the hash of a file differs from the manifest.
+        OSError: `folder` can't be written; the message names it.
+    """
+    found = _manifest(remote)
+    if found is None:
+        raise BundleError(
+            f"{remote}: has no {MANIFEST} and no {adapter.MANIFEST}; is this the place of a bundle or an adapter, "
+            "and may you read it?"
+        )
+    name, content, manifest = found
+    if present := _present(folder, name, content):
+        return present, 0
+    if folder.is_dir() and any(folder.iterdir()) and not replace:
+        _refuse_foreign(folder)
+        raise TransferError(f"{folder}: holds another bundle, or a damaged one; --replace puts this one in its place")
+    with naming(folder), _writing(folder) as written:
+        (written / name).write_bytes(content)
+        _fetch(remote, manifest, written)
+        opened(written)
+    return opened(folder), len(manifest.files) + 1
+
+
+def _writing(folder: Path) -> AbstractContextManager[Path]:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft.restore(folder)
+    _refuse_foreign(folder)
+    return draft.replacing(folder)
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """Refuse to replace anything but a bundle or an adapter."""
+    if adapter.is_adapter(folder):
+        adapter.refuse_foreign(folder)
+    else:
+        destination.refuse_foreign(folder)
+
+
+def _fetch(remote: Remote, manifest: Manifest, draft: Path) -> None:
+    for path, expected in manifest.files.items():
+        (draft / path).parent.mkdir(parents=True, exist_ok=True)
+        remote.fetch(path, draft)
+        if bundle.sha256(draft / path) != expected:
+            raise RemoteError(
+                f"{remote}: {path}: damaged there or on its way (its SHA-256 is not the manifest's); nothing was kept"
+            )
+    shutil.rmtree(draft / DOWNLOADS, ignore_errors=True)
+
+
+def _present(folder: Path, name: str, content: bytes) -> Package | None:
+    """Return the package in `folder` if it is identical and complete."""
+    try:
+        found = opened(folder)
+    except Refused:
+        return None
+    file = found.folder / name
+    return found if file.is_file() and file.read_bytes() == content else None
+
+
+def _manifest(remote: Remote) -> tuple[str, bytes, Manifest] | None:
+    """Return name, bytes and content of the manifest at `remote`. None if there is no manifest."""
+    for name, required in ((MANIFEST, bundle.REQUIRED), (adapter.MANIFEST, adapter.REQUIRED)):
+        if (content := remote.read(name)) is not None:
+            return name, content, bundle.parse_manifest(content, f"{remote}: {name}", required=required)
+    return None
+
+
+def _listed(remote: Remote) -> set[str]:
+    """Return the files that the manifest at `remote` lists. They may be replaced. Empty if the manifest is invalid."""
+    try:
+        found = _manifest(remote)
+    except BundleError:
+        return set()
+    return set(found[2].files) if found else set()

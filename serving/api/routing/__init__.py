@@ -1,0 +1,1 @@
+"""Parts of every route: reading, authentication, answers, errors and the OpenAPI document."""

@@ -1,0 +1,89 @@
+"""Authentication and authorisation by API key, before any of the body is read."""
+
+from __future__ import annotations
+
+import re
+
+from fastapi import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from serving.api.routing import errors
+from serving.errors import Forbidden, ServiceError, Unauthenticated
+from serving.operations.keys import Key
+from serving.operations.keys import Scope as KeyScope
+from serving.operations.limits import Keyring, loop_turn
+
+SAFE = ("GET", "HEAD")
+PUBLIC = {"/", "/health", "/healthz", "/livez", "/readyz", "/ping", "/metrics", "/docs", "/openapi.json"}
+"""Paths that need no key for reading: those of text-embeddings-inference, and the web page."""
+PUBLIC_FOLDERS = ("/web/", "/static-offline-docs/")
+_SEARCH = re.compile(r"/corpora/[^/]+/search")
+_BEARER = re.compile(r"\Abearer(\s+|\Z)", re.IGNORECASE)
+
+
+class Authentication:
+    """Pure ASGI middleware. Every path that is not public needs a key, even if no route has it."""
+
+    def __init__(self, app: ASGIApp, keyring: Keyring) -> None:
+        self._app = app
+        self._keyring = keyring
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Forward public and allowed requests, with the key in the scope's state. Answer 401 or 403 to others."""
+        if scope["type"] != "http" or _is_public(scope["method"], scope["path"]):
+            await self._app(scope, receive, send)
+            return
+        try:
+            caller = self._keyring.find(_secret(scope))
+            if caller is None:
+                raise Unauthenticated("this needs a key the server knows, sent as Authorization: Bearer <key>")
+            scope["state"]["key"] = caller.key
+            needed = scope_for(scope["method"], scope["path"])
+            if needed not in caller.key.scopes:
+                raise Forbidden(f"the key {caller.key.name!r} lacks the scope {needed!r}")
+            with caller.admitted():
+                await loop_turn()
+                await self._app(scope, receive, send)
+        except ServiceError as error:  # raised here; errors of routes are answered inside
+            await errors.service_error(Request(scope), error)(scope, receive, send)
+
+
+def key_of(request: Request) -> Key | None:
+    """Return the key of the request; None if the server requires no keys."""
+    return getattr(request.state, "key", None)
+
+
+def check_corpus_allowed(name: str, request: Request) -> str:
+    """Return the name if the key has access to a corpus of this name.
+
+    The answer is 403, not 404: it depends on the key's patterns and never on the store, so it does not reveal which
+    corpora exist. The caller of a wrong key learns the reason.
+
+    Raises:
+        Forbidden: the key has no access.
+    """
+    key = key_of(request)
+    if key and not key.sees(name):
+        raise Forbidden(f"the key {key.name!r} is not for the corpus {name!r}")
+    return name
+
+
+def scope_for(method: str, path: str) -> KeyScope:
+    """Return the scope that a key needs. Inference and search count as reading, whatever their method."""
+    if path == "/admin" or path.startswith("/admin/"):
+        return "admin"
+    if method in SAFE or (method == "POST" and _SEARCH.fullmatch(path)):
+        return "read"
+    return "write" if path.startswith(("/corpora", "/jobs")) else "read"
+
+
+def _is_public(method: str, path: str) -> bool:
+    if method == "OPTIONS":
+        return True
+    return method in SAFE and (path in PUBLIC or path.startswith(PUBLIC_FOLDERS))
+
+
+def _secret(scope: Scope) -> str:
+    """Return the key as it was sent. Some clients leave out `Bearer`."""
+    sent: str = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"), "")
+    return _BEARER.sub("", sent.strip(), count=1)

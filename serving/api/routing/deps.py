@@ -1,0 +1,116 @@
+"""Dependencies of routes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+from fastapi import Depends, Path, Request
+from fastapi.dependencies.models import Dependant
+
+from serving.api.routing.auth import check_corpus_allowed
+from serving.errors import Invalid, Overloaded
+from serving.operations.bounds import CORPUS_NAME, MAX_ID_BYTES, check_corpus_name, check_document_id
+from serving.service import Service
+
+# Limit on the memory of all request bodies that are being received.
+
+UNCOUNTED = 65_536
+"""Bytes of each body that are always admitted, so that large slow bodies don't keep out small ones."""
+RETRY_SECONDS = 1
+
+
+class Arriving:
+    """Counter of the bytes of all bodies being received, beyond the first `UNCOUNTED` of each."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._bytes = 0
+
+    @contextmanager
+    def body(self) -> Iterator[Callable[[int], None]]:
+        """Count a body while it arrives. The caller reports its size so far to the yielded function.
+
+        Raises:
+            Overloaded: the other bodies leave no room. A body that arrives alone is always admitted.
+        """
+        counted = 0
+
+        def grown(size: int) -> None:
+            nonlocal counted
+            more = max(0, size - UNCOUNTED) - counted
+            if more and self._bytes > counted and self._bytes + more > self._limit:
+                raise Overloaded(
+                    f"requests that are being received hold {self._bytes} bytes, the most is {self._limit}",
+                    retry_after=RETRY_SECONDS,
+                )
+            counted += more
+            self._bytes += more
+
+        try:
+            yield grown
+        finally:
+            self._bytes -= counted
+
+
+def service_of(request: Request) -> Service:
+    """Return the app's service, from its lifespan state."""
+    service: Service = request.state.service
+    return service
+
+
+def arriving_of(request: Request) -> Arriving:
+    """Return the app's counter of arriving bodies, from its lifespan state."""
+    arriving: Arriving = request.state.arriving
+    return arriving
+
+
+async def closed_query(request: Request) -> None:
+    """Raise `Invalid` for an unknown query parameter, since ignoring it would change the meaning of the request."""
+    if not request.query_params:
+        return
+    known = _parameters(request.scope["route"].dependant)
+    for name in request.query_params:
+        if name not in known:
+            there = f"only {', '.join(known)}" if known else "which has none"
+            raise Invalid(f"is not a parameter of this route, {there}", field=name[:80])
+
+
+def _parameters(dependant: Dependant) -> list[str]:
+    own = [parameter.alias for parameter in dependant.query_params]
+    return own + [name for inner in dependant.dependencies for name in _parameters(inner)]
+
+
+CLOSED = [Depends(closed_query)]
+"""Dependencies of routes that only this server has, which no client of another server calls."""
+
+
+async def _service(request: Request) -> Service:  # async, since FastAPI would call it in a thread otherwise
+    return service_of(request)
+
+
+async def _corpus_name(
+    name: Annotated[str, Path(description="Name of the corpus.", json_schema_extra={"pattern": CORPUS_NAME})],
+    request: Request,
+) -> str:
+    return check_corpus_allowed(check_corpus_name(name, "name"), request)
+
+
+async def _document_id(
+    id: Annotated[
+        str,
+        Path(description="Id of the document.", json_schema_extra={"minLength": 1, "maxLength": MAX_ID_BYTES}),
+    ],
+) -> str:
+    return check_document_id(id, "id")
+
+
+async def _model_name(id: Annotated[str, Path(description="Name of the model.")], request: Request) -> str:
+    return service_of(request).encoders.named(id).name
+
+
+ServiceDep = Annotated[Service, Depends(_service)]
+CorpusName = Annotated[str, Depends(_corpus_name)]
+ModelName = Annotated[str, Depends(_model_name)]
+DocumentId = Annotated[str, Depends(_document_id)]

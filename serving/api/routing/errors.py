@@ -1,0 +1,257 @@
+"""Error bodies by family of routes.
+
+Native routes have text-embeddings-inference's format, /v1 OpenAI's and /v2 Cohere's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.routing import Match
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serving.api.routing.answers import json_response, retry_headers
+from serving.api.routing.edge import id_of
+from serving.api.schemas.bodies import UNION_TAGS
+from serving.errors import MAX_FIELD, Invalid, ServiceError, going, shortened
+from serving.operations.json_body import FITS
+from serving.service import Service
+
+# HEAD and OPTIONS for routes with GET.
+
+METHODS = ("GET", "POST", "PUT", "DELETE")
+
+
+class Head:
+    """Pure ASGI middleware that presents a HEAD as a GET."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle the request; send only the headers in answer to a HEAD."""
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+
+        over = False
+        files = {**scope.get("extensions", {}), "http.response.pathsend": {}}  # files stay unread
+        headers = [(name, value) for name, value in scope["headers"] if name != b"range"]  # RFC 9110, 14.2: of GET
+
+        async def bare(message: Message) -> None:
+            """Send the head and an empty body. Streams then stop, since the server reports a disconnect."""
+            nonlocal over
+            if message["type"] not in ("http.response.body", "http.response.pathsend"):
+                await send(message)
+            elif not over:
+                over = True
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+        # A copy, since the server must still see HEAD to know that no body follows.
+        get = {**scope, "method": "GET", "headers": headers, "extensions": files}
+        await self._app(get, receive, bare)
+        scope["route"] = get.get("route")
+
+
+def allowed(request: Request, told: str) -> str:
+    """Return the methods of the request's path as the header `Allow` lists them.
+
+    `told` is the framework's own list. It covers only the first route of the path, but also files of /docs, which are
+    not routes.
+    """
+    routes = request.app.router.routes
+    taken = [
+        method
+        for method in METHODS
+        if method in told.split(", ")
+        or any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
+    ]
+    return ", ".join([*taken, *(["HEAD"] if "GET" in taken else []), "OPTIONS"])
+
+
+log = logging.getLogger(__name__)
+
+_OPENAI_PATHS = ("/v1/", "/embeddings", "/models")
+_SAID = {
+    **dict.fromkeys(("model_type", "model_attributes_type"), "must be a JSON object"),
+    "missing": "is required",
+    "int_parsing": "must be an integer",
+    "bool_parsing": "must be true or false",
+    "string_type": "must be a string",
+    "bool_type": "must be true or false",
+    "int_type": "must be an integer",
+    "float_type": "must be a number",
+    "list_type": "must be a list",
+    "dict_type": "must be an object",
+    "none_required": "is not supported",
+}
+"""Replacements for pydantic's messages that mention Python or our class names."""
+_SHOULD = re.compile("^(Input|List|String) should ")
+_HEADERS = {401: {"www-authenticate": "Bearer"}, 408: {"connection": "close"}}
+_KINDS = {404: "NotFound", 405: "Validation"}
+
+
+Answering = Callable[[Request, Exception], Response]
+
+
+class Family(Enum):
+    """The API whose error format a route has."""
+
+    NATIVE = "text-embeddings-inference"
+    OPENAI = "OpenAI"
+    COHERE = "Cohere"
+
+
+def family_of(path: str) -> Family:
+    """Return the family of the route at `path`."""
+    if path.startswith("/v2/"):
+        return Family.COHERE
+    if path.startswith(_OPENAI_PATHS) and "/pipeline/" not in path:
+        return Family.OPENAI
+    return Family.NATIVE
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of the app in the format of its family."""
+    for kind, answer in (
+        (ServiceError, service_error),
+        (RequestValidationError, _validation_error),
+        (HTTPException, http_error),
+    ):
+        app.add_exception_handler(kind, _on_the_loop(answer))
+
+
+def _on_the_loop(answer: Answering) -> Callable[[Request, Exception], Awaitable[Response]]:
+    """Run an exception handler on the event loop.
+
+    Starlette would use a thread, which fails without free file descriptors.
+    """
+
+    async def handle(request: Request, error: Exception) -> Response:
+        return answer(request, error)
+
+    return handle
+
+
+def invalid(errors: Sequence[Mapping[str, Any]]) -> Invalid:
+    """Convert pydantic's first error, naming the field as the caller wrote it."""
+    first = errors[0]
+    location = [str(step) for step in first["loc"] if step not in UNION_TAGS]
+    message = _SAID.get(first["type"], _SHOULD.sub("must ", str(first["msg"]).removeprefix("Value error, ")))
+    if first["type"] == "int_type" and isinstance(first["input"], float) and first["input"].is_integer():
+        message = f"must be an integer {FITS}, without a fraction"  # larger integers in JSON are parsed as floats
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return Invalid(message + more, field=".".join(location) or "body")
+
+
+class Bugs:
+    """Middleware that answers requests that end in an unexpected exception, or that the server's shutdown interrupts.
+
+    The CORS layer is outside it, so browsers can read these answers, too.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle the request. An unexpected exception is a 500, and a request that outlasts the drain is a 503."""
+        begun = scope["type"] != "http"
+
+        async def watched(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except asyncio.CancelledError:
+            request = Request(scope)
+            service: Service = request.state.service
+            if service.health.state != "draining":
+                raise
+            # Only the server cancels whole requests. It logs in one line that it cut an answer that was begun.
+            if not begun:
+                await service_error(request, going())(scope, receive, send)
+        except Exception as error:
+            if begun:
+                raise
+            await _bug(Request(scope), error)(scope, receive, send)
+
+
+def service_error(request: Request, error: Exception) -> Response:
+    """Return the answer in the format of the path's family."""
+    assert isinstance(error, ServiceError)
+    headers = dict(_HEADERS.get(error.status, {}))
+    if error.retry_after is not None:
+        headers |= retry_headers(error.retry_after)
+    return _answer(request, error.status, error.kind, error.message, field=error.field, headers=headers)
+
+
+def _validation_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    inside = [{**one, "loc": one["loc"][1:]} for one in error.errors()]  # the first step is "body", "query" or "path"
+    return service_error(request, invalid(inside))
+
+
+def http_error(request: Request, error: Exception) -> Response:
+    """Return the answer to an error of the framework, in the format of the path's family."""
+    assert isinstance(error, HTTPException)
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers = {"allow": allowed(request, told=headers.get("Allow", ""))}
+        if request.method == "OPTIONS":
+            return Response(status_code=204, headers=headers)
+    message = f"{request.method} {shortened(request.url.path, MAX_FIELD)}: {error.detail}"
+    return _answer(
+        request,
+        error.status_code,
+        _KINDS.get(error.status_code, "Backend"),
+        message,
+        headers=headers,
+    )
+
+
+def _bug(request: Request, error: Exception) -> Response:
+    log.error("request %s failed", id_of(request.scope), exc_info=error)
+    message = f"internal error; the server's log has it under request {id_of(request.scope)}"
+    return _answer(request, 500, "Backend", message, headers={})
+
+
+def _answer(
+    request: Request, status: int, kind: str, message: str, *, field: str | None = None, headers: dict[str, str]
+) -> Response:
+    content: dict[str, Any] = {"error": message, "error_type": kind}
+    match family_of(request.url.path):
+        case Family.COHERE:
+            content = {"message": message}
+        case Family.OPENAI:
+            content = {"error": _openai(status, kind, message, field)}
+    return json_response(content, status=status, headers=headers)
+
+
+def _openai(status: int, kind: str, message: str, field: str | None) -> dict[str, Any]:
+    family = {
+        401: "authentication_error",
+        403: "permission_error",
+        429: "rate_limit_error",
+        424: "server_error",
+        500: "server_error",
+        503: "server_error",
+        504: "server_error",
+        507: "server_error",
+    }
+    code = "model_not_found" if status == 404 and field == "model" else kind.lower()
+    return {
+        "message": message,
+        "type": family.get(status, "invalid_request_error"),
+        "param": field,
+        "code": code,
+    }

@@ -1,0 +1,254 @@
+"""Route classes: they read the body first, then work until the caller disconnects or the deadline passes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from email.message import Message
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import starlette.requests
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
+from starlette.convertors import PathConvertor, register_url_convertor
+from starlette.requests import ClientDisconnect
+
+from serving.api.routing.deps import service_of
+from serving.api.routing.errors import invalid
+from serving.api.routing.request_body import BoundedRequest
+from serving.corpora.filters import is_number
+from serving.errors import Expired, Invalid, Malformed, UnsupportedMedia
+from serving.operations.bounds import check_count
+from serving.operations.context import HEADER as PRIORITY
+from serving.operations.context import asked_for, bulk_work
+from serving.settings import Settings
+
+# Limits on the number of texts and token ids in a body, checked before any of them is read.
+
+_TEXTS, _TEXTS_OR_IDS = ("queries", "texts"), ("inputs", "input", "ids")
+_SIDES = ("sentences", "sentences_a", "sentences_b")
+
+
+def check_counts(body: Any, settings: Settings) -> None:
+    """Refuse a body with more texts or token ids than one request may have.
+
+    Raises:
+        TooLarge: there are too many; the message names the field.
+    """
+    if not isinstance(body, dict):
+        return
+    inputs = body.get("inputs")
+    sides = {f"inputs.{side}": inputs.get(side) for side in _SIDES} if isinstance(inputs, dict) else {}
+    for field, value in {**{name: body.get(name) for name in _TEXTS}, **sides}.items():
+        if isinstance(value, list):
+            check_count(len(value), settings.max_request_texts, field)
+    for field in _TEXTS_OR_IDS:
+        if isinstance(value := body.get(field), list):
+            _check_texts_or_ids(value, settings, field)
+
+
+def _check_texts_or_ids(inputs: list[Any], settings: Settings, field: str) -> None:
+    if inputs and is_number(inputs[0]):
+        ids = len(inputs)
+    else:
+        check_count(len(inputs), settings.max_request_texts, field)
+        ids = sum(len(one) for one in inputs if isinstance(one, list))
+    check_count(ids, settings.max_request_tokens, field, "token ids")
+
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+Work = Callable[[BoundedRequest], Coroutine[Any, Any, Response]]
+Model = TypeVar("Model", bound=BaseModel)
+
+TIMEOUT = "x-timeout-ms"
+LONGEST_TIMEOUT = 999_999_999
+WATCHED_AFTER = 0.05
+"""Seconds after which a request is watched for a disconnect, also an earlier one. Most answers are sent by then; a task
+for each would take a tenth of the server's time besides the model."""
+LONGEST_TYPE = 1000
+"""Maximum characters of a content type. The time to parse it grows with the square of its length."""
+CLIENT_LEFT = 499
+"""nginx's status for a client that disconnected. Only logs and metrics see it."""
+
+
+class AnyConvertor(PathConvertor):
+    """`{id:any}`: the rest of a path, including line breaks.
+
+    Starlette's `:path` stops at a line break and drops a final one.
+    """
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("any", AnyConvertor())
+
+
+def media_type(request: Request) -> str:
+    """Return the content type without parameters, by default JSON."""
+    given = request.headers.get("content-type", "")
+    _parsed_type(given)
+    # `Message` would report text/plain for a type that it can't parse.
+    return given.partition(";")[0].strip().lower() or "application/json"
+
+
+def charset(request: Request) -> str | None:
+    """Return the charset of the content type in lower case, if it has one."""
+    return _parsed_type(request.headers.get("content-type", "")).get_content_charset()
+
+
+@lru_cache(maxsize=64)
+def _parsed_type(content_type: str) -> Message:
+    if len(content_type) > LONGEST_TYPE:
+        raise UnsupportedMedia(f"is longer than {LONGEST_TYPE} characters", field="content-type")
+    message = Message()
+    message["content-type"] = content_type
+    return message
+
+
+def is_json(media: str) -> bool:
+    """Return whether the type is `application/json` or `application/*+json`."""
+    return media == "application/json" or (media.startswith("application/") and media.endswith("+json"))
+
+
+class Route(APIRoute):
+    """A route that reads the body first, then works until the caller disconnects."""
+
+    def get_route_handler(self) -> Handler:
+        return _bounded(super().get_route_handler(), self.body_field, typed=True)
+
+
+class StreamedRoute(APIRoute):
+    """A route whose endpoint reads the body itself, since it may be long, and then works within `while_connected`."""
+
+    def get_route_handler(self) -> Handler:
+        handle = super().get_route_handler()
+
+        async def answer(request: BoundedRequest) -> Response:
+            try:
+                return await handle(request)
+            except ClientDisconnect:
+                return Response(status_code=CLIENT_LEFT)
+
+        return _in_time(answer)
+
+
+class DirectRoute(Route):
+    """A fast `Route` whose endpoint takes `body`, `service` and maybe `request`, and returns a `Response`.
+
+    FastAPI documents it like any other route. Requests skip FastAPI's dependencies and exit stacks, which take several
+    times as long as everything else besides the model.
+    """
+
+    def get_route_handler(self) -> Handler:
+        endpoint, field = self.endpoint, self.body_field
+        takes_request = self.dependant.request_param_name is not None
+        assert field is not None, f"{self.path} has no body"
+        assert "{" not in self.path, f"{self.path}: FastAPI's dependencies would be passed over, those of the path too"
+        model: Any = field.field_info.annotation
+
+        async def handle(request: BoundedRequest) -> Response:
+            body = parsed(model, await request.json())
+            request.forget()
+            answer: Response = await endpoint(body, service_of(request), *([request] if takes_request else []))
+            return answer
+
+        return _bounded(handle, field, typed=False)
+
+
+def parsed(model: type[Model], raw: Any) -> Model:
+    """Validate a body as its model.
+
+    Raises:
+        Invalid: the first error in the body.
+    """
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        raise invalid(error.errors()) from None
+
+
+def _bounded(handle: Work, field: Any, *, typed: bool) -> Handler:
+    """Wrap a handler. `typed` means that FastAPI parses the body, which requires the content type of JSON."""
+    required = field is not None and field.field_info.is_required()
+
+    async def answer(request: BoundedRequest) -> Response:
+        service = service_of(request)
+        try:
+            async with service.receiving():
+                empty = not await request.body()
+        except ClientDisconnect:
+            return Response(status_code=CLIENT_LEFT)
+        if field is not None and not empty:
+            if typed and not request.headers.get("content-type"):
+                raise UnsupportedMedia("is missing: this route reads application/json", field="content-type")
+            if not is_json(media_type(request)):
+                raise UnsupportedMedia(f"this route reads application/json, not {media_type(request)}")
+            check_counts(await request.json(), service.settings)
+        elif required:
+            raise Malformed("the body is empty")
+        return await while_connected(request, handle(request))
+
+    return _in_time(answer)
+
+
+def _in_time(answer: Work) -> Handler:
+    async def in_time(received: Request) -> Response:
+        request = BoundedRequest(received.scope, received.receive)
+        seconds, bulk = _patience(request), asked_for(request.headers.get(PRIORITY))
+        if seconds is None and not bulk:
+            return await answer(request)
+        try:
+            async with asyncio.timeout(seconds) as patience:
+                with bulk_work(bulk):
+                    return await answer(request)
+        except TimeoutError:
+            if not patience.expired():
+                raise
+            raise Expired(f"not done within the {1000 * (seconds or 0):.0f} ms of {TIMEOUT}") from None
+
+    return in_time
+
+
+def _patience(request: Request) -> float | None:
+    """Return the seconds that the caller waits for the whole answer, counted from the end of the request's headers."""
+    given = request.headers.get(TIMEOUT)
+    if given is None:
+        return None
+    if not (given.isascii() and given.isdecimal() and 0 < int(given[:10]) <= LONGEST_TIMEOUT and len(given) <= 9):
+        raise Invalid(f"must be a whole number of milliseconds, from 1 to {LONGEST_TIMEOUT}", field=TIMEOUT)
+    return int(given) / 1000
+
+
+async def while_connected(request: starlette.requests.Request, work: Coroutine[Any, Any, Response]) -> Response:
+    """Run `work`, and cancel it if the caller disconnects. Its queued texts are then never embedded."""
+    working = asyncio.current_task()
+    assert working is not None
+    left, before = False, working.cancelling()
+    watching: asyncio.Task[None] | None = None
+
+    async def watch() -> None:
+        nonlocal left
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        left = True
+        working.cancel()
+
+    def begin() -> None:
+        nonlocal watching
+        watching = asyncio.create_task(watch())
+
+    beginning = asyncio.get_running_loop().call_later(WATCHED_AFTER, begin)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if not left or working.cancelling() > before + 1:  # another party cancelled it and waits for its end
+            raise
+        return Response(status_code=CLIENT_LEFT)
+    finally:
+        beginning.cancel()
+        if watching:
+            watching.cancel()
+        if left:
+            working.uncancel()

@@ -1,0 +1,365 @@
+"""Request and response bodies.
+
+`null` means absent, and enums are read in any case. Routes that clients of other servers use ignore unknown fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    GetJsonSchemaHandler,
+    NonNegativeInt,
+    RootModel,
+    Tag,
+    TypeAdapter,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from serving.corpora.filters import is_number
+from serving.errors import Invalid, Kind
+from serving.inference.embeddings import EmbedOptions, Encoding
+
+T = TypeVar("T")
+UNION_TAGS = _TEXTS, _IDS, _SOURCE, _PAIRS, _EMBED, _COMPARE = (
+    *("<texts>", "<ids>", "<source>", "<pairs>"),
+    *("<embed>", "<compare>"),
+)
+"""Our own steps in the location of an error, which callers don't know."""
+
+
+def lower(value: Any) -> Any:
+    """Lower the case of a string, so that enums are read in any case."""
+    return value.lower() if isinstance(value, str) else value
+
+
+def _or_null(schema: JsonSchemaValue) -> JsonSchemaValue:
+    one_of_several = schema.get("anyOf")
+    if {"type": "null"} in (one_of_several or ()):
+        return schema
+    about = {key: schema[key] for key in ("title", "description", "default", "examples") if key in schema}
+    itself = {key: value for key, value in schema.items() if key not in about and key != "anyOf"}
+    return {"anyOf": [*(one_of_several or [itself]), {"type": "null"}]} | about
+
+
+def _listed(value: Any) -> Any:
+    if not isinstance(value, str | list):
+        raise ValueError("must be a text or a list of texts")
+    return [value] if isinstance(value, str) else value
+
+
+def _input_list(value: Any) -> Any:
+    """Reduce OpenAI's four forms to two: lists of texts and lists of id lists."""
+    if not isinstance(value, str | list):
+        raise ValueError("must be a text, a list of texts, a list of token ids, or a list of such lists")
+    return [value] if isinstance(value, str) else _id_lists(value)
+
+
+def _id_lists(value: Any) -> Any:
+    if not isinstance(value, list):
+        raise ValueError("must be a list of token ids, or a list of such lists")
+    return [value] if value and is_number(value[0]) else value
+
+
+def _input_kind(value: Any) -> str:
+    return _IDS if isinstance(value, list) and value and isinstance(value[0], list) else _TEXTS
+
+
+Strings = Annotated[list[str], Field(fail_fast=True)]
+"""A list of strings. Validation stops at the first error; otherwise a body of millions would cause millions of errors.
+"""
+Ids = Annotated[list[int], Field(fail_fast=True)]
+_SomeStrings = Annotated[list[str], Field(min_length=1)]
+_SomeIds = Annotated[list[NonNegativeInt], Field(min_length=1)]
+"""Types for the OpenAPI document. Our own code validates the limits, with its own messages."""
+Texts = Annotated[
+    Strings,
+    BeforeValidator(_listed, json_schema_input_type=str | _SomeStrings),
+    Field(examples=[["A list of texts.", "Or one text."]]),
+]
+TextsOrIds = Annotated[
+    Annotated[Strings, Tag(_TEXTS)] | Annotated[list[Ids], Field(fail_fast=True), Tag(_IDS)],
+    Discriminator(_input_kind),
+    BeforeValidator(
+        _input_list,
+        json_schema_input_type=str | _SomeStrings | _SomeIds | Annotated[list[_SomeIds], Field(min_length=1)],
+    ),
+]
+
+AskedModel = Annotated[str | None, Field(description="Name of a model in /v1/models. Default: the first model.")]
+
+
+Vectors = list[list[float]] | list[str]
+"""Numbers, codes, or base64 of little-endian float32."""
+
+
+class Body(BaseModel):
+    """Rules of every request body: types are strict, except that an integer is also a float."""
+
+    model_config = ConfigDict(strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, value: Any) -> Any:
+        return {key: one for key, one in value.items() if one is not None} if isinstance(value, dict) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        schema = handler(core)
+        described = handler.resolve_ref_schema(schema)
+        for name, field in described.get("properties", {}).items():
+            if name not in described.get("required", ()):
+                described["properties"][name] = _or_null(field)
+        return schema
+
+
+class ClosedBody(Body):
+    """A body without unknown fields. A misspelt `filter` would return documents that the caller meant to exclude."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_fields(cls, value: Any) -> Any:
+        """Refuse unknown fields, and list the known ones; pydantic's own message does not."""
+        for name in value if isinstance(value, dict) else ():
+            if name not in cls.model_fields:
+                raise Invalid(f"is not a field of this request, only {', '.join(cls.model_fields)}", field=name[:80])
+        return value
+
+
+ALIKE: tuple[tuple[tuple[str, ...], list[Any]], ...] = (
+    (("dimensions", "output_dimension", "output_dimensionality", "outputDimensionality"), []),
+    (("encoding_format", "embedding_types", "output_dtype", "embedding_type"), ["float", ["float"]]),
+    (("input_type", "task", "task_type", "taskType"), []),
+    (("normalize", "normalized"), [True]),
+    (("truncate", "truncation", "auto_truncate", "autoTruncate"), [True]),
+)
+"""Fields of OpenAI, Cohere, Jina, Voyage, Mistral and Gemini: the names of one field, and the values that every route
+accepts because they change nothing."""
+NOT_DONE: dict[str, tuple[Any, str]] = {
+    "late_chunking": (False, "every text is embedded by itself"),
+    "return_multivector": (False, "a text has one vector"),
+    "return_embeddings": (False, "ask /v1/embeddings for them"),
+    "rank_fields": (["text"], "of a document only its text is read"),
+    "title": ("", "put it before the text"),
+}
+"""Fields of other APIs that no route supports, the value that changes nothing, and the message for other values."""
+
+
+class FullyRead(Body):
+    """A request that refuses fields of other APIs that would change the answer, instead of ignoring them."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nothing_that_matters_is_passed_over(cls, value: Any) -> Any:
+        for name in value.keys() - cls.model_fields.keys() if isinstance(value, dict) else ():
+            given = value[name]
+            if name in NOT_DONE:
+                harmless, why = NOT_DONE[name]
+                if given not in (None, harmless):
+                    raise Invalid(f"is not supported: {why}", field=name)
+            for names, harmless in ALIKE:
+                own = next((one for one in names if one in cls.model_fields), None)
+                if name in names and own and given is not None and given not in harmless:
+                    raise Invalid(f"is called {own} by this route", field=name)
+        return value
+
+
+class TextFields(Body):
+    """Fields of all requests that embed texts."""
+
+    truncate: bool = True
+    truncation_direction: Annotated[Literal["right", "left"], BeforeValidator(lower)] = "right"
+    prompt: str | None = Field(
+        default=None, description="Text to put before every input text. An empty string means no prompt."
+    )
+    prompt_name: str | None = Field(
+        default=None, description="Name of a prompt of the bundle, which is put before every input text."
+    )
+
+    def options(self) -> EmbedOptions:
+        return EmbedOptions(
+            truncate=self.truncate,
+            direction=self.truncation_direction,
+            prompt=self.prompt,
+            prompt_name=self.prompt_name,
+        )
+
+
+class VectorFields(TextFields, FullyRead):
+    """Fields that decide how vectors are answered."""
+
+    normalize: bool = True
+    dimensions: int | None = Field(
+        default=None,
+        description="Number of leading dimensions to keep. Vectors are truncated before they are normalized.",
+        json_schema_extra={"minimum": 1},
+    )
+    encoding_format: Annotated[Encoding, BeforeValidator(lower)] = Field(
+        default="float",
+        description="Encoding of the vectors. `base64` encodes little-endian float32. The integer and binary formats "
+        "quantize the unit vector.",
+    )
+
+    def options(self) -> EmbedOptions:
+        return EmbedOptions(
+            normalize=self.normalize,
+            truncate=self.truncate,
+            direction=self.truncation_direction,
+            prompt=self.prompt,
+            prompt_name=self.prompt_name,
+            dimensions=self.dimensions,
+            calibrated=self.encoding_format in ("int8", "uint8"),
+        )
+
+
+def agreed(given: Mapping[str, T | None]) -> T | None:
+    """Return the value of fields that mean the same, if any is given.
+
+    Raises:
+        Invalid: two of them differ.
+    """
+    known = [(name, one) for name, one in given.items() if one is not None]
+    for name, one in known[1:]:
+        if one != known[0][1]:
+            raise Invalid(f"means the same as {known[0][0]}, but has another value: give one of them", field=name)
+    return known[0][1] if known else None
+
+
+def called(name: str, body: Any, otherwise: str) -> Any:
+    """Rename the field `otherwise`, a name of other servers, to `name`."""
+    if isinstance(body, dict) and body.get(name) is None and otherwise in body:
+        return {**body, name: body[otherwise]}
+    return body
+
+
+class EmbedRequest(VectorFields):
+    """Request of text-embeddings-inference's /embed. OpenAI's `input` is accepted as `inputs`, too."""
+
+    inputs: TextsOrIds = Field(examples=[["A list of texts.", "Or one text."]])
+    model: AskedModel = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _input(cls, value: Any) -> Any:
+        return called("inputs", value, "input")
+
+
+class SourceSentences(Body):
+    """A text, and the texts to compare it with."""
+
+    source_sentence: str
+    sentences: Texts
+
+
+class SentencePairs(Body):
+    """Two lists of texts to compare with each other."""
+
+    sentences_a: Texts
+    sentences_b: Texts
+
+
+def _pair_kind(value: Any) -> str:
+    return _PAIRS if isinstance(value, dict) and value.keys() & {"sentences_a", "sentences_b"} else _SOURCE
+
+
+def _any_of(schema: JsonSchemaValue) -> None:
+    """Replace pydantic's oneOf, which would forbid a body that has the fields of both."""
+    schema["anyOf"] = schema.pop("oneOf")
+
+
+class SimilarityRequest(Body):
+    """Request of text-embeddings-inference's /similarity, or for a matrix."""
+
+    inputs: Annotated[
+        Annotated[SourceSentences, Tag(_SOURCE)] | Annotated[SentencePairs, Tag(_PAIRS)], Discriminator(_pair_kind)
+    ] = Field(
+        examples=[{"source_sentence": "A cat sits outside.", "sentences": ["A feline is outdoors.", "Taxes."]}],
+        json_schema_extra=_any_of,
+    )
+    parameters: TextFields = TextFields()
+    model: AskedModel = None
+
+
+def _asked(raw: Any) -> str:
+    return _COMPARE if isinstance(raw, dict) and isinstance(raw.get("inputs"), dict) else _EMBED
+
+
+class InferenceRequest(
+    RootModel[
+        Annotated[
+            Annotated[EmbedRequest, Tag(_EMBED)] | Annotated[SimilarityRequest, Tag(_COMPARE)], Discriminator(_asked)
+        ]
+    ]
+):
+    """A request of either kind: texts in `inputs` are embedded, an object is compared."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return handler(TypeAdapter(EmbedRequest | SimilarityRequest).core_schema)
+
+
+class RerankRequest(TextFields):
+    """Request of text-embeddings-inference's /rerank."""
+
+    query: str = Field(examples=["How do I read a file line by line?"])
+    texts: Texts = Field(examples=[["A file object is its own iterator.", "Sockets are read by recv."]])
+    raw_scores: bool = Field(default=True, description="Return cosine similarities. If false, return their sigmoid.")
+    return_text: bool = False
+    model: AskedModel = None
+
+
+class Rank(BaseModel):
+    """A text, named by its index in the request."""
+
+    index: int
+    score: float
+    text: str | None = None
+
+
+class TokenizeRequest(Body):
+    """Request of text-embeddings-inference's /tokenize."""
+
+    inputs: Texts
+    add_special_tokens: bool = True
+    prompt: str | None = None
+    prompt_name: str | None = None
+    model: AskedModel = None
+
+
+class Token(BaseModel):
+    """A token and its characters. A special token has none."""
+
+    id: int
+    text: str
+    special: bool
+    start: int | None
+    stop: int | None
+
+
+class DecodeRequest(Body):
+    """Request of text-embeddings-inference's /decode."""
+
+    ids: Annotated[
+        list[Ids],
+        Field(fail_fast=True, examples=[[101, 7592, 102]]),
+        BeforeValidator(_id_lists, json_schema_input_type=_SomeIds | Annotated[list[_SomeIds], Field(min_length=1)]),
+    ]
+    skip_special_tokens: bool = True
+    model: AskedModel = None
+
+
+class ErrorAnswer(BaseModel):
+    """Error of the native routes."""
+
+    error: str
+    error_type: Kind

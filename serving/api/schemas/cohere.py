@@ -1,0 +1,183 @@
+"""Cohere's request and response bodies, which follow the rules of `schemas.Body`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
+
+from serving.api.schemas.bodies import AskedModel, Body, FullyRead, Texts, agreed, lower
+from serving.errors import Invalid
+from serving.inference.embeddings import Embeddings, EmbedOptions, Encoding, Role
+
+
+def _lower_all(value: Any) -> Any:
+    """Accept a single encoding in place of a list."""
+    return [lower(one) for one in value] if isinstance(value, list) else [lower(value)]
+
+
+def _text_of(value: Any) -> Any:
+    """Accept documents that are objects, as Cohere v1 and Jina do."""
+    if not isinstance(value, list):
+        return value
+    return [one["text"] if isinstance(one, dict) and "text" in one else one for one in value]
+
+
+_SomeEncodings = Annotated[list[Encoding], Field(min_length=1)]
+
+
+class CohereBlock(Body):
+    """A part of an input."""
+
+    type: Annotated[Literal["text"], BeforeValidator(lower)]
+    text: str
+
+
+class CohereInput(Body):
+    """An input with one text. Cohere's own inputs may have several blocks, of several kinds."""
+
+    content: list[CohereBlock] = Field(min_length=1, max_length=1)
+
+
+class CohereEmbedRequest(FullyRead):
+    """Request of /v2/embed, with `texts` or `inputs`."""
+
+    texts: Texts | None = None
+    inputs: Annotated[list[CohereInput], Field(fail_fast=True)] | None = Field(
+        default=None, description="Alternative to `texts`. Each input has one block of type `text`."
+    )
+    images: None = Field(default=None, description="Not supported. The encoders embed only text.")
+    max_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Must be at least the model's maximum length. Longer texts are truncated at the maximum length.",
+    )
+    model: AskedModel = None
+    input_type: Annotated[Role | None, BeforeValidator(lower)] = Field(
+        default=None,
+        description="Purpose of the texts. It selects the bundle's prompt for this purpose, if there is one.",
+    )
+    embedding_types: Annotated[
+        list[Encoding], BeforeValidator(_lower_all, json_schema_input_type=Encoding | _SomeEncodings)
+    ] = Field(default=["float"], min_length=1)
+    output_dimension: int | None = None
+    truncate: Annotated[Literal["none", "start", "end"], BeforeValidator(lower)] = Field(
+        default="end", description="Side at which texts that are too long are truncated. `none` refuses them."
+    )
+
+    @model_validator(mode="after")
+    def _either(self) -> Self:
+        if (self.texts is None) == (self.inputs is None):
+            raise Invalid("give either texts or inputs", field="texts")
+        return self
+
+    @property
+    def field(self) -> str:
+        """Name of the field that has the texts."""
+        return "inputs" if self.texts is None else "texts"
+
+    def all_texts(self) -> list[str]:
+        """Return the texts of `texts` or `inputs`."""
+        return [one.content[0].text for one in self.inputs or ()] if self.texts is None else self.texts
+
+    def options(self) -> EmbedOptions:
+        return EmbedOptions(
+            truncate=self.truncate != "none",
+            direction="left" if self.truncate == "start" else "right",
+            role=self.input_type,
+            dimensions=self.output_dimension,
+            dimensions_field="output_dimension",
+            calibrated=not {"int8", "uint8"}.isdisjoint(self.embedding_types),
+        )
+
+
+class CohereMeta(BaseModel):
+    """Facts about the work that was done, and warnings."""
+
+    api_version: dict[Literal["version"], str]
+    billed_units: dict[Literal["input_tokens"], int]
+    warnings: list[str] | None = None
+
+
+class CohereEmbeddings(BaseModel):
+    """Vectors by their types."""
+
+    id: str
+    embeddings: dict[Encoding, list[list[float]] | list[str]]
+    texts: list[str]
+    meta: CohereMeta
+    response_type: Literal["embeddings_by_type"]
+
+
+class CohereDocument(BaseModel):
+    """A document as it was sent."""
+
+    text: str
+
+
+_SomeDocuments = Annotated[list[str | CohereDocument], Field(min_length=1)]
+
+
+class CohereRerankRequest(FullyRead):
+    """Request of /v1/rerank and /v2/rerank, for clients of Cohere, Jina and Voyage."""
+
+    query: str = Field(examples=["How do I read a file line by line?"])
+    documents: Annotated[Texts, BeforeValidator(_text_of, json_schema_input_type=str | _SomeDocuments)]
+    model: AskedModel = None
+    top_n: int | None = Field(default=None, ge=1)
+    top_k: int | None = Field(default=None, ge=1, description="Voyage's name for `top_n`.")
+    truncation: bool = Field(
+        default=True, description="Whether to truncate texts that are too long. If false, they are refused."
+    )
+    max_tokens_per_doc: int | None = Field(
+        default=4096,
+        ge=1,
+        description="Maximum number of tokens that are read of each document, limited by the model's maximum length.",
+    )
+    return_documents: bool = False
+
+    @property
+    def most(self) -> int | None:
+        """Maximum number of documents in the answer."""
+        return agreed({"top_n": self.top_n, "top_k": self.top_k})
+
+    def options(self) -> EmbedOptions:
+        return EmbedOptions(truncate=self.truncation)
+
+
+class CohereRank(BaseModel):
+    """A document, named by its index in the request."""
+
+    index: int
+    relevance_score: float
+    document: CohereDocument | None = None
+
+
+class CohereRanking(BaseModel):
+    """Documents, best first."""
+
+    id: str
+    model: str
+    results: list[CohereRank]
+    meta: CohereMeta
+    usage: dict[str, int]
+
+
+class CohereError(BaseModel):
+    """An error."""
+
+    message: str
+
+
+def meta(embeddings: Embeddings, *, version: str) -> dict[str, Any]:
+    """Return the content of `CohereMeta`."""
+    warnings = []
+    if embeddings.truncated:
+        warnings.append(f"{embeddings.truncated} texts were cut to the model's {embeddings.manifest.max_length} tokens")
+    if embeddings.warning:
+        warnings.append(embeddings.warning)
+    return {
+        "api_version": {"version": version},
+        "billed_units": {"input_tokens": embeddings.tokens},
+        **({"warnings": warnings} if warnings else {}),
+    }

@@ -1,0 +1,288 @@
+"""Request and response bodies of corpora, documents and search, which follow the rules of `schemas.ClosedBody`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat
+
+from serving.api.schemas.bodies import AskedModel, ClosedBody, Strings, lower
+from serving.corpora.filters import MAX_CONDITIONS, MAX_VALUES
+from serving.corpora.ports import Stemming
+from serving.operations.bounds import CORPUS_NAME, MAX_VECTOR, About, RecallTarget
+
+Conditions = Annotated[
+    dict[str, Any],
+    Field(
+        max_length=MAX_CONDITIONS,
+        description=f"Filter on the metadata, with at most {MAX_CONDITIONS} conditions and {MAX_VALUES} values in "
+        "their lists and objects.",
+    ),
+]
+"""A filter as a JSON object. Each field has at least one condition."""
+
+
+Warnings = Annotated[
+    list[str] | None,
+    Field(
+        description="Conditions of the filter that no document can meet, because the field is missing or has other "
+        "types. Absent if there are none."
+    ),
+]
+
+
+def warnings_of(unmatched: Sequence[str], part: str = "filter") -> list[str]:
+    """Prefix warnings with the part of the request, as in errors."""
+    return [f"{part}: {warning}" for warning in unmatched]
+
+
+class CorpusRequest(ClosedBody):
+    """Purpose of a corpus, and how exact its search must be."""
+
+    description: About | None = None
+    recall_target: RecallTarget | None = Field(
+        default=None, description="Minimum recall@10 of dense search, from 0 to 1. Default: 0.95."
+    )
+    stemming: Annotated[Stemming | None, BeforeValidator(lower)] = Field(
+        default=None,
+        description="Stemming for lexical search. `porter` compares English words by their stems. `none` compares "
+        "whole words.",
+    )
+    model: AskedModel = None
+
+
+class IndexAnswer(BaseModel):
+    """Index of a corpus for search by meaning, with measurements on the corpus itself."""
+
+    kind: str
+    parameters: dict[str, int]
+    target: float
+    recall: float
+    recall_by_filter: dict[str, float] = Field(
+        description="Recall of filtered searches. Each key is the share of passages that match, such as `0.1`."
+    )
+    queries: int = Field(description="Number of held-out queries that recall was measured on. 0 if search is exact.")
+    build_seconds: float
+    bytes: int = Field(description="Size of the index in memory and files, in bytes.")
+    main: int = Field(description="Number of vectors in the index when it was built.")
+    tail: int = Field(description="Number of vectors that were added later. They are searched exactly.")
+    dead: int = Field(description="Number of deleted or replaced vectors in the index. Searches never return them.")
+    state: Literal["ready", "building"]
+    reason: str | None = Field(description="Reason why search is exact. null if an approximate index is used.")
+
+
+class CorpusAnswer(BaseModel):
+    """A corpus and its state."""
+
+    name: str
+    description: str | None
+    documents: int
+    passages: int = Field(
+        description="Number of passages. Each has one vector. A document that was split has several passages."
+    )
+    bytes: int = Field(description="Size of the stored data without the index, in bytes.")
+    dim: int | None
+    fingerprint: str | None = Field(
+        description="Fingerprint of the bundle that embeds the corpus. null until it is known."
+    )
+    recall_target: float
+    stemming: Stemming = Field(
+        description="Stemming for lexical search. `none` compares whole words, `porter` compares English stems."
+    )
+    index: str = Field(description="`exact`, or the kind of the approximate index.")
+    recall: float = Field(description="Measured recall@10 against exact search. 1 if search is exact.")
+    index_details: IndexAnswer | None = Field(description="Details of the index. null until the corpus has a document.")
+    state: Literal["ready", "stale", "damaged"] = Field(
+        description="`stale`: the corpus was embedded by a bundle that is not served. `damaged`: requests for the "
+        "corpus return an error with the reason."
+    )
+    created: float
+
+
+class CorporaAnswer(BaseModel):
+    """Corpora by name. `cursor` is the last name, to request the next page; null if there is none."""
+
+    corpora: list[CorpusAnswer]
+    cursor: str | None
+
+
+class ValueAnswer(BaseModel):
+    """A value of a field."""
+
+    value: str | int | float | bool | None
+    documents: int | None = Field(
+        description="Number of documents with the value. null if the corpus is too large to count them."
+    )
+
+
+_RANGE = "null if the field has no numbers, or too many documents have values that are too large to index."
+
+
+class FieldAnswer(BaseModel):
+    """A field of the metadata."""
+
+    field: str = Field(description="Name of the field in a filter. A field inside an object is a dotted path.")
+    kinds: list[Literal["boolean", "list", "null", "number", "object", "string"]]
+    least: int | float | None = Field(description=f"Smallest number. {_RANGE}")
+    greatest: int | float | None = Field(description=f"Largest number. {_RANGE}")
+    values: list[ValueAnswer] = Field(
+        description="Indexed values, most frequent first. Each element of a list is a value."
+    )
+    complete: bool = Field(
+        description="Whether `values` is complete. false if there are more values, or some are too large to index."
+    )
+
+
+class FieldsAnswer(BaseModel):
+    """The fields of the documents."""
+
+    fields: list[FieldAnswer]
+    complete: bool = Field(
+        description="Whether `fields` is complete. false if there are more fields, or a document has too many to index."
+    )
+
+
+class DocumentAnswer(BaseModel):
+    """A stored document."""
+
+    id: str
+    text: str
+    metadata: dict[str, Any]
+
+
+class DocumentsAnswer(BaseModel):
+    """A page of documents. `cursor` requests the next page; it is null on the last."""
+
+    documents: list[DocumentAnswer]
+    cursor: str | None
+    count: int = Field(description="Number of documents on all pages.")
+    warnings: Warnings = None
+
+
+class UploadAnswer(BaseModel):
+    """Ids of the documents, which are now durable and searchable. `errors` exists only with `on_error=skip`."""
+
+    ids: list[str]
+    count: int
+    errors: list[dict[str, str]] | None = None
+
+
+class DeleteRequest(ClosedBody):
+    """Filter of the documents to delete."""
+
+    filter: Conditions = Field(examples=[{"module": "asyncio.tasks"}], json_schema_extra={"minProperties": 1})
+
+
+class DeleteAnswer(BaseModel):
+    """Number of deleted documents."""
+
+    deleted: int
+    warnings: Warnings = None
+
+
+class SearchRequest(ClosedBody):
+    """A search by `query`, `queries` or `vector`, and its options."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"required": ["query"], "properties": {"query": {"type": "string"}}},
+                {"required": ["queries"], "properties": {"queries": {"type": "array"}}},
+                {"required": ["vector"], "properties": {"vector": {"type": "array"}}},
+            ]
+        }
+    )
+    query: str | None = Field(default=None, examples=["run a coroutine with a time limit"])
+    queries: Strings | None = None
+    vector: list[FiniteFloat] | None = Field(default=None, max_length=MAX_VECTOR, fail_fast=True)
+    k: int = Field(default=10, ge=1, le=1000)
+    offset: int = Field(
+        default=0,
+        ge=0,
+        description="Number of hits to skip. `offset` plus `k` must not exceed the server's `--max-search-hits`.",
+    )
+    mode: Annotated[Literal["dense", "lexical", "hybrid"], BeforeValidator(lower)] = "dense"
+    fusion: Annotated[Literal["rrf", "weighted"], BeforeValidator(lower)] = Field(
+        default="rrf",
+        description="Fusion method of hybrid search. `rrf` combines ranks, `weighted` is a weighted sum of scores.",
+    )
+    alpha: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="Weight of the dense score in the weighted sum. The lexical score has the weight 1 - `alpha`.",
+    )
+    filter: Conditions | None = None
+    cursor: str | None = Field(
+        default=None,
+        max_length=200,
+        description="Cursor of the previous page. `offset` counts from the end of that page.",
+    )
+    exact: bool = Field(default=False, description="Use exact search instead of the approximate index.")
+    min_score: FiniteFloat | None = Field(
+        default=None, description="Minimum score of a hit. It is compared with the rounded `score` in the response."
+    )
+    with_text: bool = True
+    with_metadata: bool = True
+    with_vector: bool = False
+    highlight: bool = Field(
+        default=False, description="Return the positions of the query's words in the text of each hit."
+    )
+    corpus: str | None = Field(default=None, description="Name of the corpus. It must equal the name in the path.")
+
+
+class CorpusSearchRequest(SearchRequest):
+    """A search that names its corpus in the body."""
+
+    corpus: str = Field(json_schema_extra={"pattern": CORPUS_NAME})
+
+
+class SpanAnswer(BaseModel):
+    """A range of characters in the document's text. `end` is exclusive."""
+
+    start: int
+    end: int
+
+
+class HitAnswer(BaseModel):
+    """A passage that was found: a document, or a `span` of a document that was split. `text` then has only the span."""
+
+    id: str
+    score: float = Field(
+        description="Cosine similarity in dense search, BM25 score in lexical search, fused score in hybrid search."
+    )
+    dense: float | None = Field(default=None, description="Cosine similarity. Present only in hybrid search.")
+    lexical: float | None = Field(
+        default=None,
+        description="BM25 score. Present only in hybrid search. null if the passage is not among the best 1,000 "
+        "lexical hits.",
+    )
+    span: SpanAnswer | None = None
+    text: str | None = None
+    metadata: dict[str, Any] | None = None
+    vector: list[float] | None = None
+    highlights: list[SpanAnswer] | None = Field(
+        default=None, description="Positions of the query's words in the first 20,000 characters of `text`."
+    )
+
+
+class ResultAnswer(BaseModel):
+    """Hits of one query, best first, and the cursor of the next page; null if there is none."""
+
+    hits: list[HitAnswer]
+    cursor: str | None
+
+
+class SearchAnswer(BaseModel):
+    """`hits` and `cursor` for a query or vector; `results`, one entry for each query, for `queries`."""
+
+    hits: list[HitAnswer] | None = None
+    cursor: str | None = None
+    results: list[ResultAnswer] | None = None
+    took_ms: float
+    mode: Literal["dense", "lexical", "hybrid"]
+    index: str | None = Field(
+        description="Index of the dense search: `exact`, or the kind of the approximate index. null in lexical search."
+    )
+    warnings: Warnings = None

@@ -1,0 +1,162 @@
+"""OpenAI's request and response bodies, which follow the rules of `schemas.Body`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
+
+from serving.api.schemas.bodies import AskedModel, TextsOrIds, VectorFields, agreed, called, lower
+from serving.errors import Invalid
+from serving.inference.embeddings import EmbedOptions, Encoding, Role
+
+_ROLES: dict[str, Role | None] = {
+    "query": "search_query",
+    "document": "search_document",
+    "passage": "search_document",
+    "separation": "clustering",
+    "text": None,
+    "text-matching": None,
+    **{role: role for role in get_args(Role)},
+}
+"""Purposes as Azure, Voyage, NVIDIA and Jina name them. Jina may prefix a domain and a dot (`retrieval.query`)."""
+
+
+def _role(value: Any) -> Any:
+    name = value.lower().rpartition(".")[2] if isinstance(value, str) else value
+    if not isinstance(name, str) or name not in _ROLES:
+        raise ValueError(f"must be one of {', '.join(_ROLES)}")
+    return _ROLES[name]
+
+
+def _only(value: Any) -> Any:
+    """Accept a list of one encoding, as Jina does."""
+    return lower(value[0] if isinstance(value, list) and len(value) == 1 else value)
+
+
+_OneEncoding = Annotated[list[Encoding], Field(min_length=1, max_length=1)]
+_Role = Annotated[Role | None, BeforeValidator(_role, json_schema_input_type=str)]
+
+
+class OpenAIEmbeddingsRequest(VectorFields):
+    """Request of OpenAI's /v1/embeddings. `inputs` may replace `input`; further fields of /embed go in `extra_body`.
+
+    Azure, Jina, Voyage and Mistral have the same route with other names for some fields.
+    """
+
+    input: TextsOrIds = Field(examples=["A text."])
+    model: AskedModel = None
+    output_dimension: int | None = Field(default=None, description="Voyage's and Mistral's name for `dimensions`.")
+    output_dtype: Annotated[Encoding | None, BeforeValidator(lower)] = Field(
+        default=None,
+        description="Voyage's and Mistral's name for the number type. With `encoding_format: base64` the numbers are "
+        "in base64.",
+    )
+    embedding_type: Annotated[
+        Encoding | None, BeforeValidator(_only, json_schema_input_type=Encoding | _OneEncoding)
+    ] = Field(default=None, description="Jina's name for `output_dtype`.")
+    input_type: _Role = Field(
+        default=None,
+        description="Purpose of the texts. It selects the bundle's prompt for this purpose, if there is one.",
+    )
+    task: _Role = Field(default=None, description="Jina's name for `input_type`.")
+    normalized: bool = Field(default=True, description="Jina's name for `normalize`.")
+    truncation: bool = Field(default=True, description="Voyage's name for `truncate`.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _inputs(cls, value: Any) -> Any:
+        return called("input", value, "inputs")
+
+    @property
+    def _types(self) -> dict[str, Encoding | None]:
+        return {name: getattr(self, name) for name in ("encoding_format", "output_dtype", "embedding_type")}
+
+    @property
+    def numbers(self) -> Encoding:
+        """Type of the numbers."""
+        return (
+            agreed({name: None if one in ("float", "base64") else one for name, one in self._types.items()}) or "float"
+        )
+
+    @property
+    def packed(self) -> bool:
+        """Return whether each vector is a string of base64."""
+        return "base64" in self._types.values()
+
+    def options(self) -> EmbedOptions:
+        """Return the options of the request.
+
+        Raises:
+            Invalid: two fields with the same meaning differ, or a purpose is given for token ids.
+        """
+        roles: dict[str, Role | None] = {"input_type": self.input_type, "task": self.task}
+        role: Role | None = agreed(roles)
+        if role and self.input and not isinstance(self.input[0], str):
+            raise Invalid("goes with texts, not with token ids", field="input_type" if self.input_type else "task")
+        return replace(
+            super().options(),
+            normalize=self.normalize and self.normalized,
+            truncate=self.truncate and self.truncation,
+            role=role,
+            dimensions=agreed({"dimensions": self.dimensions, "output_dimension": self.output_dimension}),
+            dimensions_field="dimensions" if self.output_dimension is None else "output_dimension",
+            calibrated=self.numbers in ("int8", "uint8"),
+        )
+
+
+class OpenAIEmbedding(BaseModel):
+    """A vector: numbers, codes, or base64 of little-endian float32."""
+
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str
+
+
+class Usage(BaseModel):
+    """Number of embedded tokens. `truncated` is the number of texts that were cut."""
+
+    prompt_tokens: int
+    total_tokens: int
+    truncated: int
+
+
+class OpenAIEmbeddings(BaseModel):
+    """OpenAI's list of embeddings."""
+
+    object: Literal["list"] = "list"
+    data: list[OpenAIEmbedding]
+    model: str
+    usage: Usage
+
+
+class OpenAIModel(BaseModel):
+    """OpenAI's description of a model."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str
+
+
+class OpenAIModels(BaseModel):
+    """OpenAI's list of models."""
+
+    object: Literal["list"] = "list"
+    data: list[OpenAIModel]
+
+
+class OpenAIErrorBody(BaseModel):
+    """The error, and the parameter that caused it."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class OpenAIError(BaseModel):
+    """OpenAI's error."""
+
+    error: OpenAIErrorBody

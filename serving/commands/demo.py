@@ -1,0 +1,157 @@
+"""The demo corpus of a new server: the documentation inside CPython."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from itertools import islice, takewhile
+from threading import Event
+
+import orjson
+
+from models.python_docs import Section, sections
+from serving.corpora.ingest import Options
+from serving.corpora.ports import Corpus, Document, Size
+from serving.corpora.search import is_stale
+from serving.errors import ServiceError
+from serving.jobs import Duplicate, Job
+from serving.jobs.acceptance import UPLOAD
+from serving.jobs.job import digest_of
+from serving.jobs.kinds import REEMBED
+from serving.operations.threads import in_thread
+from serving.service import Service
+
+log = logging.getLogger(__name__)
+
+NAME = "python-docs"
+DESCRIPTION = "The documentation inside CPython: language reference and docstrings of the standard library"
+FIRST = "asyncio"
+"""The package whose documents are embedded first. The example printed at the start searches for one of them."""
+MAX_DOCUMENTS = 8_000
+MAX_PARAGRAPHS = 2
+MIN_CHARACTERS, MAX_CHARACTERS = 30, 200
+"""Characters of a paragraph, at most about 50 tokens. Longer ones are cut after a sentence. Shorter ones say too
+little."""
+OPTIONS = Options(format="ndjson", on_error="skip").model_dump()
+"""Options of the upload. It skips documents that the server's limits refuse."""
+
+
+async def prepare(service: Service) -> None:
+    """Create an empty demo corpus if there is no corpus. Start a job that re-embeds it if its encoder is gone.
+
+    Documents that others added to the demo corpus stay. A corpus with the same name and another description is not
+    ours.
+    """
+    corpora = service.library.corpora
+    try:
+        if not corpora.names():
+            async with service.jobs.leaving(NAME):  # jobs of a deleted corpus must not write into this one
+                await service.library.lanes.run(NAME, lambda: corpora.create(NAME, description=DESCRIPTION))
+        elif any(_is_ours(*found) and is_stale(*found, service.encoders.fingerprints) for found in corpora.listing()):
+            log.info("the demo corpus %s is embedded again by a job, for another encoder made its vectors", NAME)
+            with suppress(Duplicate):  # the job was queued while the server ran before
+                await service.jobs.submit(REEMBED, NAME, {"model": service.encoders.default.name})
+    except ServiceError as error:  # such as a full disk or a full queue: the server runs without its demo corpus
+        log.warning("the demo corpus %s is left as it is: %s", NAME, error)
+
+
+async def fill(service: Service) -> None:
+    """Upload the documents as a job if no upload was made or the last one failed. Return when the job has ended.
+
+    An upload that was interrupted by a kill resumes by itself. With a new encoder that upload fails; it is repeated
+    after the corpus is re-embedded. Texts that are already stored are not embedded again.
+    """
+    try:
+        for corpus, size in service.library.corpora.listing():
+            if _is_ours(corpus, size):
+                await _fill(service, corpus, size)
+    except Exception as error:  # the server runs without its demo corpus
+        is_told = isinstance(error, ServiceError)
+        log.error("the demo corpus %s is not filled: %s", NAME, error, exc_info=not is_told)
+
+
+async def _fill(service: Service, corpus: Corpus, size: Size) -> None:
+    before = await _last_uploads(service, corpus)
+    failed = {job.digest for job in before if job.state == "failed"}
+    if not failed and (before or size.documents):
+        return
+    if not failed:
+        log.info("a job embeds the demo corpus %s, which can be searched meanwhile (--no-demo turns it off)", NAME)
+    async with service.jobs.spool() as spool:
+        left = Event()
+        for line in await in_thread(lambda: _lines(left), leave=left.set):
+            await spool.write(line)
+        if failed and digest_of(UPLOAD, NAME, OPTIONS, spool.digest) not in failed:
+            return  # only uploads of others failed
+        job = await service.jobs.submit(UPLOAD, NAME, OPTIONS, spool=spool)
+    job = await _ended(service, job)
+    if job.ended:  # false if the server stops first
+        log.info("the demo corpus %s: job %s %s with %d documents", NAME, job.id, job.state, job.done)
+
+
+def _is_ours(corpus: Corpus, _size: Size) -> bool:
+    return (corpus.name, corpus.description) == (NAME, DESCRIPTION)
+
+
+async def _last_uploads(service: Service, corpus: Corpus) -> Collection[Job]:
+    """Return the newest upload of each content since the corpus was created, after its end."""
+    newest = {
+        job.digest: job
+        for job in reversed(await service.jobs.listing(of=NAME.__eq__))
+        if job.kind == UPLOAD and job.created >= corpus.created
+    }
+    return [await _ended(service, job) for job in newest.values()]
+
+
+async def _ended(service: Service, job: Job) -> Job:
+    async for seen in service.jobs.events(job.id):
+        job = seen or job
+    return job
+
+
+def _lines(left: Event) -> list[bytes]:
+    """Return the documents as NDJSON, in an order that is fast to embed. Stop when `left` is set."""
+    found = takewhile(lambda _: not left.is_set(), _documents())
+    # Texts of a batch are padded to its longest, so neighbours should have similar lengths.
+    ordered = sorted(
+        found, key=lambda document: (document.metadata["module"].split(".")[0] != FIRST, len(document.text))
+    )
+    return [orjson.dumps(document._asdict()) + b"\n" for document in ordered]
+
+
+def _documents() -> Iterator[Document]:
+    """Yield paragraphs as documents, each with the module and name that it documents."""
+    return islice(map(_numbered(), _paragraphs()), MAX_DOCUMENTS)
+
+
+def _paragraphs() -> Iterator[tuple[Section, str]]:
+    """Yield the first paragraphs of docstrings, which give the purpose, and the whole language reference."""
+    for section in sections():
+        kept = None if section.module == "topics" else MAX_PARAGRAPHS
+        for paragraph in section.text.split("\n\n")[:kept]:
+            if len(paragraph) >= MIN_CHARACTERS:
+                yield section, paragraph
+
+
+def _numbered() -> Callable[[tuple[Section, str]], Document]:
+    """Return a function that numbers the paragraphs of each name. Overloads share a name."""
+    seen: Counter[str] = Counter()
+
+    def document(found: tuple[Section, str]) -> Document:
+        section, paragraph = found
+        name = f"{section.module}:{section.name}"
+        seen[name] += 1
+        metadata = {"module": section.module, "name": section.name, "paragraph": seen[name]}
+        return Document(f"{name}#{seen[name]}", _cut(paragraph), metadata)
+
+    return document
+
+
+def _cut(paragraph: str) -> str:
+    if len(paragraph) <= MAX_CHARACTERS:
+        return paragraph
+    sentence = paragraph.rfind(". ", 0, MAX_CHARACTERS) + 1
+    word = max(paragraph.rfind(" ", 0, MAX_CHARACTERS), 0)
+    return paragraph[: sentence or word or MAX_CHARACTERS]

@@ -1,0 +1,359 @@
+"""uvicorn's server, with a drain and a reload.
+
+On SIGTERM the server refuses new requests, and closes its socket after the others are answered. On SIGHUP it reads the
+bundle again. A SIGHUP caused by a closed terminal counts as SIGTERM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import socket
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from types import FrameType
+from typing import Any
+
+import httptools
+import orjson
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from serving.api.routing.edge import HEADER as REQUEST_ID
+from serving.api.routing.edge import new_id
+from serving.api.routing.request_body import MIN_BYTES_PER_SECOND
+from serving.app import create_app
+from serving.errors import ServiceError
+from serving.operations.bounds import is_loopback
+from serving.service import Service
+from serving.settings import Settings
+
+# Connections with time limits for reading a request's head and for sending an answer, and a size limit for the head.
+#
+# uvicorn has no such limits. Its one timer closes a connection that is idle between two requests, and the first byte
+# stops that timer.
+
+HEAD_SECONDS = 10.0
+UNREAD_SECONDS = 60.0
+"""Seconds in which a client must read at least `MIN_BYTES_PER_SECOND` of its answer."""
+HEAD_BYTES = 65_536
+"""Bytes of a head, and of the data between two pieces of a body: chunk sizes and trailers."""
+_TOO_LARGE = f"the head of a request, or what follows its body, may have {HEAD_BYTES} bytes"
+
+
+_OF_AN_UPGRADE = (b"upgrade", b"http2-settings")
+
+
+class _Parser(httptools.HttpRequestParser):
+    """The parser of httptools, which also reads bodies after a head with `Upgrade`.
+
+    httptools takes such a body for another protocol. This server speaks no other protocol, and a server may ignore
+    `Upgrade` (RFC 9110, 7.8). Java's own client sends it with every request.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self.set_dangerous_leniencies(lenient_data_after_close=True)  # the same setting as uvicorn's
+        self._connection = connection
+
+    def feed_data(self, data: Any) -> None:
+        try:
+            super().feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._connection.read_without_upgrade(bytes(data[upgrade.args[0] :]))
+
+
+class Connection(HttpToolsProtocol):
+    """uvicorn's connection, with a timer that runs while a head is awaited.
+
+    The timer starts with the connection and with the first byte after an answer. It also starts with an answer that
+    was sent before its request's body had arrived. The rest of such a body is discarded, and its time is limited, too.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.parser = _Parser(self)
+        self._clock: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+        self._in_head = False
+        self._bodiless = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start()
+
+    def data_received(self, data: bytes) -> None:
+        """Read data; answer 431 if a head or its trailers are too large."""
+        self._bodiless += len(data)
+        super().data_received(data)
+        if self._bodiless > HEAD_BYTES:
+            self._refuse(431, _TOO_LARGE)
+        elif not (self._clock or self.timeout_keep_alive_task or self._answering or self.transport.is_closing()):
+            self._start()  # an empty line is no request, but it has stopped uvicorn's timer
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+        if not self._clock:
+            self._start()
+
+    def read_without_upgrade(self, rest: bytes) -> None:
+        """Parse the current head again without its `Upgrade`, and then the bytes that follow it."""
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            self._refuse(400, "this server is no proxy")
+            return
+        head = [method, b" ", self.url, b" HTTP/", self.parser.get_http_version().encode(), b"\r\n"]
+        for name, value in self.headers:
+            if name == b"connection":
+                tokens = [one for one in value.split(b",") if one.strip().lower() not in _OF_AN_UPGRADE]
+                head += [b"connection: ", b",".join(tokens), b"\r\n"] if tokens else []
+            elif name not in _OF_AN_UPGRADE:
+                head += [name, b": ", value, b"\r\n"]
+        self.parser = _Parser(self)
+        self.parser.feed_data(b"".join([*head, b"\r\n", rest]))
+
+    def on_message_complete(self) -> None:
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
+
+    def on_headers_complete(self) -> None:
+        """Check the size of the head.
+
+        A head that may have arrived together with other data is measured by its fields.
+        """
+        if self.parser.should_upgrade():
+            return  # `read_without_upgrade` parses this head again
+        self._stop()
+        if self._bodiless > HEAD_BYTES and self._head_size() > HEAD_BYTES:
+            self._refuse(431, _TOO_LARGE)
+            raise ValueError(_TOO_LARGE)  # tells the parser to stop
+        self._bodiless = 0
+        super().on_headers_complete()
+        self.headers = []  # trailers are appended here, and nothing reads them
+
+    def on_body(self, body: bytes) -> None:
+        self._bodiless = 0
+        super().on_body(body)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.more_body and not self._clock and not self.transport.is_closing():
+            self._start()
+
+    def pause_writing(self) -> None:
+        """Start the timer of unread answers: the client reads more slowly than the server writes."""
+        super().pause_writing()
+        self._watch()
+
+    def resume_writing(self) -> None:
+        """Stop the timer of unread answers: the client has read nearly everything."""
+        super().resume_writing()
+        self._unwatch()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection, but give its client limited time to read the rest of the last answer."""
+        super().timeout_keep_alive_handler()
+        if self.transport.get_write_buffer_size() and not self._unread:
+            self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop()
+        self._unwatch()
+        super().connection_lost(exc)
+
+    @property
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _head_size(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+
+    def _watch(self) -> None:
+        left = self.transport.get_write_buffer_size()
+        self._unread = self.loop.call_later(UNREAD_SECONDS, self._still_unread, left)
+
+    def _unwatch(self) -> None:
+        if self._unread:
+            self._unread.cancel()
+            self._unread = None
+
+    def _still_unread(self, before: int) -> None:
+        read = before - self.transport.get_write_buffer_size()
+        if read < MIN_BYTES_PER_SECOND * UNREAD_SECONDS:
+            self.transport.abort()
+        else:
+            self._watch()
+
+    def _start(self) -> None:
+        self._clock = self.loop.call_later(HEAD_SECONDS, self._time_is_up)
+
+    def _stop(self) -> None:
+        self._in_head = False
+        if self._clock:
+            self._clock.cancel()
+            self._clock = None
+
+    def _time_is_up(self) -> None:
+        if self._in_head and not self._answering:
+            self._refuse(408, f"the head of the request was not there within {HEAD_SECONDS:g} s")
+        else:
+            self.shutdown()  # closes at once, or after the answer to the previous request
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer 400 as JSON for data that is not HTTP; uvicorn's own answer is plain text."""
+        self._refuse(400, msg)
+
+    def _refuse(self, status: int, message: str) -> None:
+        if not self.transport.is_closing():
+            body = orjson.dumps({"error": message, "error_type": "Validation"})
+            headers = {
+                "content-type": "application/json",
+                "content-length": len(body),
+                "connection": "close",
+                REQUEST_ID: new_id(),
+            }
+            head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+            self.transport.write(STATUS_LINE[status] + head.encode() + b"\r\n" + body)
+            self.transport.close()
+
+
+SECONDS_TO_ASK = 0.5
+"""Seconds before the socket closes, and again afterwards, so that clients that are just connecting get 503."""
+SECONDS_TO_SEND = 5
+"""Seconds after the drain for sending the last answers."""
+SECONDS_IDLE = 75
+"""Seconds between two requests of a connection, more than the 60 s of usual load balancers."""
+
+
+LOCAL = ("127.0.0.1", "::1")
+"""Addresses of `localhost`. Many programs try the second one first."""
+ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+"""Errors for an address that the machine does not have, as when IPv6 is turned off."""
+
+
+class BindError(RuntimeError):
+    """The address is not available. The message names it."""
+
+
+def bind(settings: Settings) -> list[socket.socket]:
+    """Open the sockets before anything slow happens: for `localhost` one for IPv4 and one for IPv6.
+
+    Raises:
+        BindError: the port is taken, the host is not this machine's, or others can reach it and no keys are required.
+    """
+    bound = _bound(LOCAL if settings.host == "localhost" else (settings.host,), settings.port)
+    if not (is_loopback(bound[0].getsockname()[0]) or settings.api_keys_file or settings.insecure):
+        bound[0].close()
+        raise BindError(
+            f"others can reach {settings.host}: ask them for keys (--api-keys-file), or let all of them in (--insecure)"
+        )
+    return bound
+
+
+def _bound(hosts: Sequence[str], port: int) -> list[socket.socket]:
+    """Bind one socket for each host that this machine has, all to one port. At least one must exist."""
+    bound: list[socket.socket] = []
+    with ExitStack() as opened:
+        for host in hosts:
+            try:
+                bound.append(opened.enter_context(_socket(host, bound[0].getsockname()[1] if bound else port)))
+            except OSError as error:
+                if error.errno not in ABSENT or (host == hosts[-1] and not bound):
+                    raise BindError(f"can't listen on {host}:{port}: {error.strerror or error}") from None
+        opened.pop_all()
+    return bound
+
+
+def _socket(host: str, port: int) -> socket.socket:
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    # asyncio sets TCP_NODELAY only if the protocol is named. Nagle's delay would hold back every answer.
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+class Server(uvicorn.Server):
+    """Server of one service on its sockets.
+
+    Raises:
+        KeysError: the file of keys can't be used.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._draining: asyncio.Task[None] | None = None
+        self._hung_up = asyncio.Event()
+        self._reloading: asyncio.Task[None] | None = None
+        self._attended = signal.getsignal(signal.SIGHUP) is signal.SIG_DFL and _has_terminal()
+        config = uvicorn.Config(
+            create_app(service),
+            log_config=None,
+            access_log=False,
+            http=Connection,
+            ws="none",
+            timeout_keep_alive=SECONDS_IDLE,
+            timeout_graceful_shutdown=SECONDS_TO_SEND,
+        )
+        super().__init__(config)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start uvicorn and, in the main thread, handle SIGHUP."""
+        await super().startup(sockets)
+        if threading.current_thread() is threading.main_thread():
+            self._reloading = asyncio.create_task(self._reload_when_told())
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.handle_hangup)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+
+    def handle_hangup(self) -> None:
+        """Read the bundle again, or stop if the terminal that started the server is closed."""
+        if self._attended and not _has_terminal():
+            self.handle_exit(signal.SIGTERM, None)
+        else:
+            self._hung_up.set()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Drain on the first signal; exit at once on the second."""
+        if self._draining:
+            self.force_exit = True
+            super().handle_exit(sig, frame)
+            return
+        self._draining = asyncio.get_event_loop().create_task(self._drain())
+
+    async def _reload_when_told(self) -> None:
+        """Reload once per signal, one after another: the bundle may have changed since the last read."""
+        while True:
+            await self._hung_up.wait()
+            await self._service.loaded.wait()
+            await self._service.encoders.settled()
+            self._hung_up.clear()
+            with suppress(ServiceError):  # the error is logged, and nobody waits for an answer
+                await self._service.reload()
+
+    async def _drain(self) -> None:
+        if self._reloading:
+            self._reloading.cancel()
+        try:
+            await self._service.drain()
+            await asyncio.sleep(SECONDS_TO_ASK)
+            for listening in self.servers:
+                listening.close()
+            await asyncio.sleep(SECONDS_TO_ASK)
+        finally:
+            self.should_exit = True  # even if the drain fails, since nothing else would end the process
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

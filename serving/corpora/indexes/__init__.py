@@ -1,0 +1,12 @@
+"""Vector indexes by name: those that grow while they are searched, and the kinds that are built in the background."""
+
+from __future__ import annotations
+
+from serving.corpora.indexes.approximate import Flat, Hnsw, Ivf
+from serving.corpora.indexes.exact import ExactIndex
+from serving.corpora.indexes.kind import Kind
+from serving.corpora.ports import Index
+
+INDEXES: dict[str, type[Index]] = {"exact": ExactIndex}
+_KINDS: tuple[Kind, ...] = (Flat(), Hnsw(), Ivf("flat"), Ivf("sq8"), Ivf("pq"))
+KINDS = {kind.name: kind for kind in _KINDS}

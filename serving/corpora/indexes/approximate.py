@@ -1,0 +1,221 @@
+"""IVF: lists of vectors by their nearest centroid. A search reads the lists of the centroids nearest to the query.
+
+The lists contain the vectors in full, with 8 bits per component (SQ8), or as product codes (PQ; Jégou et al., 2011).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from models.runtimes.base import Floats
+from serving.corpora.indexes.exact import flat
+from serving.corpora.indexes.kind import BuildError, Candidates, Parameters, Pause, blocks, limited, steps
+
+# FAISS flat index: exact search over every vector in FAISS's own loop.
+
+
+class Flat:
+    """A kind that builds and stores nothing. It reads the mapped vectors."""
+
+    name = "flat"
+    knob: str | None = None
+    refined = 2
+    """Extra candidates per hit. FAISS breaks ties arbitrarily, so extra ones make it likelier that the oldest are
+    included."""
+
+    def parameters(self, count: int, dim: int) -> Parameters:  # noqa: ARG002
+        return {}
+
+    def memory(self, count: int, dim: int) -> int:  # noqa: ARG002
+        return 0
+
+    def build(self, vectors: Floats, parameters: Parameters, pause: Pause) -> faiss.Index:  # noqa: ARG002
+        return flat(vectors)
+
+    def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:  # noqa: ARG002
+        return flat(vectors)
+
+    def write(self, index: faiss.Index, path: str) -> None:  # noqa: ARG002
+        """Write an empty file, because the vectors have their own."""
+        Path(path).touch()
+
+    def read(self, path: str, vectors: Floats) -> faiss.Index:  # noqa: ARG002
+        return flat(vectors)
+
+    def efforts(self, parameters: Parameters) -> Sequence[int]:  # noqa: ARG002
+        return [1]
+
+    def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:
+        parameters = limited(faiss.SearchParameters(), wanted.bitmap)
+        _, rows = index.search(queries, wanted.rows, params=parameters)
+        return rows  # type: ignore[no-any-return]
+
+
+# HNSW: a layered graph of neighbours, searched from the top layer (Malkov and Yashunin, 2018).
+
+LINKS, WIDTH = 32, 80
+MOST = 2_048
+"""Effort (`efSearch`) above which a search costs about as much as reading every vector."""
+
+
+class Hnsw:
+    """A kind that stores only the graph. Distances are computed from the mapped vectors."""
+
+    name = "hnsw"
+    knob: str | None = "efSearch"
+    refined = 1
+
+    def parameters(self, count: int, dim: int) -> Parameters:  # noqa: ARG002
+        return {"M": LINKS, "efConstruction": WIDTH}
+
+    def memory(self, count: int, dim: int) -> int:
+        """Return the bytes of the graph and of the copy of the vectors that FAISS needs during the build."""
+        return count * (4 * dim + 4 * 2 * LINKS + 16)
+
+    def build(self, vectors: Floats, parameters: Parameters, pause: Pause) -> faiss.Index:
+        """Add vectors in the order of their rows. With one thread, the graph is the same every time."""
+        index = faiss.IndexHNSWFlat(vectors.shape[1], parameters["M"], faiss.METRIC_INNER_PRODUCT)
+        index.hnsw.efConstruction = parameters["efConstruction"]
+        return _with(index, vectors, pause)
+
+    def extended(self, index: faiss.Index, vectors: Floats, pause: Pause) -> faiss.Index:
+        """Return a copy, in memory, of what `build` made, with further vectors added."""
+        return _with(faiss.clone_index(index), vectors, pause)
+
+    def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:
+        index.add(np.ascontiguousarray(vectors[index.ntotal :]))
+        return index
+
+    def write(self, index: faiss.Index, path: str) -> None:
+        """Write the graph without its vectors."""
+        writer = faiss.FileIOWriter(path)
+        faiss.write_index(index, writer, faiss.IO_FLAG_SKIP_STORAGE)
+
+    def read(self, path: str, vectors: Floats) -> faiss.Index:
+        """Map the graph, and attach it to the vectors."""
+        index = faiss.read_index(path, faiss.IO_FLAG_SKIP_STORAGE | faiss.IO_FLAG_MMAP_IFC)
+        storage = flat(vectors)
+        storage.this.disown()
+        index.storage, index.own_fields = storage, True
+        return index
+
+    def efforts(self, parameters: Parameters) -> Sequence[int]:  # noqa: ARG002
+        """Return values of efSearch."""
+        return steps(10, MOST)
+
+    def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:
+        """Search the graph. A row is -1 where the graph reaches too few."""
+        parameters = faiss.SearchParametersHNSW(efSearch=max(wanted.effort, wanted.rows))
+        _, rows = index.search(queries, wanted.rows, params=limited(parameters, wanted.bitmap))
+        return rows  # type: ignore[no-any-return]
+
+
+def _with(index: faiss.Index, vectors: Floats, pause: Pause) -> faiss.Index:
+    for block in blocks(vectors, pause):
+        index.add(block)
+    return index
+
+
+Codes = Literal["flat", "sq8", "pq"]
+ROUNDS = 10
+"""Iterations of k-means."""
+POINTS = 64
+"""Training vectors per centroid. FAISS's default of 256 takes four times as long for the same recall."""
+PQ_POINTS = 16_384
+LEAST = 1_024
+"""Minimum number of vectors. Below it, IVF gains nothing and has too little to train on."""
+
+
+class Ivf:
+    """An inverted file, trained on a sample of its vectors."""
+
+    knob: str | None = "nprobe"
+
+    def __init__(self, codes: Codes) -> None:
+        self.name = f"ivf-{codes}"
+        self.refined = {"flat": 1, "sq8": 2, "pq": 8}[codes]
+        self._codes = codes
+
+    def parameters(self, count: int, dim: int) -> Parameters:
+        """Return 4√N lists and, for PQ, the bytes per code.
+
+        A code has an eighth of the dimension, at least 8 bytes, rounded down to a divisor of the dimension.
+        """
+        lists = {"nlist": max(1, min(int(4 * count**0.5), count // 39))}
+        if self._codes != "pq":
+            return lists
+        return lists | {"m": next(m for m in range(min(dim, max(8, dim // 8)), 0, -1) if dim % m == 0)}
+
+    def memory(self, count: int, dim: int) -> int:
+        """Return the bytes of codes and rows in growing lists, and of the training sample."""
+        parameters = self.parameters(count, dim)
+        code = {"flat": 4 * dim, "sq8": dim, "pq": parameters.get("m", 0)}[self._codes]
+        return int(1.5 * count * (code + 8)) + 4 * dim * min(count, POINTS * parameters["nlist"])
+
+    def build(self, vectors: Floats, parameters: Parameters, pause: Pause) -> faiss.Index:
+        """Train centroids by spherical k-means and add all vectors. A fixed seed makes centroids reproducible."""
+        if len(vectors) < LEAST:
+            raise BuildError(f"{len(vectors)} vectors are too few for {self.name}, which needs {LEAST}")
+        index = self._empty(vectors.shape[1], parameters)
+        sample = _sample(vectors, POINTS * parameters["nlist"])
+        _train_centres(index.quantizer, sample, parameters["nlist"], pause)
+        index.train(sample[:PQ_POINTS])
+        for block in blocks(vectors, pause):
+            index.add(block)
+        return index
+
+    def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:
+        index.add(np.ascontiguousarray(vectors[index.ntotal :]))
+        return index
+
+    def write(self, index: faiss.Index, path: str) -> None:
+        faiss.write_index(index, path)
+
+    def read(self, path: str, vectors: Floats) -> faiss.Index:  # noqa: ARG002
+        """Map the index. Its lists stay in the file."""
+        return faiss.read_index(path, faiss.IO_FLAG_MMAP)
+
+    def efforts(self, parameters: Parameters) -> Sequence[int]:
+        """Return values of nprobe, up to a quarter of the lists."""
+        return steps(1, max(1, parameters["nlist"] // 4))
+
+    def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:
+        parameters = faiss.SearchParametersIVF(nprobe=wanted.effort)
+        _, rows = index.search(queries, wanted.rows, params=limited(parameters, wanted.bitmap))
+        return rows  # type: ignore[no-any-return]
+
+    def _empty(self, dim: int, parameters: Parameters) -> faiss.IndexIVF:
+        centres, lists, metric = faiss.IndexFlatIP(dim), parameters["nlist"], faiss.METRIC_INNER_PRODUCT
+        match self._codes:
+            case "flat":
+                index = faiss.IndexIVFFlat(centres, dim, lists, metric)
+            case "sq8":
+                index = faiss.IndexIVFScalarQuantizer(centres, dim, lists, faiss.ScalarQuantizer.QT_8bit, metric)
+            case "pq":
+                index = faiss.IndexIVFPQ(centres, dim, lists, parameters["m"], 8, metric)
+                index.pq.cp.niter = ROUNDS
+        centres.this.disown()
+        index.own_fields = True
+        return index
+
+
+def _sample(vectors: Floats, most: int) -> Floats:
+    rows = np.random.default_rng(0).permutation(len(vectors))[:most]
+    return np.ascontiguousarray(vectors[np.sort(rows)])[np.argsort(rows)]
+
+
+def _train_centres(centres: faiss.IndexFlatIP, sample: Floats, count: int, pause: Pause) -> None:
+    settings = faiss.ClusteringParameters()
+    settings.niter, settings.spherical = 1, True
+    settings.min_points_per_centroid, settings.max_points_per_centroid = 1, POINTS
+    clustering = faiss.Clustering(sample.shape[1], count, settings)
+    for _ in range(ROUNDS):  # each round starts from the centres of the previous one
+        pause()
+        centres.reset()
+        clustering.train(sample, centres)

@@ -1,0 +1,310 @@
+"""Building an index in the background: the kinds that are tried, in order, and the one thread that builds."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from math import sqrt
+from pathlib import Path
+from time import perf_counter
+from typing import NamedTuple
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from models.runtimes.base import Floats
+from serving.corpora.indexes.built import EXACT_ROWS, MEASURED_K, Approximate, Main, Marks, Tuning
+from serving.corpora.indexes.exact import Rows, nearest
+from serving.corpora.indexes.kind import BuildError, CancelledError, Kind, Pause
+from serving.corpora.indexes.saved import write_index
+from serving.corpora.ports import Keys, Ranking
+from serving.settings import INDEXED_FROM
+
+# Choice of the kinds of index to try for a number of vectors, best first. Measurements are in docs/adr/0019.
+
+GROUP = Path("/sys/fs/cgroup")
+FEWEST = 10
+"""Minimum vectors of an index. With fewer, recall@10 can't be measured."""
+CERTAIN = 1.0
+"""A recall target that only exact search reaches. An index without misses for some queries may have misses for
+others."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Conditions of a build, and the kinds that are tried."""
+
+    least: int = INDEXED_FROM
+    """Vectors below which exact search serves."""
+    dead: float = 0.2
+    """Share of removed vectors in the main index above which it is rebuilt without them."""
+    tail: float = 0.1
+    """Size of the tail, relative to the main index, above which both are rebuilt together, if it also exceeds
+    `least`."""
+    kinds: Sequence[str] = ("hnsw", "ivf-flat", "ivf-sq8", "ivf-pq")
+    """Kinds in the order in which they are tried. The first one that fits and reaches the target serves."""
+    most: Mapping[str, int] = field(default_factory=lambda: {"hnsw": 5_000_000})
+    """Vectors above which building this kind on one thread takes hours."""
+    memory: int | None = None
+    """Bytes that a build may take; None means half of the free memory."""
+
+    def allows(self, kind: str, count: int) -> bool:
+        """Return whether this plan would build an index of this kind over `count` vectors."""
+        return kind in self.kinds and count >= self.least
+
+    def wanted(self, main: int, dead: int, tail: int) -> bool:
+        """Return whether a build is due for so many vectors in the main index and the tail, `dead` of them removed."""
+        return tail > max(self.least - 1, self.tail * main) or dead > self.dead * main
+
+    def without(self, kind: str) -> Plan:
+        return replace(self, kinds=[name for name in self.kinds if name != kind])
+
+    def outgrown(self, built: int, tail: int) -> bool:
+        """Return whether a tail is too long for exact search until the next build.
+
+        Without a built index, the first build takes as little time as growing a graph before it would.
+        """
+        return "hnsw" in self.kinds and tail > (self.least // 2 if built else 3 * self.least // 2)
+
+    def fitting(self, kinds: Mapping[str, Kind], count: int, dim: int) -> list[Kind]:
+        """Return the kinds that can be built with `count` vectors."""
+        memory = free_memory() // 2 if self.memory is None else self.memory
+        return [
+            kinds[name]
+            for name in self.kinds
+            if kinds[name].memory(count, dim) <= memory and count <= self.most.get(name, count)
+        ]
+
+
+def free_memory(machine: Path = Path("/proc/meminfo"), group: Path = GROUP) -> int:
+    """Return the bytes that this process may still take, limited by the machine and by its control group."""
+    lines = dict(line.split(":", 1) for line in machine.read_text().splitlines())
+    available = int(lines["MemAvailable"].split()[0]) * 1024
+    try:
+        limit, used = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        cached = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    except FileNotFoundError:  # no control group of its own, or an old kernel
+        return available
+    if limit == "max":
+        return available
+    return min(available, int(limit) - int(used) + int(cached["inactive_file"]))
+
+
+# Search for the cheapest effort that reaches the recall target, measured on the index against exact search.
+
+QUERIES = 400
+"""Maximum vectors that are held out as queries, before they are added to the index."""
+SHARES = (1.0, 0.5, 0.05, 0.005)
+"""Shares of the vectors, drawn at random, that a filter lets pass."""
+CONFIDENCE = 1.64
+"""Standard errors by which the measured recall must exceed the target: 95 % confidence, one-sided."""
+
+
+def most_queries(count: int) -> int:
+    """Return how many of `count` vectors to hold out: at most a tenth."""
+    return min(QUERIES, count // 10)
+
+
+def held_out(count: int) -> Rows:
+    """Return the sorted rows of `count` vectors that are held out."""
+    return np.sort(np.random.default_rng(0).choice(count, most_queries(count), replace=False))
+
+
+def tune(main: Main, queries: Floats, target: float, pause: Pause, shares: Sequence[float] = SHARES) -> Tuning:
+    """Measure `main` at each share with (Q, D) `queries` that it does not contain; see docs/adr/0019.
+
+    Raises:
+        BuildError: no effort reaches the target without a filter; the message gives the recall that was reached.
+    """
+    assert main.approximate is not None, "exact search needs no tuning"
+    rng = np.random.default_rng(1)
+    count = len(main.keys)
+    efforts: dict[float, int] = {}
+    recalls: dict[float, float] = {}
+    for share in shares:
+        marks = Marks(count, live=rng.random(count) < share)
+        recalls[share] = 1.0
+        if marks.count <= EXACT_ROWS and share < 1:
+            continue
+        truth = nearest(main.keys, main.vectors, queries, MEASURED_K, marks.rows)
+        effort, recall = _Trial(main, queries, truth, target, pause).cheapest(marks.bitmap)
+        if effort is not None:
+            efforts[share], recalls[share] = effort, recall
+        elif share == 1.0:
+            raise BuildError(f"{main.approximate.kind.name} reaches a recall of {recall:.3f}, not surely {target:g}")
+    return Tuning(target, len(queries), efforts, recalls)
+
+
+def recall(found: Sequence[Ranking], truth: Sequence[Ranking]) -> Floats:
+    """Return each query's share of true hits that was found. Ties with the last true hit count as hits."""
+    parts = [
+        np.count_nonzero(one.scores >= true.scores[-1]) / len(true.scores) if len(true.scores) else 1.0
+        for one, true in zip(found, truth, strict=True)
+    ]
+    return np.minimum(parts, 1.0)
+
+
+class _Trial:
+    """Measurement at one share of the rows."""
+
+    def __init__(self, main: Main, queries: Floats, truth: Sequence[Ranking], target: float, pause: Pause) -> None:
+        self._main = main
+        self._queries = queries
+        self._truth = truth
+        self._target = target
+        self._pause = pause
+
+    def cheapest(self, bitmap: NDArray[np.uint8] | None) -> tuple[int | None, float]:
+        """Find the cheapest effort by bisection, because recall grows with effort; return it and its recall.
+
+        If no effort reaches the target, return None and the recall of the highest effort.
+        """
+        efforts = self._main.efforts()
+        low, high, reached = 0, len(efforts) - 1, None
+        recall_of_best = 0.0
+        while low <= high:
+            self._pause()
+            middle = (low + high) // 2
+            found = recall(self._main.candidates(self._queries, MEASURED_K, efforts[middle], bitmap), self._truth)
+            mean, error = float(found.mean()), float(found.std() / sqrt(len(found)))
+            if mean - CONFIDENCE * error >= self._target:
+                reached, high, recall_of_best = efforts[middle], middle - 1, mean
+            else:
+                low = middle + 1
+                if reached is None:
+                    recall_of_best = mean
+        return reached, recall_of_best
+
+
+log = logging.getLogger(__name__)
+
+THREAD = "index-builder"
+NICENESS = 10
+"""Niceness of the building thread, so that searches and uploads go first."""
+MOMENT = 1.0
+"""Seconds that `close` waits for a running build."""
+
+
+class Material(NamedTuple):
+    """(N, D) vectors in the mapped file of `folder`, and their N keys.
+
+    The last `held` are held out to measure recall.
+    """
+
+    folder: Path
+    keys: Keys
+    vectors: Floats
+    held: int
+
+
+def build(material: Material, target: float, plan: Plan, kinds: Mapping[str, Kind], pause: Pause) -> Main:
+    """Build the first kind of the plan that reaches the target. If none does, return exact search with the reasons."""
+    folder, keys, vectors, held = material
+    begin, first = perf_counter(), len(keys) - held
+    reasons = []
+    if len(keys) < plan.least:
+        reasons.append(f"exact search is as quick below {plan.least} vectors")
+    elif target >= CERTAIN:
+        reasons.append(f"only exact search surely has a recall of {CERTAIN:g}")
+    else:
+        faiss.omp_set_num_threads(1)
+        fitting = plan.fitting(kinds, *vectors.shape)
+        reasons += [
+            f"{name} does not fit in memory, or takes too long" for name in plan.kinds if kinds[name] not in fitting
+        ]
+        for kind in fitting:
+            try:
+                parameters = kind.parameters(*vectors.shape)
+                built = Approximate(kind, parameters, kind.build(vectors[:first], parameters, pause))
+                trial = Main(keys[:first], vectors[:first], built, Tuning(target))
+                tuning = tune(trial, vectors[first:], target, pause)
+                built = built._replace(built=kind.complete(built.built, vectors))
+                built = write_index(folder, built, vectors)
+                return Main(keys, vectors, built, tuning, perf_counter() - begin)
+            except (RuntimeError, MemoryError) as error:  # FAISS's own errors are RuntimeErrors
+                pause()  # if it was closed, its folder is gone: cancel
+                log.warning("the index %s could not be built: %s", kind.name, error)
+                reasons.append(str(error))
+    return Main(
+        keys,
+        vectors,
+        None,
+        # Target 0 if only the plan asked for exact search: another plan will then build, whatever the target.
+        Tuning(target if plan.kinds and len(keys) >= plan.least else 0.0, held),
+        perf_counter() - begin,
+        reason="; ".join(reasons) or "no other kind is wanted",
+    )
+
+
+Work = Callable[[Pause], None]
+
+
+class Builder:
+    """A thread of low priority that builds for all corpora, one after the other.
+
+    Brief work runs between steps of long work.
+    """
+
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._brief: deque[Work] = deque()
+        self._closed = threading.Event()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, work: Work, *, brief: bool = False) -> None:
+        """Run `work` when its turn comes.
+
+        It must often call the function it is given, which stops it when the builder closes.
+
+        `brief` work does not wait for long builds.
+        """
+        if brief:
+            self._brief.append(work)
+            work = self._do_brief
+        with self._starting:
+            if self._thread is None and not self._closed.is_set():
+                self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
+                self._thread.start()
+        self._work.put(work)
+
+    def close(self) -> None:
+        """Cancel running and waiting work. A longer step inside FAISS ends with the process."""
+        self._closed.set()
+        self._work.put(None)
+        if self._thread is not None:
+            self._thread.join(MOMENT)
+
+    def _run(self) -> None:
+        with suppress(OSError):  # not supported here: others only wait longer
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        while (work := self._work.get()) is not None and not self._closed.is_set():
+            self._do(work, self._pause)
+
+    def _do(self, work: Work, pause: Pause) -> None:
+        try:
+            work(pause)
+        except CancelledError:
+            return
+        except Exception:  # the next write retries; the thread must go on for other corpora
+            log.exception("an index could not be built")
+
+    def _pause(self) -> None:
+        self._check_open()
+        self._do_brief(self._check_open)
+
+    def _do_brief(self, _: Pause) -> None:
+        """Run all brief work, either in its own turn or when a long build pauses."""
+        while self._brief:
+            self._do(self._brief.popleft(), self._check_open)
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise CancelledError

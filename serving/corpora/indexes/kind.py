@@ -1,0 +1,95 @@
+"""Interface of the approximate indexes that `Main` searches. FAISS numbers the vectors by their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from models.runtimes.base import Floats
+
+Parameters = Mapping[str, int]
+"""Build parameters of a kind, by their names in the literature."""
+BLOCK = 8_192
+"""Vectors added at a time. A build can be cancelled between two blocks."""
+
+
+class BuildError(RuntimeError):
+    """The kind can't be built from these vectors, or not on this machine. The message says why."""
+
+
+class CancelledError(Exception):
+    """The build was cancelled, and nothing of it is kept."""
+
+
+Pause = Callable[[], None]
+"""Function that a build calls often. It raises `CancelledError` to cancel the build."""
+
+
+class Candidates(NamedTuple):
+    """A request to an index."""
+
+    rows: int
+    """Candidates per query."""
+    effort: int
+    bitmap: NDArray[np.uint8] | None
+    """Bitmap of the rows that may be found, lowest bit of a byte first. None means all rows."""
+
+
+class Kind(Protocol):
+    """A method that finds most of the nearest vectors at a fraction of the cost of exact search."""
+
+    name: str
+    knob: str | None
+    """Name of the search parameter that trades cost for recall, the effort. None for an exact kind."""
+    refined: int
+    """Candidates per hit, which are then scored exactly with the vectors."""
+
+    def parameters(self, count: int, dim: int) -> Parameters:
+        """Return the build parameters for `count` vectors."""
+
+    def memory(self, count: int, dim: int) -> int:
+        """Return the peak bytes of memory that building needs, without the mapped vectors."""
+
+    def build(self, vectors: Floats, parameters: Parameters, pause: Pause) -> faiss.Index:
+        """Build over (N, D) unit vectors, with the OpenMP threads set for this thread."""
+
+    def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:
+        """Add those `vectors` that come after the ones the index was built from."""
+
+    def write(self, index: faiss.Index, path: str) -> None:
+        """Write what can't be derived from the vectors."""
+
+    def read(self, path: str, vectors: Floats) -> faiss.Index:
+        """Read what `write` wrote, for the same vectors, which must outlive the index."""
+
+    def efforts(self, parameters: Parameters) -> Sequence[int]:
+        """Return possible efforts in ascending order, as far as they are cheaper than exact search."""
+
+    def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:
+        """Return (Q, count) rows of candidates; -1 where there are no more."""
+
+
+def blocks(vectors: Floats, pause: Pause) -> Iterator[Floats]:
+    """Yield `vectors` in order, one block at a time."""
+    for start in range(0, len(vectors), BLOCK):
+        pause()
+        yield np.ascontiguousarray(vectors[start : start + BLOCK])
+
+
+def steps(first: int, last: int) -> list[int]:
+    """Return numbers from `first` to `last`, each about a fifth larger than the one before."""
+    found = [first]
+    while found[-1] < last:
+        found.append(min(last, max(found[-1] + 1, round(found[-1] * 1.2))))
+    return found
+
+
+def limited(parameters: faiss.SearchParameters, bitmap: NDArray[np.uint8] | None) -> faiss.SearchParameters:
+    """Restrict `parameters` to the rows of `bitmap`, if there is one."""
+    if bitmap is not None:
+        parameters.sel = faiss.IDSelectorBitmap(bitmap)
+    return parameters

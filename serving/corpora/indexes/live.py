@@ -1,0 +1,454 @@
+"""The index that a corpus searches: a built index, marks of removed vectors, and the vectors added since."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic, perf_counter
+from typing import NamedTuple
+
+import faiss
+import numpy as np
+
+from models.bundle.disk import make_folder
+from models.runtimes.base import Floats
+from serving.corpora.indexes import KINDS, saved
+from serving.corpora.indexes.approximate import Hnsw
+from serving.corpora.indexes.building import CERTAIN, Builder, Material, Plan, build, held_out, most_queries, tune
+from serving.corpora.indexes.built import Approximate, Main, Marks, Tuning
+from serving.corpora.indexes.exact import ExactIndex
+from serving.corpora.indexes.kind import CancelledError, Kind, Pause
+from serving.corpora.indexes.saved import Identity, Read, Source, UnfitError, read
+from serving.corpora.indexes.state import Part, Report, Seen
+from serving.corpora.ports import Keys, Ranking
+from serving.errors import ServiceError
+from serving.operations.failpoints import reach
+
+# A graph beside the main index, which takes in the older part of a long tail until a build includes both.
+
+_HNSW = Hnsw()
+
+
+class Oldest(NamedTuple):
+    """The oldest part of a tail: (N, D) vectors under N keys, and (Q, D) later vectors as queries for measurement."""
+
+    keys: Keys
+    vectors: Floats
+    later: Floats
+
+
+def grown(before: Main | None, oldest: Oldest, target: float, pause: Pause) -> Main:
+    """Return one graph of the vectors grown `before` and the `oldest` of the tail. `before` itself stays unchanged.
+
+    Raises:
+        BuildError: no effort reaches the target.
+    """
+    begin = perf_counter()
+    keys, vectors, queries = oldest
+    faiss.omp_set_num_threads(1)
+    if before is None or before.approximate is None:
+        parameters = _HNSW.parameters(*vectors.shape)
+        index = _HNSW.build(vectors, parameters, pause)
+    else:
+        parameters = before.approximate.parameters
+        index = _HNSW.extended(before.approximate.built, vectors, pause)
+        keys = np.concatenate([before.keys, keys])
+    built = Approximate(_HNSW, parameters, index)
+    size = _HNSW.memory(len(keys), vectors.shape[1])
+    main = Main(keys, _stored(index), built, Tuning(target), bytes=size, holds_queries=False)
+    tuning = tune(main, queries, target, pause)
+    seconds = perf_counter() - begin + (before.build_seconds if before else 0.0)
+    return replace(main, tuning=tuning, build_seconds=seconds)
+
+
+def _stored(index: faiss.Index) -> Floats:
+    """Return the (N, D) vectors stored in the graph, without a copy.
+
+    They live as long as the graph, so `Main` keeps both.
+    """
+    storage = faiss.downcast_index(index.storage)
+    vectors: Floats = faiss.rev_swig_ptr(storage.get_xb(), index.ntotal * index.d).reshape(index.ntotal, index.d)
+    return vectors
+
+
+# Opening an index from vectors that were read beforehand, from its folder, or from its source.
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Generations:
+    """The numbered builds of a corpus, each in a subfolder of `folder`."""
+
+    folder: Path
+
+    def newest_first(self) -> list[Path]:
+        """Return all builds, complete or not."""
+        return sorted((path for path in self.folder.glob("*-*") if path.is_dir()), reverse=True)
+
+    def following(self) -> Path:
+        """Return a path for the next build."""
+        numbers = [int(path.name.split("-")[0]) for path in self.newest_first()]
+        return self.folder / f"{max(numbers, default=0) + 1:08d}-{secrets.token_hex(4)}"
+
+    def erase(self) -> None:
+        """Remove all builds and the folder."""
+        for generation in self.newest_first():
+            saved.remove(generation)
+        with suppress(OSError):  # not there, or not empty
+            self.folder.rmdir()
+
+
+class Opened(NamedTuple):
+    """An index that contains everything in its source."""
+
+    seen: Seen
+    tail: ExactIndex
+    generation: Path | None = None
+    """The folder of the main part."""
+    covered: int = 0
+    """Key up to which the main part contains what exists."""
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Sources from which an index is opened, and the identity that they must have."""
+
+    source: Source
+    identity: Identity
+    generations: Generations
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    threads: int = 1
+    plan: Plan = field(default_factory=Plan)
+
+    def opened(self, beside: Read | None) -> Opened:
+        """Open from `beside`, the folder or the source, whichever fits first.
+
+        Everything else in the folder is removed.
+        """
+        return (beside and self._taken(beside)) or self._kept() or self._anew()
+
+    def _taken(self, beside: Read) -> Opened | None:
+        """Open from `beside`; return None if it does not fit the current source.
+
+        Removals are found by comparing keys, because the index that served meanwhile may have buried tombstones.
+        """
+        held = np.concatenate([beside.main.keys, beside.tail.held.keys])
+        try:
+            gone = np.setdiff1d(held, self.source.keys(), assume_unique=True)
+            found = self._caught_up(beside.main, beside.tail, beside.last, gone)
+        except UnfitError as error:
+            log.warning("%s: what was read beside is read again: %s", self.generations.folder, error)
+            return None
+        if beside.folder is None:
+            return found
+        make_folder(self.generations.folder)
+        generation = beside.folder.rename(self.generations.following())
+        saved.save(generation, saved.vouched(beside.manifest, self.identity, beside.last))
+        return found._replace(generation=generation, covered=beside.last)
+
+    def _kept(self) -> Opened | None:
+        found = None
+        for generation in self.generations.newest_first():
+            if found is None and (generation / saved.MANIFEST).exists():
+                try:
+                    main, covered = saved.load(generation, self.identity, self.kinds, self.threads)
+                    kind, count = main.approximate and main.approximate.kind.name, len(main.keys)
+                    if kind and not self.plan.allows(kind, count):
+                        raise UnfitError(f"{kind}, but by the server's options {count} vectors are searched exactly")
+                    gone = self.source.tombstones(covered)
+                    found = self._caught_up(main, ExactIndex(self.identity.dim), covered, gone)
+                    found = found._replace(generation=generation, covered=covered)
+                    continue
+                except UnfitError as error:
+                    log.warning("index %s is made anew from the store: %s", generation, error)
+            saved.remove(generation)  # including unfinished and replaced builds
+        return found
+
+    def _caught_up(self, main: Main, tail: ExactIndex, last: int, gone: Keys) -> Opened:
+        """Apply everything that the source did since `main` and `tail` were complete, up to the key `last`."""
+        if last > self.source.last_key():
+            raise UnfitError("it covers more than the store ever held")
+        part = Part(main, Marks(len(main.keys))).without(gone)
+        tail.remove(gone)
+        for keys, vectors in self.source.vectors(last):
+            tail.add(keys, vectors)
+        seen = Seen((part,), tail.held)
+        if seen.held != (there := self.source.count()):
+            raise UnfitError(f"with what it holds {seen.held} vectors, in the store {there}")
+        return Opened(seen, tail)
+
+    def _anew(self) -> Opened:
+        with suppress(ServiceError):  # the disk fails or is full: bury them another time
+            self.source.bury(self.source.tombstones(self.source.last_key()))  # no stored index contains them
+        found = read(self.generations.following(), self.identity.dim, self.source.vectors(0))
+        seen = Seen((Part(found.main, Marks(len(found.main.keys))),), found.tail.held)
+        if found.folder is None:
+            return Opened(seen, found.tail)
+        saved.save(found.folder, saved.vouched(found.manifest, self.identity, found.last))
+        return Opened(seen, found.tail, found.folder, found.last)
+
+
+__all__ = ["Identity", "LiveIndex", "Plan", "Report", "Source"]
+
+AGAIN = 60.0
+"""Seconds to wait after a failed build before the next one."""
+
+
+class LiveIndex:
+    """The index of a corpus.
+
+    Its corpus writes from one thread at a time; any number of threads search without a lock.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        identity: Identity,
+        builder: Builder,
+        *,
+        folder: Path | None,
+        target: Callable[[], float],
+        threads: int = 1,
+        plan: Plan | None = None,
+        kinds: Mapping[str, Kind] = KINDS,
+        beside: Read | None = None,
+    ) -> None:
+        """Start from `beside`, or from what `folder` contains, if it fits, and catch up with the source.
+
+        Args:
+            folder: the folder of this corpus alone. None means a temporary one.
+            threads: maximum threads of one search.
+            beside: what was read of these vectors before they served.
+        """
+        self._source, self._builder = source, builder
+        self.identity = identity
+        """Identity of its vectors, which never changes."""
+        self._temporary = TemporaryDirectory(ignore_cleanup_errors=True) if folder is None else None
+        self._folder = Path(self._temporary.name) if self._temporary else folder or Path()
+        self._generations = Generations(self._folder)
+        self._target, self._threads, self._plan, self._kinds = target, threads, plan or Plan(), dict(kinds)
+        self._changing = threading.Lock()
+        """Lock for every change that searches see."""
+        self._making = threading.Lock()
+        """Lock for builds."""
+        self._removed_since: list[Keys] | None = None
+        """Keys removed since the running build began, which the build does not know. None: no build is running."""
+        self._growable = True
+        """False after a graph beside the main part did not reach the target, until the next build."""
+        self._building = 0
+        """Key up to which the running build includes everything."""
+        self._queued = self._growing = False
+        self._not_before = 0.0
+        self._closed = False
+        opening = Opening(source, identity, self._generations, self._kinds, threads, self._plan)
+        self._seen, self._tail, self._generation, self._covered = opening.opened(beside)
+        self._consider()
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the encoder that made the vectors."""
+        return self.identity.fingerprint
+
+    @property
+    def dim(self) -> int:
+        return self.identity.dim
+
+    @property
+    def kind(self) -> str:
+        return self._seen.foremost.kind
+
+    def __len__(self) -> int:
+        return self._seen.held
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory, without mapped files."""
+        return self._tail.nbytes + self._seen.built + sum(part.main.bytes for part in self._seen.parts[1:])
+
+    @property
+    def report(self) -> Report:
+        """Current state of the index."""
+        building = self._queued or self._making.locked()
+        return Report.of(self._seen, target=self._target(), memory=self.nbytes, building=building)
+
+    def add(self, keys: Keys, vectors: Floats) -> None:
+        """Add (N, D) vectors under N keys. Each key must be greater than all that the index ever contained."""
+        self.change(np.empty(0, np.int64), keys, vectors)
+
+    def remove(self, keys: Keys) -> None:
+        """Remove those of `keys` that the index contains."""
+        self.change(keys, np.empty(0, np.int64), np.empty((0, self.identity.dim), np.float32))
+
+    def change(self, removed: Keys, added: Keys, vectors: Floats) -> None:
+        """Remove and add in one step. A search sees both changes or neither."""
+        with self._changing:
+            self._tail.remove(removed)
+            self._tail.add(added, vectors)
+            if self._removed_since is not None:
+                self._removed_since.append(removed)
+            self._seen = self._seen.changed(removed, self._tail.held)
+        self._consider()
+
+    def search(self, queries: Floats, k: int, allowed: Keys | None = None, *, exact: bool = False) -> list[Ranking]:
+        """Return the best `k`, or as many as exist, for each row of (Q, D) unit `queries`.
+
+        Only the sorted `allowed` keys are searched, if given. Without `exact` some of the best may be missing, as few
+        as the recall target allows. The answer is never shorter for that.
+        """
+        seen = self._seen
+        found = seen.search(queries, k, allowed, exact=exact, threads=self._threads)
+        if seen.main.fallen:
+            self._consider()
+        return found
+
+    def reconsider(self) -> None:
+        """Build again if the recall target has changed."""
+        self._consider()
+
+    def build_now(self) -> Report:
+        """Build, measure, save and swap before returning."""
+        self._build(lambda: None)
+        return self.report
+
+    def close(self, *, erase: bool = False) -> None:
+        """Close the index and cancel a running build.
+
+        `erase` also removes its files; a running build removes its own.
+        """
+        with self._changing:
+            self._closed = True
+        if erase:
+            self._generations.erase()
+        if self._temporary:
+            self._temporary.cleanup()
+
+    def _consider(self) -> None:
+        if not self._queued and monotonic() >= self._not_before and self._wants_build():
+            self._queued = True
+            self._builder.submit(self._build_behind)
+        if not self._growing and self._wants_growth():
+            self._growing = True
+            self._builder.submit(self._grow_behind, brief=True)
+
+    def _wants_build(self) -> bool:
+        seen = self._seen
+        if self._closed:
+            return False
+        if seen.main.fallen:
+            return True
+        if self._plan.kinds and len(seen.main.keys) >= self._plan.least:
+            target = self._target()
+            if seen.main.tuning.target != target or (seen.main.approximate and target >= CERTAIN):
+                return True
+        return self._plan.wanted(seen.built, seen.dead, seen.fresh)
+
+    def _wants_growth(self) -> bool:
+        """Return whether the tail should grow a graph. If the main part is searched exactly, so is the tail."""
+        seen = self._seen
+        if self._closed or not self._growable or (len(seen.main.keys) and seen.main.approximate is None):
+            return False
+        return self._plan.outgrown(seen.built, seen.tail_count) and self._target() < CERTAIN
+
+    def _build_behind(self, pause: Pause) -> None:
+        try:
+            if self._wants_build():  # it still does
+                self._build(pause)
+        except CancelledError:
+            return
+        except Exception:
+            self._not_before = monotonic() + AGAIN
+            if not self._closed:
+                log.exception("no new index in %s: what is there goes on serving", self._folder)
+        finally:
+            self._queued = False
+        self._consider()
+
+    def _grow_behind(self, pause: Pause) -> None:
+        try:
+            if self._wants_growth():  # it still does
+                self._grow(self._step(pause))
+        except CancelledError:
+            return
+        except (RuntimeError, MemoryError) as error:  # FAISS's own errors are RuntimeErrors
+            self._growable = False
+            log.warning("the tail of the index in %s is searched exactly until the next build: %s", self._folder, error)
+        finally:
+            self._growing = False
+        self._consider()
+
+    def _grow(self, step: Pause) -> None:
+        """Move the oldest part of the tail into the growing graph.
+
+        If a running build includes that graph, make a new one.
+        """
+        with self._changing:
+            seen, building = self._seen, self._building
+        live = np.flatnonzero(seen.tail.live)
+        held = most_queries(len(live))
+        oldest, newest = live[: len(live) - held][: self._plan.least], live[len(live) - held :]
+        before = seen.parts[-1].main if len(seen.parts) > 1 and seen.last_grown > building else None
+        taken = Oldest(seen.tail.keys[oldest], seen.tail.vectors[oldest], seen.tail.vectors[newest])
+        main = grown(before, taken, self._target(), step)
+        with self._changing:
+            self._check_open()
+            self._tail = self._seen.after(int(taken.keys[-1]))
+            self._seen = self._seen.grown(before, main, self._tail.held)
+
+    def _step(self, pause: Pause) -> Pause:
+        def step() -> None:
+            pause()
+            self._check_open()
+
+        return step
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise CancelledError
+
+    def _build(self, pause: Pause) -> None:
+        step = self._step(pause)
+        with self._making:
+            step()
+            old, generation = self._generation, self._generations.following()
+            try:
+                self._make(generation, step)
+            finally:
+                self._removed_since, self._building = None, 0
+                if self._generation != generation:
+                    saved.remove(generation)
+            if old is not None:
+                saved.remove(old)
+            reach("index.before-bury")
+            graves = np.setdiff1d(self._source.tombstones(self._covered), self._seen.main.keys)
+            with self._changing:
+                self._check_open()  # if closed, the corpus may have been replaced, with other tombstones
+                self._source.bury(graves)
+
+    def _make(self, generation: Path, step: Pause) -> None:
+        with self._changing:
+            seen, removed = self._seen, [np.empty(0, np.int64)]
+            self._removed_since = removed
+            covered = self._building = max(self._covered, seen.last)
+        reach("index.compaction")
+        if seen.main.fallen:  # otherwise it would be built on the failed device again
+            self._plan = self._plan.without(seen.main.kind)
+        count, target = seen.held, self._target()
+        held = held_out(count if count >= self._plan.least else 0)
+        keys, vectors = saved.write_vectors(generation, self.identity.dim, seen.copy(held))
+        main = build(Material(generation, keys, vectors, len(held)), target, self._plan, self._kinds, step)
+        described = saved.describe(generation, main)
+        main = replace(main, bytes=saved.size(described))
+        with self._changing:
+            self._check_open()
+            saved.save(generation, saved.vouched(described, self.identity, covered))
+            self._tail = self._seen.after(covered)
+            rebuilt = self._seen.rebuilt(main, covered, self._tail.held)
+            self._seen = rebuilt.changed(np.concatenate(removed), self._tail.held)
+            self._generation, self._covered, self._growable = generation, covered, True

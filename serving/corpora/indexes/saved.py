@@ -1,0 +1,347 @@
+"""A built index on disk: a folder of vectors, keys and index, valid once the manifest is written, which comes last."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from models.bundle.disk import make_folder
+from models.runtimes.base import Floats
+from serving.corpora.indexes.built import Approximate, Main, Tuning
+from serving.corpora.indexes.exact import ExactIndex
+from serving.corpora.indexes.kind import BuildError, Kind, Parameters
+from serving.corpora.ports import Keys
+from serving.operations.failpoints import reach
+
+# Checksums of large files at about memory speed, because opening an index verifies all of it.
+
+PIECE = 8 * 1024 * 1024
+"""Bytes per checksum."""
+WIDTHS = (1024, 1021)
+"""Words per row. Two places of a piece that share a column in both widths are 1021 x 1024 words apart, which is nearly
+the whole piece."""
+
+
+def checksums(path: Path, threads: int) -> list[int]:
+    """Return a checksum for each piece of the file.
+
+    A piece is laid out in rows of 64-bit words, once for each width. The rows are XORed to one row, and CRC-32 covers
+    both results. It always detects one wrong word. It detects two wrong words, such as two swapped pages, unless they
+    are as far apart as `WIDTHS` says. SHA-256 alone takes twice as long, CRC-32 alone three times.
+    """
+    if not path.stat().st_size:
+        return []
+    content = np.memmap(path, np.uint8, "r")
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(lambda at: _checksum(content[at : at + PIECE]), range(0, len(content), PIECE)))
+
+
+def _checksum(piece: NDArray[np.uint8]) -> int:
+    words = piece[: len(piece) // 8 * 8].view(np.uint64)
+    found = zlib.crc32(piece[8 * len(words) :].tobytes())
+    for width in WIDTHS:
+        whole = len(words) // width * width
+        row = np.bitwise_xor.reduce(words[:whole].reshape(-1, width), axis=0)
+        row[: len(words) - whole] ^= words[whole:]
+        found = zlib.crc32(row.tobytes(), found)
+    return found
+
+
+FORMAT = 1
+VECTORS, KEYS, INDEX, MANIFEST = "vectors.f32", "keys.npy", "index.faiss", "manifest.json"
+
+
+class Identity(NamedTuple):
+    """Identity of the vectors: their corpus and their encoder."""
+
+    generation: str
+    """The generation of the corpus. In another generation, keys may mean something else."""
+    fingerprint: str
+    dim: int
+
+
+class UnfitError(Exception):
+    """The files on disk can't be trusted to be the index of this corpus. The message names the file."""
+
+
+def write_vectors(folder: Path, dim: int, blocks: Iterable[tuple[Keys, Floats]]) -> tuple[Keys, Floats]:
+    """Write blocks, in order of keys, to a new `folder`, and map them."""
+    make_folder(folder)
+    keys = [np.empty(0, np.int64)]
+    with _written(folder / VECTORS) as file:
+        for block, vectors in blocks:
+            keys.append(block)
+            file.write(np.ascontiguousarray(vectors, np.float32).data)
+    with _written(folder / KEYS) as file:
+        np.save(file, np.concatenate(keys))
+    return _mapped(folder, dim)
+
+
+def write_index(folder: Path, built: Approximate, vectors: Floats) -> Approximate:
+    """Write the index beside its vectors and read it back, which frees the memory that only the build needed."""
+    reach("index.before-save")
+    path = folder / INDEX
+    built.kind.write(built.built, str(path))
+    _sync(path)
+    return built._replace(built=built.kind.read(str(path), vectors))
+
+
+def describe(folder: Path, main: Main) -> dict[str, Any]:
+    """Return the manifest's description of `folder`. All files are read for it."""
+    return {
+        "format": FORMAT,
+        "faiss": faiss.__version__,
+        "kind": main.approximate and main.approximate.kind.name,
+        "parameters": dict(main.approximate.parameters) if main.approximate else {},
+        "tuning": asdict(main.tuning),
+        "build_seconds": main.build_seconds,
+        "reason": main.reason,
+        "files": {path.name: _described(path) for path in sorted(folder.iterdir())},
+    }
+
+
+def vouched(described: dict[str, Any], identity: Identity, covered: int) -> dict[str, Any]:
+    """Return the manifest: the description with the identity of the vectors.
+
+    Args:
+        covered: every key of the store up to this one is included, or was removed.
+    """
+    return described | {"identity": identity._asdict(), "covered": covered}
+
+
+def save(folder: Path, manifest: dict[str, Any]) -> None:
+    """Write the manifest, which makes the folder valid. On return it survives power loss."""
+    reach("index.before-manifest")
+    new = folder / f"{MANIFEST}.new"
+    with _written(new) as file:
+        file.write(json.dumps(manifest | {"seal": _seal(manifest)}, indent=1).encode())
+    new.replace(folder / MANIFEST)
+    _sync(folder)
+    _sync(folder.parent)
+    reach("index.after-manifest")
+
+
+def load(folder: Path, identity: Identity, kinds: Mapping[str, Kind], threads: int) -> tuple[Main, int]:
+    """Return what `save` kept, with every byte verified, and the key up to which it covers the store.
+
+    Raises:
+        UnfitError: the files are not what was saved, or not for this identity.
+    """
+    manifest = _manifest(folder / MANIFEST)
+    try:
+        return _loaded(folder, manifest, identity, kinds, threads)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # it has another structure
+        raise UnfitError(f"{folder / MANIFEST}: not one of this version ({type(error).__name__}: {error})") from error
+
+
+def _loaded(
+    folder: Path, manifest: dict[str, Any], identity: Identity, kinds: Mapping[str, Kind], threads: int
+) -> tuple[Main, int]:
+    if manifest["faiss"] != faiss.__version__:
+        raise UnfitError(f"{folder / MANIFEST}: of FAISS {manifest['faiss']}, this is {faiss.__version__}")
+    if Identity(**manifest["identity"]) != identity:
+        raise UnfitError(f"{folder / MANIFEST}: of another corpus or encoder")
+    for name, described in manifest["files"].items():
+        check(folder / name, described, threads)
+    keys, vectors = _mapped(folder, identity.dim)
+    approximate = None
+    if name := manifest["kind"]:
+        approximate = _read(folder / INDEX, kinds, name, manifest["parameters"], vectors)
+    tuning = manifest["tuning"]
+    for part in ("efforts", "recalls"):
+        tuning[part] = {float(share): value for share, value in tuning[part].items()}
+    main = Main(
+        keys, vectors, approximate, Tuning(**tuning), manifest["build_seconds"], size(manifest), manifest["reason"]
+    )
+    return main, manifest["covered"]
+
+
+def remove(folder: Path) -> None:
+    """Remove a build that serves no more. The manifest goes first, so that a crash leaves nothing valid.
+
+    A cancelled build may still write there, or remove it as well. The next opening removes what is left.
+    """
+    with suppress(FileNotFoundError):
+        (folder / MANIFEST).unlink(missing_ok=True)
+        _sync(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        _sync(folder.parent)
+
+
+def damage(folder: Path) -> Iterator[str]:
+    """Yield a line for each defect in the `folder` of a corpus. It reads every byte to compute SHA-256."""
+    for generation in sorted(path.parent for path in folder.glob(f"*-*/{MANIFEST}")):
+        try:
+            files = _manifest(generation / MANIFEST)["files"]
+            for name, described in files.items():
+                if not (generation / name).is_file():
+                    yield f"{generation / name}: not there"
+                elif _sha256(generation / name) != described["sha256"]:
+                    yield f"{generation / name}: not what was written"
+        except (UnfitError, KeyError, TypeError, AttributeError) as error:
+            yield f"{generation / MANIFEST}: {error}"
+
+
+def size(manifest: dict[str, Any]) -> int:
+    return sum(described["bytes"] for described in manifest["files"].values())
+
+
+def check(path: Path, described: dict[str, Any], threads: int = 1) -> None:
+    """Compare a file with its entry in the manifest, by size and by the checksum of every piece.
+
+    Raises:
+        UnfitError: something differs.
+    """
+    try:
+        length = path.stat().st_size
+    except OSError as error:
+        raise UnfitError(f"{path}: {error.strerror}") from error
+    if length != described["bytes"]:
+        raise UnfitError(f"{path}: {length} bytes, not {described['bytes']}")
+    if checksums(path, threads) != described["checksums"]:
+        raise UnfitError(f"{path}: not what was written")
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads(path.read_bytes())
+        seal = manifest.pop("seal")
+        if manifest["format"] != FORMAT:
+            raise UnfitError(f"{path}: format {manifest['format']}, this server writes {FORMAT}")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            raise  # the file itself may be intact
+        raise UnfitError(f"{path}: {error or type(error).__name__}") from error
+    if seal != _seal(manifest):
+        raise UnfitError(f"{path}: not what was written")
+    return manifest  # type: ignore[no-any-return]
+
+
+def _seal(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _read(path: Path, kinds: Mapping[str, Kind], name: str, parameters: Parameters, vectors: Floats) -> Approximate:
+    try:
+        kind = kinds[name]
+        return Approximate(kind, parameters, kind.read(str(path), vectors))
+    except (KeyError, RuntimeError, BuildError) as error:
+        raise UnfitError(f"{path}: {name}: {error}") from error
+
+
+def _mapped(folder: Path, dim: int) -> tuple[Keys, Floats]:
+    keys = np.load(folder / KEYS, mmap_mode="r")
+    if not len(keys):
+        return np.empty(0, np.int64), np.empty((0, dim), np.float32)
+    vectors = np.memmap(folder / VECTORS, np.float32, "r", shape=(len(keys), dim))
+    return np.asarray(keys), np.asarray(vectors)
+
+
+def _described(path: Path) -> dict[str, Any]:
+    return {"bytes": path.stat().st_size, "sha256": _sha256(path), "checksums": checksums(path, 1)}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[Any]:
+    with path.open("wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# Reading vectors from a source into the start of an index: in memory or, if they are many, in a file.
+
+ROOM = 250_000
+"""Maximum vectors that are read into memory. More are copied to a file."""
+
+
+class Source(Protocol):
+    """The source of truth about one corpus. Its methods may be called from any thread."""
+
+    def vectors(self, after: int) -> Iterator[tuple[Keys, Floats]]:
+        """Yield keys and vectors beyond the key `after`, in blocks, in order of keys."""
+
+    def keys(self) -> Keys:
+        """Return the keys of all vectors."""
+
+    def tombstones(self, upto: int) -> Keys:
+        """Return the sorted keys up to `upto` that were removed and not buried."""
+
+    def bury(self, keys: Keys) -> None:
+        """Forget these tombstones, because no index on disk contains their keys any more."""
+
+    def last_key(self) -> int:
+        """Return the greatest key ever assigned."""
+
+    def count(self) -> int:
+        """Return the number of vectors."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """Vectors read for exact search: `main` in the files of `folder`, or the `tail` in memory."""
+
+    main: Main
+    tail: ExactIndex
+    last: int = 0
+    """The last key that was read."""
+    folder: Path | None = None
+    """The folder of the files, which has no manifest until they serve."""
+    manifest: dict[str, Any] = field(default_factory=dict)
+
+    def discard(self) -> None:
+        """Remove the files. If they serve by now, they have been renamed and stay."""
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def read(folder: Path, dim: int, blocks: Iterable[tuple[Keys, Floats]]) -> Read:
+    """Read (n,) keys and (n, D) vectors in order of keys.
+
+    More than `ROOM` are written to the new `folder` as they arrive.
+    """
+    tail, blocks = ExactIndex(dim), iter(blocks)
+    for keys, vectors in blocks:
+        tail.add(keys, vectors)
+        if len(tail) >= ROOM:
+            return _filed(folder, dim, chain([(tail.held.keys, tail.held.vectors)], blocks))
+    nothing = Main(np.empty(0, np.int64), np.empty((0, dim), np.float32), None, Tuning(0.0))
+    return Read(nothing, tail, last=int(tail.held.keys[-1]) if len(tail) else 0)
+
+
+def _filed(folder: Path, dim: int, blocks: Iterator[tuple[Keys, Floats]]) -> Read:
+    try:
+        keys, vectors = write_vectors(folder, dim, blocks)
+        main = Main(keys, vectors, None, Tuning(0.0), reason="the index is not built yet")
+        return Read(main, ExactIndex(dim), int(keys[-1]), folder, describe(folder, main))
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise

@@ -1,0 +1,20 @@
+"""Uploads in any format, read as checked documents. They are streamed, never wholly in memory."""
+
+from __future__ import annotations
+
+from serving.corpora.ingest.documents import Checked, Rejected, Upload, checked, names_within, read_upload
+from serving.corpora.ingest.rows import Row
+from serving.corpora.ingest.uploading import Options, check_is_text, rows
+
+__all__ = [
+    "Checked",
+    "Options",
+    "Rejected",
+    "Row",
+    "Upload",
+    "check_is_text",
+    "checked",
+    "names_within",
+    "read_upload",
+    "rows",
+]

@@ -1,0 +1,74 @@
+"""Conversion of uploads from other character encodings to UTF-8."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import BinaryIO
+
+from serving.errors import Malformed, UnsupportedMedia
+from serving.operations.encoding import BUFFER, stream_of
+
+BOMS = {
+    codecs.BOM_UTF8: "",
+    codecs.BOM_UTF32_LE: "utf-32-le",  # before UTF-16, whose mark is a prefix of this one
+    codecs.BOM_UTF32_BE: "utf-32-be",
+    codecs.BOM_UTF16_LE: "utf-16-le",
+    codecs.BOM_UTF16_BE: "utf-16-be",
+}
+_CODECS = {
+    **dict.fromkeys(("utf-8", "ascii"), ""),
+    "utf-16": "utf-16-le",
+    "iso8859-1": "cp1252",  # as in browsers: files labelled with these four use the superset
+    "shift_jis": "cp932",
+    "gb2312": "gbk",
+    "euc_kr": "cp949",
+    **{
+        name: name
+        for name in (
+            *("utf-16-le", "utf-16-be", "mac-roman", "koi8-r", "koi8-u", "tis-620"),
+            *(f"cp125{i}" for i in range(9)),
+            *(f"iso8859-{i}" for i in (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16)),
+            *("cp932", "euc_jp", "gbk", "gb18030", "big5", "cp949"),
+        )
+    },
+}
+"""Encodings that spreadsheets write, by Python's names. Python's other codecs are not charsets of text files."""
+
+
+def codec(charset: str) -> str:
+    """Return Python's codec for the charset that a caller names. It is empty for UTF-8.
+
+    Raises:
+        UnsupportedMedia: the charset is not supported.
+    """
+    try:
+        return _CODECS[codecs.lookup(charset).name]
+    except (LookupError, ValueError):
+        raise UnsupportedMedia(
+            f"{charset[:40]!r} is not read: save the file as UTF-8, or name the charset that it is in", field="charset"
+        ) from None
+
+
+def in_utf8(begun: Callable[[], BinaryIO], charset: str) -> BinaryIO:
+    """Return the file in UTF-8. A byte order mark overrides `charset`.
+
+    Args:
+        begun: opens the file at its beginning.
+        charset: as `codec` returns it.
+    """
+    start = begun().read(max(map(len, BOMS)))
+    charset = next((name for mark, name in BOMS.items() if start.startswith(mark)), charset)
+    return stream_of(_recoded(begun(), charset)) if charset else begun()
+
+
+def _recoded(stream: BinaryIO, charset: str) -> Iterator[bytes]:
+    line = 1
+    try:
+        for text in codecs.iterdecode(iter(partial(stream.read, BUFFER), b""), charset):
+            line += text.count("\n")
+            yield text.encode()
+    except UnicodeDecodeError as error:
+        line += error.object[: error.start].decode(charset).count("\n")
+        raise Malformed(f"not {charset}: a byte is 0x{error.object[error.start]:02x}", field=f"line {line}") from None

@@ -1,0 +1,137 @@
+"""Chunking of long texts into passages of limited length, with an overlap. They end at sentence ends if possible."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
+
+from models.bundle.tokenizer import Piece
+from serving.corpora.ports import Chunking, Span
+from serving.errors import Invalid
+
+Pieces = Callable[[Sequence[str]], list[list[Piece]]]
+"""Function that returns every token of each text with its place there, without the special tokens."""
+MIN_TOKENS = 16
+ADVANCE = 4
+"""Minimum distance between the beginnings of two passages: 1/`ADVANCE` of their tokens. All passages of a text together
+therefore have at most `ADVANCE` times its tokens."""
+_SENTENCES = re.compile(r"""[.!?…]++["'”’»)\]]*+|[。！？]++[」』”’）]*+|\n""")
+_WORDS = re.compile(r"\s+")
+
+
+def asked_chunking(tokens: int | None, overlap: int | None) -> Chunking | None:
+    """Return the requested chunking; None means that nothing is cut.
+
+    Raises:
+        Invalid: passages would be too short, or mostly overlap.
+    """
+    if tokens is None:
+        if overlap is not None:
+            raise Invalid("goes with chunk_tokens", field="chunk_overlap")
+        return None
+    if tokens < MIN_TOKENS:
+        raise Invalid(f"must be at least {MIN_TOKENS}", field="chunk_tokens")
+    if not 0 <= (overlap or 0) <= tokens // 2:
+        raise Invalid(f"must be between 0 and half of chunk_tokens, {tokens // 2}", field="chunk_overlap")
+    return Chunking(tokens, overlap or 0)
+
+
+def cut(texts: Sequence[str], chunking: Chunking, pieces: Pieces) -> list[list[Span]]:
+    """Return the passages of each text, in order. A text of up to `chunking.tokens` tokens is one passage.
+
+    A passage ends at a sentence end in its second half, else between words, else between tokens, but never within a
+    character. It begins between words, at most `chunking.overlap` tokens before the end of the previous passage. Only
+    white space between passages is lost. Tokens are counted in the whole text. If a passage had to be cut within a
+    word, it may have a few more or fewer by itself. Time is linear in the length of a text.
+    """
+    return [_cut(text, found, chunking) for text, found in zip(texts, pieces(texts), strict=True)]
+
+
+def _cut(text: str, pieces: Sequence[Piece], chunking: Chunking) -> list[Span]:
+    if len(pieces) <= chunking.tokens:
+        return [Span(0, len(text))]
+    tokens = _Tokens(text, pieces)
+    spans, begin = list[Span](), 0
+    while begin < len(pieces):
+        end = tokens.end(begin, chunking.tokens)
+        span = _stripped(text, tokens.place(begin), tokens.place(end))
+        if spans and span.start == spans[-1].start:
+            spans.pop()  # both begin here, apart from white space, and this one is longer
+        if span.start < span.end and not (spans and span.end == spans[-1].end):
+            spans.append(span)
+        begin = end if end == len(pieces) else tokens.begin(begin, end, chunking)
+    return spans or [Span(0, len(text))]
+
+
+class _Tokens:
+    """The tokens of a text, and where it may be cut between them."""
+
+    def __init__(self, text: str, pieces: Sequence[Piece]) -> None:
+        starts = [piece.start or 0 for piece in pieces]
+        stops = list(accumulate((piece.stop or 0 for piece in pieces), max))
+        self._count = len(pieces)
+        self._length = len(text)
+        # If one character has several tokens, as an emoji has in bytes, the later ones begin before the first one ends.
+        self._clean = [0, *(i for i in range(1, len(pieces)) if starts[i] >= stops[i - 1])]
+        self._starts = [starts[i] for i in self._clean]
+        self._sentences = self._tokens_at(_sentence_ends(text))
+        self._words = self._tokens_at(match.start() for match in _WORDS.finditer(text))
+
+    def place(self, token: int) -> int:
+        """Return the character offset of the cut before `token`.
+
+        What the tokenizer skips belongs to the previous token.
+        """
+        if token == 0:
+            return 0
+        if token == self._count:
+            return self._length
+        return self._starts[bisect_left(self._clean, token)]
+
+    def end(self, begin: int, tokens: int) -> int:
+        """Return the end, exclusive, of the passage that begins at the token `begin`."""
+        most = begin + tokens
+        if most >= self._count:
+            return self._count
+        half = begin + tokens // 2
+        for borders in (self._sentences, self._words, self._clean):
+            last = bisect_right(borders, most) - 1
+            if last >= 0 and borders[last] > half:
+                return borders[last]
+        following = bisect_right(self._clean, begin)  # else one character has more tokens than a passage may have
+        last = bisect_right(self._clean, most) - 1
+        place = max(last, following)
+        return self._clean[place] if place < len(self._clean) else self._count
+
+    def begin(self, before: int, end: int, chunking: Chunking) -> int:
+        """Return the first token of the passage after the one from `before` to `end`."""
+        least = max(end - chunking.overlap, before + max(1, chunking.tokens // ADVANCE))
+        for borders in (self._words, self._clean):
+            first = bisect_left(borders, least)
+            if first < len(borders) and borders[first] < end:
+                return borders[first]
+        return end
+
+    def _tokens_at(self, places: Iterable[int]) -> list[int]:
+        """Return, for each place, the first token at or after it that may begin a passage."""
+        found = (bisect_left(self._starts, place) for place in places)
+        return sorted({self._clean[i] for i in found if i < len(self._clean)})
+
+
+def _sentence_ends(text: str) -> Iterator[int]:
+    """Yield offsets after sentences, and before line ends. A full stop ends a sentence only before white space."""
+    for match in _SENTENCES.finditer(text):
+        if match[0] == "\n":
+            yield match.start()
+        elif match[0][0] in "。！？" or text[match.end() : match.end() + 1].isspace():
+            yield match.end()
+
+
+def _stripped(text: str, start: int, end: int) -> Span:
+    while start < end and text[start].isspace():
+        start += 1
+    while start < end and text[end - 1].isspace():
+        end -= 1
+    return Span(start, end)

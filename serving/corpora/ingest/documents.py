@@ -1,0 +1,128 @@
+"""Conversion of rows to documents. Each row is checked, and errors name row and field."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from serving.corpora.ingest.rows import Row
+from serving.corpora.ports import Document
+from serving.errors import Empty, Invalid, ServiceError
+from serving.operations.bounds import check_document_id, check_metadata, check_text
+from serving.operations.json_body import FITS, LEAST, MOST
+from serving.settings import Settings
+
+Naming = Callable[[int], str]
+"""Function that makes the id of a row without one, from its number, which begins at 0."""
+
+
+class Rejected(NamedTuple):
+    """A row that was left out."""
+
+    place: str
+    error: str
+
+
+@dataclass
+class Upload:
+    """Documents to store and, with `on_error=skip`, the rows that are left out."""
+
+    documents: list[Document] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
+
+
+def random_names(number: int) -> str:  # noqa: ARG001 - a `Naming`
+    """Return a random id, for rows that are read once."""
+    return uuid.uuid4().hex
+
+
+def names_within(space: uuid.UUID) -> Naming:
+    """Return a `Naming` for rows that may be read again, which must get the same id each time."""
+    return lambda number: uuid.uuid5(space, str(number)).hex
+
+
+class Checked(NamedTuple):
+    """A row with its document, or with the error why there is none."""
+
+    number: int
+    place: str
+    document: Document | None
+    error: ServiceError | None = None
+    id_field: str = "id"
+
+
+def checked(given: Iterable[Row], settings: Settings, naming: Naming) -> Iterator[Checked]:
+    for number, row in enumerate(given):
+        try:
+            yield Checked(number, row.place, document_of(row, settings, number, naming), id_field=row.id_field)
+        except ServiceError as error:
+            yield Checked(number, row.place, None, error)
+
+
+def unrepeated(rows: Iterable[Checked]) -> Iterator[Checked]:
+    """Yield the same rows, but replace a document by an error if its id has occurred before."""
+    places = dict[str, str]()
+    for row in rows:
+        if row.document and (place := places.setdefault(row.document.id, row.place)) != row.place:
+            field = f"{row.place}.{row.id_field}"
+            again = Invalid(f"{row.document.id!r} is already the id of {place}", field=field)
+            yield row._replace(document=None, error=again)
+        else:
+            yield row
+
+
+def read_upload(
+    given: Iterable[Row], settings: Settings, *, skip_errors: bool, naming: Naming = random_names
+) -> Upload | None:
+    """Return the documents of an upload that is answered at once, or None if there are too many of them.
+
+    Raises:
+        Empty: there are no rows.
+        ServiceError: the error of the first bad row, unless `skip_errors`.
+    """
+    upload, characters = Upload(), 0
+    for row in unrepeated(checked(given, settings, naming)):
+        if row.number == settings.max_upload_documents or characters > settings.max_body_bytes:
+            return None
+        if row.document:
+            upload.documents.append(row.document)
+            characters += len(row.document.text)
+        elif row.error:
+            if not skip_errors:
+                raise row.error
+            upload.rejected.append(Rejected(row.place, row.error.message))
+    if not (upload.documents or upload.rejected):
+        raise empty()
+    return upload
+
+
+def empty() -> Empty:
+    return Empty("must hold at least one document", field="documents")
+
+
+def document_of(row: Row, settings: Settings, number: int, naming: Naming) -> Document:
+    """Return the document of a row.
+
+    Raises:
+        Invalid, TooLarge, Malformed: the row is no document. The error's field begins with the row's place.
+    """
+    if isinstance(row.value, ServiceError):
+        raise type(row.value)(row.value.message, field=row.place)
+    if not isinstance(row.value, dict):
+        raise Invalid("must be an object", field=row.place)
+    text, name, metadata = row.value.get("text"), row.value.get("id"), row.value.get("metadata", {})
+    text_field, id_field = f"{row.place}.{row.text_field}", f"{row.place}.{row.id_field}"
+    if not isinstance(text, str):
+        raise Invalid(f"is required{row.hint}" if text is None else "must be a string", field=text_field)
+    if name is None:
+        name = naming(number)
+    if type(name) is int and LEAST <= name <= MOST:  # `isinstance` would also accept True
+        name = str(name)
+    if not isinstance(name, str):
+        raise Invalid(f"must be a string or an integer {FITS}", field=id_field)
+    check_document_id(name, id_field)
+    check_text(text, settings.max_text_bytes, text_field)
+    check_metadata(metadata, settings.max_metadata_bytes, f"{row.place}.metadata")
+    return Document(name, text, metadata)

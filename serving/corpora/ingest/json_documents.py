@@ -1,0 +1,220 @@
+"""Streaming of `{"documents": [...]}`, or of the list alone. Each document's end is found first, then it is parsed.
+
+No available parser both streams and keeps what `parse_exact` guarantees: 64-bit integers, and NaN and lone surrogates
+reported with their field.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, NoReturn
+
+from serving.corpora.ingest.lines import BOM, ndjson_rows
+from serving.corpora.ingest.rows import Row, json_value, row_bytes
+from serving.errors import Invalid, Malformed, ServiceError, TooLarge
+from serving.settings import Settings
+
+OPTIONS = ("async", "on_error", "text_column", "id_column", "column_types", "chunk_tokens", "chunk_overlap")
+"""Query parameters that some callers write into the body."""
+PIECE = 1 << 18
+NO_LIST = 'must be a list of documents, as {"documents": [{"text": "…"}]} or as the list alone'
+_MARK = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["\[\]{}]', re.DOTALL)
+"""A whole string, a quote whose string does not end in the buffer, or a bracket."""
+_SPACE = re.compile(rb"[ \t\r\n]*+")
+_SCALAR = re.compile(rb"[^\s,\]}\[{\":]++")
+
+
+def json_rows(stream: BinaryIO, settings: Settings) -> Iterator[Row]:
+    """Yield the documents, with the places `documents.0` and so on. Other fields are skipped, except `OPTIONS`.
+
+    Raises:
+        Malformed: the body is empty, or not JSON between the documents.
+        Invalid: there is no list of documents, or an option beside it.
+        TooLarge: a document is too long; the rest is not read.
+    """
+    text = _Text(stream, row_bytes(settings))
+    if not (first := text.peek()):
+        raise Malformed("the body is empty")
+    if first == b"{":
+        yield from _fields(text)
+    elif first == b"[":
+        yield from _elements(text)
+        text.end()
+    else:
+        _checked(text.value("the body"))
+        text.end()
+        raise Invalid(NO_LIST, field="documents")
+
+
+def json_media(begun: Callable[[], BinaryIO], settings: Settings) -> str | None:
+    """Return the content type of a file that contains documents as JSON, or None if it is something else.
+
+    Args:
+        begun: opens the file at its beginning. Of a list of objects, only the first is read.
+    """
+    try:
+        first = next(ndjson_rows(begun(), settings), None)
+        if first and isinstance(first.value, dict) and "documents" not in first.value:
+            return "application/x-ndjson"
+        if _Text(begun(), row_bytes(settings)).peek() not in (b"{", b"["):
+            return None
+        next((row for row in json_rows(begun(), settings) if isinstance(row.value, dict)), None)
+    except Invalid:  # it is JSON, although not of documents
+        pass
+    except ServiceError:
+        return None
+    return "application/json"
+
+
+def _fields(text: _Text) -> Iterator[Row]:
+    found, misplaced = False, ""
+    more = text.begins(b"{", b"}")
+    while more:
+        key = _checked(text.value("the name of a field"))
+        if not isinstance(key, str):
+            text.fail("the name of a field, not one before it,")
+        text.skip(b":")
+        if key != "documents":
+            value = _checked(text.value(key[:80]))
+            misplaced = key if key in OPTIONS and value is not None else misplaced
+        elif found:
+            raise Invalid("is there twice", field="documents")
+        else:
+            found = text.peek() == b"["
+            if not found:
+                _checked(text.value("documents"))
+                raise Invalid(NO_LIST, field="documents")
+            yield from _elements(text)
+        more = text.another(b"}")
+    text.end()
+    if not found:
+        raise Invalid(NO_LIST, field="documents")
+    if misplaced:
+        raise Invalid(f"stands in the query, as ?{misplaced}=, not in the body", field=misplaced)
+
+
+def _elements(text: _Text) -> Iterator[Row]:
+    number, more = 0, text.begins(b"[", b"]")
+    while more:
+        place = f"documents.{number}"
+        yield Row(place, json_value(text.value(place)))
+        number, more = number + 1, text.another(b"]")
+
+
+def _checked(raw: bytes) -> Any:
+    value = json_value(raw)
+    if isinstance(value, ServiceError):
+        raise value
+    return value
+
+
+class _Text:
+    """A stream of JSON. At most one value and one piece are in memory."""
+
+    def __init__(self, stream: BinaryIO, limit: int) -> None:
+        self._stream, self._limit = stream, limit
+        self._buffer = b""
+        self._at = 0
+        self._passed = 0
+        """Bytes before the buffer."""
+        while len(self._buffer) < len(BOM) and self._more():
+            pass
+        self._at = len(BOM) if self._buffer.startswith(BOM) else 0
+
+    def peek(self) -> bytes:
+        """Return the next byte that is no white space. It is empty at the end."""
+        while True:
+            space = _SPACE.match(self._buffer, self._at)
+            assert space is not None
+            self._at = space.end()
+            if self._at < len(self._buffer):
+                return self._buffer[self._at : self._at + 1]
+            if not self._more():
+                return b""
+
+    def skip(self, mark: bytes) -> None:
+        """Skip `mark`, which must come next."""
+        if self.peek() != mark:
+            self.fail(repr(mark.decode()))
+        self._at += 1
+
+    def begins(self, begin: bytes, end: bytes) -> bool:
+        """Skip the beginning of a list or object, and return whether it has content. If not, skip its `end`, too."""
+        self.skip(begin)
+        if self.peek() != end:
+            return True
+        self.skip(end)
+        return False
+
+    def another(self, end: bytes) -> bool:
+        """Skip a comma and return True, or skip the `end` of the list or object and return False."""
+        if self.peek() == b",":
+            self._at += 1
+            return True
+        if self.peek() != end:
+            self.fail(f"',' or {end.decode()!r}")
+        self._at += 1
+        return False
+
+    def end(self) -> None:
+        """Check that nothing follows."""
+        if following := self.peek():
+            self.fail("the end" + " (a document a line is application/x-ndjson)" * (following == b"{"))
+
+    def value(self, place: str) -> bytes:
+        """Return the bytes of the next value. The caller parses them, and so finds out whether they are valid."""
+        first = self.peek()
+        if not first:
+            self.fail("a value")
+        length = self._container(place) if first in b'{["' else self._scalar(place)
+        value = self._buffer[self._at : self._at + length]
+        self._at += length
+        return value
+
+    def fail(self, wanted: str) -> NoReturn:
+        """Raise an error that says what was expected here."""
+        raise Malformed(f"not JSON: expected {wanted} at byte {self._passed + self._at + 1}")
+
+    def _container(self, place: str) -> int:
+        """Return the length in bytes of the string, list or object that begins here."""
+        depth, scanned = 0, 0
+        while True:
+            for mark in _MARK.finditer(self._buffer, self._at + scanned):
+                if mark[0] == b'"':
+                    break
+                depth += (mark[0] in b"[{") - (mark[0] in b"]}")
+                scanned = mark.end() - self._at
+                if depth == 0:
+                    return scanned
+            else:
+                scanned = len(self._buffer) - self._at
+            self._grow(place)
+
+    def _scalar(self, place: str) -> int:
+        while True:
+            scalar = _SCALAR.match(self._buffer, self._at)
+            if scalar is None:
+                self.fail("a value")
+            length, ended = scalar.end() - self._at, scalar.end() < len(self._buffer)
+            if ended or not self._more():
+                return length
+            self._check(place)
+
+    def _grow(self, place: str) -> None:
+        if not self._more():
+            raise Malformed(f"not JSON: it ends within {place}")
+        self._check(place)
+
+    def _check(self, place: str) -> None:
+        if len(self._buffer) - self._at > self._limit + PIECE:
+            raise TooLarge(f"more than the {self._limit} bytes of one value", field=place)
+
+    def _more(self) -> bool:
+        piece = self._stream.read(PIECE)
+        if self._at:
+            self._passed += self._at
+            self._buffer, self._at = self._buffer[self._at :] + piece, 0
+        else:
+            self._buffer += piece
+        return bool(piece)

@@ -1,0 +1,316 @@
+"""CSV: a header, then one document per row."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from types import MappingProxyType
+from typing import Any, BinaryIO, Literal, NamedTuple, Self, get_args
+
+import orjson
+
+from serving.corpora.filters import instant
+from serving.corpora.ingest.lines import lines
+from serving.corpora.ingest.rows import Row, absent, listed, row_bytes, utf8
+from serving.errors import Empty, Invalid, Malformed, ServiceError, TooLarge
+from serving.operations.json_body import FITS, LEAST, MOST
+from serving.settings import Settings
+
+# The columns of a table: the text, the id, and the metadata with their types.
+
+_INTEGER = re.compile(r"[+-]?0*([0-9]+)")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_DIGITS = 20
+"""Digits of the largest integer that is kept."""
+_BOOLEANS = {"true": True, "false": False}
+_SHOWN = 40
+ColumnType = Literal["auto", "string", "number", "boolean", "date"]
+ColumnTypes = Literal["header", "auto"] | dict[str, ColumnType]
+_WORDS: dict[str, ColumnTypes] = {"header": "header", "auto": "auto"}
+JSON_HINT = (
+    "the header looks like JSON: send it as application/json, or as application/x-ndjson where each line is a "
+    "document, or name the file .json or .ndjson"
+)
+
+
+class Columns(NamedTuple):
+    """The columns of a table, by their places in a row."""
+
+    width: int
+    text: int
+    id: int | None
+    text_name: str
+    id_name: str
+    metadata: Sequence[tuple[int, str, Callable[[str], Any] | None]]
+    """Place and name of each column, and the function that reads its fields, None for strings."""
+
+    @classmethod
+    def of(
+        cls,
+        header: Sequence[str],
+        text_column: str | None,
+        id_column: str | None,
+        *,
+        types: Mapping[str, str],
+        found: Mapping[str, str],
+        place: str,
+    ) -> Self:
+        """Find the columns in a header, where a name may end in a type, as in Meilisearch: `year:number`, `day:date`.
+
+        A type in `types` overrides it, except `auto`; a type in `found` is only used without it. The default type is
+        string. An unknown suffix stays part of the name. Text and id are strings, and their columns are found in any
+        case. White space around a name is removed. Columns without a name are left out: spreadsheets write some at the
+        end, and pandas writes its index at the beginning.
+
+        Raises:
+            Invalid: a column occurs twice, or a requested one is missing.
+        """
+        columns = [_typed(name.strip()) for name in header]
+        names = [name for name, _ in columns]
+        named = [name for name in names if name]
+        if len(set(named)) < len(named):
+            raise Invalid(f"a column is there twice: {listed(names)}", field=place)
+        text_at = _place(text_column or "text", names)
+        if text_at is None:
+            json = header[0].lstrip().startswith(("{", "["))
+            raise Invalid(JSON_HINT if json else absent(text_column or "text", named, "column"), field="text_column")
+        id_at = _place(id_column or "id", names)
+        if id_column is not None and id_at is None:
+            raise Invalid(absent(id_column, named, "column", "id_column"), field="id_column")
+        if id_at == text_at and id_column is None:
+            id_at = None
+        others = [
+            (i, name, _TYPES.get(types.get(name, ""), read) or _TYPES.get(found.get(name, "")))
+            for i, (name, read) in enumerate(columns)
+            if name and i not in (text_at, id_at)
+        ]
+        typed = [name for _, name, _ in others]
+        if unknown := [name for name in types if name not in typed]:
+            said = f"{unknown[0][:_SHOWN]!r} is no column of metadata, only {listed(typed) or 'none'}"
+            raise Invalid(said, field="column_types")
+        id_name = "id" if id_at is None else names[id_at]
+        return cls(len(header), text_at, id_at, names[text_at], id_name, others)
+
+    def value(self, fields: Sequence[str]) -> dict[str, Any] | Invalid:
+        """Return a row as a raw document, or the error in it. An empty id counts as none."""
+        if len(fields) < self.width or any(map(str.strip, fields[self.width :])):
+            return Invalid(f"has {len(fields)} fields, the header {self.width}")
+        metadata = {}
+        for i, name, read in self.metadata:
+            try:
+                value = read(fields[i]) if read else fields[i]
+            except ValueError as error:
+                return Invalid(f"{fields[i][:_SHOWN]!r} {error}", field=name[:_SHOWN])
+            if value is not None:
+                metadata[name] = value
+        id = None if self.id is None else fields[self.id] or None
+        return {"id": id, "text": fields[self.text], "metadata": metadata}
+
+
+def _place(wanted: str, names: Sequence[str]) -> int | None:
+    """Return the place of the column of this name, or of the only one whose name differs just in case."""
+    if wanted in names:
+        return names.index(wanted)
+    alike = [i for i, name in enumerate(names) if name.casefold() == wanted.strip().casefold()]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _typed(column: str) -> tuple[str, Callable[[str], Any] | None]:
+    name, colon, kind = column.rpartition(":")
+    return (name.strip(), _TYPES[kind]) if colon and kind in _TYPES else (column, None)
+
+
+def _number(field: str) -> int | float | None:
+    """Read a number; None if the field is empty."""
+    if not (given := field.strip()):
+        return None
+    if whole := _INTEGER.fullmatch(given):
+        if len(whole[1]) > _DIGITS or not LEAST <= (number := int(given)) <= MOST:
+            raise ValueError(f"is not {FITS}")
+        return number
+    if not _NUMBER.fullmatch(given):
+        raise ValueError("is not a number")
+    if not math.isfinite(value := float(given)):
+        raise ValueError("is too large a number")
+    return value
+
+
+def _boolean(field: str) -> bool | None:
+    """Read a boolean; None if the field is empty."""
+    if not (given := field.strip().lower()):
+        return None
+    if given not in _BOOLEANS:
+        raise ValueError("is neither true nor false")
+    return _BOOLEANS[given]
+
+
+def _date(field: str) -> str | None:
+    """Return a date unchanged, for filters to compare as an instant; None if the field is empty."""
+    if not (given := field.strip()):
+        return None
+    if instant(given) is None:
+        raise ValueError("is not a date such as 2024-03-05 or 2024-03-05T08:30:00Z")
+    return given
+
+
+_TYPES: dict[str, Callable[[str], Any]] = {"number": _number, "boolean": _boolean, "date": _date, "string": str}
+_PADDED = re.compile(r"\s*(\+|-?0[0-9])")
+"""Prefixes of fields that are no plain numbers, such as telephone numbers and postal codes."""
+
+
+def types_of(found: Iterable[Row]) -> dict[str, str]:
+    """Return the type of each column: the first of `_TYPES` that fits all its fields, except empty ones."""
+    possible = dict[str, list[str]]()
+    for row in found:
+        for name, value in row.value["metadata"].items() if isinstance(row.value, dict) else ():
+            if isinstance(value, str) and value.strip():
+                kinds = possible.setdefault(name, [*_TYPES])
+                kinds[:] = [kind for kind in kinds if _is(kind, value)]
+    return {name: kinds[0] for name, kinds in possible.items()}
+
+
+def read_column_types(text: str) -> ColumnTypes:
+    """Parse the requested column types: a word, in any case, or a JSON object with the types of some columns.
+
+    Raises:
+        Invalid: it is neither.
+    """
+    if word := _WORDS.get(text.lower()):
+        return word
+    try:
+        types = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        types = None
+    if not isinstance(types, dict) or not all(kind in get_args(ColumnType) for kind in types.values()):
+        kinds = ", ".join(get_args(ColumnType))
+        said = f'must be header, auto, or a JSON object such as {{"year": "number"}}; types are {kinds}'
+        raise Invalid(said, field="column_types")
+    return types
+
+
+def _is(kind: str, field: str) -> bool:
+    try:
+        _TYPES[kind](field)
+    except ValueError:
+        return False
+    return kind != "number" or not _PADDED.match(field)
+
+
+DELIMITERS = ",;\t"
+_SEPARATOR = re.compile(r'"?sep=([^"\r\n])"?\s*', re.IGNORECASE)
+CR_ALONE = "a line ends in CR alone: lines end in LF or CR LF"
+csv.field_size_limit(sys.maxsize)  # process-wide, and too small for texts by default; `_Feed` limits rows
+
+
+class _Feed:
+    """Lines of a table for `csv`, which requests several per row if a quoted field contains line ends."""
+
+    def __init__(self, stream: BinaryIO, limit: int) -> None:
+        self._lines = lines(stream, limit)
+        self._limit = limit
+        self._bytes = 0
+        self.number = 0
+        """Number of the last line returned."""
+        self.begins = 1
+        """Number of the line that the current row begins in."""
+        self.bad: ServiceError | None = None
+        """The error in a line of the current row."""
+
+    def next_row(self) -> None:
+        """Begin another row with the next line."""
+        self._bytes, self.bad, self.begins = 0, None, self.number + 1
+
+    def written(self) -> str | None:
+        """Return the next line that is not blank, as the first of a row; None at the end."""
+        self.next_row()
+        while (line := next(self, None)) and line.isspace() and not self.bad:
+            self.next_row()
+        return line
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        self.number, line = next(self._lines)
+        if isinstance(line, ServiceError):
+            self.bad = line
+            return "\n"
+        self._bytes += len(line)
+        if self._bytes > self._limit:
+            raise TooLarge(f"more than the {self._limit} bytes of one row: is a quote left open?")
+        text = utf8(line)
+        if isinstance(text, ServiceError):
+            self.bad = text if self.number == self.begins else Malformed(f"{text.message} (of line {self.number})")
+            return line.decode(errors="replace")
+        return text
+
+
+def csv_rows(
+    stream: BinaryIO,
+    settings: Settings,
+    text_column: str | None = None,
+    id_column: str | None = None,
+    types: Mapping[str, str] = MappingProxyType({}),
+    *,
+    found: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Row]:
+    """Yield the rows, whose place is the line that they begin in.
+
+    The separator is the comma, semicolon or tab of the header, or the one that a line before it names (`sep=;`, which
+    Excel writes and reads). `text_column` defaults to `text`, and `id_column` to `id` if it exists. All other columns
+    are metadata; see `Columns`, also for `types` and `found`. Empty rows are skipped.
+
+    Raises:
+        Empty, Malformed, Invalid: there is no header, or it lacks a column or has one twice.
+        TooLarge: a row is too long. It may have no end, so no later row can be found.
+    """
+    feed = _Feed(stream, row_bytes(settings))
+    first = feed.written()
+    if separator := _SEPARATOR.fullmatch(first or ""):
+        first = feed.written()
+    place = f"line {feed.begins}"
+    if feed.bad:
+        raise type(feed.bad)(feed.bad.message, field=place)
+    if first is None:
+        raise Empty("must begin with a header that names the columns", field=place)
+    names = _outside_quotes(first)
+    delimiter = separator[1] if separator else max(DELIMITERS, key=names.count)
+    _, *others = names.split(delimiter)
+    spaced = bool(others) and all(name.startswith(" ") for name in others)  # also before quotes: `1, "a, b"`
+    reader = csv.reader(chain([first], feed), delimiter=delimiter, skipinitialspace=spaced, strict=True)
+    try:
+        header = next(reader)
+    except csv.Error as error:
+        raise Malformed(f"not a header of CSV: {_said(error)}", field=place) from None
+    except TooLarge as error:
+        raise TooLarge(error.message, field=place) from None
+    if feed.bad:
+        raise type(feed.bad)(feed.bad.message, field=place)
+    columns = Columns.of(header, text_column, id_column, types=types, found=found, place=place)
+    while True:
+        feed.next_row()
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            with_it = f"; what stands up to line {feed.number} was read with it" if feed.number > feed.begins else ""
+            yield Row(f"line {feed.begins}", feed.bad or Malformed(f"not CSV: {_said(error)}{with_it}"))
+        except TooLarge as error:
+            raise TooLarge(error.message, field=f"line {feed.begins}") from None
+        else:
+            if feed.bad or any(map(str.strip, fields)):
+                yield Row(f"line {feed.begins}", feed.bad or columns.value(fields), columns.text_name, columns.id_name)
+
+
+def _said(error: csv.Error) -> str:
+    """Return Python's message, except for the one about how a program opens files."""
+    return CR_ALONE if str(error).startswith("new-line character") else str(error)
+
+
+def _outside_quotes(line: str) -> str:
+    return "".join(line.split('"')[::2])

@@ -1,0 +1,233 @@
+"""Text normalization and segmentation ahead of FTS5's tokenizer.
+
+FTS5's tokenizer neither folds look-alike characters nor splits scripts without spaces into words.
+
+Characters that look alike are folded together. Compatibility forms, case and ignorable characters follow Unicode's
+NFKC_Casefold (https://www.unicode.org/reports/tr44/#NFKC_Casefold). A symbol is never part of a word. Each emoji is a
+word. ASCII text stays unchanged.
+
+A run of a script without spaces becomes overlapping pairs of characters, as in Lucene's CJKAnalyzer, followed by the
+run's last character alone. Every character therefore begins exactly one token, so a query of one character is searched
+as a prefix.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from operator import add
+from typing import NamedTuple
+from unicodedata import category, combining, decomposition, normalize
+
+from models.scripts import UNSPACED
+from serving.corpora.ports import Span
+
+_MOST_MARKS = 30
+"""Maximum combining marks on one character, from https://www.unicode.org/reports/tr15/#Stream_Safe_Text_Format.
+Normalization takes time quadratic in their number."""
+_UNSPACED = (
+    UNSPACED + "\u1100-\u11ff\ua960-\ua97f\uac00-\ud7ff"  # Hangul has spaces, but attaches endings to words
+    "\U0001f1e6-\U0001f1ff"  # regional indicators: halves of flags
+)
+_CHARACTER, _RUN = re.compile(f"[{_UNSPACED}]"), re.compile(f"[{_UNSPACED}]+")
+_STRETCH = re.compile("[\x00-\x7f]?[^\x00-\x7f]+")
+"""A stretch of non-ASCII characters, folded as one unit. It includes the ASCII character before it, because the first
+combining mark may belong to that character."""
+_SHORT = 8
+"""Maximum characters of a stretch whose folding is cached. Accented letters recur often."""
+_MANY_SIGNS = re.compile(rf"[^\w\x00-\x7f]{{{_MOST_MARKS + 1},}}")
+_IGNORABLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+    "\U0001f3fb-\U0001f3ff]"
+)
+"""Unicode's Default_Ignorable_Code_Point, and the skin-tone modifiers."""
+_PART = re.compile("[\u2e80-\u2fdf\U0001f1e6-\U0001f1ff]")
+"""Symbols that are parts of words: radicals, because text copied from PDF has them in place of characters, and the
+letters of flag emoji."""
+_RUN_END = "\u2300\u2300"
+"""A token that folding never produces, because folding puts a space between two symbols."""
+_PICTOGRAPH = re.compile("[\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]")
+
+
+def indexed(text: str) -> str:
+    """Prepare a passage or a query for FTS5."""
+    return text if text.isascii() else _RUN.sub(_pairs, _folded(text))
+
+
+class Spread(NamedTuple):
+    """A folded text in which query words can be marked. It has the original span of each of its characters."""
+
+    text: str
+    starts: Sequence[int]
+    ends: Sequence[int]
+
+    def origins(self, spans: Iterable[Span]) -> list[Span]:
+        """Map the sorted `spans` to the original text. Spans that share an original character are merged."""
+        found: list[Span] = []
+        for start, end in spans:
+            origin = Span(self.starts[start], self.ends[end - 1])
+            if found and origin.start < found[-1].end:
+                origin = Span(found.pop().start, origin.end)
+            found.append(origin)
+        return found
+
+
+def spread(text: str) -> Spread:
+    """Fold `text`, put spaces around each character of a run, and end each run with `_RUN_END`.
+
+    `apart` does the same to a phrase.
+    """
+    if text.isascii():
+        return Spread(text, range(len(text)), range(1, len(text) + 1))
+    parts: list[str] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    for start, end in _pieces(text):
+        part = _folded(text[start:end])
+        parts.append(part)
+        one_by_one = text[start:end].isascii()
+        starts += range(start, end) if one_by_one else [start] * len(part)
+        ends += range(start + 1, end + 1) if one_by_one else [end] * len(part)
+    folded = "".join(parts)
+    spreads: list[str] = []
+    order: list[int] = []
+    last = 0
+    for run in _RUN.finditer(folded):
+        spreads += [folded[last : run.start()], *(f" {character}" for character in run[0]), f" {_RUN_END} "]
+        order += range(last, run.start())
+        order += (place for place in range(*run.span()) for _ in range(2))
+        last = run.end()
+        order += [last - 1] * (len(_RUN_END) + 2)
+    spreads.append(folded[last:])
+    order += range(last, len(folded))
+    return Spread("".join(spreads), [starts[i] for i in order], [ends[i] for i in order])
+
+
+def is_character(token: str) -> bool:
+    """Return whether `token` is a single character of a script without spaces."""
+    return _CHARACTER.fullmatch(token) is not None
+
+
+def ends_run(tokens: Sequence[str], at: int) -> bool:
+    """Return whether `tokens[at]` is the last character of a run. The pair before it also contains this character."""
+    return at > 0 and is_character(tokens[at]) and _is_pair(tokens[at - 1])
+
+
+def apart(tokens: Sequence[str]) -> list[str]:
+    """Split the pairs of a phrase into characters and run ends, as `spread` does."""
+    found: list[str] = []
+    for token in tokens:
+        found += [token[0]] if _is_pair(token) else [token, _RUN_END] if is_character(token) else [token]
+    if _is_pair(tokens[-1]):
+        return [*found, tokens[-1][1]]
+    return found[:-1] if is_character(tokens[-1]) else found
+
+
+def _is_pair(token: str) -> bool:
+    return len(token) == 2 and _RUN.fullmatch(token) is not None
+
+
+def _pairs(run: re.Match[str]) -> str:
+    characters = run[0]
+    return f" {' '.join(map(add, characters, characters[1:]))} {characters[-1]} "
+
+
+def _pieces(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the bounds of the parts of `text` that are folded separately.
+
+    A part is a stretch of ASCII, or a character with its combining marks.
+    """
+    last = 0
+    for stretch in _STRETCH.finditer(text):
+        borders = [i for i in range(*stretch.span()) if i == stretch.start() or not _joins(text[i])]
+        yield last, stretch.start()
+        yield from pairwise([*borders, stretch.end()])
+        last = stretch.end()
+    yield last, len(text)
+
+
+@lru_cache(1 << 14)
+def _joins(character: str) -> bool:
+    first = _folded(character)[:1]
+    return not first or "M" in category(character) + category(first) or "\u1160" <= first <= "\u11ff"
+
+
+def _folded(text: str) -> str:
+    return _STRETCH.sub(_folded_stretch, text)
+
+
+def _folded_stretch(stretch: re.Match[str]) -> str:
+    found = stretch[0]
+    return _fold_short(found) if len(found) <= _SHORT else _fold_long(found)
+
+
+def _fold_long(text: str) -> str:
+    composed = normalize("NFC", _with_few_marks(text))
+    return normalize("NFC", _with_few_marks(composed.translate(_FOLDED)))
+
+
+_fold_short = lru_cache(1 << 14)(_fold_long)
+
+
+def _with_few_marks(text: str) -> str:
+    return _MANY_SIGNS.sub(_with_spaces_for_marks, text)
+
+
+def _with_spaces_for_marks(signs: re.Match[str]) -> str:
+    marks, kept = 0, []
+    for sign in signs[0]:
+        marks = marks + 1 if combining(sign) else 0
+        kept.append(sign if marks <= _MOST_MARKS else " ")
+    return "".join(kept)
+
+
+class _Folded(dict[int, str]):
+    """A table for `str.translate` that folds characters. It caches the results for assigned characters."""
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        folded = _fold(character)
+        if category(character) not in ("Cn", "Co"):
+            self[code] = folded
+        return folded
+
+
+_FOLDED = _Folded()
+
+
+def _fold(character: str) -> str:
+    if character.isascii():
+        return character
+    if _IGNORABLE.match(character) or _is_accent(character):
+        return ""
+    if _is_in_words(character):
+        return _casefolded(character)
+    if category(character) == "So" and _PICTOGRAPH.match(character):
+        return f" {character} "
+    return re.sub(r"\W", " ", f" {_casefolded(character)} ")
+
+
+def _casefolded(character: str) -> str:
+    return normalize("NFKC", normalize("NFKC", character).casefold())
+
+
+def _is_accent(character: str) -> bool:
+    """Return whether search ignores this mark. It ignores Hebrew and Arabic vowels, but not Indic marks."""
+    place = combining(character)
+    return category(character) == "Me" or (
+        not is_character(character) and (place in (1, *range(10, 36)) or place >= 200)
+    )
+
+
+def _is_in_words(character: str) -> bool:
+    """Return whether `character` can be part of a word.
+
+    Fractions and circled numbers are not part of words, because they would join a neighbouring number.
+    """
+    kind, made_of = category(character), decomposition(character)
+    if kind == "No":
+        return not made_of or made_of.startswith(("<sub>", "<super>"))
+    return kind[0] in "LM" or kind in ("Nd", "Nl", "Cn", "Co") or _PART.match(character) is not None

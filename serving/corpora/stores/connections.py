@@ -1,0 +1,378 @@
+"""Connections to one SQLite file: one writer, and one reader per concurrent read."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
+from weakref import WeakSet
+
+from serving.corpora.ports import Stop
+from serving.corpora.stores.failures import MEND, naming
+from serving.errors import Damaged, NotFound
+from serving.operations.cancelling import check_cancelled, is_cancelled
+from serving.operations.failpoints import reach
+
+# Limit on open corpus files: the most recently used stay open.
+
+MOST = 128
+"""Maximum corpora with open files. Each takes about 300 KB and three file descriptors, plus two descriptors for every
+open reader. Opening a corpus takes half a millisecond."""
+
+
+class Rests(Protocol):
+    """A resource that is opened on demand."""
+
+    def rest(self) -> None:
+        """Close the resource, unless it is in use. The user calls `OpenFiles.used` when done."""
+
+
+class OpenFiles:
+    """Limit on open files. Above `most`, the least recently used file is closed, unless it is in use."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._open: dict[Rests, None] = {}
+        """Open files. The most recently used file is last."""
+
+    def used(self, file: Rests) -> None:
+        """Record a use of `file`, and close the least recently used file if there are too many."""
+        with self._lock:
+            self._open.pop(file, None)
+            self._open[file] = None
+            longest = next(iter(self._open))
+            if len(self._open) <= self._most:
+                return
+            del self._open[longest]
+        longest.rest()
+
+    def closed(self, file: Rests) -> None:
+        """Forget a file that is closed for good."""
+        with self._lock:
+            self._open.pop(file, None)
+
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 60.0
+"""Seconds to wait for a lock. Locks are held briefly, so the timeout occurs only if there is a bug."""
+STEPS = 100_000
+"""Instructions of SQLite's virtual machine between two checks for a stop. They take a few milliseconds."""
+READ_STEPS = 5 * STEPS
+"""Instructions between two checks in a read. Each check waits for Python's interpreter lock."""
+LOG_BYTES = 64 << 20
+"""Size of the write-ahead log in bytes above which its checkpoint, called "fold" here, makes readers wait."""
+_LOG_PATIENCE_MS = 500
+_KEPT = 4
+"""Readers that stay open between reads. Each takes two file descriptors."""
+
+
+class _Connection(sqlite3.Connection):
+    """A connection whose rollback also closes its cursors.
+
+    After a stopped read, the exception may still refer to a cursor with unread rows. Such a cursor keeps its snapshot
+    of the file after a rollback unless it is closed.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()
+
+    def execute(self, *args: Any) -> sqlite3.Cursor:
+        made = super().execute(*args)
+        self._cursors.add(made)
+        return made
+
+    def rollback(self) -> None:
+        for cursor in list(self._cursors):
+            cursor.close()
+        super().rollback()
+
+
+class Connections:
+    """Connections that are opened on demand and then kept. Readers wait neither for the writer nor for each other.
+
+    After `close`, they raise `NotFound`, as if the corpus did not exist.
+    """
+
+    def __init__(
+        self, path: Path, synchronous: str = "FULL", stop: Stop | None = None, open_files: OpenFiles | None = None
+    ) -> None:
+        self.path = path
+        self.writes = 0
+        """Number of writes, including failed ones. Results of earlier reads are valid until it changes."""
+        self._synchronous = synchronous
+        self._stop = stop
+        self._open_files = open_files or OpenFiles()
+        self._writing = threading.RLock()
+        self._turn = threading.Condition()
+        """Lock for the attributes below."""
+        self._writer: sqlite3.Connection | None = None
+        self._idle: list[sqlite3.Connection] = []
+        self._reading = 0
+        self._alone = False
+        self._closed = False
+        self._log_bytes = LOG_BYTES
+        self.damaged = False
+        """True if a read found that the file differs from what was written."""
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Translate disk errors as `failures.naming` does. Remember damage, and add the remedy to its message."""
+        try:
+            with naming(self.path):
+                yield
+        except Damaged as error:
+            self.damaged = True
+            kept = f"the file is kept as {self.path.name}.damaged"
+            raise Damaged(f"{error.message}; {MEND}, {kept}") from error.__cause__
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """Open a write transaction. Its changes are committed and on disk after the block, or rolled back."""
+        with self._used(), self._written(), self.naming():
+            writer = self._opened_writer()
+            try:
+                writer.execute("BEGIN IMMEDIATE")
+                yield writer
+                reach("store.before-commit")
+                writer.execute("COMMIT")
+            except BaseException:
+                self._undo(writer)
+                raise
+            reach("store.after-commit")
+            self._bound_log(writer)
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Open a read transaction, which sees one snapshot of the file.
+
+        Keep the block short, because a checkpoint of the log can't go past an open transaction.
+
+        Raises:
+            Stopped: the caller has left or the server stops.
+        """
+        check_cancelled()
+        with self._used(), self.naming():
+            reader = self._take()
+            try:
+                reader.set_progress_handler(self._stop or is_cancelled, READ_STEPS)
+                reader.execute("BEGIN")
+                yield reader
+            finally:
+                self._give(reader)
+
+    @contextmanager
+    def maintaining(self) -> Iterator[sqlite3.Connection]:
+        """Yield the writer outside of a transaction."""
+        with self._used(), self._written(), self.naming():
+            yield self._opened_writer()
+
+    def fold_soon(self) -> None:
+        """Checkpoint the log, unless readers prevent it. The file then shrinks to its content."""
+        with self.maintaining() as writer:
+            self._fold_soon(writer)
+
+    @contextmanager
+    def alone(self, *, folded: bool) -> Iterator[None]:
+        """Close all connections during the block, while other users wait. With `folded`, empty the log first.
+
+        Raises:
+            Unhealthy: the log can't be checkpointed; nothing has changed.
+        """
+        with self._written(), self.naming():
+            self.check_open()
+            with self._turn:
+                self._alone = True
+                self._turn.wait_for(lambda: not self._reading)
+            try:
+                self._close_readers()
+                if folded:
+                    self._fold()
+                self._close_writer()
+                yield
+                self.damaged = False  # the block may have replaced the file
+            finally:
+                with self._turn:
+                    self._alone = False
+                    self._turn.notify_all()
+
+    def check_open(self) -> None:
+        """Raise `NotFound` if the connections were closed for good."""
+        if self._closed:
+            raise NotFound(f"there is no corpus {self.path.stem!r}")
+
+    def rest(self) -> None:
+        """Close the connections, unless they are in use. The next use reopens them."""
+        if not self._writing.acquire(blocking=False):
+            return
+        try:
+            with self._turn:
+                if self._alone or (self._writer and self._writer.in_transaction):  # in an outer block of this thread
+                    return
+                self._close_readers()
+                self._close_writer()
+        finally:
+            self._writing.release()
+
+    def close(self) -> None:
+        """Close for good, even if the disk fails.
+
+        SQLite replays what remains in the log when the file is next opened.
+        """
+        with self._writing:
+            with self._turn:
+                self._closed = True
+                self._turn.notify_all()
+                self._turn.wait_for(lambda: not self._reading)
+            self._close_readers()
+            self._close_writer()
+            self._open_files.closed(self)
+
+    @contextmanager
+    def _used(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self._open_files.used(self)
+
+    @contextmanager
+    def _written(self) -> Iterator[None]:
+        """Hold the write lock.
+
+        The write is counted after its commit, so a reader that sees the count sees the change.
+        """
+        with self._writing:
+            try:
+                yield
+            finally:
+                self.writes += 1
+
+    def _close_readers(self) -> None:
+        for reader in self._idle:
+            reader.close()
+        self._idle.clear()
+
+    def _close_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = None
+
+    def _fold(self) -> None:
+        busy, _, _ = self._opened_writer().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy:
+            raise OSError("its log is in use")
+
+    def _opened_writer(self) -> sqlite3.Connection:
+        self.check_open()
+        if self._writer is None:
+            writer = self._connect()
+            try:
+                writer.execute("PRAGMA journal_mode = WAL")
+                writer.execute(f"PRAGMA synchronous = {self._synchronous}")
+                writer.execute("PRAGMA foreign_keys = ON")
+            except BaseException:
+                writer.close()
+                raise
+            self._writer = writer
+        return self._writer
+
+    def _undo(self, writer: sqlite3.Connection) -> None:
+        """Roll back, unless the error already did.
+
+        If the rollback fails, drop the connection, so that nothing gets committed.
+        """
+        try:
+            if writer.in_transaction:
+                writer.execute("ROLLBACK")
+        except sqlite3.Error:
+            log.exception("%s: could not roll back; opened anew", self.path)
+            self._writer = None
+            writer.close()
+
+    def _bound_log(self, writer: sqlite3.Connection) -> None:
+        """Checkpoint an oversized log, and make readers pause.
+
+        SQLite can't finish a checkpoint while there are always readers.
+        """
+        beside = self.path.with_name(self.path.name + "-wal")
+        size = beside.stat().st_size if beside.exists() else 0
+        if size <= (self._log_bytes if self._reading else LOG_BYTES):
+            return
+        self._log_bytes = size + LOG_BYTES  # a long reader prevents it: don't retry at every commit
+        with suppress(sqlite3.Error):  # the write is committed; the next one reports a failing disk
+            if self._fold_soon(writer):
+                self._log_bytes = LOG_BYTES
+
+    @staticmethod
+    def _fold_soon(writer: sqlite3.Connection) -> bool:
+        """Checkpoint the log, and return whether that succeeded. A reader that does not end soon prevents it."""
+        writer.execute(f"PRAGMA busy_timeout = {_LOG_PATIENCE_MS}")
+        try:
+            busy, _, _ = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            return not busy
+        finally:
+            writer.execute(f"PRAGMA busy_timeout = {PATIENCE * 1000:.0f}")
+
+    def _take(self) -> sqlite3.Connection:
+        with self._turn:
+            self._turn.wait_for(lambda: not self._alone)
+            self.check_open()
+            self._reading += 1
+            if self._idle:
+                return self._idle.pop()
+        try:
+            return self._connect()
+        except BaseException:
+            with self._turn:
+                self._reading -= 1
+                self._turn.notify_all()
+            raise
+
+    def _give(self, reader: sqlite3.Connection) -> None:
+        try:
+            reader.rollback()
+            kept = len(self._idle) < _KEPT
+        except sqlite3.Error:
+            log.exception("%s: a reader could not end its transaction", self.path)
+            kept = False
+        if not kept:
+            reader.close()
+        with self._turn:
+            self._reading -= 1
+            self._idle += [reader] if kept else []
+            self._turn.notify_all()
+
+    def _connect(self) -> sqlite3.Connection:
+        made = connect(self.path)
+        made.set_progress_handler(self._stop, STEPS)
+        return made
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open an existing file. No other process may use the file. Any thread may use the connection.
+
+    Raises:
+        sqlite3.OperationalError: the file does not exist.
+    """
+    # The VFS unix-excl keeps the index of the write-ahead log in memory. The default VFS writes it to a file beside
+    # the log. On a full disk that fails, and nothing could be read.
+    existing = f"{path.absolute().as_uri()}?mode=rw&vfs=unix-excl"
+    return sqlite3.connect(
+        existing, uri=True, timeout=PATIENCE, isolation_level=None, check_same_thread=False, factory=_Connection
+    )
+
+
+@contextmanager
+def stopping(connection: sqlite3.Connection, stop: Stop) -> Iterator[None]:
+    """Interrupt the statements of the block when `stop` returns true."""
+    connection.set_progress_handler(stop, STEPS)
+    try:
+        yield
+    finally:
+        connection.set_progress_handler(None, STEPS)

@@ -1,0 +1,346 @@
+"""One corpus in one SQLite file: WAL, synchronous=FULL, one transaction per group of writes."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from models.bundle.disk import fsync
+from models.runtimes.base import Floats
+from serving.corpora.filters import Filter
+from serving.corpora.ports import (
+    Blocks,
+    Change,
+    Chunking,
+    Content,
+    Corpus,
+    Document,
+    Facets,
+    Held,
+    Keys,
+    Page,
+    Passage,
+    Ranking,
+    Size,
+    Stop,
+    Write,
+    never,
+)
+from serving.corpora.stores import fields, reading, records, words, writing
+from serving.corpora.stores.connections import Connections, stopping
+from serving.corpora.stores.facets import facets
+from serving.corpora.stores.foreign import check_values
+from serving.corpora.stores.matching import matching
+from serving.corpora.stores.migrations import check_ours, check_shape, mark, migrate, verify
+from serving.corpora.stores.reading import Shared
+from serving.corpora.stores.records import Table, blocks
+from serving.corpora.stores.writing import attempt, create, promise, stem
+from serving.errors import InsufficientStorage, NotFound, ServiceError, Unhealthy
+from serving.operations.bounds import Bounds
+from serving.operations.failpoints import reach
+
+# Returning unused pages of a file to the disk.
+
+_STEP = 1024
+"""Pages returned per step. Other writers run between two steps."""
+_PART = 0.25
+"""If at least this share of a file is unused, pages are returned, however small the file is."""
+
+
+def give_back(connections: Connections, least: int) -> None:
+    """Implement `Store.give_back`.
+
+    Files of format 1, and files on a failing disk, keep their unused pages for reuse.
+    """
+    with suppress(Unhealthy, InsufficientStorage):
+        _forget_words(connections)
+        free, before = _free_bytes(connections, 0), 0
+        if not free or (free < least and free < _PART * _bytes(connections)):
+            return
+        while free != before:
+            before, free = free, _free_bytes(connections, _STEP)
+        connections.fold_soon()
+
+
+def _forget_words(connections: Connections) -> None:
+    """Clear the word index of a corpus without passages."""
+    with connections.writing() as writer:
+        if not reading.size(writer).passages:
+            words.clear(writer)
+
+
+def _bytes(connections: Connections) -> int:
+    with connections.reading() as reader:
+        return reading.size(reader).bytes
+
+
+def _free_bytes(connections: Connections, given_back: int) -> int:
+    with connections.maintaining() as writer:
+        if given_back:
+            # A script runs to its end. `execute` takes only one step of a statement without columns, so frees one page.
+            writer.executescript(f"PRAGMA incremental_vacuum({given_back})")
+        free = "SELECT freelist_count * page_size FROM pragma_freelist_count, pragma_page_size"
+        return int(writer.execute(free).fetchone()[0])
+
+
+RESERVED_BYTES = 4 << 20
+"""Bytes of disk space reserved for removals, so that documents can be removed when the disk is full."""
+
+
+class CorpusFile:
+    """The open file of one corpus, with the methods of `Store`.
+
+    A `new` file gets its corpus from `create`. With `foreign` bounds, the file is checked against the bounds before it
+    is read. `stop` interrupts any work.
+
+    Raises:
+        StoreError: the file is not ours, or has a later format.
+        ServiceError: the file contains no corpus, or can't be read or written; see `Connections.naming`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        synchronous: str = "FULL",
+        *,
+        new: bool = False,
+        foreign: Bounds | None = None,
+        stop: Stop | None = None,
+        shared: Shared | None = None,
+    ) -> None:
+        self.path = path
+        shared = shared or Shared()
+        self._connections = Connections(path, synchronous, stop, shared.open_files)
+        self._matched = shared.matched
+        self._described: tuple[int, tuple[Corpus, Size]] | None = None
+        try:
+            with self._connections.naming():
+                if new:
+                    mark(path)
+                else:
+                    check_ours(path)
+                    if foreign:
+                        check_shape(path)
+                        check_values(path, foreign, stop or never)
+            with self._connections.writing() as writer:
+                migrate(writer, path)
+                if not new:
+                    reading.corpus(writer)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def damaged(self) -> bool:
+        return self._connections.damaged
+
+    def close(self) -> None:
+        """Close the file. SQLite checkpoints the write-ahead log when the last connection closes."""
+        self._connections.close()
+
+    @contextmanager
+    def set_aside(self, *, folded: bool = True) -> Iterator[None]:
+        """Close the file during the block, which may replace or remove it. With `folded`, empty the log first."""
+        with self._connections.alone(folded=folded):
+            yield
+
+    def create(self, corpus: Corpus) -> None:
+        with self._connections.writing() as writer:
+            create(writer, corpus)
+
+    def rename(self, name: str) -> None:
+        """Rename the corpus.
+
+        Its generation changes, because an earlier corpus of the new name may have had other keys.
+        """
+        with self._connections.writing() as writer:
+            for job in writing.accepted(writer):
+                writing.release(writer, job)
+            writer.execute("UPDATE corpora SET name = ?, generation = ?", (name, secrets.token_hex(8)))
+
+    def describe(self, wanted: Corpus) -> None:
+        if (wanted.description, wanted.recall_target, wanted.stemming, wanted.fingerprint) == (None, None, None, None):
+            return
+        with self._connections.writing() as writer:
+            if wanted.stemming is not None:
+                stem(writer, wanted.stemming)
+            if wanted.fingerprint is not None:
+                promise(writer, wanted)
+            writer.execute(
+                "UPDATE corpora SET description = coalesce(?, description), recall_target = coalesce(?, recall_target)",
+                (wanted.description, wanted.recall_target),
+            )
+
+    def corpus(self) -> Corpus:
+        return self.described()[0]
+
+    def described(self) -> tuple[Corpus, Size]:
+        """Return the corpus and its size.
+
+        They are cached until the next write, so that a list of corpora opens no file.
+        """
+        self._connections.check_open()
+        writes, kept = self._connections.writes, self._described
+        if kept and kept[0] == writes:
+            return kept[1]
+        with self._connections.reading() as reader:
+            described = reading.corpus(reader), reading.size(reader)
+        self._described = writes, described
+        return described
+
+    def write(self, writes: Sequence[Write]) -> list[Change | ServiceError]:
+        with self._connections.writing() as writer:
+            full = self._full()
+            return [full if full and isinstance(write, Content) else attempt(writer, write) for write in writes]
+
+    def _full(self) -> InsufficientStorage | None:
+        """Return the error for writes that add data, if only `RESERVED_BYTES` are left."""
+        if shutil.disk_usage(self.path.parent).free >= RESERVED_BYTES:
+            return None
+        return InsufficientStorage(
+            f"{self.path.name}: the disk is full: its last {RESERVED_BYTES >> 20} MB are for removals"
+        )
+
+    def accepted(self) -> list[str]:
+        with self._connections.reading() as reader:
+            return writing.accepted(reader)
+
+    def accept(self, job: str) -> None:
+        with self._connections.writing() as writer:
+            writing.accept(writer, job)
+
+    def release(self, job: str) -> None:
+        with self._connections.writing() as writer:
+            writing.release(writer, job)
+
+    def embedded(self, texts: Sequence[str], chunking: Chunking | None, fingerprint: str) -> list[Held | None]:
+        with self._connections.reading() as reader:
+            if reading.corpus(reader).fingerprint != fingerprint:
+                return [None] * len(texts)
+            return reading.embedded(reader, texts, chunking)
+
+    def document(self, document: str) -> Document:
+        with self._connections.reading() as reader:
+            found = records.document(reader, document)
+        if found is None:
+            raise NotFound(f"corpus {self.path.stem!r} has no document {document!r}")
+        return found
+
+    def passages(self, keys: Sequence[int]) -> dict[int, Passage]:
+        with self._connections.reading() as reader:
+            return records.passages(reader, keys)
+
+    def page(self, after: int, limit: int, where: Filter | None = None) -> Page:
+        with self._connections.reading() as reader:
+            among = None if where is None else self._matched.numbers(self.path, reader, where)
+            return records.page(reader, after, limit, among)
+
+    def keys(self) -> Keys:
+        with self._connections.reading() as reader:
+            return fields.numbers(reader, "SELECT key AS number FROM passages ORDER BY key")
+
+    def matching(self, where: Filter) -> Keys:
+        with self._connections.reading() as reader:
+            return self._matched.keys(self.path, reader, where)
+
+    def unmatched(self, where: Filter) -> list[str]:
+        with self._connections.reading() as reader:
+            return self._matched.unmatched(self.path, reader, where)
+
+    def ids_matching(self, where: Filter) -> list[str]:
+        with self._connections.reading() as reader:
+            return records.ids(reader, matching(reader, where).tolist())
+
+    def facets(self, values: int) -> Facets:
+        with self._connections.reading() as reader:
+            return facets(reader, values)
+
+    def words(self, query: str, k: int, where: Filter | None) -> Ranking:
+        with self._connections.reading() as reader:
+            allowed = None if where is None else self._matched.keys(self.path, reader, where)
+            return words.search(reader, query, k, allowed, stemming=reading.corpus(reader).wanted_stemming)
+
+    def vectors(self, keys: Sequence[int] | None, after: int) -> Blocks:
+        """Yield blocks of vectors. No transaction stays open between them."""
+        if keys is not None:
+            for block in blocks(sorted(set(keys))):
+                with self._connections.reading() as reader:
+                    found = records.of(reader, block)
+                if len(found[0]):
+                    yield found
+        else:
+            yield from self._beyond(after, "vectors")
+
+    def fresh(self) -> Blocks:
+        return self._beyond(0, "fresh")
+
+    def _beyond(self, after: int, table: Table) -> Blocks:
+        while True:
+            with self._connections.reading() as reader:
+                found = records.beyond(reader, after, table)
+            if not len(found[0]):
+                return
+            after = int(found[0][-1])
+            yield found
+
+    def tombstones(self, upto: int) -> Keys:
+        with self._connections.reading() as reader:
+            return writing.upto(reader, upto)
+
+    def bury(self, keys: Keys) -> None:
+        if len(keys):
+            with self._connections.writing() as writer:
+                writing.bury(writer, keys)
+
+    def last_key(self) -> int:
+        with self._connections.reading() as reader:
+            (last,) = reader.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = 'passages'").fetchone()
+        return last or 0
+
+    def stale(self, fingerprint: str, limit: int) -> list[tuple[int, str]]:
+        with self._connections.reading() as reader:
+            return writing.stale(reader, fingerprint, limit)
+
+    def refresh(self, fingerprint: str, keys: Keys, matrix: Floats) -> None:
+        if full := self._full():
+            raise full
+        with self._connections.writing() as writer:
+            writing.refresh(writer, fingerprint, keys, matrix)
+
+    def swap(self, fingerprint: str) -> bool:
+        with self._connections.writing() as writer:
+            reach("store.before-swap")
+            swapped = writing.swap(writer, fingerprint)
+        reach("store.after-swap")
+        return swapped
+
+    def copy(self, to: Path, stop: Stop = never) -> tuple[Corpus, Size]:
+        try:
+            with self._connections.reading() as reader, stopping(reader, stop):
+                reach("store.before-copy")
+                reader.rollback()  # VACUUM begins its own transaction
+                reader.execute("VACUUM INTO ?", (str(to),))
+            fsync(to)
+            reach("store.after-copy")
+            with closing(sqlite3.connect(to)) as copied:
+                return reading.corpus(copied), reading.size(copied)
+        except BaseException:
+            to.unlink(missing_ok=True)
+            raise
+
+    def verify(self) -> list[str]:
+        with self._connections.reading() as reader:
+            found = verify(reader)
+        with self._connections.maintaining() as writer:
+            return found + words.check(writer, stemming=reading.corpus(writer).wanted_stemming)
+
+    def size(self) -> Size:
+        """Return the number of documents, bytes of the database without its log, and passages."""
+        return self.described()[1]
+
+    def give_back(self, least: int) -> None:
+        give_back(self._connections, least)

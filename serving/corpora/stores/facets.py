@@ -1,0 +1,123 @@
+"""Facets of a corpus: its metadata fields, their kinds of values and their most frequent values."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from types import NoneType
+from typing import Any
+
+from serving.corpora.filters import is_number, reach
+from serving.corpora.ports import Facet, Facets, FacetValue
+from serving.corpora.stores.fields import FALSE, LIST, NULL, OBJECT, OPAQUE, TRUE, WHOLE, Value, documents, numbers
+from serving.operations.cancelling import check_cancelled
+
+MAX_FIELDS = 64
+"""Maximum number of fields reported. The oldest fields of the corpus are reported."""
+COUNTED = 4_000_000
+"""Maximum postings counted per answer, which takes about a second. Fields beyond this budget have no counts."""
+OPEN = 100
+"""Maximum documents read per field because their postings are inconclusive. If there are more, the field's range is not
+reported."""
+_SCALARS = {FALSE: False, TRUE: True, NULL: None}
+_KINDS = {NULL: "null", FALSE: "boolean", TRUE: "boolean", LIST: "list", OBJECT: "object"}
+KIND_OF: dict[type, str] = {
+    NoneType: "null",
+    bool: "boolean",
+    int: "number",
+    float: "number",
+    str: "string",
+    list: "list",
+    dict: "object",
+}
+_NUMBER, _TEXT = "value < ''", "value >= '' AND value < x''"
+"""SQL conditions for numbers and strings, by SQLite's order of types."""
+
+
+def facets(reader: sqlite3.Connection, values: int) -> Facets:
+    """Return the fields of the corpus, each with up to `values` of its values.
+
+    Call it in a transaction, because its reads must see one snapshot.
+    """
+    held = """SELECT number, path FROM fields WHERE EXISTS (SELECT 1 FROM postings WHERE field = number)
+        ORDER BY number LIMIT ?"""
+    paths = reader.execute(held, (MAX_FIELDS + 1,)).fetchall()
+    first = {field: list(_first(reader, field, values + 1)) for field, _ in paths[:MAX_FIELDS]}
+    counted: dict[int, list[FacetValue]] = {}
+    left = COUNTED
+    for field in sorted(first, key=lambda field: len(first[field]) > values):  # few values first: counts matter
+        postings = _postings(reader, field, left + 1)
+        if postings <= left:
+            counted[field] = list(_most_frequent(reader, field, values + 1))
+        left = max(0, left - postings)
+    found = [
+        _facet(reader, field, path, counted.get(field, first[field]), values) for field, path in paths[:MAX_FIELDS]
+    ]
+    return Facets(found, len(paths) <= MAX_FIELDS and not _has(reader, WHOLE, "true"))
+
+
+def _facet(reader: sqlite3.Connection, field: int, path: str, listed: Sequence[FacetValue], values: int) -> Facet:
+    check_cancelled()
+    unposted, all_read = _unposted(reader, field, path)
+    least, greatest = _extremes(reader, field)
+    kinds = posted_kinds(reader, field) | {KIND_OF[type(value)] for value in unposted}
+    ordered = [value for value in (least, greatest, *unposted) if is_number(value)] if all_read else []
+    complete = len(listed) <= values and all_read and not unposted
+    return Facet(path, sorted(kinds), min(ordered, default=None), max(ordered, default=None), listed[:values], complete)
+
+
+def posted_kinds(reader: sqlite3.Connection, field: int) -> set[str]:
+    kinds = {_KINDS[blob] for blob in _KINDS if _has(reader, field, "value = ?", blob)}
+    return kinds | {
+        kind for kind, condition in (("number", _NUMBER), ("string", _TEXT)) if _has(reader, field, condition)
+    }
+
+
+def _unposted(reader: sqlite3.Connection, field: int, path: str) -> tuple[list[Any], bool]:
+    """Return the field's values in the first documents with opaque postings. True means that these are all of them."""
+    select = "SELECT DISTINCT document AS number FROM postings WHERE field IN (?, ?) AND value = ? LIMIT ?"
+    left_open = numbers(reader, select, field, WHOLE, OPAQUE, OPEN + 1)
+    found = [value for _, _, metadata in documents(reader, left_open[:OPEN]) for value in reach(metadata, path)]
+    elements = [one for value in found for one in (value if isinstance(value, list) else ())]
+    return [*found, *elements], len(left_open) <= OPEN
+
+
+def _postings(reader: sqlite3.Connection, field: int, limit: int) -> int:
+    """Count the postings of `field`, up to `limit`."""
+    check_cancelled()
+    counting = "SELECT count(*) FROM (SELECT 1 FROM postings WHERE field = ? LIMIT ?)"
+    ((count,),) = reader.execute(counting, (field, limit))
+    return int(count)
+
+
+def _extremes(reader: sqlite3.Connection, field: int) -> tuple[int | float | None, int | float | None]:
+    """Return the least and the greatest number in `field`, each by an index lookup."""
+    select = f"SELECT value FROM postings WHERE field = ? AND {_NUMBER} ORDER BY value"
+    least = reader.execute(f"{select} LIMIT 1", (field,)).fetchone()
+    greatest = reader.execute(f"{select} DESC LIMIT 1", (field,)).fetchone()
+    return (least[0], greatest[0]) if least else (None, None)
+
+
+def _has(reader: sqlite3.Connection, field: int, condition: str, *values: Value) -> bool:
+    select = f"SELECT 1 FROM postings WHERE field = ? AND {condition} LIMIT 1"
+    return reader.execute(select, (field, *values)).fetchone() is not None
+
+
+def _most_frequent(reader: sqlite3.Connection, field: int, limit: int) -> Iterator[FacetValue]:
+    """Yield the most frequent values. Ties follow SQLite's order of values."""
+    select = """SELECT value, count(*) AS many FROM postings
+        WHERE field = ? AND value < ? GROUP BY value ORDER BY many DESC, value LIMIT ?"""
+    for value, many in reader.execute(select, (field, OBJECT, limit)):
+        yield FacetValue(_SCALARS[value] if isinstance(value, bytes) else value, many)
+
+
+def _first(reader: sqlite3.Connection, field: int, limit: int) -> Iterator[FacetValue]:
+    """Yield the first values in order, with an index lookup for each."""
+    beyond, last = "", ()
+    for _ in range(limit):
+        select = f"SELECT value FROM postings WHERE field = ? AND value < ? {beyond} ORDER BY value LIMIT 1"
+        row = reader.execute(select, (field, OBJECT, *last)).fetchone()
+        if row is None:
+            return
+        beyond, last = "AND value > ?", row
+        yield FacetValue(_SCALARS[row[0]] if isinstance(row[0], bytes) else row[0], None)

@@ -1,0 +1,200 @@
+"""Checks that a file from another machine contains no value larger than the API accepts.
+
+The checks run before any value is read into memory.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from serving.corpora.ports import Stemming, Stop, StoreError
+from serving.corpora.stores.connections import stopping
+from serving.corpora.stores.fields import MAX_PATH, MAX_TEXT
+from serving.corpora.stores.records import STORED
+from serving.errors import ServiceError
+from serving.operations.bounds import (
+    CORPUS_NAME,
+    MAX_COUNT,
+    MAX_ID_BYTES,
+    MAX_VECTOR,
+    About,
+    Bounds,
+    Count,
+    Fingerprint,
+    Moment,
+    RecallTarget,
+    check_document_id,
+    check_metadata,
+)
+
+MAX_TIMES = 8
+"""Maximum ratio of the length of a document's passages to the length of its text. Our overlapping passages reach
+five."""
+MAX_NUMBER = 1.01
+"""Maximum component of a unit vector. It is above 1, because engines with half precision round."""
+_OTHER_BYTES = 4 * MAX_VECTOR
+"""Maximum bytes of values that have no bound of their own. It is the size of the longest vector."""
+_Stamp = Annotated[str, Field(max_length=64)]
+
+
+class _Corpus(BaseModel):
+    """The row of a corpus, in any format."""
+
+    model_config = ConfigDict(strict=True)
+
+    name: Annotated[str, Field(pattern=CORPUS_NAME)]
+    description: About | None
+    recall_target: RecallTarget | None
+    created: Moment
+    fingerprint: Fingerprint | None
+    dim: Annotated[int, Field(ge=1, le=MAX_VECTOR)] | None
+    generation: _Stamp = ""
+    documents: Count = 0
+    passages: Count = 0
+    spans: Count = 0
+    fresh: Fingerprint | None = None
+    stemming: Stemming | None = None
+    unicode: _Stamp | None = None
+
+
+def check_values(path: Path, bounds: Bounds, stop: Stop) -> None:
+    """Check each length and number of a corpus against the bounds of requests. Its shape must have been checked before.
+
+    Raises:
+        StoreError: a value exceeds its bound; the message names the value.
+        sqlite3.Error: the file can't be read.
+    """
+    with (
+        closing(sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)) as reader,
+        stopping(reader, stop),
+    ):
+        for check in (_lengths, _types, _corpus, _keys, _documents, _passages, _vectors):
+            if wrong := next(check(reader, bounds), None):
+                raise StoreError(f"{path}: {wrong}")
+
+
+def _lengths(reader: sqlite3.Connection, bounds: Bounds) -> Iterator[str]:
+    """Yield an error for values that are too long. SQLite's limit keeps them out of memory."""
+    most = {
+        ("documents", "id"): (MAX_ID_BYTES, ""),
+        ("documents", "text"): (bounds.text_bytes, " (--max-text-bytes)"),
+        ("documents", "metadata"): (bounds.metadata_bytes, " (--max-metadata-bytes)"),
+        ("fields", "path"): (4 * MAX_PATH, ""),
+        ("postings", "value"): (4 * MAX_TEXT, ""),
+        ("overtaken", "id"): (MAX_ID_BYTES, ""),
+    }
+    before = reader.getlimit(sqlite3.SQLITE_LIMIT_LENGTH)
+    for table, column in _columns(reader):
+        limit, option = most.get((table, column), (_OTHER_BYTES, ""))
+        reader.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, limit)
+        try:
+            ((longest,),) = reader.execute(f'SELECT max(length(CAST("{column}" AS BLOB))) FROM "{table}"')
+        except sqlite3.Error as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_TOOBIG:
+                raise
+            longest = limit + 1
+        finally:
+            reader.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, before)
+        if longest is not None and longest > limit:
+            yield f"a value of {table}.{column} has more than the {limit} bytes that it may have{option}"
+
+
+def _types(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
+    """Yield an error for values that don't have the type of their column.
+
+    SQLite checks types when it writes, but other programs may not.
+    """
+    for table, column, type, required in _declared(reader):
+        if type:
+            known = (type.lower(), type.lower() if required else "null")
+            wrong = f'SELECT 1 FROM "{table}" WHERE typeof("{column}") NOT IN (?, ?) LIMIT 1'
+            if reader.execute(wrong, known).fetchone():
+                yield f"a value of {table}.{column} is no {type}"
+
+
+def _columns(reader: sqlite3.Connection) -> list[tuple[str, str]]:
+    return [(table, column) for table, column, *_ in _declared(reader)]
+
+
+def _declared(reader: sqlite3.Connection) -> list[tuple[str, str, str, bool]]:
+    """Return each column of all tables, its type, if it has one, and whether it must have a value.
+
+    Virtual tables are left out, because their content is in tables of their own.
+    """
+    select = """SELECT tables.name, columns.name, columns.type, columns."notnull"
+        FROM sqlite_schema AS tables, pragma_table_info(tables.name) AS columns
+        WHERE tables.type = 'table' AND tables.sql NOT LIKE 'CREATE VIRTUAL%'"""
+    return reader.execute(select).fetchall()
+
+
+def _corpus(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
+    found = reader.execute("SELECT * FROM corpora LIMIT 2")
+    rows = found.fetchall()
+    if len(rows) != 1:
+        yield "holds several corpora" if rows else "holds no corpus"
+        return
+    row = {name: value for (name, *_), value in zip(found.description, rows[0], strict=True)}
+    try:
+        _Corpus.model_validate(row)
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        yield f"its {first['loc'][0]} is not that of a corpus: {first['msg']}"
+
+
+def _keys(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
+    keys = {("documents", "number"), ("documents", "key"), ("passages", "key"), ("tombstones", "key")}
+    for table, column in _columns(reader):
+        if (table, column) in keys | {("sqlite_sequence", "seq")}:
+            beyond = f"typeof({column}) != 'integer' OR {column} NOT BETWEEN 0 AND {MAX_COUNT}"
+            if reader.execute(f"SELECT 1 FROM {table} WHERE {beyond} LIMIT 1").fetchone():
+                yield f"a value of {table}.{column} is not from 0 to {MAX_COUNT}"
+
+
+def _documents(reader: sqlite3.Connection, bounds: Bounds) -> Iterator[str]:
+    for row, name, metadata in reader.execute("SELECT rowid, id, metadata FROM documents"):
+        try:
+            check_document_id(name, "id")
+            check_metadata(orjson.loads(metadata), bounds.metadata_bytes, "metadata")
+        except (ServiceError, orjson.JSONDecodeError) as error:
+            yield f"document {row}: {error}"
+
+
+def _passages(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
+    """Yield an error if passages are not parts of their document's text.
+
+    A document has one passage, which may be the whole text, or several passages, which are spans. The document's number
+    is the key of its first passage.
+    """
+    if ("passages", "document") in _columns(reader):
+        wrong = reader.execute(
+            """SELECT number FROM documents LEFT JOIN (
+                SELECT document, min(key) AS first, count(*) AS parts, count(start) AS starts, count("end") AS ends,
+                    min(start) AS least, max("end") AS most, min("end" - start) AS shortest,
+                    sum("end" - start) AS characters
+                FROM passages GROUP BY document
+            ) ON document = number
+            WHERE first IS NOT number OR starts != ends OR starts NOT IN (parts, iif(parts = 1, 0, parts))
+                OR least < 0 OR shortest < 0 OR most > length(CAST(text AS BLOB))
+                OR characters > ? * length(CAST(text AS BLOB)) LIMIT 1""",
+            (MAX_TIMES,),
+        ).fetchone()
+        if wrong:
+            yield f"the passages of document {wrong[0]} are not parts of its text"
+
+
+def _vectors(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
+    """Yield an error for vectors with a component above `MAX_NUMBER` or a NaN, which can't have length 1."""
+    for table in sorted({table for table, column in _columns(reader) if column == "vector"}):
+        width = None
+        for key, vector in reader.execute(f"SELECT key, vector FROM {table}"):
+            width = len(vector) if width is None else width
+            if len(vector) != width or width % 4 or not (abs(np.frombuffer(vector, STORED)) <= MAX_NUMBER).all():
+                yield f"{table}: that of passage {key} is no vector of length 1, or not as long as others"

@@ -1,0 +1,367 @@
+"""The format of a corpus file, as numbered migrations. A released migration never changes."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args
+from unicodedata import unidata_version
+
+import orjson
+
+from serving.corpora.ports import Document, Stemming, StoreError
+from serving.corpora.stores import fields, reading, records, words, writing
+from serving.corpora.stores.failures import UNREADABLE, DamageError
+from serving.corpora.stores.records import DOCUMENT, PASSAGE, DocumentRow, PassageRow, document_in
+
+# Verification of a whole corpus file, row by row.
+
+SAID = 20
+"""Maximum lines of one kind, because a failing disk can cause the same line for every row."""
+
+
+def verify(reader: sqlite3.Connection) -> list[str]:
+    """Return a line for each defect, except in the word index, whose check needs a connection that may write."""
+    if said := _structure(reader):
+        return said  # what is read from broken pages tells nothing more
+    said = []
+    for check in (_rows, _counts, fields.check):
+        try:
+            said += check(reader)
+        except UNREADABLE as error:
+            said.append(str(error))
+    return said
+
+
+def _structure(reader: sqlite3.Connection) -> list[str]:
+    try:
+        found = [line for (line,) in reader.execute(f"PRAGMA integrity_check({SAID})")]
+        loose = reader.execute("PRAGMA foreign_key_check").fetchmany(SAID)
+    except sqlite3.DatabaseError as error:
+        return [str(error)]
+    return [line for line in found if line != "ok"] + [
+        f"{table}: row {row} belongs to a row of {parent} that is not there" for table, row, parent, _ in loose
+    ]
+
+
+def _rows(reader: sqlite3.Connection) -> Iterator[str]:
+    (dim,) = reader.execute("SELECT dim FROM corpora").fetchone() or (None,)
+    yield from _damaged(reader, f"SELECT {DOCUMENT} FROM documents", document_in)
+    yield from _damaged(reader, f"SELECT {PASSAGE} FROM passages", lambda row: PassageRow._make(row).span())
+    for table in ("vectors", "fresh"):
+        select = f"SELECT key, vector, checksum FROM {table}"
+        yield from _damaged(reader, select, lambda row: records.matrix([row]))
+    other = reader.execute("SELECT key FROM vectors WHERE length(vector) IS NOT 4 * ? LIMIT ?", (dim, SAID)).fetchall()
+    yield from (f"the vector of passage {key} does not have {dim} dimensions" for (key,) in other)
+
+
+def _damaged(reader: sqlite3.Connection, select: str, read: Callable[[Any], object]) -> Iterator[str]:
+    said = 0
+    for row in reader.execute(select):  # one row in memory at a time: a text may have a megabyte
+        try:
+            read(row)
+        except (DamageError, ValueError) as error:
+            said += 1
+            if said <= SAID:
+                yield str(error)
+
+
+def _counts(reader: sqlite3.Connection) -> Iterator[str]:
+    for said, counted, what in reader.execute(
+        """SELECT documents, (SELECT count(*) FROM documents), 'documents' FROM corpora UNION ALL
+        SELECT passages, (SELECT count(*) FROM passages), 'passages' FROM corpora UNION ALL
+        SELECT spans, (SELECT count(start) FROM passages), 'spans' FROM corpora UNION ALL
+        SELECT passages, (SELECT count(*) FROM vectors), 'vectors' FROM corpora"""
+    ):
+        if said != counted:
+            yield f"it says that it holds {said} {what}, and holds {counted}"
+
+
+log = logging.getLogger(__name__)
+APPLICATION = int.from_bytes(b"ISOS")
+"""SQLite's `application_id`, which distinguishes a corpus file from any other database."""
+_MAGIC, _APPLICATION_AT = b"SQLite format 3\0", slice(68, 72)
+"""Parts of the header; see https://www.sqlite.org/fileformat.html, section 1.3."""
+_PAGE_BYTES = 8192
+"""Page size that fits five vectors of 384 dimensions. SQLite's default of 4096 bytes fits two vectors and wastes a
+quarter of the page (ADR 0018)."""
+
+_FOLDED_SINCE = 6
+_UNFOLDED: dict[Stemming, str] = {
+    "none": "CREATE VIRTUAL TABLE words USING fts5(text, content = '', tokenize = 'unicode61 remove_diacritics 2')",
+    "porter": "CREATE VIRTUAL TABLE words USING fts5("
+    "text, content = '', tokenize = 'porter unicode61 remove_diacritics 2')",
+}
+"""Statements that create the word index, up to format 5."""
+
+TOGETHER = 64
+"""Documents in memory at a time. Each may have a megabyte of text."""
+Step = Callable[[sqlite3.Connection], None]
+
+
+def _first(connection: sqlite3.Connection) -> None:
+    for statement in (
+        """CREATE TABLE corpora (
+            name TEXT PRIMARY KEY,
+            description TEXT,
+            recall_target REAL,
+            created REAL NOT NULL,
+            fingerprint TEXT,
+            dim INTEGER
+        ) STRICT""",
+        # AUTOINCREMENT: no key is ever assigned twice.
+        """CREATE TABLE documents (
+            key INTEGER PRIMARY KEY AUTOINCREMENT,
+            id TEXT NOT NULL UNIQUE,
+            text TEXT NOT NULL,
+            metadata TEXT NOT NULL
+        ) STRICT""",
+        # Vectors are separate from texts, so that rebuilding an index reads no texts.
+        """CREATE TABLE vectors (
+            key INTEGER PRIMARY KEY REFERENCES documents(key) ON DELETE CASCADE,
+            vector BLOB NOT NULL
+        ) STRICT""",
+    ):
+        connection.execute(statement)
+
+
+def _passages(connection: sqlite3.Connection) -> None:
+    """Add documents of several passages, checksums, words, fields, tombstones and vectors of a second encoder."""
+    for statement in (
+        "ALTER TABLE vectors RENAME TO vectors_1",
+        "ALTER TABLE documents RENAME TO documents_1",
+        "ALTER TABLE corpora ADD COLUMN generation TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE corpora ADD COLUMN documents INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE corpora ADD COLUMN passages INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE corpora ADD COLUMN fresh TEXT",
+        # A document's number is the key of its first passage.
+        """CREATE TABLE documents (
+            number INTEGER PRIMARY KEY,
+            id TEXT NOT NULL UNIQUE,
+            text TEXT NOT NULL,
+            metadata TEXT NOT NULL,
+            hash BLOB NOT NULL,
+            checksum INTEGER NOT NULL
+        ) STRICT""",
+        "CREATE INDEX documents_by_hash ON documents (hash)",
+        # AUTOINCREMENT: no key is ever assigned twice.
+        """CREATE TABLE passages (
+            key INTEGER PRIMARY KEY AUTOINCREMENT,
+            document INTEGER NOT NULL REFERENCES documents(number) ON DELETE CASCADE,
+            start INTEGER,
+            "end" INTEGER,
+            checksum INTEGER NOT NULL
+        ) STRICT""",
+        "CREATE INDEX passages_by_document ON passages (document)",
+        # Vectors are separate from texts, so that rebuilding an index reads no texts.
+        """CREATE TABLE vectors (
+            key INTEGER PRIMARY KEY REFERENCES passages(key) ON DELETE CASCADE,
+            vector BLOB NOT NULL,
+            checksum INTEGER NOT NULL
+        ) STRICT""",
+        """CREATE TABLE fresh (
+            key INTEGER PRIMARY KEY REFERENCES passages(key) ON DELETE CASCADE,
+            vector BLOB NOT NULL,
+            checksum INTEGER NOT NULL
+        ) STRICT""",
+        "CREATE TABLE tombstones (key INTEGER PRIMARY KEY) STRICT",
+        *fields.TABLES,
+    ):
+        connection.execute(statement)
+    create_words(connection, 2, "none")
+    last = 0
+    old = """SELECT key, id, text, metadata, vector FROM documents_1 JOIN vectors_1 USING (key)
+        WHERE key > ? ORDER BY key LIMIT ?"""
+    while rows := connection.execute(old, (last, TOGETHER)).fetchall():
+        last = rows[-1][0]
+        documents = [
+            DocumentRow.of(key, Document(name, text, orjson.loads(metadata)), None)
+            for key, name, text, metadata, _ in rows
+        ]
+        connection.executemany(f"INSERT INTO documents ({DOCUMENT}) VALUES (?, ?, ?, ?, ?, ?)", documents)
+        connection.executemany(
+            f"INSERT INTO passages ({PASSAGE}) VALUES (?, ?, ?, ?, ?)",
+            (PassageRow.of(row.number, row.number, None) for row in documents),
+        )
+        connection.executemany(
+            "INSERT INTO vectors (key, vector, checksum) VALUES (?, ?, ?)",
+            ((key, vector, records.checksum(key, vector)) for key, *_, vector in rows),
+        )
+        fields.index(connection, ((row.number, orjson.loads(row.metadata)) for row in documents))
+    (given,) = connection.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = 'documents_1'").fetchone()
+    connection.execute("DELETE FROM sqlite_sequence WHERE name = 'passages'")
+    connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('passages', ?)", (given or 0,))
+    connection.execute("DROP TABLE vectors_1")
+    connection.execute("DROP TABLE documents_1")
+    connection.execute(
+        "UPDATE corpora SET generation = ?, documents = (SELECT count(*) FROM documents), "
+        "passages = (SELECT count(*) FROM passages)",
+        (secrets.token_hex(8),),
+    )
+
+
+def _spans(connection: sqlite3.Connection) -> None:
+    """Add the number of passages that are only a part of their document.
+
+    If it is 0, searches need not read passages.
+    """
+    connection.execute("ALTER TABLE corpora ADD COLUMN spans INTEGER NOT NULL DEFAULT 0")
+    connection.execute("UPDATE corpora SET spans = (SELECT count(start) FROM passages)")
+
+
+def _uploads(connection: sqlite3.Connection) -> None:
+    """Add the table of ids written since an upload was accepted; see `overtaken`."""
+    for statement in writing.TABLES:
+        connection.execute(statement)
+
+
+def _stemming(connection: sqlite3.Connection) -> None:
+    """Add the stemming of the word index."""
+    connection.execute("ALTER TABLE corpora ADD COLUMN stemming TEXT")
+
+
+def _unicode(connection: sqlite3.Connection) -> None:
+    """Add the version of Unicode that folded the words; see `_index_words`."""
+    connection.execute("ALTER TABLE corpora ADD COLUMN unicode TEXT")
+    words.create(connection)
+
+
+def _fields_within_lists(connection: sqlite3.Connection) -> None:
+    """Post all metadata again. Earlier postings lacked objects in lists, names with dots, and dates."""
+    connection.execute("DELETE FROM postings")
+    # A damaged document must not keep the corpus from being served.
+    readable = fields.numbers(connection, "SELECT number FROM documents WHERE json_valid(metadata)")
+    for start in range(0, len(readable), TOGETHER):
+        some = fields.documents(connection, readable[start : start + TOGETHER])
+        fields.index(connection, ((number, metadata) for number, _, metadata in some))
+
+
+MIGRATIONS: tuple[Step, ...] = (_first, _passages, _spans, _uploads, _stemming, _unicode, _fields_within_lists)
+
+
+def create_words(connection: sqlite3.Connection, format: int, stemming: Stemming) -> None:
+    """Create the empty word index that files of `format` have."""
+    words.create(connection, stemming)
+    if format < _FOLDED_SINCE:
+        connection.execute("DROP TABLE words")
+        connection.execute(_UNFOLDED[stemming])
+
+
+def check_ours(path: Path) -> None:
+    """Check the first bytes only, because SQLite may write when it opens a file.
+
+    Raises:
+        DamageError: the file is empty or begins with zeros.
+        StoreError: another program wrote this file.
+    """
+    with path.open("rb") as file:
+        header = file.read(100)
+    if not any(header):
+        raise DamageError("holds no corpus: it is empty, or begins with zeros")
+    if not (header.startswith(_MAGIC) and header[_APPLICATION_AT] == APPLICATION.to_bytes(4)):
+        raise StoreError(f"{path}: not a corpus of this server; move it elsewhere and start again")
+
+
+def mark(path: Path) -> None:
+    """Mark a new file as ours. Call this before the write-ahead log is used, so that the mark is in the file itself."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        connection.execute(f"PRAGMA application_id = {APPLICATION}")
+
+
+def migrate(connection: sqlite3.Connection, file: Path) -> None:
+    """Run the missing migrations inside the caller's transaction, and reindex outdated words.
+
+    Raises:
+        StoreError: a later version wrote the file.
+    """
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version > len(MIGRATIONS):
+        known = f"format {version}, known up to {len(MIGRATIONS)}"
+        raise StoreError(f"{file}: written by a later version ({known}); start that version")
+    if version < len(MIGRATIONS):
+        for step in MIGRATIONS[version:]:
+            step(connection)
+        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+    _index_words(connection, file)
+
+
+def _index_words(connection: sqlite3.Connection, file: Path) -> None:
+    """Reindex all words if another version of Unicode folded them.
+
+    FTS5 can only delete a passage if it gets the words that it indexed.
+    """
+    found = connection.execute("SELECT unicode FROM corpora").fetchone()
+    if found in (None, (unidata_version,)):
+        return
+    log.info("%s: words are indexed anew, by Unicode %s", file, unidata_version)
+    words.create(connection, reading.corpus(connection).wanted_stemming)
+    words.index(connection, _texts(connection))
+    connection.execute("UPDATE corpora SET unicode = ?", (unidata_version,))
+
+
+def _texts(connection: sqlite3.Connection) -> Iterator[tuple[int, str]]:
+    """Yield the texts of all passages in the order of their keys.
+
+    Wrong checksums don't keep the corpus from being served.
+    """
+    parts = 'SELECT key, start, "end" FROM passages WHERE document = ? ORDER BY key'
+    for number, text in connection.execute("SELECT number, text FROM documents ORDER BY number"):
+        for key, start, end in connection.execute(parts, (number,)):
+            yield key, text[start:end]
+
+
+# Check that a file from another machine has the tables of a corpus and nothing else.
+#
+# Views, triggers and expressions in tables run whenever a table is read or written. A malicious file could use them to
+# run without end.
+
+_RENAMED = re.compile(r'^(CREATE TABLE )"(\w+)"')
+"""The statement of a renamed table, whose name SQLite quotes. Re-embedding renames tables."""
+MAX_STATEMENT = 65_536
+"""Maximum bytes of a table's CREATE statement. Ours have a few hundred bytes."""
+Shape = frozenset[tuple[str, str, str, str | None]]
+"""SQLite's schema of tables and indexes: type, name, table and statement."""
+
+
+def check_shape(path: Path) -> None:
+    """Check the schema of the file, and read nothing else. A later format is accepted, because `migrate` reports it.
+
+    Raises:
+        StoreError: the schema is not that of the file's format.
+    """
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)) as reader:
+        reader.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_STATEMENT)  # set before SQLite reads the schema
+        (format,), found = reader.execute("PRAGMA user_version").fetchone(), _shape(reader)
+    format = max(format, 0)  # formats begin at 0
+    if format <= len(MIGRATIONS) and found not in (shapes := _shapes(format)):
+        first = min(found.symmetric_difference(shapes[0]), key=lambda one: one[1])
+        raise StoreError(
+            f"{path}: not a corpus of this server: {first[0]} {first[1]!r} is not what format {format} has"
+        )
+
+
+@cache
+def _shapes(format: int) -> list[Shape]:
+    """Return the schemas of a format, one for each kind of stemming."""
+    found = []
+    for stemming in get_args(Stemming):
+        with closing(sqlite3.connect(":memory:", isolation_level=None)) as made:
+            for step in MIGRATIONS[:format]:
+                step(made)
+            if any(name == "words" for _, name, *_ in _shape(made)):
+                create_words(made, format, stemming)
+            found.append(_shape(made))
+    return found
+
+
+def _shape(reader: sqlite3.Connection) -> Shape:
+    rows = reader.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema")
+    return frozenset((kind, name, table, sql and _RENAMED.sub(r"\1\2", sql)) for kind, name, table, sql in rows)

@@ -1,0 +1,244 @@
+"""Documents and passages as rows of SQLite. Each row has a checksum that includes its key."""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
+from typing import Literal, NamedTuple, TypeVar
+
+import numpy as np
+import orjson
+
+from models.runtimes.base import Floats
+from serving.corpora.ports import Chunking, Document, Keys, Page, Passage, Span
+from serving.corpora.stores.failures import DamageError
+from serving.corpora.stores.fields import Numbers
+
+# Helpers for SQL statements about many keys, one block at a time.
+
+T = TypeVar("T")
+
+BLOCK = 4096
+"""Maximum rows that one statement names or fetches."""
+
+
+def blocks(values: Sequence[T], size: int = BLOCK) -> Iterator[Sequence[T]]:
+    """Split `values` into consecutive blocks of up to `size`."""
+    return (values[i : i + size] for i in range(0, len(values), size))
+
+
+def marks(block: Sequence[object]) -> str:
+    """Return a placeholder for each value, for use in `IN (…)`."""
+    return ",".join("?" * len(block))
+
+
+DOCUMENT = "number, id, text, metadata, hash, checksum"
+PASSAGE = 'key, document, start, "end", checksum'
+PAGE_CHARACTERS = 4_000_000
+"""A page ends after this many characters of texts and metadata, even if it has few documents."""
+_NUMBERED = f"SELECT {DOCUMENT} FROM (SELECT value FROM json_each(?)) CROSS JOIN documents ON number = value"
+"""Statement that selects documents by a JSON list of numbers, in the list's order. One prepared statement serves lists
+of any length."""
+_PLACE = struct.Struct("<qqqq")
+_OTHER_TYPES = (AttributeError, TypeError, struct.error)
+"""Exceptions that computing a checksum raises if a damaged value has the wrong type."""
+
+
+class DocumentRow(NamedTuple):
+    """A row of `DOCUMENT`. The number is the key of its first passage; the metadata are JSON."""
+
+    number: int
+    id: str
+    text: str
+    metadata: str
+    hash: bytes
+    checksum: int
+
+    @classmethod
+    def of(cls, number: int, document: Document, chunking: Chunking | None) -> DocumentRow:
+        metadata = orjson.dumps(document.metadata).decode()
+        digest = content_hash(document.text, chunking)
+        checksum = _checksum(number, document.id, document.text, metadata, digest)
+        return cls(number, document.id, document.text, metadata, digest, checksum)
+
+
+def document_in(row: tuple[int, str, str, str, bytes, int]) -> Document:
+    """Return the document in a row of `DOCUMENT`. For speed, the row is a plain tuple.
+
+    Raises:
+        DamageError: the row differs from what was written.
+    """
+    number, name, text, metadata, digest, checksum = row
+    try:
+        intact = _checksum(number, name, text, metadata, digest) == checksum
+    except _OTHER_TYPES:
+        intact = False
+    if not intact:
+        raise DamageError(f"document {name!r} is damaged", logged=f"a document (row {number}) is damaged")
+    return Document(name, text, orjson.loads(metadata))
+
+
+def document(reader: sqlite3.Connection, name: str) -> Document | None:
+    row = reader.execute(f"SELECT {DOCUMENT} FROM documents WHERE id = ?", (name,)).fetchone()
+    return row and document_in(row)
+
+
+def page(reader: sqlite3.Connection, after: int, limit: int, among: Numbers | None) -> Page:
+    """Implement `Store.page`. `among` are the sorted numbers of the documents that match; None means all."""
+    if among is None:
+        select = f"SELECT {DOCUMENT} FROM documents WHERE number > ? ORDER BY number LIMIT ?"
+        found = reader.execute(select, (after, limit + 1))
+        ((total,),) = reader.execute("SELECT documents FROM corpora")
+    else:
+        ahead = among[np.searchsorted(among, after, side="right") :][: limit + 1]
+        found, total = reader.execute(_NUMBERED, (orjson.dumps(ahead.tolist()).decode(),)), len(among)
+    rows: list[tuple[int, Document]] = []
+    left = PAGE_CHARACTERS
+    for row in found:
+        if len(rows) == limit or left <= 0:
+            return Page(rows, True, total)
+        number, _, text, metadata, *_ = row
+        rows.append((number, document_in(row)))
+        left -= len(text) + len(metadata)
+    return Page(rows, False, total)
+
+
+def ids(reader: sqlite3.Connection, numbers: Sequence[int]) -> list[str]:
+    """Return the ids of the documents with these sorted numbers, in their order."""
+    found: list[str] = []
+    for block in blocks(numbers):
+        select = f"SELECT id FROM documents WHERE number IN ({marks(block)}) ORDER BY number"
+        found += (name for (name,) in reader.execute(select, block))
+    return found
+
+
+def _checksum(number: int, name: str, text: str, metadata: str, digest: bytes) -> int:
+    parts = b"\0".join((name.encode(), metadata.encode(), digest, text.encode()))
+    return zlib.crc32(parts, number & 0xFFFFFFFF)
+
+
+class PassageRow(NamedTuple):
+    """A row of `PASSAGE`: the document's number and the passage's span. Both ends are NULL for the whole text."""
+
+    key: int
+    document: int
+    start: int | None
+    end: int | None
+    checksum: int
+
+    @classmethod
+    def of(cls, key: int, document: int, span: Span | None) -> PassageRow:
+        start, end = span or (None, None)
+        row = cls(key, document, start, end, 0)
+        return row._replace(checksum=row.expected())
+
+    def expected(self) -> int:
+        key, document, start, end, _ = self
+        return zlib.crc32(_PLACE.pack(key, document, -1 if start is None else start, -1 if end is None else end))
+
+    def span(self) -> Span | None:
+        """Return the span of the passage, None for the whole text.
+
+        Raises:
+            DamageError: the row differs from what was written.
+        """
+        key, _, start, end, checksum = self
+        try:
+            intact = self.expected() == checksum
+        except _OTHER_TYPES:
+            intact = False
+        if not intact:
+            raise DamageError(f"passage {key} is damaged")
+        return None if start is None or end is None else Span(start, end)
+
+
+def content_hash(text: str, chunking: Chunking | None) -> bytes:
+    """Return the hash of a text and its chunking. If hashes are equal, the vectors can be reused."""
+    return blake2b(struct.pack("<qq", *(chunking or (-1, -1))) + text.encode(), digest_size=16).digest()
+
+
+def part(text: str, span: Span | None) -> str:
+    return text if span is None else text[span.start : span.end]
+
+
+def documents(reader: sqlite3.Connection, numbers: Sequence[int]) -> dict[int, Document]:
+    """Return the documents of `numbers` that exist."""
+    wanted = orjson.dumps([*numbers]).decode()
+    return {row[0]: document_in(row) for row in reader.execute(_NUMBERED, (wanted,))}
+
+
+def passages(reader: sqlite3.Connection, keys: Sequence[int]) -> dict[int, Passage]:
+    """Return the passages of `keys` that exist. If no document is split, keys are document numbers."""
+    if reader.execute("SELECT 1 FROM corpora WHERE spans = 0 AND passages = documents").fetchone():
+        return {number: Passage(document, None) for number, document in documents(reader, keys).items()}
+    spans: list[tuple[int, int, Span | None]] = []
+    for block in blocks(keys):
+        select = f"SELECT {PASSAGE} FROM passages WHERE key IN ({marks(block)})"
+        spans += [(row[0], row[1], PassageRow(*row).span()) for row in reader.execute(select, block)]
+    owners = documents(reader, sorted({number for _, number, _ in spans}))
+    return {key: Passage(owners[number], span) for key, number, span in spans}
+
+
+def passages_of(reader: sqlite3.Connection, numbers: Sequence[int]) -> Iterator[PassageRow]:
+    """Yield the passages of each document, in order of keys."""
+    for block in blocks(numbers):
+        select = f"SELECT {PASSAGE} FROM passages WHERE document IN ({marks(block)}) ORDER BY key"
+        yield from map(PassageRow._make, reader.execute(select, block))
+
+
+# Vectors as rows of SQLite: float32 in a blob, with a checksum that includes the key.
+
+BLOCK_BYTES = 32 << 20
+"""A block ends after this many bytes of vectors, even if it has few vectors."""
+Row = tuple[int, bytes, int]
+"""Key, vector, checksum."""
+STORED = "<f4"
+Table = Literal["vectors", "fresh"]
+"""The table of served vectors, and the table of a re-embedding's vectors, which will replace them."""
+
+
+def rows(keys: Iterable[int], vectors: Floats) -> Iterator[Row]:
+    """Yield a row for each key and vector of the (N, D) `vectors`."""
+    for key, vector in zip(keys, np.ascontiguousarray(vectors, dtype=STORED), strict=True):
+        blob = vector.tobytes()
+        yield key, blob, checksum(key, blob)
+
+
+def checksum(key: int, blob: bytes) -> int:
+    """Return the checksum of a vector and its key. Under another key, the same vector has another checksum."""
+    return zlib.crc32(blob, key & 0xFFFFFFFF)
+
+
+def matrix(found: Sequence[Row]) -> tuple[Keys, Floats]:
+    """Return (n,) keys and (n, D) vectors.
+
+    Raises:
+        DamageError: a vector differs from what was written under its key.
+    """
+    for key, blob, written in found:
+        if not isinstance(blob, bytes) or checksum(key, blob) != written:
+            raise DamageError(f"the vector of passage {key} is damaged")
+    keys = np.array([key for key, _, _ in found], dtype=np.int64)
+    flat = np.frombuffer(b"".join(blob for _, blob, _ in found), dtype=STORED)
+    return keys, flat.reshape(len(found), -1 if found else 0).astype(np.float32)
+
+
+def beyond(reader: sqlite3.Connection, after: int, table: Table) -> tuple[Keys, Floats]:
+    """Return the next block of keys and vectors after the key `after`. It is empty if there are none left."""
+    select = f"SELECT key, vector, checksum FROM {table} WHERE key > ? ORDER BY key LIMIT ?"
+    found, left = list[Row](), BLOCK_BYTES
+    for row in reader.execute(select, (after, BLOCK)):
+        found.append(row)
+        left -= len(row[1]) if isinstance(row[1], bytes) else 0  # `matrix` reports any other type as damage
+        if left <= 0:
+            break
+    return matrix(found)
+
+
+def of(reader: sqlite3.Connection, keys: Sequence[int]) -> tuple[Keys, Floats]:
+    """Return the existing ones of up to `BLOCK` `keys`, sorted, and their vectors."""
+    select = f"SELECT key, vector, checksum FROM vectors WHERE key IN ({marks(keys)}) ORDER BY key"
+    return matrix(reader.execute(select, keys).fetchall())

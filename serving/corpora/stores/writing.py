@@ -1,0 +1,302 @@
+"""Writes to the rows of a corpus, inside the caller's transaction."""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Literal
+from unicodedata import unidata_version
+
+import numpy as np
+import orjson
+
+from models.runtimes.base import Floats
+from serving.corpora.ports import Change, Content, Corpus, Keys, Removal, Span, Stemming, Write
+from serving.corpora.stores import fields, reading, records, words
+from serving.corpora.stores.records import (
+    DOCUMENT,
+    PASSAGE,
+    DocumentRow,
+    PassageRow,
+    blocks,
+    document_in,
+    marks,
+    part,
+    passages_of,
+)
+from serving.errors import Conflict, Invalid, ServiceError
+
+# Tombstones: keys of removed passages, kept while an index on disk may contain them.
+
+
+def add(writer: sqlite3.Connection, keys: Iterable[int]) -> None:
+    """Add the keys of passages that have just been removed."""
+    writer.executemany("INSERT INTO tombstones (key) VALUES (?)", ((key,) for key in keys))
+
+
+def upto(reader: sqlite3.Connection, key: int) -> Keys:
+    """Implement `Store.tombstones`."""
+    return fields.numbers(reader, "SELECT key AS number FROM tombstones WHERE key <= ? ORDER BY key", key)
+
+
+def bury(writer: sqlite3.Connection, keys: Keys) -> None:
+    """Implement `Store.bury`."""
+    writer.executemany("DELETE FROM tombstones WHERE key = ?", ((key,) for key in keys.tolist()))
+
+
+# Ids that were written or removed since an upload was accepted.
+#
+# An upload takes effect at its acceptance, so later writes win. But its job may run for long, and after a restart it
+# repeats work. Until the job ends, the ids of all other writes are recorded. The job skips its rows with these ids.
+
+TABLES = (
+    "CREATE TABLE uploads (job TEXT PRIMARY KEY) STRICT, WITHOUT ROWID",
+    """CREATE TABLE overtaken (
+        job TEXT NOT NULL REFERENCES uploads(job) ON DELETE CASCADE,
+        id TEXT NOT NULL,
+        PRIMARY KEY (job, id)
+    ) STRICT, WITHOUT ROWID""",
+)
+
+
+def accepted(reader: sqlite3.Connection) -> list[str]:
+    """Return the jobs for which ids are recorded, sorted."""
+    return [job for (job,) in reader.execute("SELECT job FROM uploads ORDER BY job")]
+
+
+def accept(writer: sqlite3.Connection, job: str) -> None:
+    """Start recording the ids of other writes for `job`."""
+    writer.execute("INSERT OR IGNORE INTO uploads (job) VALUES (?)", (job,))
+
+
+def release(writer: sqlite3.Connection, job: str) -> None:
+    """Stop recording ids for `job`, which has ended."""
+    writer.execute("DELETE FROM uploads WHERE job = ?", (job,))
+
+
+def note(writer: sqlite3.Connection, ids: Sequence[str]) -> None:
+    """Record `ids` that a request writes or removes outside of any job."""
+    for job in accepted(writer):
+        writer.executemany("INSERT OR IGNORE INTO overtaken (job, id) VALUES (?, ?)", ((job, id) for id in ids))
+
+
+def remaining(reader: sqlite3.Connection, content: Content) -> Content:
+    """Return the content of a job without documents that a later write replaced or removed."""
+    ids = [document.id for document in content.documents]
+    gone = set[str]()
+    for block in blocks(ids):
+        select = f"SELECT id FROM overtaken WHERE job = ? AND id IN ({marks(block)})"
+        gone.update(id for (id,) in reader.execute(select, (content.job, *block)))
+    if not gone:
+        return content
+    stay = [id not in gone for id in ids]
+    rows = stay if content.spans is None else np.repeat(stay, [len(own) for own in content.spans])
+    return replace(
+        content,
+        documents=[document for document, stays in zip(content.documents, stay, strict=True) if stays],
+        vectors=content.vectors[np.asarray(rows, dtype=np.bool_)],
+        spans=content.spans and [own for own, stays in zip(content.spans, stay, strict=True) if stays],
+    )
+
+
+def create(writer: sqlite3.Connection, corpus: Corpus) -> None:
+    row = (
+        corpus.name,
+        corpus.description,
+        corpus.recall_target,
+        corpus.created,
+        corpus.fingerprint,
+        corpus.dim,
+        None,  # no stemming yet: `stem` sets it below
+        secrets.token_hex(8),
+        unidata_version,
+    )
+    writer.execute(f"INSERT INTO corpora ({reading.CORPUS}, unicode) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+    stem(writer, corpus.wanted_stemming)
+
+
+def attempt(writer: sqlite3.Connection, write: Write) -> Change | ServiceError:
+    """Apply `write` and return the change. If the write is refused, return the error; nothing has changed then."""
+    writer.execute("SAVEPOINT attempt")
+    try:
+        outcome: Change | ServiceError = apply(writer, write)
+    except ServiceError as refusal:
+        writer.execute("ROLLBACK TO attempt")
+        outcome = refusal
+    writer.execute("RELEASE attempt")
+    return outcome
+
+
+def apply(writer: sqlite3.Connection, write: Write) -> Change:
+    """Apply `write` to the corpus.
+
+    Raises:
+        Conflict: the corpus has a different fingerprint.
+        Invalid: an id occurs twice.
+    """
+    match write:
+        case Removal(ids):
+            note(writer, ids)
+            return Change(_remove(writer, ids), np.array([], dtype=np.int64), np.empty((0, 0), dtype=np.float32))
+        case Content(job=None):
+            note(writer, [document.id for document in write.documents])
+            return _put(writer, write)
+        case Content():
+            return _put(writer, remaining(writer, write))
+
+
+def stem(writer: sqlite3.Connection, stemming: Stemming) -> None:
+    """Set the stemming of an empty corpus.
+
+    Raises:
+        Conflict: the corpus has documents that were indexed with different stemming.
+    """
+    corpus = reading.corpus(writer)
+    if corpus.wanted_stemming == stemming:
+        return
+    if reading.size(writer).documents:
+        raise Conflict(
+            f"corpus {corpus.name!r} holds documents, indexed with the stemming {corpus.wanted_stemming!r}: "
+            f"make another corpus with {stemming!r} and upload them there"
+        )
+    words.create(writer, stemming)
+    writer.execute("UPDATE corpora SET stemming = ?", (stemming,))
+
+
+def _put(writer: sqlite3.Connection, content: Content) -> Change:
+    ids = [document.id for document in content.documents]
+    if repeated := [name for name, times in Counter(ids).items() if times > 1]:
+        raise Invalid(f"the id {repeated[0]!r} is given twice in one upload", field="documents")
+    _bind(writer, content)
+    removed = _remove(writer, ids)
+    (first,) = writer.execute(
+        "SELECT 1 + coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'passages'"
+    ).fetchone()
+    keys = count(first)
+    documents, passages, texts = [], [], []
+    spans: Sequence[Sequence[Span | None]] = content.spans or [[None]] * len(ids)
+    for document, cut in zip(content.documents, spans, strict=True):
+        own = [next(keys) for _ in cut]
+        documents.append(DocumentRow.of(own[0], document, content.chunking))
+        passages += [PassageRow.of(key, own[0], span) for key, span in zip(own, cut, strict=True)]
+        texts += [(key, part(document.text, span)) for key, span in zip(own, cut, strict=True)]
+    writer.executemany(f"INSERT INTO documents ({DOCUMENT}) VALUES (?, ?, ?, ?, ?, ?)", documents)
+    writer.executemany(f"INSERT INTO passages ({PASSAGE}) VALUES (?, ?, ?, ?, ?)", passages)
+    added = np.array([key for key, _ in texts], dtype=np.int64)
+    writer.executemany(
+        "INSERT INTO vectors (key, vector, checksum) VALUES (?, ?, ?)", records.rows(added.tolist(), content.vectors)
+    )
+    fields.index(writer, ((row.number, orjson.loads(row.metadata)) for row in documents))
+    words.index(writer, texts)
+    _count(writer, 1, len(documents), passages)
+    return Change(removed, added, content.vectors)
+
+
+def promise(writer: sqlite3.Connection, wanted: Corpus) -> None:
+    """Bind a corpus that has no encoder yet to the encoder of `wanted`.
+
+    Raises:
+        Conflict: the corpus is bound to a different encoder.
+    """
+    ((bound,),) = writer.execute("SELECT fingerprint FROM corpora")
+    if bound is None:
+        writer.execute("UPDATE corpora SET fingerprint = ?, dim = ?", (wanted.fingerprint, wanted.dim))
+    elif bound != wanted.fingerprint:
+        raise Conflict(f"corpus {wanted.name!r} is another encoder's: POST /corpora/{wanted.name}/reembed moves it")
+
+
+def _bind(writer: sqlite3.Connection, content: Content) -> None:
+    """Bind an empty corpus to the encoder of `content`. A corpus with documents keeps its encoder."""
+    dim = content.vectors.shape[1]
+    fingerprint, bound, held = writer.execute("SELECT fingerprint, dim, documents FROM corpora").fetchone()
+    if (fingerprint, bound) == (content.fingerprint, dim):
+        return
+    if held:
+        raise Conflict(f"the corpus was embedded by another bundle ({fingerprint}, {bound} dimensions)")
+    writer.execute("UPDATE corpora SET fingerprint = ?, dim = ?", (content.fingerprint, dim))
+
+
+def _remove(writer: sqlite3.Connection, ids: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Remove documents, and return the sorted keys of their passages.
+
+    SQLite also deletes the documents' passages and vectors.
+    """
+    gone: list[int] = []
+    for block in blocks(ids):
+        select = f"SELECT {DOCUMENT} FROM documents WHERE id IN ({marks(block)})"
+        documents = {row[0]: document_in(row) for row in writer.execute(select, block)}
+        passages = list(passages_of(writer, list(documents)))
+        words.remove(writer, [(row.key, part(documents[row.document].text, row.span())) for row in passages])
+        fields.remove(writer, ((number, document.metadata) for number, document in documents.items()))
+        keys = [row.key for row in passages]
+        writer.executemany("DELETE FROM documents WHERE number = ?", ((number,) for number in documents))
+        add(writer, keys)
+        _count(writer, -1, len(documents), passages)
+        gone += keys
+    return np.sort(np.array(gone, dtype=np.int64))
+
+
+def _count(writer: sqlite3.Connection, sign: Literal[1, -1], documents: int, passages: Sequence[PassageRow]) -> None:
+    counts = documents, len(passages), sum(row.start is not None for row in passages)
+    update = "UPDATE corpora SET documents = documents + ?, passages = passages + ?, spans = spans + ?"
+    writer.execute(update, [sign * count for count in counts])
+
+
+# Re-embedding: vectors of a new encoder are stored beside the served vectors until every passage has one.
+
+_LACKING = (
+    f"SELECT {PASSAGE} FROM passages WHERE key > ? AND NOT EXISTS (SELECT 1 FROM fresh WHERE fresh.key = passages.key)"
+)
+
+
+def stale(reader: sqlite3.Connection, fingerprint: str, limit: int) -> list[tuple[int, str]]:
+    """Implement `Store.stale`."""
+    serving, fresh = reader.execute("SELECT fingerprint, fresh FROM corpora").fetchone()
+    if serving == fingerprint:
+        return []
+    if fresh != fingerprint:
+        rows = reader.execute(f"SELECT {PASSAGE} FROM passages ORDER BY key LIMIT ?", (limit,)).fetchall()
+    else:
+        # Vectors mostly come in order of keys. Looking beyond the last key first avoids a scan of all.
+        (last,) = reader.execute("SELECT coalesce(max(key), 0) FROM fresh").fetchone()
+        rows = reader.execute(f"{_LACKING} ORDER BY key LIMIT ?", (last, limit)).fetchall()
+        if len(rows) < limit:
+            rows = reader.execute(f"{_LACKING} ORDER BY key LIMIT ?", (0, limit)).fetchall()
+    passages = [PassageRow._make(row) for row in rows]
+    documents = records.documents(reader, sorted({passage.document for passage in passages}))
+    return [(row.key, records.part(documents[row.document].text, row.span())) for row in passages]
+
+
+def refresh(writer: sqlite3.Connection, fingerprint: str, keys: Keys, matrix: Floats) -> None:
+    """Implement `Store.refresh`. Passages that were removed meanwhile are skipped."""
+    (fresh,) = writer.execute("SELECT fresh FROM corpora").fetchone()
+    if fresh != fingerprint:
+        writer.execute("DELETE FROM fresh")
+        writer.execute("UPDATE corpora SET fresh = ?", (fingerprint,))
+    writer.executemany(
+        "INSERT OR REPLACE INTO fresh (key, vector, checksum) SELECT key, ?, ? FROM passages WHERE key = ?",
+        ((vector, checksum, key) for key, vector, checksum in records.rows(keys.tolist(), matrix)),
+    )
+
+
+def swap(writer: sqlite3.Connection, fingerprint: str) -> bool:
+    """Implement `Store.swap`. The tables exchange names; no vector is copied."""
+    serving, fresh, passages = writer.execute("SELECT fingerprint, fresh, passages FROM corpora").fetchone()
+    if serving == fingerprint:
+        return True
+    if passages and (fresh != fingerprint or writer.execute(f"{_LACKING} LIMIT 1", (0,)).fetchone()):
+        return False
+    writer.execute("ALTER TABLE vectors RENAME TO spent")
+    writer.execute("ALTER TABLE fresh RENAME TO vectors")
+    writer.execute("ALTER TABLE spent RENAME TO fresh")
+    writer.execute("DELETE FROM fresh")
+    writer.execute(
+        "UPDATE corpora SET fingerprint = ?, fresh = NULL, generation = ?, "
+        "dim = (SELECT length(vector) / 4 FROM vectors LIMIT 1)",
+        (fingerprint, secrets.token_hex(8)),
+    )
+    return True

@@ -1,1 +1,0 @@
-"""Served encoders. Each has a queue of texts to embed."""

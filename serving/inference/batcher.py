@@ -1,0 +1,439 @@
+"""Dynamic batching: requests that arrive while the engine is busy form the next batch."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import count
+from time import perf_counter
+from typing import Protocol
+from weakref import WeakKeyDictionary
+
+from models.bundle.tokenizer import Tokens
+from serving.errors import Backend, Overloaded, ServiceError, going
+from serving.inference.engine import Embedded
+from serving.inference.turns import Answer, Item, Request, Turns
+from serving.operations.limits import Caller, payer
+
+# Streams in which batches run, shared by the engines of all encoders.
+
+
+class Streams:
+    """A fixed number of streams. A free stream goes to the waiting encoder that got one longest ago.
+
+    Fairness: before the next batch of an encoder, each other encoder begins at most one, however many it has waiting.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self.idle = number
+        self._waiting: dict[object, deque[asyncio.Future[None]]] = {}
+        """Waiting batches of each encoder in order of arrival. While any wait, no stream is idle."""
+        self._begun = count()
+        self._last: WeakKeyDictionary[object, int] = WeakKeyDictionary()
+        """Number of the last stream given to each encoder."""
+
+    @property
+    def busy(self) -> int:
+        """Number of streams in use."""
+        return self._number - self.idle
+
+    async def take(self, encoder: object) -> None:
+        """Wait for a stream for a batch of `encoder`, which must give it back."""
+        if self.idle:
+            self.idle -= 1
+            self._last[encoder] = next(self._begun)
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(encoder, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # a stream was given to it before it noticed the cancellation
+                self.give()
+            raise
+
+    def give(self) -> None:
+        """Pass a stream to the next encoder."""
+        while self._waiting:
+            encoder = min(self._waiting, key=lambda one: self._last.get(one, -1))
+            turns = self._waiting[encoder]
+            turn = turns.popleft()
+            if not turns:
+                del self._waiting[encoder]
+            if not turn.done():
+                self._last[encoder] = next(self._begun)
+                turn.set_result(None)
+                return
+        self.idle += 1
+
+
+log = logging.getLogger(__name__)
+
+FAILURES = 3
+"""Consecutive failed batches after which an engine counts as failing."""
+RESERVED_SECONDS = 1.0
+"""For this many seconds after an interactive request, bulk work leaves one of several streams free. Several keys also
+count as active for this many seconds after requests of different keys arrived."""
+BULK_TURN = 8
+"""Maximum number of interactive batches between two batches of waiting bulk work."""
+CULPRITS = 8
+"""Number of requests that fail alone before the engine counts as broken, if no request succeeds."""
+KEY_SHARE = 0.75
+"""Share of the queue's room that several requests of one key may take."""
+NOBODY: Mapping[Caller | None, int] = {}
+SMALL_PART = 8
+"""Divisor of the batch budget. Smaller batches shorten the wait for the next turn. It applies while several keys are
+active, and to bulk work on a single stream shortly after interactive requests."""
+
+
+class Embed(Protocol):
+    """The embedding function of an engine."""
+
+    def __call__(self, batch: Sequence[Tokens], /, *, alone: bool) -> Embedded:
+        """Embed a batch; `alone` means that no other batch runs or waits."""
+
+
+class Batcher:
+    """Queue of texts for one engine. `embed` runs in as many threads as the engine has streams.
+
+    No batch waits for a timer: an idle stream starts at once, and idle streams share the waiting texts. All texts of a
+    request are admitted, or none. Interactive requests and bulk work each have their own order, defined by `Turns`.
+    Interactive requests come first: for `RESERVED_SECONDS` after an interactive request, bulk work leaves a stream
+    free. If interactive requests never stop, bulk work gets one batch after every `BULK_TURN` interactive batches.
+    Engines that share the streams of a machine get the same `shared`.
+    """
+
+    def __init__(
+        self,
+        embed: Embed,
+        *,
+        max_batch_tokens: int,
+        max_queued_tokens: int,
+        streams: int = 1,
+        shared: Streams | None = None,
+        length_step: int = 1,
+        observe: Callable[[Sequence[Tokens]], None] = lambda _: None,
+    ) -> None:
+        self._embed = embed
+        self._observe = observe
+        self._streams = streams
+        self._shared = shared or Streams(streams)
+        self._length_step = length_step
+        self._max_batch_tokens = max_batch_tokens
+        self._max_queued_tokens = max_queued_tokens
+        self._interactive: Turns[Request] = Turns(max_batch_tokens)
+        self._bulk: Turns[Request] = Turns(max_batch_tokens)
+        self._running = {self._interactive: 0, self._bulk: 0}
+        """Number of batches that are being embedded."""
+        self._reserved_until = self._mixed_until = -math.inf
+        self._last_owner: Hashable = None
+        """Owner of the last request. Several keys are active if the next request, or a waiting one, has another
+        owner."""
+        self._since_bulk = 0
+        """Interactive batches since the last bulk batch."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._arrived = asyncio.Event()
+        self._threads = ThreadPoolExecutor(streams, thread_name_prefix="engine")
+        self._workers: set[asyncio.Task[None]] = set()
+        """One task for each stream, from the first request on."""
+        self._live: set[asyncio.Future[Answer]] = set()
+        self._tokens_per_second = 0.0
+        """Speed of one stream."""
+        self.queued_tokens = 0
+        """Tokens of texts that are not embedded yet."""
+        self._claimed_tokens = 0
+        """Tokens of the queue's room that are taken; see `check_room`."""
+        self._claimed_by: Counter[Hashable] = Counter()
+        """Tokens of the queue's room that are taken, by key."""
+        self.failures: list[str] = []
+        """Messages of the failed batches since the last success."""
+        self._closed = False
+
+    @property
+    def queued_texts(self) -> int:
+        """Number of waiting texts, including texts of callers who have left, which will be skipped."""
+        return self._interactive.texts + self._bulk.texts
+
+    @property
+    def waiting_tokens(self) -> Mapping[str, int]:
+        """Tokens of waiting texts of interactive and of bulk work."""
+        return {"interactive": self._interactive.tokens, "bulk": self._bulk.tokens}
+
+    @property
+    def failing(self) -> bool:
+        """Return whether the last `FAILURES` batches all failed."""
+        return len(self.failures) == FAILURES
+
+    async def submit(self, texts: Sequence[Tokens], *, bulk: bool = False) -> Answer:
+        """Embed N texts and return vectors and norms in their order.
+
+        After cancellation, waiting texts are never embedded.
+
+        Raises:
+            Overloaded: the queue has no room for all texts; none was admitted.
+            Backend: the engine failed on a text.
+            Unhealthy: the batcher was closed before all texts were embedded.
+        """
+        self.check_open()
+        lengths = [len(text) for text in texts]
+        padded = [length + -length % self._length_step for length in lengths]
+        tokens, claim = sum(lengths), sum(padded)
+        self.check_room(claim)
+        while len(self._workers) < self._streams:
+            self._start()
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        request = Request(
+            texts=texts,
+            lengths=lengths,
+            padded=padded,
+            future=future,
+            bulk=bulk,
+            missing=len(texts),
+            waiting=tokens,
+            claim=claim,
+            owner=payer(),
+        )
+        (self._bulk if bulk else self._interactive).add(request, queued=self.queued_tokens)
+        self.queued_tokens += tokens
+        self._claim(request, claim)
+        self._live.add(future)
+        future.add_done_callback(lambda _: self._leave(request))
+        if not bulk:
+            self._reserved_until = perf_counter() + RESERVED_SECONDS
+        if request.owner is not self._last_owner or len(self._claimed_by) > 1:
+            self._last_owner, self._mixed_until = request.owner, perf_counter() + RESERVED_SECONDS
+        self._arrived.set()
+        return await future
+
+    def check_open(self) -> None:
+        """Refuse work after the batcher was closed.
+
+        Raises:
+            Unhealthy: the batcher is closed.
+        """
+        if self._closed:
+            raise going()
+
+    def check_room(self, tokens: int, coming: Mapping[Caller | None, int] = NOBODY) -> None:
+        """Refuse `tokens` if the queue has no room. `coming` is the number of tokens that each caller will soon submit.
+
+        An interactive request takes room for all its tokens until it is answered. By Little's law, the mean wait is
+        then the time that the engine takes for a full queue, in whatever order texts are embedded. If each text freed
+        its room separately, many requests would wait for their last texts, and the mean wait would be several times as
+        long. Nobody waits for bulk work, so it frees its room text by text. Room counts the tokens that the engine will
+        compute, with lengths rounded up to its step. A request is always admitted to an empty queue. A key with several
+        requests takes at most `KEY_SHARE` of the room, so that other keys find room.
+
+        Raises:
+            Overloaded: the queue, or the share of the key, has no room for so many tokens.
+        """
+        caller = payer()
+        queued, limit = self._claimed_tokens, self._max_queued_tokens
+        more = sum(coming.values()) + tokens
+        if queued and queued + more > limit:
+            raise self._overloaded(f"{queued} tokens are queued and {more} more would exceed {limit}")
+        own, share = self._claimed_by[caller] + coming.get(caller, 0), int(KEY_SHARE * limit)
+        if caller and own and own + tokens > share:
+            raise self._overloaded(
+                f"{own} tokens of the key {caller.key.name!r} are queued and {tokens} more would exceed its {share}"
+            )
+
+    def _overloaded(self, why: str) -> Overloaded:
+        return Overloaded(why, retry_after=self._seconds_to_clear())
+
+    def _claim(self, request: Request, tokens: int) -> None:
+        self._claimed_tokens += tokens
+        self._claimed_by[request.owner] += tokens
+        if not self._claimed_by[request.owner]:
+            del self._claimed_by[request.owner]
+
+    async def drain(self) -> None:
+        """Wait until all admitted requests are answered."""
+        if self._live:
+            await asyncio.wait(self._live)
+
+    async def close(self) -> None:
+        """Stop after the running batches. Requests that still wait fail, since the server is shutting down."""
+        self._closed = True
+        if self._timer:
+            self._timer.cancel()
+        if workers := list(self._workers):
+            for worker in workers:
+                worker.cancel()
+            await asyncio.wait(workers)
+        for future in self._live:
+            if not future.done():
+                future.set_exception(going())
+        await asyncio.to_thread(self._threads.shutdown)
+
+    def _start(self) -> None:
+        worker = asyncio.create_task(self._work())
+        self._workers.add(worker)
+        worker.add_done_callback(self._ended)
+
+    def _ended(self, worker: asyncio.Task[None]) -> None:
+        """Fail all requests if the worker ended by a bug. The next request starts a new worker."""
+        self._workers.discard(worker)
+        if not worker.cancelled() and (error := worker.exception()):
+            log.error("the batcher's worker failed", exc_info=error)
+            self._fail(self._live, Backend(f"the batcher failed: {error}"))
+
+    async def _work(self) -> None:
+        while True:
+            if (self._interactive.empty and self._bulk.empty) or not await self._ran():
+                self._arrived.clear()
+                await self._arrived.wait()
+
+    async def _ran(self) -> bool:
+        """Wait for a stream and run a batch on it. Return whether there was a batch."""
+        await self._shared.take(self)
+        try:
+            lane, batch = self._next_batch()
+            if not batch:
+                return False
+            alone = len(batch) == 1 and self._shared.busy == 1
+            alone = alone and not (self._interactive.waiting or self._bulk.waiting)
+            self._running[lane] += 1
+            try:
+                await self._run(batch, alone)
+            finally:
+                self._running[lane] -= 1
+            return True
+        finally:
+            self._shared.give()
+
+    async def _run(self, batch: Sequence[Item[Request]], alone: bool) -> None:
+        tokens = [item.request.texts[item.row] for item in batch]
+        started = perf_counter()
+        for item in batch:
+            item.request.begun = item.request.begun or started
+        try:
+            self._observe(tokens)
+        except Exception as error:  # its callers get the error, and the next batch runs
+            self._fail({item.request.future for item in batch}, error)
+            return
+        raised = await self._failed(batch, alone)
+        if raised is None:
+            self._measure(sum(map(len, tokens)), perf_counter() - started)
+        elif not await self._isolated(batch, raised):
+            self._count(raised)
+            return
+        if self.failing:
+            log.info("the engine works again")
+        self.failures.clear()
+
+    async def _failed(self, batch: Sequence[Item[Request]], alone: bool = False) -> Exception | None:
+        """Embed a batch and deliver its vectors. Return the engine's exception, if any."""
+        embed = partial(self._embed, [item.request.texts[item.row] for item in batch], alone=alone)
+        try:
+            self._deliver(batch, await asyncio.get_running_loop().run_in_executor(self._threads, embed))
+        except Exception as error:  # an engine may raise any exception
+            return error
+        return None
+
+    async def _isolated(self, batch: Sequence[Item[Request]], error: Exception) -> bool:
+        """Retry a failed batch in halves, so that only requests that fail alone fail. Return whether any succeeded.
+
+        The number of runs is limited: if `CULPRITS` requests failed alone and none succeeded, the rest fails, too. An
+        engine that was failing before gets a single try.
+        """
+        works, tries = False, 1 if self.failing else CULPRITS
+        parts = [(list(batch), error)]
+        while parts:
+            part, error = parts.pop()
+            requests = list(dict.fromkeys(item.request for item in part if not item.request.gone))
+            if len(requests) < 2 or not (works or tries):
+                self._tell({request.future for request in requests}, error)
+                tries = max(0, tries - 1)
+                continue
+            for half in (requests[: len(requests) // 2], requests[len(requests) // 2 :]):
+                items = [item for item in part if item.request in half]
+                if failed := await self._failed(items):
+                    parts.append((items, failed))
+                else:
+                    works = True
+        return works
+
+    def _next_batch(self) -> tuple[Turns[Request], list[Item[Request]]]:
+        """Choose a batch. Interactive requests come first, unless it is bulk work's turn."""
+        lanes = [(self._interactive, self._interactive_batch), (self._bulk, self._bulk_batch)]
+        for lane, taken in reversed(lanes) if self._since_bulk >= BULK_TURN else lanes:
+            if batch := taken():
+                self._since_bulk = self._since_bulk + 1 if lane is self._interactive else 0
+                return lane, batch
+        return self._interactive, []
+
+    def _interactive_batch(self) -> list[Item[Request]]:
+        budget = self._max_batch_tokens // (SMALL_PART if perf_counter() < self._mixed_until else 1)
+        return self._interactive.next_batch(queued=self.queued_tokens, parts=self._idle, budget=budget)
+
+    def _bulk_batch(self) -> list[Item[Request]]:
+        reserved = self._reserved_until - perf_counter()
+        if not self._bulk.waiting or reserved <= 0:
+            return self._bulk.next_batch(queued=self.queued_tokens, parts=self._idle)
+        if self._streams == 1:
+            return self._bulk.next_batch(queued=self.queued_tokens, budget=self._max_batch_tokens // SMALL_PART)
+        if self._running[self._bulk] < self._streams - 1:
+            return self._bulk.next_batch(queued=self.queued_tokens, parts=max(1, self._idle - 1))
+        self._timer = self._timer or asyncio.get_running_loop().call_later(reserved, self._wake)
+        return []
+
+    @property
+    def _idle(self) -> int:
+        return min(self._streams - sum(self._running.values()), self._shared.idle + 1)
+
+    def _wake(self) -> None:
+        """Let bulk work use the stream that it left free."""
+        self._timer = None
+        self._arrived.set()
+
+    def _deliver(self, batch: Sequence[Item[Request]], embedded: Embedded) -> None:
+        for item, vector, norm in zip(batch, embedded.vectors, embedded.norms, strict=True):
+            self.queued_tokens -= item.request.take(item.row, vector, norm)
+            if item.request.bulk:
+                given_back = min(item.length, item.request.claim)
+                item.request.claim -= given_back
+                self._claim(item.request, -given_back)
+
+    def _fail(self, futures: Collection[asyncio.Future[Answer]], error: Exception) -> None:
+        self._count(error)
+        self._tell(futures, error)
+
+    def _count(self, error: Exception) -> None:
+        """Record that a batch failed."""
+        known, message = self.failing, _told(error).message
+        self.failures = [*self.failures, message][-FAILURES:]
+        if self.failing and not known:
+            log.error("%d batches in a row failed, so the server is not ready: %s", FAILURES, message)
+
+    def _tell(self, futures: Collection[asyncio.Future[Answer]], error: Exception) -> None:
+        for future in futures:
+            if not future.done():
+                future.set_exception(_told(error))
+
+    def _leave(self, request: Request) -> None:
+        """Free the queue's room of a request that was answered, failed or cancelled."""
+        self.queued_tokens -= request.waiting
+        self._claim(request, -request.claim)
+        request.waiting = request.claim = 0
+        self._live.discard(request.future)
+
+    def _measure(self, tokens: int, seconds: float) -> None:
+        rate = tokens / max(seconds, 1e-9)
+        self._tokens_per_second = 0.8 * self._tokens_per_second + 0.2 * rate if self._tokens_per_second else rate
+
+    def _seconds_to_clear(self) -> int:
+        if not self._tokens_per_second:
+            return 1
+        return min(60, max(1, math.ceil(self.queued_tokens / (self._tokens_per_second * self._streams))))
+
+
+def _told(error: Exception) -> ServiceError:
+    """Return the error that callers get."""
+    return error if isinstance(error, ServiceError) else Backend(f"the engine failed: {error}")

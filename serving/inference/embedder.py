@@ -1,0 +1,244 @@
+"""The way from texts or token ids to vectors: limits, prompts, tokens, batches, dimensions, scaling."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from time import perf_counter
+
+import numpy as np
+
+from models.bundle.tokenizer import Piece, Tokens
+from serving.errors import Backend, Invalid, Overloaded
+from serving.inference.batcher import Batcher, Streams
+from serving.inference.embeddings import AS_THEY_ARE, Embeddings, EmbedOptions, Inputs, finished
+from serving.inference.engine import Embedded, Engine, Model
+from serving.inference.inputs import CHARACTERS_PER_TOKEN, At, Prompts, Reading
+from serving.inference.tokenizing import Tokenizing, Vocabulary
+from serving.inference.vector_cache import VectorCache
+from serving.operations.bounds import check_count, check_some
+from serving.operations.context import is_bulk, record
+from serving.operations.limits import charge, refund
+from serving.operations.metrics import Metrics, Timing
+from serving.settings import Settings
+
+NOT_MATRYOSHKA = "not-matryoshka"
+"""Warning for requests of fewer dimensions from an encoder that was not trained for truncation."""
+TOKENS_SHARE = 8
+"""Divisor of the cache's size: one part is for the token ids of texts, and the rest is for vectors."""
+
+
+class Embedder:
+    """A loaded encoder: its model, engine and batcher, and the limits around them.
+
+    The batches of embedders with the same `shared` streams take turns.
+
+    Raises:
+        EngineError: the bundle lacks the server's default prompt.
+    """
+
+    def __init__(
+        self, engine: Engine, model: Model, settings: Settings, metrics: Metrics, shared: Streams | None = None
+    ) -> None:
+        self.engine = engine
+        self.model = model
+        self.manifest = model.manifest
+        self.prompts = Prompts(model.manifest.prompts, settings)
+        self._holders = 0
+        self._free = asyncio.Event()
+        self._free.set()
+        self._settings = settings
+        self._metrics = metrics
+        self._tokenizing = Tokenizing(
+            engine.tokenize, settings.cache_bytes // TOKENS_SHARE, settings.max_tokenizing_characters
+        )
+        self._vocabulary = Vocabulary(engine, self._tokenizing)
+        max_batch_tokens = settings.max_batch_tokens or engine.batch_tokens
+        self.batcher = Batcher(
+            self._checked,
+            max_batch_tokens=max_batch_tokens,
+            streams=engine.streams,
+            shared=shared,
+            length_step=engine.length_step,
+            max_queued_tokens=settings.max_queued_tokens,
+            observe=partial(
+                metrics.batch,
+                length_step=engine.length_step,
+                max_length=model.manifest.max_length,
+                max_tokens=max_batch_tokens,
+            ),
+        )
+        self.reading = Reading(
+            engine,
+            self.manifest,
+            settings,
+            self.prompts,
+            tokenizing=self._tokenizing,
+            vocabulary=self._vocabulary,
+            batcher=self.batcher,
+        )
+        self._embedded = self.batcher.submit
+        if settings.cache_bytes:
+            self._embedded = VectorCache(
+                self.batcher.submit, settings.cache_bytes - settings.cache_bytes // TOKENS_SHARE, metrics.cached
+            ).embed
+
+    async def embed(
+        self,
+        inputs: Inputs,
+        options: EmbedOptions,
+        field: str = "inputs",
+        at: At | None = None,
+        *,
+        beside: int = 0,
+        prompts: Sequence[str] | None = None,
+        part: int | None = None,
+    ) -> Embeddings:
+        """Embed texts or token ids. In errors, `field` names the inputs, and `at` names each one by its number.
+
+        Token ids are used unchanged. `beside` is the number of inputs that the limit on texts does not count, such as
+        the query of a reranking. With `prompts`, each input has a prompt of its own. If a caller embeds a larger piece
+        of work in parts, it limits the parts' sizes itself and passes each part's number as `part`. The key's rate
+        limit can refuse only part 0.
+
+        Raises:
+            Empty, TooLarge, Invalid, ForeignTokens: the request is at fault.
+            Overloaded, Backend: the server is at fault.
+        """
+        with self._metrics.request(len(inputs)):
+            began = perf_counter()
+            at = at or (lambda i: f"{field}.{i}")
+            if part is None:
+                check_count(len(inputs) - beside, self._settings.max_request_texts, field)
+            self._check(inputs, options, field)
+            tokens = await self.reading.tokens(inputs, options, at, prompts)
+            truncated = self.reading.check_cut(tokens, options, at)
+            total = sum(map(len, tokens))
+            if part is None:
+                check_count(total, self._settings.max_request_tokens, field, "tokens")
+            self._metrics.lengths([one.length for one in tokens], truncated=truncated)
+            charge(total, begun=bool(part))
+            tokenized = perf_counter()
+            record("tokenise", began, tokenized, texts=len(inputs), tokens=total)
+            try:
+                answer = await self._embedded(tokens, bulk=is_bulk())
+            except Overloaded:  # no work was done
+                refund(total)
+                raise
+            done = perf_counter()
+            timing = Timing.between(began, tokenized, answer.begun, done)
+            self._metrics.timing(timing, len(inputs))
+            record("queue", tokenized, answer.begun)
+            record("infer", answer.begun, done)
+            return Embeddings(
+                vectors=finished(answer.vectors, answer.norms, options),
+                unit=answer.vectors,
+                int8_limit=self.model.int8_limit,
+                characters=sum(map(len, inputs)),
+                tokens=total,
+                truncated=truncated,
+                timing=timing,
+                device=self.engine.device,
+                warning=self._warning(options),
+                manifest=self.manifest,
+            )
+
+    async def pieces(
+        self, texts: Sequence[str], *, special_tokens: bool, options: EmbedOptions, field: str = "inputs"
+    ) -> list[list[Piece]]:
+        """Return every token of each text including its prompt, without truncation.
+
+        Raises:
+            Empty, TooLarge, Invalid: the request is at fault.
+            Overloaded: the server is at fault.
+        """
+        check_count(len(texts), self._settings.max_request_texts, field)
+        self._check(texts, options, field)
+        prompted = self.reading.prompted(texts, options, lambda i: f"{field}.{i}")
+        limit = self._settings.max_request_tokens
+        with self._tokenizing.admitted(sum(map(len, prompted))):
+            return await self._vocabulary.pieces(prompted, special_tokens=special_tokens, at_most=limit, field=field)
+
+    async def beginnings(self, texts: Sequence[str], tokens: int, field: str) -> tuple[Sequence[str], int]:
+        """Cut each text after `tokens` tokens, and count the texts that were longer.
+
+        If the model's own limit is at most `tokens`, the texts stay whole, because the model cuts them.
+
+        Raises:
+            Empty, TooLarge, Invalid, Overloaded: as for `pieces`.
+        """
+        if tokens >= self.reading.length:
+            return texts, 0
+        begun = [text[: tokens * CHARACTERS_PER_TOKEN] for text in texts]
+        pieces = await self.pieces(begun, special_tokens=False, options=AS_THEY_ARE, field=field)
+        cut = sum(
+            len(own) > tokens or len(one) < len(text) for one, own, text in zip(begun, pieces, texts, strict=True)
+        )
+        return [text[: own[:tokens][-1].stop] if own else text for text, own in zip(begun, pieces, strict=True)], cut
+
+    async def decoded(
+        self, ids: Sequence[Sequence[int]], *, skip_special_tokens: bool, field: str = "ids"
+    ) -> list[str]:
+        """Decode each list of token ids.
+
+        Raises:
+            Empty, TooLarge, ForeignTokens: the request is at fault.
+        """
+        check_some(ids, field, "token id")
+        check_count(len(ids), self._settings.max_request_texts, field)
+        return await self._vocabulary.decoded(ids, skip_special_tokens=skip_special_tokens, field=field)
+
+    async def probe(self) -> None:
+        """Embed a text to test whether the engine works again. Metrics don't count it as a request.
+
+        Raises:
+            Backend: the engine failed.
+        """
+        golden = self.manifest.golden
+        await self.batcher.submit(await self._tokenizing.tokens([golden[0].text if golden else "a"], "right"))
+
+    @contextmanager
+    def held(self) -> Iterator[Embedder]:
+        """Keep this encoder open for a request, even if a reload replaces it."""
+        self._holders += 1
+        self._free.clear()
+        try:
+            yield self
+        finally:
+            self._holders -= 1
+            if not self._holders:
+                self._free.set()
+
+    async def released(self) -> None:
+        """Wait until no request holds the encoder."""
+        await self._free.wait()
+
+    async def close(self) -> None:
+        """Stop the batcher and the tokenizer."""
+        await self.batcher.close()
+        await self._tokenizing.close()
+
+    def _checked(self, batch: Sequence[Tokens], *, alone: bool) -> Embedded:
+        embedded = self.engine.embed(batch, alone=alone)
+        if embedded.vectors.shape != (len(batch), self.manifest.dim):
+            raise Backend(f"the engine gave {embedded.vectors.shape} for {len(batch)} × {self.manifest.dim}")
+        if not (np.isfinite(embedded.vectors).all() and np.isfinite(embedded.norms).all()):
+            raise Backend("the engine gave numbers that are not finite")
+        return embedded
+
+    def _check(self, inputs: Inputs, options: EmbedOptions, field: str) -> None:
+        check_some(inputs, field)
+        native = self.manifest.dim
+        if options.dimensions is not None and not 1 <= options.dimensions <= native:
+            raise Invalid(f"must be between 1 and {native}", field=options.dimensions_field)
+        if options.calibrated and self.model.int8_limit is None:
+            raise Invalid(
+                "this bundle has no range for int8 and uint8; `isosphere export` gives it one, "
+                "binary and ubinary need none"
+            )
+
+    def _warning(self, options: EmbedOptions) -> str | None:
+        whole = options.dimensions in (None, self.manifest.dim)
+        return None if whole or options.dimensions in self.model.matryoshka else NOT_MATRYOSHKA

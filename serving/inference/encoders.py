@@ -1,0 +1,388 @@
+"""Served encoders by name, and their loading, replacement and removal while requests go on."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from models.bundle.bundle import GOLDEN_COSINE, BundleError
+from serving.errors import Backend, Conflict, Forbidden, Invalid, NotFound, ServiceError, Unhealthy
+from serving.inference.batcher import Streams
+from serving.inference.embedder import Embedder
+from serving.inference.engine import EngineError, EngineOptions, Model
+from serving.inference.engines import ENGINES
+from serving.inference.training_record import summary
+from serving.operations.metrics import Metrics
+from serving.settings import Settings
+
+# Slot of one served bundle.
+
+
+@dataclass(eq=False)
+class Slot:
+    """A served bundle, whose encoder can be replaced."""
+
+    folder: Path
+    model: Model
+    """The served model; before that, the model being loaded."""
+    embedder: Embedder | None = None
+    """Engine, queue, manifest and report in one object. None until it is loaded."""
+
+    @property
+    def name(self) -> str:
+        """Name of the model in requests."""
+        return self.model.manifest.name
+
+    @property
+    def at_work(self) -> Embedder:
+        """The loaded encoder.
+
+        Raises:
+            Unhealthy: the encoder is not loaded yet.
+        """
+        if not self.embedder:
+            raise Unhealthy(f"{self.name} is not loaded yet", retry_after=1)
+        return self.embedder
+
+    def put(self, embedder: Embedder) -> Embedder | None:
+        """Serve `embedder` from now on, and return the previous one."""
+        old, self.embedder, self.model = self.embedder, embedder, embedder.model
+        return old
+
+
+def clash(slots: Iterable[Slot]) -> str:
+    """Return a message about two equal names; empty if all names differ."""
+    slots = list(slots)
+    name, count = Counter(slot.name for slot in slots).most_common(1)[0]
+    folders = " and ".join(str(slot.folder) for slot in slots if slot.name == name)
+    return f"{folders} are both called {name!r}: export one of them under another name (--name)" if count > 1 else ""
+
+
+# Loading of encoders, each tested against its bundle's golden vectors.
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+THREAD = "loading"
+
+
+class Loader:
+    """Loader of one server's encoders, with shared options, metrics and streams."""
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self._streams = Streams(EngineOptions.of(settings).cpu_streams)
+
+    async def open(self, folder: Path) -> Model:
+        """Open the bundle in a folder.
+
+        Raises:
+            BundleError: the bundle is incomplete.
+        """
+        return await apart(lambda: ENGINES[self._settings.engine](folder))
+
+    async def load(self, model: Model, report: Callable[[str], None] = log.debug) -> Embedder:
+        """Load and test an encoder; `report` receives the current step.
+
+        Raises:
+            EngineError: the encoder does not reproduce the bundle's golden vectors, or can't run here.
+        """
+        report(f"loading {model.manifest.name}")
+        engine = await apart(lambda: model.load(EngineOptions.of(self._settings)))
+        embedder = Embedder(engine, model, self._settings, self._metrics, self._streams)
+        report(f"testing the engine against the golden vectors of {model.manifest.name}")
+        try:
+            await _self_test(embedder)
+        except BaseException:
+            await embedder.close()
+            raise
+        log.info("serving %s (%s)", summary(model.manifest), engine.choice)
+        return embedder
+
+
+def apart(work: Callable[[], T]) -> asyncio.Future[T]:
+    """Run `work` in a daemon thread, so that the server can stop during a load, which can't be interrupted."""
+    outcome = concurrent.futures.Future[T]()
+    outcome.set_running_or_notify_cancel()  # otherwise a waiter that is cancelled would cancel it under the thread
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:  # raised where the outcome is awaited
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(result)
+
+    threading.Thread(target=run, name=THREAD, daemon=True).start()
+    return asyncio.wrap_future(outcome)
+
+
+async def _self_test(embedder: Embedder) -> None:
+    """Compare the engine with the bundle's golden vectors. Metrics don't count this as a request."""
+    golden = embedder.manifest.golden
+    if not golden:
+        return
+    tokens = await asyncio.to_thread(embedder.engine.tokenize, [one.text for one in golden], "right")
+    answer = await embedder.batcher.submit(tokens)
+    for one, vector in zip(golden, answer.vectors, strict=True):
+        expected = np.array(one.vector, dtype=np.float32)
+        cosine = float(vector @ expected / max(float(np.linalg.norm(expected)), 1e-12))
+        if not (math.isfinite(cosine) and cosine >= GOLDEN_COSINE):
+            raise EngineError(
+                f"the engine gives {one.text!r} a vector whose cosine to the bundle's is {cosine:.6f}, "
+                f"below {GOLDEN_COSINE}"
+            )
+
+
+class Reloaded(NamedTuple):
+    """A reloaded model, with the fingerprints of its old and new bundle."""
+
+    name: str
+    old: str
+    new: str
+
+
+class Encoders:
+    """The served encoders, one for each bundle, the default one first.
+
+    A new encoder is loaded and tested before it replaces the old one in one assignment. Requests that hold the old
+    encoder finish on it, and then it is closed. Only one change runs at a time.
+
+    Raises:
+        BundleError: two bundles have the same name.
+    """
+
+    def __init__(self, settings: Settings, models: Sequence[Model], metrics: Metrics) -> None:
+        self._slots = [Slot(*one) for one in zip(settings.bundles, models, strict=True)]
+        if said := clash(self._slots):
+            raise BundleError(said)
+        self._binding = len(models) > 1
+        """Whether unknown names are refused. A server with one model accepts any name, because clients send arbitrary
+        ones. If the server ever had a second model, an unknown name may mean a removed model, so it is refused."""
+        self._roots = {root for folder in settings.bundles if (root := folder.absolute().parent.resolve()).name}
+        self._loader = Loader(settings, metrics)
+        self._metrics = metrics
+        self._changing: asyncio.Task[Any] | None = None
+        self._retiring: set[asyncio.Task[None]] = set()
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """The slots of all encoders, the default one first."""
+        return tuple(self._slots)
+
+    @property
+    def default(self) -> Slot:
+        """The slot for requests that name no model."""
+        return self._slots[0]
+
+    @property
+    def loaded(self) -> list[Embedder]:
+        """The loaded encoders, the default first."""
+        return [slot.embedder for slot in self._slots if slot.embedder]
+
+    @property
+    def fingerprints(self) -> list[str]:
+        """Fingerprints of the served bundles, the default's first."""
+        return [slot.model.manifest.fingerprint for slot in self._slots]
+
+    def named(self, name: str) -> Slot:
+        """Return the slot of this name.
+
+        Raises:
+            NotFound: the name is unknown; the message lists the known names.
+        """
+        for slot in self._slots:
+            if slot.name == name:
+                return slot
+        names = ", ".join(repr(slot.name) for slot in self._slots)
+        raise NotFound(f"there is no model {name!r}; this server runs {names}", field="model")
+
+    def asked_for(self, name: str | None) -> Slot:
+        """Return the slot that a request means. If the server only ever had one model, any name means it.
+
+        Raises:
+            NotFound: the name is unknown.
+        """
+        return self.named(name) if self._binding and name is not None else self.default
+
+    async def load(self, report: Callable[[str], None]) -> None:
+        """Load and test the first encoders; `report` receives the current step.
+
+        Raises:
+            EngineError: an encoder does not reproduce its bundle's golden vectors, or can't run here.
+        """
+        for slot in self._slots:
+            slot.put(await self._loader.load(slot.model, report))
+
+    async def reload(self, name: str | None = None) -> list[Reloaded]:
+        """Reload one bundle, or all, from their folders. Either all of these are replaced, or none.
+
+        Raises:
+            NotFound: there is no model of this name.
+            Conflict: another change is running, or two models would have the same name.
+            Invalid: a folder has no complete bundle.
+            Backend: a bundle does not run here, or does not reproduce its golden vectors.
+            Unhealthy: the server began to drain meanwhile.
+        """
+        slots = self._slots if name is None else [self.named(name)]
+        return await self._change(lambda: self._replace(list(slots)))
+
+    async def add(self, folder: Path) -> Slot:
+        """Serve another bundle. Its folder must be beside the folders that the server was started with.
+
+        Raises:
+            Forbidden: the folder is in another place.
+            Conflict, Invalid, Backend, Unhealthy: see `reload`.
+        """
+        try:
+            above = folder.resolve().parents
+        except (OSError, RuntimeError, ValueError) as error:  # links in a circle, or a zero byte
+            raise Invalid(f"no path: {error}", field="bundle") from error
+        if self._roots.isdisjoint(above):
+            among = ", ".join(map(str, sorted(self._roots))) or "no folder"
+            raise Forbidden(f"bundles are loaded from {among}: where those lie that the server was started with")
+        return await self._change(lambda: self._add(folder))
+
+    def remove(self, name: str) -> None:
+        """Stop serving a model. Its running requests are finished.
+
+        Raises:
+            NotFound: there is no model of this name.
+            Conflict: the model is the default, or a change is running.
+        """
+        slot = self.named(name)
+        if slot is self.default:
+            raise Conflict(f"{name!r} is the default model: it stays")
+        self._check_settled()
+        self._slots.remove(slot)
+        self._retire(slot.embedder)
+        log.info("unloaded: %s", name)
+
+    @property
+    def failing(self) -> str:
+        """Message about engines that fail batch after batch; empty if there are none."""
+        return "; ".join(
+            f"the last {len(one.batcher.failures)} batches of {one.manifest.name} failed: {one.batcher.failures[-1]}"
+            for one in self.loaded
+            if one.batcher.failing
+        )
+
+    async def probe(self) -> None:
+        """Test the failing engines again."""
+        for embedder in self.loaded:
+            if embedder.batcher.failing:
+                with suppress(ServiceError), embedder.held():
+                    await embedder.probe()
+
+    async def settled(self) -> None:
+        """Wait until no change is running."""
+        if self._changing:
+            await asyncio.wait([self._changing])
+
+    def stop_changing(self) -> None:
+        """Cancel the running change. The served encoders stay."""
+        if self._changing:
+            self._changing.cancel()
+
+    async def close(self) -> None:
+        """Close every encoder. Requests that still wait fail, since the server is shutting down."""
+        self.stop_changing()
+        await self.settled()
+        for task in self._retiring:
+            task.cancel()
+        if self._retiring:
+            await asyncio.wait(self._retiring)
+        for embedder in self.loaded:
+            await embedder.close()
+
+    async def _change(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Complete `work` even if its caller leaves."""
+        self._check_settled()
+        task: asyncio.Task[T] = asyncio.create_task(work())
+        self._changing = task
+        task.add_done_callback(self._ended)
+        await asyncio.wait([task])
+        if task.cancelled():
+            raise Unhealthy("the server is shutting down", retry_after=1)
+        return task.result()
+
+    def _check_settled(self) -> None:
+        if self._changing:
+            raise Conflict("a reload is running, or a bundle is being loaded")
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        """Log and count the result, since the caller may have left."""
+        self._changing = None
+        failure = None if task.cancelled() else task.exception()
+        self._metrics.reloads.labels("failed" if task.cancelled() or failure else "done").inc()
+        if failure:
+            log.error("nothing is reloaded, what served goes on: %s", failure)
+
+    async def _replace(self, slots: Sequence[Slot]) -> list[Reloaded]:
+        fresh = [Slot(slot.folder, await self._opened(slot.folder)) for slot in slots]
+        embedders = await self._loaded(fresh, beside=[slot for slot in self._slots if slot not in slots])
+        return [self._put(slot, embedder) for slot, embedder in zip(slots, embedders, strict=True)]
+
+    def _put(self, slot: Slot, embedder: Embedder) -> Reloaded:
+        before = slot.model.manifest.fingerprint
+        self._retire(slot.put(embedder))
+        log.info("reloaded: %s serves (fingerprint %s)", slot.name, embedder.manifest.fingerprint)
+        return Reloaded(slot.name, before, embedder.manifest.fingerprint)
+
+    async def _add(self, folder: Path) -> Slot:
+        fresh = Slot(folder, await self._opened(folder))
+        for embedder in await self._loaded([fresh], beside=self._slots):
+            fresh.put(embedder)
+        self._slots.append(fresh)
+        self._binding = True
+        log.info("loaded: %s serves, too (fingerprint %s)", fresh.name, fresh.model.manifest.fingerprint)
+        return fresh
+
+    async def _opened(self, folder: Path) -> Model:
+        try:
+            return await self._loader.open(folder)
+        except (BundleError, OSError) as error:
+            raise Invalid(str(error), field="bundle") from error
+        except Exception as error:  # exceptions of runtimes about a graph have no common class
+            raise Backend(f"{folder}: {error}") from error
+
+    async def _loaded(self, fresh: Sequence[Slot], *, beside: Sequence[Slot]) -> list[Embedder]:
+        """Load all of `fresh`, or none."""
+        if said := clash([*fresh, *beside]):
+            raise Conflict(said)
+        embedders: list[Embedder] = []
+        try:
+            for slot in fresh:
+                try:
+                    embedders.append(await self._loader.load(slot.model))
+                except Exception as error:  # see `_opened`
+                    raise Backend(f"{slot.folder}: {error}") from error
+        except BaseException:
+            for embedder in embedders:
+                await embedder.close()
+            raise
+        return embedders
+
+    def _retire(self, embedder: Embedder | None) -> None:
+        assert embedder, "nothing changes before the first load"
+        retiring = asyncio.create_task(_closed_when_released(embedder))
+        self._retiring.add(retiring)
+        retiring.add_done_callback(self._retiring.discard)
+
+
+async def _closed_when_released(embedder: Embedder) -> None:
+    try:
+        await embedder.released()
+    finally:
+        await embedder.close()

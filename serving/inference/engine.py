@@ -1,0 +1,86 @@
+"""The protocol of an engine, and facts about the model that it loads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from models import cpus
+from models.bundle.bundle import Manifest
+from models.bundle.tokenizer import Direction, Piece, Tokens
+from models.runtimes import base
+from models.runtimes.choice import Choice
+from serving.settings import Settings
+
+Embedded = base.Embedded
+
+
+class EngineError(RuntimeError):
+    """The engine can't run here, or not as the bundle requires. The message says why and what to change."""
+
+
+class Engine(Protocol):
+    """A loaded model.
+
+    `embed` runs in `streams` threads, concurrently with the other methods. `tokenize` may run concurrently, too.
+    """
+
+    name: str
+    precision: str
+    device: str
+    vocab_size: int
+    streams: int
+    """Batches that it embeds concurrently."""
+    batch_tokens: int
+    """Padded tokens of a batch beyond which throughput does not increase."""
+    length_step: int
+    """Batches are padded to a multiple of this number of tokens."""
+    choice: Choice
+    """The choice of runtime and precision."""
+
+    def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
+        """Return the tokens of each text, cut to the model's length on the side that `direction` names."""
+
+    def pieces(self, texts: Sequence[str], special_tokens: bool) -> list[list[Piece]]:
+        """Return every token of each text, without truncation.
+
+        Include those that the tokenizer adds if `special_tokens`.
+        """
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
+        """Return the text of ids of the vocabulary."""
+
+    def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
+        """Run the model on one padded batch; rows keep their order. `alone` means that no other batch runs."""
+
+
+@dataclass(frozen=True)
+class EngineOptions(base.Options):
+    """Resources that an engine may use, and its precision. None leaves a choice to the engine."""
+
+    precision: str | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> EngineOptions:
+        """Return the options in `settings`. By default an engine has as many threads as the CPU quota allows."""
+        precision = None if settings.precision == "auto" else settings.precision
+        return cls(settings.device, settings.threads or cpus.available(), precision)
+
+
+@dataclass(frozen=True)
+class Model:
+    """Facts about a model before its weights are read, and functions to load it."""
+
+    manifest: Manifest
+    load: Callable[[EngineOptions], Engine]
+    check: Callable[[EngineOptions], None] = lambda _: None
+    """Function that quickly raises EngineError if `load` would certainly fail on this machine."""
+    report: bytes | None = None
+    """The promotion report as JSON."""
+    report_page: bytes | None = None
+    """The promotion report as HTML."""
+    int8_limit: float | None = None
+    """Range of int8 output, if one was calibrated."""
+    matryoshka: Collection[int] = ()
+    """Dimensions that it was trained to be truncated to."""

@@ -1,0 +1,100 @@
+"""Engines by name. Each opens a bundle folder quickly and can then load it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from models.bundle import bundle
+from models.bundle.bundle import Bundle
+from models.bundle.tokenizer import Direction, Piece, Tokenizer, Tokens
+from models.runtimes import RUNTIMES
+from models.runtimes.base import RuntimeUnavailable
+from models.runtimes.choice import candidates, opened
+from serving.inference import fake_engine
+from serving.inference.engine import Embedded, EngineError, EngineOptions, Model
+
+# Engine on a runtime of `models.runtimes`: the named one, or the fastest here.
+
+
+class RuntimeEngine:
+    """The bundle's tokenizer, and its graph on a runtime. None selects the fastest, measured once on this host.
+
+    Raises:
+        RuntimeUnavailable: the runtime can't run here, or not in the requested precision.
+    """
+
+    def __init__(self, source: Bundle, tokenizer: Tokenizer, runtime: str | None, options: EngineOptions) -> None:
+        self.choice, self._runtime = opened(source, options, runtime=runtime, precision=options.precision)
+        self.name, self.precision = self.choice.pair
+        self._tokenizer = tokenizer
+        self.device = self._runtime.device
+        self.streams, self.batch_tokens = self._runtime.streams, self._runtime.batch_tokens
+        self.length_step = self._runtime.length_step
+        self.vocab_size = self._tokenizer.vocab_size
+
+    def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
+        """Return the tokens of each text, cut to the bundle's `max_length`."""
+        return self._tokenizer.encode(texts, direction=direction)
+
+    def pieces(self, texts: Sequence[str], special_tokens: bool) -> list[list[Piece]]:
+        """Return every token of each text."""
+        return self._tokenizer.pieces(texts, special_tokens=special_tokens)
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
+        """Run the graph once on the padded batch."""
+        return self._runtime.run(*self._tokenizer.pad(batch), alone=alone)
+
+
+def open_bundle(folder: Path, *, runtime: str | None = None) -> Model:
+    """Open the verified bundle in `folder`, to run on `runtime`; None means the fastest.
+
+    Raises:
+        BundleError: the bundle is incomplete, or its tokenizer has tokens without an embedding.
+    """
+    source = bundle.load(folder)
+    tokenizer = source.tokenizer()
+
+    def load(options: EngineOptions) -> RuntimeEngine:
+        with _as_asked(runtime, options):
+            return RuntimeEngine(source, tokenizer, runtime, options)
+
+    def check(options: EngineOptions) -> None:
+        with _as_asked(runtime, options):
+            candidates(source, options, runtime=runtime, precision=options.precision)
+
+    return Model(
+        source.manifest,
+        load,
+        check,
+        report=_listed(source, bundle.REPORT),
+        report_page=_listed(source, bundle.REPORT_PAGE),
+        int8_limit=source.int8_limit,
+        matryoshka=source.matryoshka,
+    )
+
+
+@contextmanager
+def _as_asked(runtime: str | None, options: EngineOptions) -> Iterator[None]:
+    """Convert a runtime's refusal to an EngineError that names the requested options."""
+    try:
+        yield
+    except RuntimeUnavailable as error:
+        asked = f"--engine {runtime or 'auto'} --precision {options.precision or 'auto'} --device {options.device}"
+        raise EngineError(f"{asked}: {error}") from error
+
+
+def _listed(source: Bundle, path: str) -> bytes | None:
+    return (source.folder / path).read_bytes() if path in source.manifest.files else None
+
+
+ENGINES: dict[str, Callable[[Path], Model]] = {
+    "auto": open_bundle,
+    **{name: partial(open_bundle, runtime=name) for name in RUNTIMES},
+    "fake": fake_engine.open_bundle,
+}

@@ -1,0 +1,117 @@
+"""A model made of hashes, for tests and for trying out the API: instant, deterministic, without a bundle.
+
+A text's vector is the sum of a fixed random direction per word, so texts that share words are near each other.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from models.bundle.bundle import Golden, Manifest
+from models.bundle.tokenizer import Direction, Piece, Tokens
+from models.runtimes import Pair
+from models.runtimes.base import Floats
+from models.runtimes.choice import Choice
+from serving.inference.engine import Embedded, EngineError, EngineOptions, Model
+
+DIM = 64
+MAX_LENGTH = 128
+VOCAB_SIZE = 8192
+START, END = 0, 1
+INT8_LIMIT = 0.5
+"""Limit that hardly any number in a sum of many random directions exceeds."""
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+@cache
+def _directions() -> Floats:
+    return np.random.default_rng(0).standard_normal((VOCAB_SIZE, DIM)).astype(np.float32)
+
+
+class FakeEngine:
+    """Engine that maps words to ids by CRC-32, ids to random directions, and a text to their sum."""
+
+    name = "fake"
+    precision = "fp32"
+    device = "cpu"
+    streams = 1
+    batch_tokens = 4096
+    length_step = 1
+    vocab_size = VOCAB_SIZE
+    choice = Choice(Pair(name, precision))
+
+    def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
+        """Return one token per word, between a start and an end token."""
+        return [_tokens(text, direction) for text in texts]
+
+    def pieces(self, texts: Sequence[str], special_tokens: bool) -> list[list[Piece]]:
+        """Return the words and their positions."""
+        return [_pieces(text, special_tokens) for text in texts]
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
+        """Return the ids as text, since a hash can't be inverted."""
+        return " ".join(f"#{id}" for id in ids if not (skip_special_tokens and id in (START, END)))
+
+    def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:  # noqa: ARG002 - it has one thread
+        """Return the sum of each text's directions, scaled to unit length."""
+        pooled = np.stack([_directions()[tokens.ids].sum(axis=0) for tokens in batch])
+        norms = np.linalg.norm(pooled, axis=1)
+        return Embedded(pooled / norms[:, None], norms)
+
+
+def _tokens(text: str, direction: Direction) -> Tokens:
+    ids = [_id(word) for word in _WORD.findall(text)]
+    room = MAX_LENGTH - 2
+    kept = ids[:room] if direction == "right" else ids[-room:]
+    return Tokens(np.array([START, *kept, END], dtype=np.int64), len(ids) + 2)
+
+
+def _pieces(text: str, special_tokens: bool) -> list[Piece]:
+    words = [Piece(_id(word[0]), word[0], False, word.start(), word.end()) for word in _WORD.finditer(text)]
+    if not special_tokens:
+        return words
+    return [Piece(START, "<s>", True, None, None), *words, Piece(END, "</s>", True, None, None)]
+
+
+def _id(word: str) -> int:
+    return 2 + zlib.crc32(word.lower().encode()) % (VOCAB_SIZE - 2)
+
+
+def open_bundle(folder: Path) -> Model:  # noqa: ARG001 - every engine is opened with a folder
+    """Return the fake model. The folder is not read."""
+    engine = FakeEngine()
+    text = "Hashing is not understanding."
+    golden = Golden(text=text, vector=engine.embed(engine.tokenize([text], "right")).vectors[0].tolist())
+    return Model(
+        Manifest(
+            name="fake",
+            objective=None,
+            backbone="hashed words",
+            dim=DIM,
+            max_length=MAX_LENGTH,
+            pooling="sum",
+            prompts={"query": "query: "},
+            files={},
+            fingerprint="fake-1",
+            golden=[golden],
+        ),
+        load=_load,
+        check=_check,
+        int8_limit=INT8_LIMIT,
+    )
+
+
+def _load(options: EngineOptions) -> FakeEngine:
+    _check(options)
+    return FakeEngine()
+
+
+def _check(options: EngineOptions) -> None:
+    if options.precision not in (None, FakeEngine.precision):
+        raise EngineError(f"--precision {options.precision}: the fake engine has {FakeEngine.precision} only")

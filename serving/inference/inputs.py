@@ -1,0 +1,237 @@
+"""Model inputs: texts with their prompts, cut to the model's length, or given token ids."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TypeGuard
+
+import numpy as np
+
+from models.bundle.bundle import Manifest
+from models.bundle.prompts import DOCUMENT, QUERY, of_role
+from models.bundle.tokenizer import Tokens
+from serving.errors import ForeignTokens, Invalid, TooLarge
+from serving.inference.batcher import Batcher
+from serving.inference.embeddings import AS_DOCUMENTS, EmbedOptions, Inputs, Role
+from serving.inference.engine import Engine, EngineError
+from serving.inference.tokenizing import Tokenizing, Vocabulary
+from serving.operations.bounds import check_text
+from serving.operations.limits import Caller, payer
+from serving.settings import Settings
+
+# Prompts before texts: from the request, from the bundle by name or role, or the server's default.
+
+NAMES: Mapping[Role, tuple[str, ...]] = {
+    "search_query": QUERY,
+    "search_document": DOCUMENT,
+    "classification": ("classification",),
+    "clustering": ("clustering",),
+}
+"""Names that bundles use for the prompts of a role."""
+
+
+MAX_BYTES = 10_000
+"""Maximum bytes of a prompt, which is repeated before every text."""
+
+
+class Prompts:
+    """A bundle's prompts by name, and the server's default.
+
+    Raises:
+        EngineError: the bundle lacks the default prompt.
+    """
+
+    def __init__(self, known: Mapping[str, str], settings: Settings) -> None:
+        self._known = known
+        name = settings.default_prompt_name
+        if name is not None and name not in known:
+            raise EngineError(f"--default-prompt-name {name}: the bundle has no such prompt (it has: {self._names})")
+        self._default = settings.default_prompt or (known[name] if name is not None else "")
+
+    def before(self, options: EmbedOptions) -> str:
+        """Return the prompt for each text.
+
+        Raises:
+            Invalid: the name is unknown, two prompts are given, or the prompt is not Unicode.
+            TooLarge: the prompt has more than `MAX_BYTES`.
+        """
+        if options.prompt is not None and options.prompt_name is not None:
+            raise Invalid("give prompt or prompt_name, not both", field="prompt")
+        if options.prompt is not None:
+            check_text(options.prompt, MAX_BYTES, "prompt")
+            return options.prompt
+        if options.prompt_name is not None:
+            return self._named(options.prompt_name)
+        own = of_role(self._known, NAMES[options.role] if options.role else ())
+        if own is not None:
+            return own
+        return "" if options.by_the_bundle else self._default
+
+    def of_a_search(self, texts: int, options: EmbedOptions) -> list[str]:
+        """Return the prompt for a query, followed by the prompts for its texts.
+
+        Raises:
+            Invalid, TooLarge: as for `before`.
+        """
+        asking = self.before(replace(options, role="search_query"))
+        answering = self.before(replace(options, role="search_document"))
+        return [asking, *[answering] * texts]
+
+    @property
+    def _names(self) -> str:
+        return ", ".join(sorted(self._known)) or "none"
+
+    def _named(self, name: str) -> str:
+        if name not in self._known:
+            raise Invalid(f"the model has no prompt {name!r} (it has: {self._names})", field="prompt_name")
+        return self._known[name]
+
+
+At = Callable[[int], str]
+"""Function that returns the name of an input in errors, by its index."""
+
+CHARACTERS_EACH = 5
+"""Characters per token in prose, to estimate token counts before texts are tokenised."""
+CHARACTERS_PER_TOKEN = 250
+"""Characters per token of the model's limit. Longer texts are cut to this before they are tokenised, as in
+text-embeddings-inference."""
+
+
+class Reading:
+    """Reader of one encoder's inputs. It asks the `batcher`'s queue for room before it tokenises texts."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        manifest: Manifest,
+        settings: Settings,
+        prompts: Prompts,
+        *,
+        tokenizing: Tokenizing,
+        vocabulary: Vocabulary,
+        batcher: Batcher,
+    ) -> None:
+        self._engine = engine
+        self._manifest = manifest
+        self._settings = settings
+        self._prompts = prompts
+        self._tokenizing = tokenizing
+        self._vocabulary = vocabulary
+        self._batcher = batcher
+        self._coming: Counter[Caller | None] = Counter()
+        """Estimated tokens of texts that are being tokenised, by key. Checks of the queue's room include them."""
+
+    @cached_property
+    def length(self) -> int:
+        """Maximum tokens of a text that the model reads, without special tokens."""
+        return self._manifest.max_length - len(self._engine.pieces([""], special_tokens=True)[0])
+
+    @cached_property
+    def document_length(self) -> int:
+        """Maximum tokens of a corpus document that the model reads after the prompt."""
+        prompt = self._prompts.before(AS_DOCUMENTS)
+        return self.length - len(self._engine.pieces([prompt], special_tokens=False)[0])
+
+    async def cut(self, texts: Sequence[str]) -> int:
+        """Return how many of `texts`, which are documents of a corpus, exceed the model's limit."""
+        prompt = self._prompts.before(AS_DOCUMENTS)
+        # An ASCII character is at most one token, plus a space that is put first. Another character may become several
+        # tokens.
+        short = self.length - len(prompt) if prompt.isascii() else 0
+        doubtful = [text for text in texts if len(text) >= short or not text.isascii()]
+        return sum(tokens.truncated for tokens in await self.tokens(doubtful, AS_DOCUMENTS, str)) if doubtful else 0
+
+    def prompted(
+        self, texts: Sequence[str], options: EmbedOptions, at: At, prompts: Sequence[str] | None = None
+    ) -> Sequence[str]:
+        """Put a prompt before each text: the one from `prompts` if given, otherwise the request's prompt.
+
+        Raises:
+            Empty, TooLarge, Invalid: a text is not valid for the model.
+        """
+        for i, text in enumerate(texts):
+            check_text(text, self._settings.max_text_bytes, at(i))
+        if prompts is not None:
+            return [prompt + text for prompt, text in zip(prompts, texts, strict=True)]
+        prompt = self._prompts.before(options)
+        return [prompt + text for text in texts] if prompt else texts
+
+    async def tokens(
+        self, inputs: Inputs, options: EmbedOptions, at: At, prompts: Sequence[str] | None = None
+    ) -> list[Tokens]:
+        """Return the tokens of texts with prompts, or of given ids, cut to the model's length.
+
+        Raises:
+            Empty, TooLarge, Invalid, ForeignTokens: the request is at fault.
+            Overloaded: the tokenizer, or the queue after it, has no room.
+        """
+        if _is_ids(inputs):
+            return self._given(inputs, options, at)
+        assert _is_text(inputs)
+        texts = self.prompted(inputs, options, at, prompts)
+        limit = self._manifest.max_length * CHARACTERS_PER_TOKEN
+        long = [i for i, text in enumerate(texts) if len(text) > limit]
+        if long and not options.truncate:
+            raise TooLarge(
+                f"{len(texts[long[0]])} characters are more than the {limit} that are read for the model's "
+                f"{self._manifest.max_length} tokens, and truncate is false",
+                field=at(long[0]),
+            )
+        kept = [text[:limit] if options.direction == "right" else text[-limit:] for text in texts]
+        about = sum(min(len(text) // CHARACTERS_EACH, self._manifest.max_length) for text in kept)
+        # under overload, tokenise only what will be admitted, except that the cache may have the vectors
+        if (self._batcher.queued_tokens or self._coming) and not self._settings.cache_bytes:
+            self._batcher.check_room(about, self._coming)
+        caller = payer()
+        self._coming[caller] += about
+        try:
+            with self._tokenizing.admitted(sum(map(len, kept))):
+                tokens = await self._tokenizing.tokens(kept, options.direction)
+        finally:
+            self._coming[caller] -= about
+            if not self._coming[caller]:
+                del self._coming[caller]
+        for i in long:  # the rest of such a text may fit the model
+            tokens[i] = replace(tokens[i], length=max(tokens[i].length, len(tokens[i]) + 1))
+        return tokens
+
+    def check_cut(self, tokens: Sequence[Tokens], options: EmbedOptions, at: At) -> int:
+        """Return how many inputs are cut.
+
+        Raises:
+            TooLarge: an input is cut, but the request forbids it.
+        """
+        cut = [i for i, one in enumerate(tokens) if one.truncated]
+        if cut and not options.truncate:
+            raise TooLarge(
+                f"{tokens[cut[0]].length} tokens are more than the model's {self._manifest.max_length}, "
+                "and truncate is false",
+                field=at(cut[0]),
+            )
+        return len(cut)
+
+    def _given(self, inputs: Sequence[Sequence[int]], options: EmbedOptions, at: At) -> list[Tokens]:
+        if self._settings.token_arrays == "reject":
+            raise ForeignTokens(
+                "this server takes text, no token ids; with LangChain's OpenAIEmbeddings set "
+                "check_embedding_ctx_length=False so that it sends text",
+                field=at(0),
+            )
+        if options.prompt or options.prompt_name:
+            raise Invalid("can't be put before token ids", field="prompt" if options.prompt else "prompt_name")
+        for i, ids in enumerate(inputs):
+            self._vocabulary.check(ids, at(i))
+        limit = self._manifest.max_length
+        kept = slice(limit) if options.direction == "right" else slice(-limit, None)
+        return [Tokens(np.array(ids[kept], dtype=np.int64), len(ids)) for ids in inputs]
+
+
+def _is_ids(inputs: Inputs) -> TypeGuard[Sequence[Sequence[int]]]:
+    return not isinstance(inputs[0], str)
+
+
+def _is_text(inputs: Inputs) -> TypeGuard[Sequence[str]]:
+    return isinstance(inputs[0], str)

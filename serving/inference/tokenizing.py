@@ -1,0 +1,255 @@
+"""One tokenizer, in its own thread except for short texts. Texts that arrive while it is busy share the next call."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import TypeVar
+
+from models.bundle.tokenizer import Direction, Piece, TokenizerFailure, Tokens
+from serving.errors import Backend, Empty, ForeignTokens, Overloaded, TooLarge, going
+from serving.inference.engine import Engine
+from serving.operations.lru import Lru
+
+TOKENIZED_AT_ONCE = 10_000
+"""Characters in one call of the tokenizer, which takes about 4 ms. A small request behind a large one waits for one
+call."""
+TOKENIZED_ON_THE_SPOT = 600
+"""Maximum characters that are tokenised without a thread. That takes a fifth of a millisecond, less than a thread
+switch. Each text counts as 20 more characters."""
+
+T = TypeVar("T")
+Tokenize = Callable[[Sequence[str], Direction], list[Tokens]]
+
+
+@dataclass(eq=False, slots=True)
+class _Turn:
+    texts: Sequence[str]
+    direction: Direction
+    future: asyncio.Future[list[Tokens]]
+    alone: bool = False
+    """Set after a shared call has failed."""
+
+
+class Tokenizing:
+    """Queue of the tokenizer.
+
+    Requests take turns of about `TOKENIZED_AT_ONCE` characters, oldest first; small turns are merged.
+    """
+
+    def __init__(self, tokenize: Tokenize, cache_bytes: int = 0, max_characters: float = math.inf) -> None:
+        self._tokenize = _failing_alone(tokenize)
+        self._characters = 0
+        """Characters of admitted requests."""
+        self._max_characters = max_characters
+        self._kept: Lru[tuple[str, Direction], Tokens] = Lru(cache_bytes)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
+        self._waiting: deque[_Turn] = deque()
+        self._busy = False
+        self._closed = False
+
+    @contextmanager
+    def admitted(self, characters: int) -> Iterator[None]:
+        """Admit a request to the tokenizer. A request that is alone is always admitted.
+
+        Raises:
+            Overloaded: too many characters wait already.
+        """
+        if self._characters and self._characters + characters > self._max_characters:
+            raise Overloaded(
+                f"{self._characters} characters wait for the tokenizer and {characters} more would exceed "
+                f"{self._max_characters}",
+                retry_after=1,
+            )
+        self._characters += characters
+        try:
+            yield
+        finally:
+            self._characters -= characters
+
+    async def tokens(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
+        """Return the tokens of each text in order. After cancellation, waiting texts are never tokenised.
+
+        Raises:
+            Unhealthy: the tokenizer was closed before all texts were tokenised.
+        """
+        if self._closed:
+            raise going()
+        kept = [self._kept.get((text, direction)) for text in texts]
+        missing = [text for text, one in zip(texts, kept, strict=True) if one is None]
+        fresh: list[Tokens] = []
+        if missing and sum(map(len, missing)) + 20 * len(missing) <= TOKENIZED_ON_THE_SPOT:
+            fresh = self._tokenize(missing, direction)
+            if wrong := _miscounted(len(missing), fresh):
+                raise wrong
+        else:
+            for turn in in_turns(missing):
+                fresh += await self._tokens(turn, direction)
+        coming = iter(fresh)
+        tokens = [next(coming) if one is None else one for one in kept]
+        for text, one in zip(texts, tokens, strict=True):
+            self._kept.put((text, direction), one, 4 * len(text) + one.ids.nbytes)
+        return tokens
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run other work of the tokenizer in its thread, between two turns.
+
+        Raises:
+            Unhealthy: the tokenizer was closed before.
+        """
+        if self._closed:
+            raise going()
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def close(self) -> None:
+        """Stop after the running call. Requests that still wait fail, since the server is shutting down."""
+        self._closed = True
+        for turn in self._waiting:
+            if not turn.future.done():
+                turn.future.set_exception(going())
+        self._waiting.clear()
+        await asyncio.to_thread(self._thread.shutdown)
+
+    def _tokens(self, texts: Sequence[str], direction: Direction) -> asyncio.Future[list[Tokens]]:
+        if self._closed:
+            raise going()
+        turn = _Turn(texts, direction, asyncio.get_running_loop().create_future())
+        self._waiting.append(turn)
+        if not self._busy:
+            self._start()
+        return turn.future
+
+    def _start(self) -> None:
+        turns = self._next()
+        self._busy = bool(turns)
+        if turns:
+            texts = [text for turn in turns for text in turn.texts]
+            loop = asyncio.get_running_loop()
+            running = loop.run_in_executor(self._thread, self._tokenize, texts, turns[0].direction)
+            running.add_done_callback(lambda done: self._deliver(turns, done))
+
+    def _next(self) -> list[_Turn]:
+        """Take the oldest turn whose caller still waits, and later turns of the same direction that fit with it."""
+        turns: list[_Turn] = []
+        characters = 0
+        while self._waiting:
+            turn = self._waiting[0]
+            if not turn.future.done():
+                characters += sum(map(len, turn.texts))
+                if turns and (characters > TOKENIZED_AT_ONCE or not _together(turns[0], turn)):
+                    break
+                turns.append(turn)
+            self._waiting.popleft()
+        return turns
+
+    def _deliver(self, turns: Sequence[_Turn], done: asyncio.Future[list[Tokens]]) -> None:
+        failure = done.exception() or _miscounted(sum(len(turn.texts) for turn in turns), done.result())
+        if failure and len(turns) > 1 and not self._closed:  # retried alone: only bad texts fail
+            for turn in reversed(turns):
+                turn.alone = True
+                self._waiting.appendleft(turn)
+        else:
+            tokens = iter(() if failure else done.result())
+            for turn in turns:
+                own = list(islice(tokens, len(turn.texts)))
+                if turn.future.done():
+                    continue
+                if failure:
+                    turn.future.set_exception(failure)
+                else:
+                    turn.future.set_result(own)
+        self._start()
+
+
+def _failing_alone(tokenize: Tokenize) -> Tokenize:
+    """Convert a failure of the tokenizer on a text to an error for its caller alone."""
+
+    def tokenized(texts: Sequence[str], direction: Direction) -> list[Tokens]:
+        try:
+            return tokenize(texts, direction)
+        except TokenizerFailure as error:
+            raise Backend(str(error)) from error
+
+    return tokenized
+
+
+def _together(first: _Turn, turn: _Turn) -> bool:
+    return turn.direction == first.direction and not (first.alone or turn.alone)
+
+
+def _miscounted(texts: int, tokens: Sequence[Tokens]) -> Exception | None:
+    return None if len(tokens) == texts else Backend(f"the tokenizer gave {len(tokens)} results for {texts} texts")
+
+
+def in_turns(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Split `texts` in order into lists of about `TOKENIZED_AT_ONCE` characters."""
+    turn, characters = list[str](), 0
+    for text in texts:
+        turn.append(text)
+        characters += len(text)
+        if characters >= TOKENIZED_AT_ONCE:
+            yield turn
+            turn, characters = [], 0
+    if turn:
+        yield turn
+
+
+# Token queries: the tokens of a text, the text of token ids, and the valid ids.
+
+
+class Vocabulary:
+    """Vocabulary of an engine, used in its tokenizer's thread."""
+
+    def __init__(self, engine: Engine, tokenizing: Tokenizing) -> None:
+        self._engine = engine
+        self._tokenizing = tokenizing
+
+    def check(self, ids: Sequence[int], field: str) -> None:
+        """Refuse ids that are not in the model's vocabulary.
+
+        Raises:
+            Empty: there are no ids.
+            ForeignTokens: an id is outside the vocabulary.
+        """
+        size = self._engine.vocab_size
+        if not ids:
+            raise Empty("must hold at least one token id", field=field)
+        if min(ids) < 0 or max(ids) >= size:
+            foreign = next(i for i in ids if not 0 <= i < size)
+            raise ForeignTokens(
+                f"token id {foreign} is outside this model's vocabulary of {size}. Ids must come "
+                "from this model's own tokenizer; with LangChain's OpenAIEmbeddings set "
+                "check_embedding_ctx_length=False so that it sends text",
+                field=field,
+            )
+
+    async def pieces(
+        self, texts: Sequence[str], *, special_tokens: bool, at_most: int, field: str
+    ) -> list[list[Piece]]:
+        """Return every token of each text, without truncation.
+
+        Raises:
+            TooLarge: there are more than `at_most` tokens.
+        """
+        found: list[list[Piece]] = []
+        tokens = 0
+        for turn in in_turns(texts):
+            pieces = await self._tokenizing.run(partial(self._engine.pieces, turn, special_tokens))
+            tokens += sum(map(len, pieces))
+            if tokens > at_most:
+                raise TooLarge(f"more than the {at_most} tokens of one request", field=field)
+            found += pieces
+        return found
+
+    async def decoded(self, ids: Sequence[Sequence[int]], *, skip_special_tokens: bool, field: str) -> list[str]:
+        """Decode each list of token ids."""
+        for i, one in enumerate(ids):
+            self.check(one, f"{field}.{i}")
+        return await self._tokenizing.run(lambda: [self._engine.decode(one, skip_special_tokens) for one in ids])

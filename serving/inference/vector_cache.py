@@ -1,0 +1,119 @@
+"""Cache of vectors. Simultaneous requests for the same text share one run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from models.bundle.tokenizer import Tokens
+from models.runtimes.base import Floats
+from serving.inference.turns import Answer
+from serving.operations.lru import Lru
+
+
+class Submit(Protocol):
+    """The queue of an encoder."""
+
+    async def __call__(self, texts: Sequence[Tokens], *, bulk: bool = False) -> Answer:
+        """Return vectors and norms of N texts in order."""
+
+
+class _Row(NamedTuple):
+    vector: Floats
+    norm: np.float32
+
+
+_Rows = dict[bytes, _Row]
+
+
+class _Landed(NamedTuple):
+    rows: _Rows
+    begun: float
+
+
+@dataclass(eq=False)
+class _Flight:
+    """A text in the engine, and the number of requests that wait for it."""
+
+    task: asyncio.Task[_Landed]
+    waiting: int = 0
+
+
+@dataclass(eq=False)
+class VectorCache:
+    """Cache before the queue of one encoder. The key is the token ids, because the encoder reads nothing else.
+
+    Requests of one text, such as queries, share a run of the engine if their text and priority are the same. If the run
+    fails, all of them fail. A request of several texts never waits for another request's run. If the last waiting
+    request leaves, the run is cancelled.
+    """
+
+    submit: Submit
+    max_bytes: int
+    observe: Callable[[int, int], None] = lambda *_: None
+    """Function called for each request with two numbers of texts: those cached or already running, and those sent."""
+    _kept: Lru[bytes, _Row] = field(init=False)
+    _flights: dict[tuple[bytes, bool], _Flight] = field(init=False, default_factory=dict)
+    """Runs by text and priority."""
+
+    def __post_init__(self) -> None:
+        self._kept = Lru(self.max_bytes)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the cached vectors."""
+        return self._kept.bytes
+
+    async def embed(self, texts: Sequence[Tokens], *, bulk: bool = False) -> Answer:
+        """Embed texts as the queue does. Cached texts count as begun when they were requested.
+
+        Raises:
+            Exception: any error of `submit`.
+        """
+        asked = perf_counter()
+        keys = [one.ids.tobytes() for one in texts]
+        rows = {key: row for key in keys if (row := self._kept.get(key))}
+        missing = {key: one for key, one in zip(keys, texts, strict=True) if key not in rows}
+        alone = next(iter(missing)) if len(missing) == 1 else None
+        flight = self._flights.get((alone, bulk)) if alone else None
+        sent = 0 if flight else sum(key in missing for key in keys)
+        self.observe(len(keys) - sent, sent)
+        begun = asked
+        if missing:
+            coming = self._shared(alone, missing, bulk) if alone else self._run(missing, bulk)
+            landed = await coming
+            rows, begun = rows | landed.rows, max(asked, landed.begun)
+        vectors, norms = zip(*(rows[key] for key in keys), strict=True)
+        return Answer(np.stack(vectors), np.array(norms, dtype=np.float32), begun)
+
+    async def _shared(self, key: bytes, text: dict[bytes, Tokens], bulk: bool) -> _Landed:
+        """Wait for the run of a single text: the current one, or a new one."""
+        place = key, bulk
+        if not (flight := self._flights.get(place)):
+            flight = self._flights[place] = _Flight(asyncio.create_task(self._run(text, bulk)))
+            flight.task.add_done_callback(lambda _: self._leave(place, flight))
+        flight.waiting += 1
+        try:
+            return await asyncio.shield(flight.task)
+        finally:
+            flight.waiting -= 1
+            if not flight.waiting:
+                self._leave(place, flight)
+                flight.task.cancel()
+
+    def _leave(self, place: tuple[bytes, bool], flight: _Flight) -> None:
+        """Remove the run, so that no further request joins it."""
+        if self._flights.get(place) is flight:
+            del self._flights[place]
+
+    async def _run(self, texts: dict[bytes, Tokens], bulk: bool) -> _Landed:
+        vectors, norms, begun = await self.submit(list(texts.values()), bulk=bulk)
+        rows = {key: _Row(vector.copy(), norm) for key, vector, norm in zip(texts, vectors, norms, strict=True)}
+        for key, row in rows.items():
+            self._kept.put(key, row, len(key) + row.vector.nbytes)
+        return _Landed(rows, begun)

@@ -1,0 +1,202 @@
+"""Ingestion of a large upload: all rows are checked first, then documents are embedded and stored in blocks."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from array import array
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice, takewhile
+from threading import Event
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from serving.corpora.ingest import Checked, Options, checked, names_within, rows
+from serving.corpora.ingest.documents import empty, unrepeated
+from serving.corpora.ports import Chunking
+from serving.errors import Invalid
+from serving.jobs import Running
+from serving.jobs.patience import patiently
+from serving.operations.threads import in_thread
+from serving.settings import Settings
+
+if TYPE_CHECKING:
+    from serving.corpora.disk_quota import Room
+    from serving.corpora.library import Library
+    from serving.inference.embedder import Embedder
+
+T = TypeVar("T")
+BLOCK_DOCUMENTS, BLOCK_CHARACTERS = 256, 100_000
+"""Documents and characters of one commit."""
+IN_FLIGHT = 6
+"""Concurrent blocks: some are embedded while others are read and committed. They take turns in the engine and end at
+about the same time, so the first progress is reported after so many."""
+LOOKED_AT = 2000
+"""Rows that a thread checks at a time."""
+
+
+async def ingest(library: Library, settings: Settings, room: Room, job: Running) -> dict[str, Any]:
+    """Store an upload; `Options` defines the handling of invalid rows. If room runs out, stored documents are kept.
+
+    With `on_error=fail` an invalid row fails the job before anything is stored. Rows without ids get ids derived from
+    the job, so that work repeated after a restart stores them once.
+    """
+    upload = _Upload.of(job, settings)
+    left_out = frozenset[int]()
+    if job.position is None or upload.options.on_error == "skip":
+        left_out = await _examine(job, upload)
+    if job.position is None:
+        await job.checkpoint(0, 0)
+    await _store(library, room, job, upload, left_out)
+    return {"count": job.done}
+
+
+def check_fits(chunking: Chunking | None, embedder: Embedder) -> None:
+    """Refuse passages that would be truncated.
+
+    Raises:
+        Invalid: `embedder` reads fewer tokens.
+    """
+    if chunking is None:
+        return
+    reading = embedder.reading
+    if chunking.tokens > reading.document_length:
+        behind = " behind its prompt for documents" if reading.document_length < reading.length else ""
+        raise Invalid(f"the encoder of the corpus reads {reading.document_length} tokens{behind}", field="chunk_tokens")
+
+
+@dataclass(frozen=True)
+class _Upload:
+    options: Options
+    read: Callable[[], Generator[Checked]]
+    """Function that yields all rows from the first, until `left` is set."""
+    left: Event
+    """Set when nobody waits for rows any more. Skipping a million rows takes a quarter of a minute."""
+
+    @classmethod
+    def of(cls, job: Running, settings: Settings) -> _Upload:
+        options, spool, left = Options.model_validate(job.options), job.spool, Event()
+        assert spool is not None, "an upload has a spool until its job ends"
+
+        def read() -> Generator[Checked]:
+            with spool.open("rb") as file:
+                every = checked(rows(file, options, settings), settings, names_within(uuid.UUID(job.id)))
+                yield from takewhile(lambda _: not left.is_set(), every)
+
+        return cls(options, read, left)
+
+    async def taken(self, take: Callable[[], list[T]]) -> list[T]:
+        """Take rows in a thread. A cancelled caller sets `left`."""
+        return await in_thread(take, leave=self.left.set)
+
+
+async def _examine(job: Running, upload: _Upload) -> frozenset[int]:
+    """Count valid rows and report invalid ones. Return the numbers of rows that repeat an earlier id.
+
+    Only an 8-byte hash of each id is kept; the few that occur twice are checked again.
+    """
+    job.forget_errors()
+    hashes = array("q")
+
+    def reject(row: Checked) -> None:
+        if row.error:
+            if upload.options.on_error == "fail":
+                raise row.error
+            job.error(row.place, row.error.message)
+
+    with closing(upload.read()) as every:
+        while block := await upload.taken(lambda: [_looked_at(row) for row in islice(every, LOOKED_AT)]):
+            for row, named in block:
+                reject(row)
+                if named is not None:
+                    hashes.append(named)
+    kept, counts = np.unique(np.frombuffer(hashes, np.int64), return_counts=True)
+    suspects = frozenset(kept[counts > 1].tolist())
+    repeated = list[int]()
+    if suspects:
+        with closing(upload.read()) as every:
+            again = unrepeated(row for row in every if row.document and hash(row.document.id) in suspects)
+            while block := await upload.taken(lambda: [_looked_at(row) for row in islice(again, LOOKED_AT)]):
+                for row, _ in block:
+                    reject(row)
+                    if row.error:
+                        repeated.append(row.number)
+    job.total = len(hashes) - len(repeated)
+    if not hashes and not job.seen.error_count:
+        raise empty()
+    return frozenset(repeated)
+
+
+def _looked_at(row: Checked) -> tuple[Checked, int | None]:
+    """Return the row without its document, and the hash of its id. The texts of so many rows may take gigabytes."""
+    return row._replace(document=None), None if row.document is None else hash(row.document.id)
+
+
+class _Flying:
+    """A block being embedded and stored."""
+
+    def __init__(self, library: Library, job: Running, rows: Sequence[Checked], chunking: Chunking | None) -> None:
+        documents = [row.document for row in rows if row.document]
+        self.documents = len(documents)
+        self.following = rows[-1].number + 1
+        """Number of the next row."""
+        self.stored = False
+        """Whether it was stored, even if it was cancelled too late."""
+        self.adding = asyncio.create_task(
+            patiently(lambda: library.add(job.corpus, documents, chunking, job=job.id, stored=self._land))
+        )
+
+    @property
+    def ended_well(self) -> bool:
+        return self.adding.done() and not self.adding.cancelled() and self.adding.exception() is None
+
+    def _land(self) -> None:
+        self.stored = True
+
+
+async def _store(library: Library, room: Room, job: Running, upload: _Upload, left_out: frozenset[int]) -> None:
+    """Store all rows from the job's position, which is a row number."""
+    begin = job.position or 0
+    flying = deque[_Flying]()
+
+    async def land() -> None:
+        """Await the first block, then save one checkpoint for all consecutive blocks that have ended."""
+        await flying[0].adding
+        documents = 0
+        while flying and flying[0].ended_well:
+            block = flying.popleft()
+            job.result["truncated"] = job.result.get("truncated", 0) + block.adding.result().truncated
+            documents += block.documents
+            following = block.following
+        await job.checkpoint(following, job.done + documents)
+
+    try:
+        with closing(upload.read()) as every:
+            good = (row for row in every if row.document and row.number >= begin and row.number not in left_out)
+            while block := await upload.taken(lambda: _block(good)):
+                if len(flying) == IN_FLIGHT:
+                    await land()
+                await patiently(lambda: in_thread(lambda: room.check(job.id)))
+                flying.append(_Flying(library, job, block, upload.options.chunking))
+        while flying:
+            await land()
+    finally:
+        left = [block.adding for block in flying]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        job.stored_beyond(sum(block.documents for block in flying if block.stored))
+
+
+def _block(rows: Iterator[Checked]) -> list[Checked]:
+    block, characters = list[Checked](), 0
+    for row in rows:
+        block.append(row)
+        characters += len(row.document.text) if row.document else 0
+        if len(block) == BLOCK_DOCUMENTS or characters >= BLOCK_CHARACTERS:
+            break
+    return block

@@ -1,0 +1,74 @@
+"""Re-embedding: a corpus moves to another encoder while the old vectors serve."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from serving.corpora.library import Library, embed_passages
+from serving.inference.embedder import Embedder
+from serving.inference.encoders import Encoders
+from serving.jobs import Running
+from serving.jobs.patience import patiently
+
+BLOCK = 512
+"""Passages between two checkpoints."""
+
+
+async def reembed(library: Library, encoders: Encoders, job: Running) -> dict[str, Any]:
+    """Embed a corpus with the encoder `model` of the job's options beside the served vectors; swap when complete.
+
+    Documents written meanwhile are embedded before the swap, too. After a restart the job embeds the missing vectors,
+    which the store knows. If the encoder's bundle is replaced meanwhile, the job begins anew with the new bundle.
+    """
+    while True:
+        with encoders.asked_for(job.options.get("model")).at_work.held() as embedder:
+            fingerprint = embedder.manifest.fingerprint
+            truncated = await _moved(library, encoders, job, embedder)
+            if truncated is not None and fingerprint in encoders.fingerprints:
+                await job.checkpoint(0, job.total or 0)  # even if there was nothing to do, or fewer passages are left
+                return {"fingerprint": fingerprint, "model": embedder.manifest.name, "truncated": truncated}
+        await job.checkpoint(0, 0)
+
+
+async def _moved(library: Library, encoders: Encoders, job: Running, embedder: Embedder) -> int | None:
+    """Embed all passages and swap.
+
+    Return how many were truncated; None, without a swap, if the encoder is no longer served.
+    """
+    name, fingerprint = job.corpus, embedder.manifest.fingerprint
+    _, size = await library.on(lambda corpora: corpora.corpus(name), of=name)
+    job.total = size.passages
+    truncated = await _embedded(library, encoders, job, embedder)
+    beside = await library.stoppable(lambda corpora: corpora.read_fresh(name), of=name)
+    try:
+        while fingerprint in encoders.fingerprints:
+            if await library.on(lambda corpora: corpora.swap(name, fingerprint, beside), of=name):
+                return truncated
+            truncated += await _embedded(library, encoders, job, embedder)  # documents that were written meanwhile
+    finally:
+        if beside:
+            await asyncio.to_thread(beside.discard)
+    return None
+
+
+async def _embedded(library: Library, encoders: Encoders, job: Running, embedder: Embedder) -> int:
+    """Embed all passages without a vector of the new encoder. Return how many were truncated."""
+    name, fingerprint, truncated = job.corpus, embedder.manifest.fingerprint, 0
+    while fingerprint in encoders.fingerprints:
+        if not (rows := await library.on(lambda corpora: corpora.stale(name, fingerprint, BLOCK), of=name)):
+            break
+        truncated += await patiently(partial(_refresh, library, name, embedder, rows))
+        await job.checkpoint(0, min(job.done + len(rows), job.total or 0))
+    return truncated
+
+
+async def _refresh(library: Library, name: str, embedder: Embedder, rows: Sequence[tuple[int, str]]) -> int:
+    """Embed and store passages. Return how many were truncated."""
+    keys = [key for key, _ in rows]
+    vectors, cut = await embed_passages(embedder, [text for _, text in rows], lambda i: f"passage {keys[i]}")
+    fingerprint = embedder.manifest.fingerprint
+    await library.on(lambda corpora: corpora.refresh(name, fingerprint, keys, vectors), of=name)
+    return cut

@@ -1,0 +1,1 @@
+"""Operation of a server: keys, limits, logs, metrics, traces, threads and failpoints."""

@@ -1,0 +1,154 @@
+"""Limits on requests and on corpora that come from elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sized
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
+from typing import Annotated, Any
+
+import orjson
+from pydantic import Field, FiniteFloat
+
+from serving.errors import Empty, Invalid, TooLarge
+from serving.operations.json_body import misfit
+
+# Legal names of corpora and documents. A corpus name is also a safe file name.
+
+CORPUS_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+MAX_ID_BYTES = 512
+MAX_COLUMN = 256
+"""Characters in the name of a column, or field, that contains texts or ids."""
+MAX_COLUMN_TYPES = 8192
+"""Characters of the types of columns, as JSON."""
+_CORPUS = re.compile(CORPUS_NAME.rstrip("$") + r"\Z")
+
+
+def check_corpus_name(name: str, field: str = "corpus") -> str:
+    """Return the name if it is legal.
+
+    Raises:
+        Invalid: the name is not legal.
+    """
+    if not _CORPUS.match(name):
+        raise Invalid(f"{name[:80]!r} is not a corpus name: it must match {CORPUS_NAME}", field=field)
+    return name
+
+
+def check_document_id(name: str, field: str) -> str:
+    """Return the id if it is legal: 1 to 512 bytes of UTF-8 without NUL, and neither `.` nor `..`.
+
+    Clients remove these two from a path, however they are escaped (RFC 3986, 5.2.4). A request for the document `..`
+    would otherwise act on its corpus.
+
+    Raises:
+        Invalid: the id is not legal.
+    """
+    if "\x00" in name:
+        raise Invalid("must not contain NUL", field=field)
+    if name in (".", ".."):
+        raise Invalid(f"must not be {name!r}, which clients take out of the path of a request", field=field)
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise Invalid("not valid Unicode: a lone surrogate", field=field) from None
+    if not 1 <= size <= MAX_ID_BYTES:
+        raise Invalid(f"must be 1 to {MAX_ID_BYTES} bytes long, not {size}", field=field)
+    return name
+
+
+# Detection of loopback addresses.
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether `host` is an address of the loopback interface. Names don't count."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+MAX_VECTOR = 65_536
+"""Numbers in a vector, more than any encoder has dimensions."""
+About = Annotated[str, Field(max_length=2000)]
+"""Description of a corpus."""
+RecallTarget = Annotated[float, Field(gt=0, le=1)]
+Fingerprint = Annotated[str, Field(max_length=255)]
+"""Fingerprint of a bundle."""
+Moment = Annotated[FiniteFloat, Field(ge=0, lt=253_402_300_800)]
+"""Seconds since the epoch, before the year 10000."""
+MAX_COUNT = 2**48
+"""Passages that a corpus may ever have had. At a million a second, they last nine years."""
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """Limits of one document, and of a corpus that is restored."""
+
+    text_bytes: int = 999_999
+    """Bytes of the text in UTF-8."""
+    metadata_bytes: int = 65_536
+    """Bytes of the metadata as JSON."""
+    restored_bytes: int = 16_000_000_000
+    """Bytes of the corpus that a snapshot unpacks to."""
+
+
+BOUNDS = Bounds()
+"""The default limits."""
+
+
+def check_some(given: Sized, field: str, of: str = "text") -> None:
+    """Refuse an empty list.
+
+    Raises:
+        Empty: `given` is empty.
+    """
+    if not len(given):
+        raise Empty(f"must hold at least one {of}", field=field)
+
+
+def check_count(given: int, limit: int, field: str, of: str = "texts") -> None:
+    """Refuse a list that is too long for one request.
+
+    Raises:
+        TooLarge: `given` is more than `limit`.
+    """
+    if given > limit:
+        raise TooLarge(f"{given} {of} are more than the {limit} of one request", field=field)
+
+
+def check_text(text: str, limit: int, field: str) -> None:
+    """Refuse a text that can't be embedded or is too long.
+
+    Raises:
+        Invalid: the text has a lone surrogate.
+        TooLarge: the text has more than `limit` bytes in UTF-8.
+    """
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise Invalid("not valid Unicode: a lone surrogate", field=field) from None
+    if size > limit:
+        raise TooLarge(f"{size} bytes are more than the {limit} of one text", field=field)
+
+
+def check_metadata(metadata: Any, limit: int, field: str) -> None:
+    """Refuse metadata that are no object, can't be written as JSON, or are too large.
+
+    Raises:
+        Invalid: the metadata are no object, or contain a value that can't be stored.
+        TooLarge: the metadata have more than `limit` bytes as JSON.
+    """
+    if not isinstance(metadata, Mapping):
+        raise Invalid("must be an object", field=field)
+    if wrong := misfit(metadata):
+        raise Invalid(wrong[1], field=f"{field}.{wrong[0]}")
+    if (size := len(orjson.dumps(metadata))) > limit:
+        raise TooLarge(
+            f"{size} bytes are more than the {limit} of one document's metadata, all its other fields included",
+            field=field,
+        )

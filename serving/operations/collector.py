@@ -1,0 +1,33 @@
+"""The configured collector of traces. OpenTelemetry is only imported if there is one."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from pydantic import HttpUrl
+
+if TYPE_CHECKING:
+    from serving.operations.otlp import Collector
+
+ENVIRONMENT = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+"""Variables of OpenTelemetry that configure a collector, too."""
+
+
+class TracingError(RuntimeError):
+    """Traces are configured and can't be exported. The message says what to do."""
+
+
+def collector(endpoint: HttpUrl | None) -> Collector | None:
+    """Return the collector at `endpoint` or in OpenTelemetry's environment; None if neither is set.
+
+    Raises:
+        TracingError: the packages are missing.
+    """
+    if endpoint is None and not any(os.environ.get(name) for name in ENVIRONMENT):
+        return None
+    try:
+        from serving.operations.otlp import Collector
+    except ImportError as error:
+        raise TracingError(f"traces need the extra `otel`: pip install 'isosphere[otel]' ({error})") from error
+    return Collector(endpoint)

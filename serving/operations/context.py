@@ -1,0 +1,76 @@
+"""Context variables inherited by tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from time import perf_counter
+from typing import TypeVar
+
+from serving.errors import Invalid
+
+T = TypeVar("T")
+
+
+@contextmanager
+def holding(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """Set `variable` to `value` while the block runs."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+# Priority of work: bulk work may wait for interactive requests.
+
+HEADER = "x-priority"
+_bulk: ContextVar[bool] = ContextVar("bulk", default=False)
+
+
+def is_bulk() -> bool:
+    """Return whether the current work is bulk."""
+    return _bulk.get()
+
+
+def bulk_work(bulk: bool = True) -> AbstractContextManager[None]:
+    """Mark work within the block as bulk."""
+    return holding(_bulk, bulk)
+
+
+def asked_for(header: str | None) -> bool:
+    """Read the priority from the header `x-priority`; return whether it is bulk.
+
+    Raises:
+        Invalid: the header has another value.
+    """
+    value = "interactive" if header is None else header.strip().lower()
+    if value not in ("interactive", "bulk"):
+        raise Invalid("must be interactive or bulk", field=HEADER)
+    return value == "bulk"
+
+
+# Recording of the parts of each request for traces. It does nothing unless a collector is configured.
+
+Record = Callable[[str, float, float, Mapping[str, int]], None]
+_RECORD: ContextVar[Record | None] = ContextVar("record", default=None)
+
+
+def record(name: str, began: float, ended: float, **counts: int) -> None:
+    """Record a part of the current request, if it is traced, between two times of `time.perf_counter`."""
+    if write := _RECORD.get():
+        write(name, began, ended, counts)
+
+
+@contextmanager
+def recorded(name: str) -> Iterator[None]:
+    """Record the block as a part of the request, if it succeeds."""
+    began = perf_counter()
+    yield
+    record(name, began, perf_counter())
+
+
+def recording(write: Record | None) -> AbstractContextManager[None]:
+    """Call `write` with the parts of a request within the block. None means that the request is not traced."""
+    return holding(_RECORD, write)

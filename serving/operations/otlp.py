@@ -1,0 +1,69 @@
+"""Exporter of OpenTelemetry traces by OTLP over HTTP. It is only imported if a collector is configured.
+
+Spans contain counts, routes and statuses. Of what callers send they contain only the ids of trace and request.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import Span, SpanKind, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from pydantic import HttpUrl
+
+from serving.operations.context import recording
+
+SECONDS_TO_SEND = 5.0
+"""Seconds for sending the last spans at the end, after which an unresponsive collector is given up."""
+
+
+class Collector:
+    """Sender of spans in the background. Spans are dropped if the queue is full.
+
+    Options besides `endpoint` come from OpenTelemetry's environment: headers, timeout, certificates, sampling.
+    """
+
+    def __init__(self, endpoint: HttpUrl | None) -> None:
+        self._exporter = OTLPSpanExporter(f"{str(endpoint).rstrip('/')}/v1/traces" if endpoint else None)
+        ours = Resource.create({"service.name": "isosphere", "service.version": version("isosphere")})
+        self._provider = TracerProvider(resource=ours.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
+        self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
+        self._tracer = self._provider.get_tracer("isosphere")
+        self._propagator = TraceContextTextMapPropagator()
+
+    @contextmanager
+    def request(self, name: str, headers: Mapping[str, str]) -> Iterator[Span]:
+        """Record a request as a span, in the trace of its `traceparent` and `tracestate` (W3C Trace Context)."""
+        began = time.perf_counter()
+        epoch = time.time_ns() - round(1e9 * began)  # one for all spans of a trace, so that their times are consistent
+
+        def at(moment: float) -> int:
+            return epoch + round(1e9 * moment)
+
+        parent = self._propagator.extract(headers)
+        span = self._tracer.start_span(name, parent, SpanKind.SERVER, start_time=at(began))
+        within = set_span_in_context(span)
+
+        def write(name: str, began: float, ended: float, counts: Mapping[str, int]) -> None:
+            self._tracer.start_span(name, within, attributes=counts, start_time=at(began)).end(at(ended))
+
+        with recording(write if span.is_recording() else None):
+            try:
+                yield span
+            finally:
+                span.end(at(time.perf_counter()))
+
+    def close(self) -> None:
+        """Send the remaining spans. Blocking."""
+        patience = threading.Timer(SECONDS_TO_SEND, self._exporter.shutdown)
+        patience.start()
+        self._provider.shutdown()
+        patience.cancel()

@@ -1,0 +1,169 @@
+"""Work that completes even if its caller is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Literal, TypeVar
+from weakref import WeakValueDictionary
+
+from serving.errors import Overloaded, ServiceError, Stopped, going
+from serving.operations.cancelling import CancelToken
+from serving.operations.limits import RETRY_SECONDS, charge, is_patient, payer
+
+# Log failures of work whose caller was cancelled.
+
+log = logging.getLogger(__name__)
+
+
+async def ended(work: asyncio.Future[Any]) -> None:
+    """Wait until `work` ends. Log its failure, unless it is an error meant for the caller."""
+    work.add_done_callback(_heard)
+    await asyncio.wait([work])
+
+
+def _heard(work: asyncio.Future[Any]) -> None:
+    if not work.cancelled() and (error := work.exception()) and not isinstance(error, ServiceError):
+        log.error("work whose caller was cancelled failed", exc_info=error)
+
+
+T = TypeVar("T")
+
+
+async def whole(work: Coroutine[Any, Any, T], leave: Callable[[], None] = lambda: None) -> T:
+    """Complete `work` even if the caller is cancelled.
+
+    In that case `leave` is called, so that the work can stop early.
+    """
+    task = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        leave()
+        await ended(task)
+        raise
+
+
+async def in_thread(work: Callable[[], T], leave: Callable[[], None] = lambda: None) -> T:
+    """Run blocking work in a thread. If the caller is cancelled, call `leave`, and wait until the work has ended."""
+    return await whole(asyncio.to_thread(work), leave)
+
+
+# Threads for blocking work on corpora. They are shared so that a busy corpus delays only its own callers.
+
+Share = Literal["read", "write"]
+THREADS, LANE = 16, 8
+"""Maximum threads of all corpora together, and of one corpus. Further work waits without a thread."""
+WAITING = 256
+"""Maximum steps of requests that wait for the threads of one key."""
+TOKENS_PER_SECOND = 1000
+"""Price of a second of a thread for a key: one token per millisecond."""
+
+
+class Lanes:
+    """A thread pool with a lane for each name: at most `LANE` threads work for a name at a time.
+
+    Each key may use a limited number of threads for reads, and the same number for writes. The limits are separate, so
+    that a long restore doesn't delay the key's searches.
+    """
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="corpora")
+        self._lanes: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._shares: WeakValueDictionary[tuple[str, Share, int], asyncio.Semaphore] = WeakValueDictionary()
+        """Semaphores by key, kind of work and the number of threads that the key may have now."""
+        self._held: Counter[tuple[str, Share]] = Counter()
+        """Number of steps that use a thread or wait for one, by key and kind of work."""
+        self._going = CancelToken()
+        """The parent token of all stoppable work."""
+        self._left: set[asyncio.Task[Any]] = set()
+        """Reads whose callers have gone. A task without a reference could be garbage-collected."""
+
+    async def run(self, name: str, work: Callable[[], T], leave: Callable[[], None] = lambda: None) -> T:
+        """Run `work` in the lane of `name`.
+
+        If the caller is cancelled, `leave` is called, and the thread keeps its place in the lane until the work ends by
+        itself. Work that has no thread yet is dropped.
+
+        Raises:
+            Overloaded: `WAITING` steps wait for the key's threads.
+        """
+        async with self._share("write"):
+            return await self._in_lane(name, work, leave)
+
+    async def _in_lane(self, name: str, work: Callable[[], T], leave: Callable[[], None]) -> T:
+        lane = self._lanes.setdefault(name, asyncio.Semaphore(LANE))
+        async with lane:
+            job = self._threads.submit(work)
+            done = asyncio.wrap_future(job)
+            try:
+                return await asyncio.shield(done)
+            except asyncio.CancelledError:
+                job.cancel()
+                leave()
+                await ended(done)
+                raise
+
+    async def stoppable(self, name: str, work: Callable[[], T], *, charged: bool = False) -> T:
+        """Run work that calls `check_cancelled`. It ends when its caller is cancelled or the server stops.
+
+        With `charged`, the key pays for the CPU time taken, however the work ended.
+
+        Raises:
+            Unhealthy: the server is stopping.
+            Overloaded: `WAITING` steps wait for the key's threads.
+        """
+        token, share = CancelToken(self._going), self._share("read")
+        try:
+            async with share:
+                return await self._in_lane(name, partial(token.run, work), token.cancel)
+        except Stopped:
+            raise going() from None
+        finally:
+            if charged:
+                charge(token.cpu_seconds * TOKENS_PER_SECOND, begun=True)
+
+    async def read(self, name: str, work: Callable[[], T], *, charged: bool = False) -> T:
+        """Run stoppable work that changes nothing.
+
+        A cancelled caller returns at once. The thread keeps its place in the lane until the work ends.
+        """
+        reading = asyncio.create_task(self.stoppable(name, work, charged=charged))
+        try:
+            return await asyncio.shield(reading)
+        except asyncio.CancelledError:
+            self._left.add(reading)
+            reading.add_done_callback(self._left.discard)
+            reading.cancel()
+            raise
+
+    def stop(self) -> None:
+        """End all stoppable work, including any that starts later."""
+        self._going.cancel()
+
+    @asynccontextmanager
+    async def _share(self, what: Share) -> AsyncIterator[None]:
+        """Take one of the threads that the paying key may use. Without a paying key, there is no limit."""
+        if (caller := payer()) is None:
+            yield
+            return
+        name, threads = caller.key.name, caller.threads
+        if self._held[name, what] >= threads + WAITING and not is_patient():
+            raise Overloaded(f"{WAITING} requests wait for the threads of the key {name!r}", retry_after=RETRY_SECONDS)
+        self._held[name, what] += 1
+        try:
+            async with self._shares.setdefault((name, what, threads), asyncio.Semaphore(threads)):
+                yield
+        finally:
+            self._held[name, what] -= 1
+            if not self._held[name, what]:
+                del self._held[name, what]
+
+    def close(self) -> None:
+        """Wait for the threads. Nothing may be run afterwards."""
+        self._threads.shutdown()

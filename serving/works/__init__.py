@@ -1,1 +1,0 @@
-"""Work functions of jobs."""

@@ -1,0 +1,1 @@
+"""Checkpoints, records and outcomes of runs."""

@@ -1,0 +1,137 @@
+"""The outcome of a run, its evaluation and its export."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from models.bundle.bundle import Bundle, BundleError
+from models.bundle.draft import replacing
+from models.bundle.origin import read
+from models.bundle.sources import SourceError, base_of, manifest_of, resolve, weights_sha256
+from models.encoder.encoder import Encoder
+from models.export.export import export
+from models.export.extraction import describe
+from training.checkpoints import record
+from training.checkpoints.checkpoint import Best
+from training.checkpoints.progress import encode_visibly
+from training.config import RunConfig
+from training.data.corpus import Census
+from training.encoding import lora
+from training.encoding.lora import Factors
+from training.evaluation import sts
+from training.evaluation.pairs import STS_TASKS, Subsets
+from training.evaluation.sts import TaskScore
+from training.machine.environment import environment
+from training.objectives import OBJECTIVES
+
+log = logging.getLogger(__name__)
+STS_MEAN = "STS mean"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The encoder with its best weights, their selection, and the tasks that evaluate it."""
+
+    encoder: Encoder
+    best: Best
+    steps: int
+    """Steps taken in total."""
+    metric: str
+    census: Census
+    tasks: Mapping[str, Subsets]
+    """STS tasks of the run's evaluation data."""
+    first: bool = True
+    """True if this process publishes the outcome."""
+    adapter: Factors | None = None
+    """The adapter that the encoder's weights contain, if the run trained one."""
+
+
+def publish(config: RunConfig, outcome: Outcome, scores: Mapping[str, TaskScore]) -> Bundle:
+    """Export a run's outcome to `config.out`, with record and scores, and write its adapter to `config.run`."""
+    if outcome.adapter is None:
+        return _exported(config, outcome, scores)
+    with replacing(Path(config.run) / lora.FOLDER) as draft:
+        written = lora.write(outcome.adapter, outcome.encoder, draft)
+        merged_from = written.identity(config.backbone, weights_sha256(base_of(written)))
+        made = _exported(config, outcome, scores, merged_from)
+        describe(
+            draft,
+            outcome.encoder,
+            base=config.backbone,
+            name=made.manifest.name,
+            said=made.manifest,
+            source=str(made.folder),
+            citations=[OBJECTIVES[config.objective].citation],
+        )
+    return made
+
+
+def _exported(
+    config: RunConfig,
+    outcome: Outcome,
+    scores: Mapping[str, TaskScore],
+    merged_from: Mapping[str, Any] | None = None,
+) -> Bundle:
+    return export(
+        outcome.encoder,
+        Path(config.out),
+        name=Path(config.out).resolve().name,
+        backbone=config.backbone,
+        objective=config.objective,
+        run={
+            "config": config.values(),
+            "environment": environment(),
+            "corpus": counts(outcome.census),
+            **({"teacher": identity(config.teacher)} if config.teacher else {}),
+            "steps": outcome.steps,
+            "best_step": outcome.best.step,
+            "curve": record.evaluations(Path(config.run), until=outcome.steps),
+        },
+        scores={outcome.metric: outcome.best.score, **spearman(scores)},
+        citations=[OBJECTIVES[config.objective].citation],
+        adapter=merged_from,
+    )
+
+
+def identity(source: str) -> dict[str, Any]:
+    """Return the identity of the encoder with this name, because its folder may contain a different encoder later.
+
+    If the folder no longer exists, only the name is returned, because a finished run does not need the encoder.
+    """
+    try:
+        found, origin = manifest_of(source), read(source, resolve(source))
+    except (SourceError, BundleError) as error:
+        log.warning("teacher: %s; of it the record has the name alone", error)
+        return {"name": source}
+    return {
+        "name": found.name if found else source,
+        "backbone": found.backbone if found else None,
+        "fingerprint": found.fingerprint if found else None,
+        "licence": origin.licence.get("license"),
+    }
+
+
+def sts_scores(encoder: Encoder, tasks: Mapping[str, Subsets], stream: TextIO) -> dict[str, TaskScore]:
+    """Score an encoder on the given STS tasks, if any."""
+    return sts.evaluate(encode_visibly(encoder.encode, stream), tasks) if tasks else {}
+
+
+def spearman(scores: Mapping[str, TaskScore]) -> dict[str, float]:
+    """Return a manifest's STS scores: Spearman x 100 by task, and the papers' mean if all seven tasks are present."""
+    whole = {STS_MEAN: sts.mean_of_tasks(scores)} if len(scores) == len(STS_TASKS) else {}
+    return {task: score.spearman.all for task, score in scores.items()} | whole
+
+
+def counts(census: Census) -> dict[str, Any]:
+    """Return the corpus's counts for a run's record."""
+    return {
+        "sentences": census.sentences,
+        "held_out": len(census.held_out),
+        "duplicates": census.duplicates,
+        "blank": census.blank,
+        "digest": census.digest,
+    }

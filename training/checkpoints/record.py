@@ -1,0 +1,224 @@
+"""The record of a run: `config.json`, `environment.json`, `metrics.jsonl` and TensorBoard events."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Protocol, TypeVar
+
+from models.bundle.disk import fsync, naming, replacing, write_whole
+from models.errors import Refused
+from training.config import RunConfig
+from training.machine.interrupt import locked
+from training.objectives.base import MEASURED
+
+CONFIG = "config.json"
+ENVIRONMENT = "environment.json"
+METRICS = "metrics.jsonl"
+
+
+C = TypeVar("C")
+
+Write = Callable[[str, int, Mapping[str, float]], None]
+"""Type of `Record.write`. Processes that write no record have a function that does nothing."""
+
+
+class RunError(Refused):
+    """The folder of the run can't be used. The message names it."""
+
+
+class Described(Protocol):
+    """The configuration of a run."""
+
+    @property
+    def run(self) -> str:
+        """Return the folder of the run's record."""
+
+    def to_json(self) -> str:
+        """Return all fields as JSON."""
+
+
+class Record:
+    """The open record of a run. Lines of metrics are flushed as they are written."""
+
+    def __init__(self, folder: Path, *, step: int) -> None:
+        """Open the record to continue after `step`. Lines of later steps, from before an interruption, are dropped."""
+        # TensorBoard is imported only by the process that writes a record.
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._file = folder / METRICS
+        _keep_until(self._file, step)
+        self._metrics = self._file.open("a", encoding="utf-8")
+        self._events = SummaryWriter(str(folder), purge_step=step + 1)
+
+    def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
+        """Write one line. `kind` is `train` or `evaluation`."""
+        with naming(self._file):
+            numbers = {name: value if math.isfinite(value) else None for name, value in values.items()}
+            self._metrics.write(json.dumps({"kind": kind, "step": step, **numbers}) + "\n")
+            self._metrics.flush()
+        for name, value in values.items():
+            self._events.add_scalar(f"{kind}/{name}", value, step)
+
+    def close(self) -> None:
+        """Close both files."""
+        try:
+            with naming(self._file):
+                self._metrics.close()
+        finally:
+            self._events.close()
+
+
+def start(config: Described, environment: Mapping[str, Any]) -> Path:
+    """Create the folder of a new run and describe the run in it.
+
+    Raises:
+        RunError: the folder already has a run.
+    """
+    folder = Path(config.run)
+    refuse_second(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{folder}: {error.strerror}") from error
+    write_whole(folder / ENVIRONMENT, json.dumps(environment, indent=2) + "\n")
+    write_whole(folder / CONFIG, config.to_json())
+    return folder
+
+
+def begun(folder: Path) -> bool:
+    """Return whether `folder` has a run."""
+    return (folder / CONFIG).exists()
+
+
+def refuse_second(folder: Path, *, replace: str = "remove it") -> None:
+    """Check that `folder` has no run.
+
+    `replace` tells the user how to make room for another.
+
+    Raises:
+        RunError: the folder already has a run.
+    """
+    if begun(folder):
+        raise RunError(f"{folder} holds a run already: --resume it, {replace}, or name another --out")
+
+
+def remove(folder: Path) -> None:
+    """Remove the run in `folder`, if there is one.
+
+    Raises:
+        LockError: another process uses the folder.
+        RunError: the folder contains something other than a run, or can't be removed.
+    """
+    if not begun(folder):
+        return
+    stored(folder)  # This call refuses a model folder of transformers, which has a config.json too.
+    with locked(folder):
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise RunError(f"{folder}: {error.strerror}") from error
+
+
+def stored(folder: Path) -> RunConfig:
+    """Read the configuration of the run in `folder`.
+
+    Raises:
+        RunError: there is no run, or its configuration can't be read.
+    """
+    if not begun(folder):
+        raise RunError(f"{folder} holds no run")
+    return described(folder / CONFIG)
+
+
+def described(file: Path) -> RunConfig:
+    """Read the configuration in a `config.json`.
+
+    Raises:
+        RunError: the configuration can't be read.
+    """
+    return parsed(file, RunConfig.from_json)
+
+
+def parsed(file: Path, from_json: Callable[[str], C]) -> C:
+    """Read a configuration with `from_json`.
+
+    Raises:
+        RunError: the configuration can't be read.
+    """
+    try:
+        return from_json(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RunError(f"{file}: {error.strerror}") from error
+    except ValueError as error:  # The error is a ConfigError, or the file is not UTF-8.
+        raise RunError(f"{file}: {error}") from error
+    except RecursionError as error:
+        raise RunError(f"{file}: nested too deep") from error
+
+
+def evaluations(folder: Path, *, until: float = math.inf) -> list[dict[str, Any]]:
+    """Read every evaluation of the run in `folder` up to a step.
+
+    Each has its step, its figures, and the objective's measures averaged over the steps since the previous evaluation.
+    """
+    file = folder / METRICS
+    with naming(file):
+        lines = [json.loads(line) for line in _lines_until(file, until)]
+    found, steps = [], list[dict[str, Any]]()
+    for line in lines:
+        if line.pop("kind") == "train":
+            steps.append(line)
+        else:
+            found.append(line | _means(steps))
+            steps.clear()
+    return found
+
+
+def _means(steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Average the objective's measures that all steps have."""
+    return {
+        name: fmean(step[name] for step in steps) for name in MEASURED if steps and all(name in each for each in steps)
+    }
+
+
+def fsync_metrics(folder: Path) -> None:
+    """Flush metrics to disk.
+
+    Call this before a checkpoint. Otherwise a power loss could keep the checkpoint but lose metrics before it.
+
+    Raises:
+        RunError: the disk fails.
+    """
+    metrics = folder / METRICS
+    with naming(metrics):
+        fsync(metrics)
+
+
+def _keep_until(metrics: Path, step: int) -> None:
+    """Drop lines after `step`, and everything from the first torn line on.
+
+    A kill can leave half a line, and a power loss NULs.
+    """
+    if metrics.exists():
+        with replacing(metrics) as beside:
+            beside.write_bytes(b"".join(_lines_until(metrics, step)))
+
+
+def _lines_until(metrics: Path, step: float) -> Iterator[bytes]:
+    lines = metrics.read_bytes().splitlines(keepends=True)
+    return takewhile(lambda line: (at := _step_of(line)) is not None and at <= step, lines)
+
+
+def _step_of(line: bytes) -> int | None:
+    """Return the step of a complete line of metrics, or None."""
+    try:
+        values = json.loads(line) if line.endswith(b"\n") else None
+    except ValueError:
+        return None
+    step = values.get("step") if isinstance(values, dict) else None
+    return step if isinstance(step, int) else None

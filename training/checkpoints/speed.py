@@ -1,0 +1,111 @@
+"""The speed of a run in sentences, tokens and operations, relative to the device's peak."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import nn
+
+from models.encoder.encoder import Encoder
+from training.data.batches import Batch
+from training.objectives.base import Needs
+
+FIGURES = ("sentences_per_s", "tokens_per_s", "flops_per_s", "utilisation")
+"""Figures of a meter. Only these values differ between two runs of the same configuration."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Operations of an encoder's matrix products.
+
+    Other computations and padding are not counted.
+
+    With [CLS] pooling, a step computes most of the last layer only for [CLS] tokens, but the whole layer is counted.
+    For BERT-base, `utilisation` therefore assumes a sixteenth more operations than a step computes.
+    """
+
+    weights: int
+    """Weights in the linear layers that a token passes."""
+    attention: int
+    """Layers x width. Attention costs 4 times this number of operations, per token and attended token."""
+    frozen: int = 0
+    """Weights without a gradient."""
+
+    @classmethod
+    def of(cls, encoder: Encoder) -> Work:
+        """Count the weights of the backbone's layers. The pooler is left out, because vectors don't depend on it."""
+        linear = [
+            layer
+            for name, layer in encoder.backbone.named_modules()
+            if isinstance(layer, nn.Linear) and not name.startswith("pooler")
+        ]
+        config = encoder.backbone.config
+        return cls(
+            sum(layer.weight.numel() for layer in linear),
+            config.num_hidden_layers * config.hidden_size,
+            sum(layer.weight.numel() for layer in linear if not layer.weight.requires_grad),
+        )
+
+    def forward(self, lengths: Iterable[int]) -> float:
+        """Count the operations of one pass over sentences of these lengths in tokens."""
+        return sum(2.0 * self.weights * length + 4.0 * self.attention * length * length for length in lengths)
+
+    def training(self, lengths: Sequence[int]) -> float:
+        """Count operations of forward and backward pass: three forward passes without gradients of frozen weights."""
+        return 3 * self.forward(lengths) - 2.0 * self.frozen * sum(lengths)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meter:
+    """A function that computes the figures of the log from batches and their duration."""
+
+    needs: Needs
+    work: Work
+    teacher: Work | None
+    peak: float
+    """Operations per second of a large matrix product, on all devices together."""
+    processes: int = 1
+    recalled_after: float = math.inf
+    """Step after which frozen encoders' vectors come from the cache."""
+
+    def __call__(self, steps: Sequence[tuple[int, Batch]], seconds: float) -> dict[str, float]:
+        """Compute sentences, tokens and operations per second, over all processes.
+
+        `utilisation` is the share of the peak. `steps` has step numbers and batches. Gradient caching encodes each
+        batch twice, but only one encoding counts. All processes are assumed to have as many tokens as this one.
+        """
+        passes = self.needs.views + self.needs.clean
+        sentences = sum(len(batch.sentences) for _, batch in steps)
+        tokens = sum(sum(batch.lengths(passes)) for _, batch in steps) * self.processes
+        operations = sum(self._operations(step, batch, passes) for step, batch in steps) * self.processes
+        figures = (sentences / seconds, tokens / seconds, operations / seconds, operations / seconds / self.peak)
+        return dict(zip(FIGURES, figures, strict=True))
+
+    def _operations(self, step: int, batch: Batch, passes: int) -> float:
+        lengths = [len(sentence) for sentence in batch.tokens]
+        trained = self.work.training(batch.lengths(passes))
+        if step > self.recalled_after:
+            return trained
+        taught = self.teacher.forward(map(len, batch.teacher_tokens or ())) if self.teacher else 0
+        return trained + self.needs.start * self.work.forward(lengths) + taught
+
+
+@cache
+def matmul_peak(device: torch.device, dtype: torch.dtype, *, seconds: float = 0.2) -> float:
+    """Measure operations per second of the best square matrix product, large enough not to be limited by memory."""
+    size = 8192 if device.type == "cuda" else 1024
+    rng = torch.Generator(device).manual_seed(0)  # A separate generator leaves the run's random state unchanged.
+    a, b = torch.randn(2, size, size, generator=rng, device=device).to(dtype)
+    best, began = float("inf"), time.perf_counter()
+    while time.perf_counter() - began < seconds or best == float("inf"):
+        started = time.perf_counter()
+        a @ b
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best = min(best, time.perf_counter() - started)
+    return 2.0 * size**3 / best

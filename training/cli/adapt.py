@@ -1,0 +1,120 @@
+"""`adapt`: train an encoder on your own documents, whiten it in part, and compare."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from models.encoder.encoder import Encoder
+from models.export import destination
+from models.process import Parser
+from training import run
+from training.checkpoints import record
+from training.checkpoints.progress import encode_visibly
+from training.checkpoints.publish import publish
+from training.cli import postprocess, promote
+from training.config import ConfigError, RunConfig, from_preset
+from training.data.corpus import holds_passages
+from training.evaluation import known_item
+from training.evaluation.beir import Collection
+from training.evaluation.known_item import Found
+from training.machine.interrupt import terminable
+from training.objectives import OBJECTIVES
+from training.objectives.base import FOR_PASSAGES
+
+OBJECTIVE = "simcse"
+OUT = Path("artifacts/adapted")
+WHITENING = ("--set", "power=0.3", "--set", "centred=false")
+"""Options of a partial whitening, chosen on SciFact's training queries (ADR 0025)."""
+
+
+def add(command: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    command.add_argument(
+        "corpus",
+        nargs="+",
+        metavar="FILE",
+        help="documents: JSON lines, CSV or Parquet (columns text and, optionally, title), or text with one document "
+        "per line",
+    )
+    command.add_argument("--text-column", metavar="NAME", help="column with the texts (default: text or sentence)")
+    trainable = [name for name, recipe in OBJECTIVES.items() if not recipe.imitates]
+    command.add_argument(
+        "--objective", choices=trainable, default=OBJECTIVE, help=f"training objective (default: {OBJECTIVE})"
+    )
+    command.add_argument("--backbone", default="minilm", metavar="NAME|DIR", help="encoder to adapt (default: minilm)")
+    command.add_argument("--max-steps", type=int, metavar="N", help="maximum training steps (default: three epochs)")
+    command.add_argument("--out", type=Path, default=OUT, metavar="DIR", help=f"folder of the bundle (default: {OUT})")
+    command.add_argument("--resume", action="store_true", help="continue the stopped training")
+    command.add_argument("--force", action="store_true", help="replace an earlier run of this name")
+    command.add_argument(
+        "--promote", action="store_true", help="promote the result to the default bundle if it is not worse"
+    )
+    command.set_defaults(command=adapt)
+
+
+def adapt(options: argparse.Namespace) -> int:
+    """Train on passages, whiten in part, and compare start and results on held-out passages.
+
+    Raises:
+        ConfigError: the corpus has sentences, not passages.
+    """
+    if not holds_passages(options.corpus, column=options.text_column):
+        raise ConfigError(
+            f"{options.corpus[0]}: holds single sentences, and adapt takes documents of several sentences, each in a "
+            "row of JSON lines, CSV or Parquet or in a line of text; isosphere train takes sentences"
+        )
+    start = Encoder.load(options.backbone).eval()
+    trained, whitened = options.out.with_name(f"{options.out.name}-trained"), options.out
+    for folder in (trained, whitened):
+        destination.refuse_foreign(folder)
+    config = _described(options, trained, start.pooling)
+    if options.resume and options.force:
+        raise ConfigError("--resume goes on with a run, --force replaces it: leave one of them out")
+    if options.resume and (changed := record.stored(Path(config.run)).differences(config)):
+        raise ConfigError(f"--resume goes on with the run as it was; changed: {', '.join(changed)}")
+    with terminable():
+        outcome = run.fit(config, sys.stderr, resume=options.resume, force=options.force)
+    publish(config, outcome, {})
+    column = ["--text-column", options.text_column] if options.text_column else []
+    corpus = ["--corpus", *options.corpus, *column]
+    _run(postprocess.add, ["whitening", str(trained), "--out", str(whitened), *WHITENING, *corpus])
+
+    collection = known_item.judging(run.corpus_of(config))
+    if not collection.queries:
+        print("too few passages are held out to compare by: judge the results by your own queries")
+        return 0
+    before = _found(start, collection)
+    found = {folder: _found(Encoder.load(folder).eval(), collection) for folder in (trained, whitened)}
+    print(f"nDCG@10 of {len(before.values)} queries over {len(collection.documents)} passages, and the gain (95 %):")
+    print(f"  {options.backbone}: {before.values.mean():.2f}")
+    for folder, after in found.items():
+        print(f"  {folder}: {after.against(before)}")
+    best = max(found, key=lambda folder: float(found[folder].values.mean()))
+    if found[best].values.mean() <= before.values.mean():
+        print(f"neither searches better than {options.backbone}: keep that")
+        return 0
+    if options.promote:
+        return _run(promote.add, [str(best), *corpus])
+    print(f"next: isosphere serve --bundle {best} tries the better one, isosphere promote {best} serves it by default")
+    return 0
+
+
+def _described(options: argparse.Namespace, out: Path, pooling: str) -> RunConfig:
+    """Configure the run over passages, with the encoder's own pooling and no head."""
+    own = {"pooling": pooling, "head": False, "text_column": options.text_column, "max_steps": options.max_steps}
+    folders = {"corpus": tuple(options.corpus), "out": str(out), "run": str(Path("runs") / out.name)}
+    return from_preset(options.objective, backbone=options.backbone).override({**FOR_PASSAGES, **own, **folders})
+
+
+def _run(add_options: Callable[[argparse.ArgumentParser], None], arguments: list[str]) -> int:
+    parser = Parser(prog="isosphere adapt")
+    add_options(parser)
+    options = parser.parse_args(arguments)
+    return int(options.command(options))
+
+
+def _found(encoder: Encoder, collection: Collection) -> Found:
+    return Found.by(encode_visibly(encoder.encode, sys.stderr), collection)

@@ -1,0 +1,113 @@
+"""`data`: fetch evaluation and training data from the Hugging Face hub, and make documents a corpus."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from models.errors import none_of
+from training.data.documents import write
+from training.evaluation import beir
+from training.evaluation.datasets import checksums, documentation
+from training.evaluation.datasets.catalogue import CATALOGUE
+from training.evaluation.datasets.fetch import by_hand, default_folder, from_hub, provide
+from training.evaluation.pairs import DataError
+
+
+def add(command: argparse.ArgumentParser) -> None:
+    """Add the subcommands and their options."""
+    actions = command.add_subparsers(required=True, metavar="get|list|verify|documentation|sentences")
+
+    action = actions.add_parser("get", help="download and check data; existing data is not downloaded again")
+    action.add_argument("names", nargs="+", choices=list(CATALOGUE), metavar="NAME", help=", ".join(CATALOGUE))
+    action.set_defaults(command=get)
+    _add_folder(action)
+
+    action = actions.add_parser("list", help="list the available data, and which of it is downloaded")
+    action.set_defaults(command=show)
+    _add_folder(action)
+
+    action = actions.add_parser("verify", help="check downloaded data by counts and checksums, without the network")
+    action.add_argument("names", nargs="*", metavar="NAME", help="data to check (default: all that is downloaded)")
+    action.set_defaults(command=verify)
+    _add_folder(action)
+
+    action = actions.add_parser(
+        "documentation", help="make a retrieval collection of CPython's documentation, without the network"
+    )
+    action.set_defaults(command=documented)
+    _add_folder(action)
+
+    action = actions.add_parser("sentences", help="make a training corpus from documents, one sentence per line")
+    action.add_argument(
+        "files", nargs="+", type=Path, metavar="FILE", help="text files, or .jsonl (.ndjson) files with title and text"
+    )
+    action.add_argument("--out", type=Path, required=True, metavar="FILE", help="corpus file to write")
+    action.set_defaults(command=sentences)
+
+
+def get(options: argparse.Namespace) -> int:
+    """Fetch the data, and print the folder for `--data` and `--eval-data`."""
+    folder = _folder(options)
+    for name in dict.fromkeys(options.names):
+        provide(name, CATALOGUE[name], folder, sys.stderr, download=from_hub)
+    print(folder)
+    return 0
+
+
+def show(options: argparse.Namespace) -> int:
+    """List the data without reading it."""
+    folder = _folder(options)
+    recorded = checksums.read(folder)
+    for name, dataset in CATALOGUE.items():
+        entry = recorded.get(name)
+        whole = entry is not None and all((folder / file).is_file() for file in entry.files)
+        state = f"here since {entry.time}" if entry and whole else "incomplete" if entry else "not here"
+        print(f"{name}: {dataset.summary} ({state})")
+        for source in dataset.sources:
+            print(f"  {source.megabytes:g} MB: {source.file} of {source.repo}, commit {source.commit}")
+    print(f"folder: {folder}")
+    return 0
+
+
+def verify(options: argparse.Namespace) -> int:
+    """Check each dataset and print its counts. Stop at the first incomplete one."""
+    folder = _folder(options)
+    if unknown := [name for name in options.names if name not in CATALOGUE]:
+        raise DataError(f"dataset {none_of(unknown[0], CATALOGUE)}")
+    recorded = checksums.read(folder)
+    here = [
+        name for name, each in CATALOGUE.items() if name in recorded or each.present(folder) or by_hand(each, folder)
+    ]
+    if not (names := list(dict.fromkeys(options.names)) or here):
+        raise DataError(f"{folder}: holds none of {', '.join(CATALOGUE)}")
+    for name in names:
+        provide(name, CATALOGUE[name], folder, sys.stdout, download=None)
+    return 0
+
+
+def documented(options: argparse.Namespace) -> int:
+    """Write the running interpreter's documentation as a collection beside those of the hub. Replace an older one."""
+    made = documentation.collection()
+    place = _folder(options) / beir.FOLDER / documentation.NAME
+    beir.save(made, place)
+    print(f"{place}: {len(made.documents)} documents, {len(made.queries)} queries")
+    return 0
+
+
+def sentences(options: argparse.Namespace) -> int:
+    """Write the corpus, and print the numbers of sentences and texts."""
+    found = write(options.files, options.out)
+    print(f"{options.out}: {found.sentences} sentences of {found.texts} texts")
+    return 0
+
+
+def _add_folder(action: argparse.ArgumentParser) -> None:
+    action.add_argument(
+        "--to", type=Path, metavar="DIR", help="folder of the data (default: $ISOSPHERE_DATA, or the cache folder)"
+    )
+
+
+def _folder(options: argparse.Namespace) -> Path:
+    return options.to if options.to is not None else default_folder()

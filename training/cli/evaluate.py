@@ -1,0 +1,182 @@
+"""`evaluate`: score an encoder on the tasks."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from models.bundle.adapter import is_adapter
+from models.bundle.disk import write_whole
+from models.bundle.sources import hub_id, resolve
+from models.encoder import pooling
+from models.export.extraction import record
+from models.remotes.base import without_user
+from models.runtimes import RUNTIMES
+from training.checkpoints.progress import encode_visibly
+from training.evaluation.labelled import TRANSFER_TASKS
+from training.evaluation.pairs import STS_TASKS, DataError
+from training.evaluation.report.page import render
+from training.evaluation.subjects import subject
+from training.evaluation.suite import TASKS, judge, material, tables
+from training.promotion.evaluations import scores
+
+
+def add(command: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    command.add_argument(
+        "source",
+        metavar="BUNDLE|BACKBONE|URL",
+        help="encoder to evaluate; bundles, minilm and its adapters run as ONNX graphs",
+    )
+    command.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder of SentEval's and BEIR's data")
+    command.add_argument(
+        "--tasks",
+        type=_tasks,
+        default=["sts"],
+        metavar="TASK,…",
+        help=f"tasks: {', '.join(TASKS)}, all, or the name of one task, such as STSB (default: sts)",
+    )
+    command.add_argument(
+        "--torch", action="store_true", help="evaluate the torch encoder instead of the bundle's graph"
+    )
+    command.add_argument(
+        "--pooling", type=pooling.option, metavar="POOLING", help="override the encoder's pooling; runs on torch"
+    )
+    command.add_argument("--engine", choices=list(RUNTIMES), help="engine of the bundle's graph (default: onnxruntime)")
+    command.add_argument("--precision", metavar="P", help="numeric precision of the engine or torch (default: fp32)")
+    command.add_argument("--json", type=Path, metavar="FILE", help="write all results to this JSON file")
+    command.add_argument("--html", type=Path, metavar="FILE", help="write a report to this HTML file")
+    command.add_argument("--record", action="store_true", help="write the scores into an adapter's manifest and card")
+    command.add_argument(
+        "--beside",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="JSON",
+        help="results of other evaluations to include in the report",
+    )
+    command.add_argument(
+        "--key",
+        type=_key,
+        default=os.environ.get("ISOSPHERE_API_KEY"),
+        help="API key of the server (default: $ISOSPHERE_API_KEY)",
+    )
+    command.set_defaults(command=evaluate)
+
+
+def evaluate(options: argparse.Namespace) -> int:
+    """Print the tables, and write every number.
+
+    Raises:
+        DataError: the data, an evaluation beside or an output path is unusable; nothing was evaluated.
+    """
+    if options.beside and not options.html:
+        raise DataError("--beside: others stand beside this one in the report, so name that by --html")
+    _check_writable(*filter(None, (options.json, options.html)))
+    if options.record and (options.pooling or options.precision):
+        raise DataError("--record: scores of another pooling or precision are not the adapter's own: leave one out")
+    recording = _adapter(options.source) if options.record else None
+    beside = [_evaluation(file) for file in options.beside]
+    given = material(options.data, options.tasks)
+    judged = subject(
+        options.source,
+        pooling=options.pooling,
+        by_torch=options.torch,
+        engine=options.engine,
+        precision=options.precision,
+        key=options.key,
+    )
+    with closing(judged):
+        visible = replace(judged, encode=encode_visibly(judged.encode, sys.stderr))
+        evaluation = judge(visible, given, command=_command(options))
+    print(tables(evaluation))
+    if recording:
+        record(recording, scores([evaluation]))
+    if options.json:
+        write_whole(options.json, json.dumps(evaluation, indent=2, allow_nan=False) + "\n")
+    if options.html:
+        write_whole(options.html, render([evaluation, *beside]))
+    return 0
+
+
+def _adapter(source: str) -> Path:
+    """Find the folder of the adapter to record scores in.
+
+    Raises:
+        DataError: it is no adapter.
+    """
+    folder = resolve(source)
+    if hub_id(source) or not is_adapter(folder):
+        raise DataError(f"--record: {source} is no folder of an adapter; `make promote` records the scores of a bundle")
+    return folder
+
+
+def _command(options: argparse.Namespace) -> str:
+    """Reconstruct the command line, without a key or a URL's password."""
+    words = ["isosphere", "evaluate", without_user(options.source), "--data", str(options.data)]
+    words += ["--tasks", ",".join(options.tasks)]
+    words += ["--torch"] if options.torch else []
+    words += ["--pooling", options.pooling] if options.pooling else []
+    words += ["--engine", options.engine] if options.engine else []
+    words += ["--precision", options.precision] if options.precision else []
+    return shlex.join(words)
+
+
+def _evaluation(file: Path) -> dict[str, Any]:
+    """Read an evaluation that `--json` wrote.
+
+    Raises:
+        DataError: it can't be read or shown.
+    """
+    try:
+        evaluation: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        render([evaluation])
+    except OSError as error:
+        raise DataError(f"{file}: {error.strerror}") from error
+    except RecursionError as error:
+        raise DataError(f"{file}: too deep to be an evaluation") from error
+    except ValueError as error:
+        raise DataError(f"{file}: {error}") from error
+    return evaluation
+
+
+def _check_writable(*files: Path) -> None:
+    """Check that the output files can be written before the evaluation, which takes minutes.
+
+    Raises:
+        DataError: the folder of a file is missing or read-only, or the existing file must not be replaced.
+    """
+    for file in files:
+        if not file.parent.is_dir():
+            raise DataError(f"{file}: {file.parent} is no folder")
+        if file.is_dir():
+            raise DataError(f"{file}: a folder, expected a file to write")
+        if file.exists() and not file.is_file():
+            raise DataError(f"{file}: a pipe or a device, expected a file to write")
+        if not os.access(file.parent, os.W_OK | os.X_OK):
+            raise DataError(f"{file}: {file.parent} may not be written to")
+    if len({os.path.realpath(file) for file in files}) < len(files):
+        raise DataError(f"{files[0]}: given for --json and for --html, expected two files to write")
+
+
+def _key(text: str) -> str:
+    """Check the key, because the HTTP client's own error would repeat it."""
+    if text.isascii() and text.isprintable() and text == text.strip():
+        return text
+    raise argparse.ArgumentTypeError("expected printable ASCII without blanks around it (or ISOSPHERE_API_KEY is not)")
+
+
+def _tasks(text: str) -> list[str]:
+    tasks = list(TASKS) if text == "all" else text.split(",")
+    for task in tasks:
+        if task not in (*TASKS, *STS_TASKS, *TRANSFER_TASKS):
+            known = ", ".join((*TASKS, "all", *STS_TASKS, *TRANSFER_TASKS))
+            raise argparse.ArgumentTypeError(f"no task {task!r}; there is {known}")
+    return tasks

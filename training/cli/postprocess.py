@@ -1,0 +1,118 @@
+"""`postprocess`: fit a transform to an encoder's vectors, and export both as a bundle."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from models.bundle.sources import manifest_of
+from models.encoder import pooling
+from models.encoder.encoder import Encoder
+from models.export import destination
+from models.export.export import export
+from training.checkpoints.publish import counts, spearman, sts_scores
+from training.config import LEAST_LENGTH, ConfigError, check_seed, kinds, settings
+from training.data.corpus import Corpus, open_corpus
+from training.evaluation import sts
+from training.evaluation.pairs import STS_TASKS, DataError, Subsets, sts_tasks
+from training.machine.environment import environment
+from training.machine.hardware import pick_device
+from training.postprocess import POSTPROCESSES
+from training.postprocess.base import Fitted
+
+
+def add(command: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    command.add_argument("name", choices=list(POSTPROCESSES), metavar="NAME", help=", ".join(POSTPROCESSES))
+    command.add_argument("source", metavar="SOURCE", help="encoder: minilm, a folder, a bundle or a hub id")
+    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the bundle")
+    command.add_argument(
+        "--corpus",
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="corpus files: text with one sentence per line, or any source that train accepts",
+    )
+    command.add_argument(
+        "--text-column", metavar="NAME", help="column of a table with the texts (default: text or sentence)"
+    )
+    command.add_argument(
+        "--pooling", type=pooling.option, metavar="POOLING", help="pooling (default: the source's pooling)"
+    )
+    command.add_argument(
+        "--max-length", type=int, metavar="N", help="maximum tokens of a text (default: the source's maximum length)"
+    )
+    command.add_argument(
+        "--eval-data", type=Path, metavar="DIR", help="folder of SentEval's data, to score the bundle for its manifest"
+    )
+    command.add_argument("--seed", type=int, default=42, metavar="S")
+    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set a parameter of the fit")
+    command.set_defaults(command=postprocess)
+
+
+def postprocess(options: argparse.Namespace) -> int:
+    """Fit and export, and evaluate if there is evaluation data."""
+    destination.refuse_foreign(options.out)
+    if options.max_length is not None and options.max_length < LEAST_LENGTH:
+        raise ConfigError(f"--max-length {options.max_length} leaves no room between the special tokens")
+    check_seed(options.seed)
+    chosen = POSTPROCESSES[options.name]
+    params = _overridden(chosen.params, options.set)
+    tasks = _tasks(options.eval_data) if options.eval_data else {}
+    corpus = open_corpus(options.corpus, column=options.text_column)
+    origin = manifest_of(options.source)
+    encoder = Encoder.load(options.source, pooling=options.pooling, max_length=options.max_length)
+    encoder.to(pick_device("auto"))
+    fitted = chosen.apply(encoder, corpus, params, seed=options.seed, stream=sys.stderr)
+    encoder.eval().cpu()
+    scores = sts_scores(encoder, tasks, sys.stderr)
+    if scores:
+        print(sts.table(scores))
+    made = export(
+        encoder,
+        options.out,
+        name=options.out.resolve().name,
+        backbone=origin.backbone if origin else options.source,
+        objective=origin.objective if origin else None,
+        run=_record(options, encoder, params, corpus, fitted),
+        scores=spearman(scores),
+        citations=[chosen.citation],
+        adapter=origin.adapter if origin else None,
+    )
+    facts = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in fitted.facts.items())
+    print(f"{made.folder}: {options.name}, {encoder.pooled_dim} to {encoder.dim} dimensions, {facts}")
+    return 0
+
+
+def _overridden(params: Any, texts: Sequence[str]) -> Any:
+    """Return the parameters with `key=value` settings, each value of its field's type."""
+    try:
+        return replace(params, **settings(texts, kinds(type(params))))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _tasks(data: Path) -> dict[str, Subsets]:
+    if tasks := sts_tasks(data):
+        return tasks
+    raise DataError(f"{data}: holds none of {', '.join(STS_TASKS)}")
+
+
+def _record(
+    options: argparse.Namespace, encoder: Encoder, params: Any, corpus: Corpus, fitted: Fitted
+) -> dict[str, Any]:
+    return {
+        "postprocess": options.name,
+        "source": options.source,
+        "pooling": encoder.pooling,
+        "max_length": encoder.max_length,
+        "params": asdict(params),
+        "seed": options.seed,
+        "corpus": {"name": corpus.name, **counts(corpus.census)},
+        "fitted": dict(fitted.facts),
+        "environment": environment(),
+    }

@@ -1,0 +1,88 @@
+"""`promote`: serve another bundle if it passes all checks."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+
+from training.promotion.checks import NOT_WORSE, Decision
+from training.promotion.engines import Machine
+from training.promotion.place import check_default
+from training.promotion.promote import Terms
+from training.promotion.promote import promote as decide
+from training.promotion.yardsticks import pick
+
+DEFAULT = Path("artifacts/default")
+REQUIRED = ("sts",)
+"""Tasks that must have a score if scored pairs are given."""
+REQUIRE = "tasks that must have a score: sts, transfer or names (default: sts if only --data is given, otherwise none)"
+CRUDE = (
+    "the comparison asked no people: with queries whose answers are known, --data DIR --retrieval NAME compares by "
+    "these; --margin says how much worse the bundle may be"
+)
+TOLD = "a running server serves it after SIGHUP or POST /admin/reload"
+
+
+def add(command: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    command.add_argument("bundle", type=Path, metavar="BUNDLE", help="folder of the bundle, such as artifacts/simcse")
+    command.add_argument(
+        "--data", type=Path, metavar="DIR", help="folder of SentEval's data; without it no labels are used"
+    )
+    command.add_argument(
+        "--corpus", nargs="+", default=[], metavar="FILE", help="corpus for the comparison without --data"
+    )
+    command.add_argument(
+        "--text-column", metavar="NAME", help="column of a table with the texts (default: text or sentence)"
+    )
+    command.add_argument(
+        "--retrieval", metavar="NAME", help="retrieval collection of --data for the comparison, such as scifact"
+    )
+    command.add_argument(
+        "--margin", type=float, default=0.5, metavar="POINTS", help="accepted loss in points (default: 0.5)"
+    )
+    command.add_argument("--require", type=_tasks, metavar="TASK,…", help=REQUIRE)
+    command.add_argument(
+        "--report", type=Path, nargs="+", default=[], metavar="FILE", help="evaluation files to attach"
+    )
+    command.add_argument(
+        "--force", action="store_true", help="promote despite failed checks, which are recorded in the ledger"
+    )
+    command.add_argument(
+        "--default", type=Path, default=DEFAULT, metavar="PATH", help=f"path of the served bundle (default: {DEFAULT})"
+    )
+    command.set_defaults(command=promote)
+
+
+def promote(options: argparse.Namespace) -> int:
+    """Promote the bundle.
+
+    Return 0 if it is served now and 1 if it was refused.
+
+    Every check is printed, on stderr if the bundle was refused.
+    """
+    scored = options.data and not options.retrieval
+    require = options.require if options.require is not None else REQUIRED if scored else ()
+    terms = Terms(margin=options.margin, require=require, reports=options.report, force=options.force)
+    place = check_default(options.default)
+    yardstick = partial(pick, options.data, options.corpus, options.retrieval, column=options.text_column)
+    decision = decide(options.bundle, place, terms, yardstick, stream=sys.stderr, machine=Machine())
+    if decision.outcome == "refused":
+        print(f"{options.bundle}: refused, {place.default} stays as it is\n{_listed(decision)}", file=sys.stderr)
+        if not options.data and NOT_WORSE in (check.name for check in decision.failed):
+            print(CRUDE, file=sys.stderr)
+        return 1
+    forced = ", forced" if decision.failed else ""
+    print(_listed(decision))
+    print(f"{place.default}: now {options.bundle} ({place.copies / str(decision.copy)}{forced}); {TOLD}")
+    return 0
+
+
+def _listed(decision: Decision) -> str:
+    return "\n".join(f"  {'ok' if check.passed else 'NO':2}  {check.name}: {check.says}" for check in decision.checks)
+
+
+def _tasks(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)

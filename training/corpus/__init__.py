@@ -1,1 +1,0 @@
-"""Training corpora and their batches."""

@@ -1,0 +1,205 @@
+"""Augmentations of a view in addition to dropout. They are ours, or from ConSERT (Yan et al., ACL 2021) as in DCLR.
+
+Random numbers are drawn by separate functions, so each change of tokens is deterministic, given a draw. Padding is at
+the end of a sentence and never changes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from models.encoder.encoder import Encoder
+
+
+def draw_token_order(mask: Tensor, rng: torch.Generator | None = None) -> Tensor:
+    """Draw a random order of each sentence's tokens, with padding last: mask (N, L) to indices (N, L)."""
+    places = torch.arange(mask.shape[1], device=mask.device)
+    keys = torch.rand(mask.shape, generator=rng, device=mask.device)
+    return torch.where(mask.bool(), keys, 1 + places).argsort(dim=1)
+
+
+def draw_swapped_order(mask: Tensor, rate: float, rng: torch.Generator | None = None) -> Tensor:
+    """Draw positions in which a share `rate` of tokens swaps with the next unmoved token: mask (N, L) to (N, L).
+
+    The first and the last token, which are special, stay in place.
+    """
+    places = torch.arange(mask.shape[1], device=mask.device)
+    steps = torch.rand(mask.shape, generator=rng, device=mask.device) < rate
+    steps &= (places > 0) & (places < mask.sum(1, keepdim=True) - 2)
+    stays = torch.where(steps, mask.shape[1], places)
+    next_that_stays = stays.flip(1).cummin(dim=1).values.flip(1)
+    return _rank((next_that_stays + 0.5 * steps).argsort(dim=1, stable=True))
+
+
+def draw_feature_order(embedded: Tensor, rng: torch.Generator | None = None) -> Tensor:
+    """Draw a random order of the columns for each sentence: (N, L, D) to columns (N, D)."""
+    return torch.rand(embedded.shape[::2], generator=rng, device=embedded.device).argsort(dim=1)
+
+
+def draw_span_start(mask: Tensor, rate: float, rng: torch.Generator | None = None) -> Tensor:
+    """Draw the start of the kept span uniformly: mask (N, L) to indices (N,)."""
+    choices = mask.sum(1) - _span_length(mask, rate) + 1
+    return (torch.rand(len(mask), generator=rng, device=mask.device) * choices).long()
+
+
+def shuffle_positions(positions: Tensor, order: Tensor) -> Tensor:
+    """Permute position ids (N, L) by `order` (N, L)."""
+    return positions.gather(1, order)
+
+
+def cut_tokens(embedded: Tensor, mask: Tensor, order: Tensor, rate: float) -> Tensor:
+    """Set the first int(rate * tokens) tokens of `order` (N, L) to zero. Shapes: embedded (N, L, D), mask (N, L)."""
+    cut = (mask.sum(1).double() * rate).long()
+    return embedded * (_rank(order) >= cut[:, None])[:, :, None]
+
+
+def cut_features(embedded: Tensor, order: Tensor, rate: float) -> Tensor:
+    """Set the first int(rate * D) columns of `order` (N, D) to zero in every token. Shape: embedded (N, L, D)."""
+    return embedded * (_rank(order) >= int(rate * embedded.shape[2]))[:, None, :]
+
+
+def keep_span(mask: Tensor, start: Tensor, rate: float) -> Tensor:
+    """Keep max(int(tokens * (1 - rate)), 1) tokens from `start` (N,) on, and mask the rest. Masks are (N, L)."""
+    places = torch.arange(mask.shape[1], device=mask.device)
+    end = start + _span_length(mask, rate)
+    return mask * ((places >= start[:, None]) & (places < end[:, None]))
+
+
+def _span_length(mask: Tensor, rate: float) -> Tensor:
+    return (mask.sum(1).double() * (1 - rate)).long().clamp(min=1)
+
+
+def _rank(order: Tensor) -> Tensor:
+    """Return the position of each index in its row of `order`."""
+    return order.argsort(dim=1)
+
+
+@contextmanager
+def embeddings_changed(encoder: Encoder, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Apply `change` to the output (N, L, D) of the backbone's embedding layer inside the block."""
+    embeddings = getattr(encoder.backbone, "embeddings", None)
+    if not isinstance(embeddings, nn.Module):
+        raise _no_place(encoder, "embedding layer")
+    hook = embeddings.register_forward_hook(lambda _layer, _inputs, embedded: change(embedded))
+    try:
+        with torch.compiler.set_stance("force_eager"):  # Compiled backbones ignore the hooks of their layers.
+            yield
+    finally:
+        hook.remove()
+
+
+def token_shuffling(
+    encoder: Encoder,
+    ids: Tensor,
+    mask: Tensor,
+    rate: float,  # noqa: ARG001 - all tokens are shuffled
+    rng: torch.Generator | None,
+) -> Tensor:
+    """Shuffle the position ids of all tokens, special ones included. Token ids stay."""
+    return _at_places(encoder, ids, mask, draw_token_order(mask, rng))
+
+
+def token_swapping(encoder: Encoder, ids: Tensor, mask: Tensor, rate: float, rng: torch.Generator | None) -> Tensor:
+    """Swap neighbouring tokens: EDA's random swap (Wei and Zou, EMNLP 2019), restricted to neighbours.
+
+    Distant swaps leave only the bag of words. Swaps of neighbours leave most phrases intact.
+    """
+    return _at_places(encoder, ids, mask, draw_swapped_order(mask, rate, rng))
+
+
+def _at_places(encoder: Encoder, ids: Tensor, mask: Tensor, places: Tensor) -> Tensor:
+    """Encode with the position ids at `places` (N, L)."""
+    if not _takes_positions(encoder):
+        raise _no_place(encoder, "position ids")
+    # Position ids of RoBERTa-like models begin after the padding id, which their embeddings store under this name.
+    first = getattr(getattr(encoder.backbone, "embeddings", None), "padding_idx", -1) + 1
+    positions = torch.arange(first, first + mask.shape[1], device=mask.device).expand(mask.shape)
+    pooled: Tensor = encoder(ids, mask, position_ids=shuffle_positions(positions, places))
+    return pooled
+
+
+def token_cutoff(encoder: Encoder, ids: Tensor, mask: Tensor, rate: float, rng: torch.Generator | None) -> Tensor:
+    """Set random tokens of the embedding layer's output to zero."""
+    order = draw_token_order(mask, rng)
+    with embeddings_changed(encoder, lambda embedded: cut_tokens(embedded, mask, order, rate)):
+        pooled: Tensor = encoder(ids, mask)
+    return pooled
+
+
+def feature_cutoff(encoder: Encoder, ids: Tensor, mask: Tensor, rate: float, rng: torch.Generator | None) -> Tensor:
+    """Set random columns of the embedding layer's output to zero."""
+    with embeddings_changed(encoder, lambda embedded: cut_features(embedded, draw_feature_order(embedded, rng), rate)):
+        pooled: Tensor = encoder(ids, mask)
+    return pooled
+
+
+def span_cutoff(encoder: Encoder, ids: Tensor, mask: Tensor, rate: float, rng: torch.Generator | None) -> Tensor:
+    """Restrict attention and mean pooling to one contiguous span.
+
+    ConSERT also sets the ids outside the span to zero. Here these ids stay, without attention, so that [CLS] pooling
+    works, and so that RoBERTa, which computes positions from ids, keeps the span's positions.
+    """
+    pooled: Tensor = encoder(ids, keep_span(mask, draw_span_start(mask, rate, rng), rate))
+    return pooled
+
+
+AUGMENTATIONS: dict[str, Callable[[Encoder, Tensor, Tensor, float, torch.Generator | None], Tensor]] = {
+    "token-shuffling": token_shuffling,
+    "token-swapping": token_swapping,
+    "token-cutoff": token_cutoff,
+    "feature-cutoff": feature_cutoff,
+    "span-cutoff": span_cutoff,
+}
+
+RATES = {
+    "token-swapping": 0.15,  # This rate is ours, chosen on STS-B dev (docs/log.md).
+    "token-cutoff": 0.15,  # This is the rate that papers quote from ConSERT. No script of ConSERT sets one.
+    "feature-cutoff": 0.2,  # This rate is from ConSERT's script for BERT-base.
+    "span-cutoff": 0.4,  # This rate is ours.
+}
+"""Default share of tokens or features that an augmentation removes or moves."""
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """An encoder pass with one of the `AUGMENTATIONS`. The encoder's dropout stays on."""
+
+    name: str
+    rate: float | None = None
+    """None means the default in `RATES`. Shuffling has no rate."""
+
+    def __post_init__(self) -> None:
+        if self.name not in AUGMENTATIONS:
+            raise ValueError(f"augmentation {self.name!r} is none of {', '.join(AUGMENTATIONS)}")
+        if self.rate is not None and self.name not in RATES:
+            raise ValueError(f"augmentation {self.name} has no rate: it takes all tokens")
+        if self.rate is not None and not 0 <= self.rate < 1:
+            raise ValueError(f"augmentation rate {self.rate} is not a share of at least 0 and below 1")
+
+    def __call__(self, encoder: Encoder, ids: Tensor, mask: Tensor, rng: torch.Generator | None = None) -> Tensor:
+        """Compute pooled vectors (N, D) of token ids and attention mask, each (N, L).
+
+        Without `rng`, numbers are drawn from torch's generator of the device, which dropout also uses. Restoring that
+        generator repeats both.
+
+        Raises:
+            ValueError: the backbone doesn't support the augmentation.
+        """
+        rate = RATES.get(self.name, 1.0) if self.rate is None else self.rate
+        return AUGMENTATIONS[self.name](encoder, ids, mask, rate, rng)
+
+
+def _takes_positions(encoder: Encoder) -> bool:
+    return "position_ids" in inspect.signature(encoder.backbone.forward).parameters
+
+
+def _no_place(encoder: Encoder, missing: str) -> ValueError:
+    family = encoder.backbone.config.model_type
+    possible = "token-shuffling, span-cutoff" if _takes_positions(encoder) else "span-cutoff"
+    return ValueError(f"backbones of the family {family} have no {missing}: {possible} would work")

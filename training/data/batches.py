@@ -1,0 +1,97 @@
+"""Background preparation of batches: a thread reads, shuffles and tokenises during training."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol, TypeVar
+
+from models.bundle.tokenizer import Tokens
+from models.encoder.encoder import Encoder
+from training.data.positives import Positives
+
+AHEAD = 4
+"""Maximum number of waiting batches."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sentences or passages of one step, with the tokens of those that this process encodes."""
+
+    sentences: Sequence[str]
+    """The whole batch, the same on every process."""
+    own: range
+    """Rows of this process."""
+    tokens: Sequence[Tokens]
+    teacher_tokens: Sequence[Tokens] | None = None
+    """Tokens in the teacher's vocabulary. None without a teacher."""
+    first_tokens: Sequence[Tokens] | None = None
+    """Tokens of the first view, if its texts differ from those of `tokens`."""
+
+    def lengths(self, views: int) -> list[int]:
+        """Return the lengths in tokens of this process's sentences over all views."""
+        first = self.tokens if self.first_tokens is None else self.first_tokens
+        return [*map(len, first), *[len(each) for each in self.tokens] * (views - 1)]
+
+
+class Tokenise(Protocol):
+    """A function that makes a batch of sentences."""
+
+    def __call__(self, sentences: Sequence[str], step: int = 0) -> Batch:
+        """Make the batch of a step. Positive pairs depend on the step, so a repeated step has the same pairs."""
+
+
+def tokeniser(
+    encoder: Encoder,
+    teacher: Encoder | None,
+    *,
+    max_length: int,
+    own: Callable[[int], range],
+    positives: Positives | None = None,
+    seed: int = 0,
+) -> Tokenise:
+    """Make the function from sentences to batches.
+
+    Texts are truncated to `max_length` tokens or to the encoder's own limit, if smaller. `own` maps the size of a batch
+    to the rows of this process. With `positives` the sentences are passages. The first view then has another text than
+    the others, and the teacher encodes the others' text.
+    """
+
+    def tokens(of: Encoder, sentences: Sequence[str]) -> Sequence[Tokens]:
+        return of.tokenizer.encode(sentences, max_length=min(max_length, of.max_length))
+
+    def batch(sentences: Sequence[str], step: int = 0) -> Batch:
+        rows = own(len(sentences))
+        firsts, texts = None, [sentences[i] for i in rows]
+        if positives:
+            draw = Random(f"{seed}/{step}")
+            # Pairs of other processes are drawn too, so that all generators stay in step.
+            pairs = [positives(passage, draw) for passage in sentences]
+            firsts, texts = [pairs[i][0] for i in rows], [pairs[i][1] for i in rows]
+        return Batch(
+            sentences,
+            rows,
+            tokens(encoder, texts),
+            tokens(teacher, texts) if teacher else None,
+            tokens(encoder, firsts) if firsts is not None else None,
+        )
+
+    return batch
+
+
+def ahead(items: Iterator[T], *, depth: int = AHEAD) -> Generator[T, None, None]:
+    """Yield the same items in order, computing up to `depth` of them in advance.
+
+    An exception from `items` is raised where its item is due.
+    """
+    end = object()
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as thread:
+        waiting = deque(thread.submit(next, items, end) for _ in range(depth))
+        while (item := waiting.popleft().result()) is not end:
+            waiting.append(thread.submit(next, items, end))
+            yield item  # type: ignore[misc]  # `end` alone is no T

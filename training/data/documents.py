@@ -1,0 +1,78 @@
+"""Documents as a corpus: a domain's own texts, split into training sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from models.bundle.disk import replacing
+from training.data import strict_json
+from training.data.files import DELIMITERS, JSON_LINES, OPENERS, PARQUET, UNREAD_TABLES, CorpusError, lines
+from training.data.sentences import WORDS, split
+
+
+@dataclass(frozen=True)
+class Written:
+    """Numbers of texts and sentences in a corpus."""
+
+    texts: int
+    """Number of JSON documents or text paragraphs."""
+    sentences: int
+
+
+def write(files: Sequence[Path], corpus: Path) -> Written:
+    """Write the clean sentences of the documents in `files`, one per line in order, with duplicates.
+
+    Raises:
+        CorpusError: a file can't be read, a line is no document, or there is no clean sentence; nothing is
+            written.
+        OSError: the corpus can't be written.
+    """
+    if corpus.resolve() in {file.resolve() for file in files}:
+        raise CorpusError(f"{corpus}: is to be read and to be written: name another --out")
+    read = kept = 0
+    with replacing(corpus) as beside, beside.open("w", encoding="utf-8") as written:
+        for text in texts(files):
+            read += 1
+            for sentence in split(text):
+                kept += 1
+                written.write(f"{sentence}\n")
+        if not kept:
+            raise CorpusError(
+                f"{' '.join(map(str, files))}: no clean English sentence of {WORDS.start} to {WORDS.stop - 1} words in "
+                f"{read} texts; of another language write a corpus yourself, a sentence a line"
+            )
+    return Written(read, kept)
+
+
+def texts(files: Iterable[Path]) -> Iterator[str]:
+    """Yield title and text of each object in `.jsonl` and `.ndjson` (BEIR's fields), and each paragraph of other files.
+
+    Files may be compressed, .gz or .xz.
+
+    Raises:
+        CorpusError: a file can't be read or is of another format, or a line of JSON has no text.
+    """
+    for file in files:
+        kind = (file.with_suffix("") if file.suffix.lower() in OPENERS else file).suffix.lower()
+        if kind in (*DELIMITERS, PARQUET, *UNREAD_TABLES):
+            raise CorpusError(
+                f"{file}: {kind} is not read here: make it .jsonl, an object with title and text a line, or text"
+            )
+        yield from _documents(file) if kind in JSON_LINES else _paragraphs(file)
+
+
+def _documents(file: Path) -> Iterator[str]:
+    for where, row in strict_json.rows(lines([file]), file, CorpusError):
+        title, text = row.get("title"), row.get("text")
+        if not isinstance(title, str | None) or not isinstance(text, str):
+            raise CorpusError(f"{where}: title or text is missing or no string")
+        yield f"{title or ''}\n\n{text}"
+
+
+def _paragraphs(file: Path) -> Iterator[str]:
+    for blank, group in groupby(lines([file]), key=lambda line: not line.strip()):
+        if not blank:
+            yield "".join(group)

@@ -1,0 +1,63 @@
+"""Excerpts of a corpus: its first lines, or lines of certain lengths."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from models.bundle.bundle import sha256
+from models.bundle.disk import make_folder, replacing
+from training.data.files import CorpusError, sentences
+from training.data.sentences import starts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Excerpt:
+    """A selection of lines of a corpus. By default it has all."""
+
+    first: int | None = None
+    """Number of lines from the beginning."""
+    words: tuple[int, ...] | None = None
+    """Minimum and maximum words of a line, counted by `starts`."""
+
+    def __post_init__(self) -> None:
+        if self.first is not None and self.first < 1:
+            raise ValueError(f"first: {self.first} is less than one line")
+        if self.words is not None and not (len(self.words) == 2 and 1 <= self.words[0] <= self.words[1]):
+            raise ValueError(f"words: {[*self.words]} is not the least and the most of them, [4, 16] as it may be")
+
+    def of(self, lines: Iterable[str]) -> Iterator[str]:
+        """Yield the selected lines in order, without blank ones."""
+        least, most = self.words or (1, math.inf)
+        return (line for line in islice(lines, self.first) if least <= len(starts(line)) <= most)
+
+    def write(self, files: Sequence[str], folder: Path) -> str:
+        """Return the file in `folder` with this excerpt of `files`, and write it if needed.
+
+        Raises:
+            CorpusError: the corpus can't be read, or the excerpt is empty.
+            OSError: the file can't be written.
+        """
+        paths = [Path(file) for file in files]
+        if absent := [path for path in paths if not path.is_file()]:
+            raise CorpusError(f"{absent[0]}: is no file")
+        known = f"{self}{[sha256(path) for path in paths]}"
+        written = folder / f"{hashlib.blake2b(known.encode('utf-8'), digest_size=6).hexdigest()}.txt"
+        if written.exists():
+            return str(written)
+        make_folder(folder)
+        with replacing(written) as beside:
+            with beside.open("w", encoding="utf-8") as file:
+                file.writelines(f"{line.strip()}\n" for line in self.of(sentences(paths)))
+            if not beside.stat().st_size:
+                raise CorpusError(f"{' '.join(files)}: has no line of {self}")
+        return str(written)
+
+    def __str__(self) -> str:
+        parts = [f"{self.words[0]} to {self.words[1]} words"] if self.words else []
+        parts += [f"the first {self.first}"] if self.first else []
+        return " among ".join(parts) or "it all"

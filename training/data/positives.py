@@ -1,0 +1,85 @@
+"""Positive pairs from passages: two texts of one document, which an encoder should place close together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+from random import Random
+
+from training.data.sentences import cut, starts
+
+SHARES = (0.1, 0.5)
+"""Minimum and maximum share of a passage's words in a span.
+
+Contriever's crops have 0.05 to 0.5 of 256 tokens.
+"""
+LEAST_WORDS = 4
+"""Minimum words of a span, and of the rest of the passage."""
+LOOKED_AT = 256
+"""Number of texts that decide whether a corpus has passages."""
+LONG = 60
+"""Words from which a text is a passage even without a recognised end of a sentence."""
+
+Positives = Callable[[str, Random], tuple[str, str]]
+"""A function that draws two texts from a passage: one for the first view, one for the remaining views.
+
+A passage is one line of text. A title, if any, is the line before it. A passage that is too short to draw from is used
+for all views, so the views differ only by dropout.
+"""
+
+
+def crop(passage: str, draw: Random) -> tuple[str, str]:
+    """Cut two spans of words with independent lengths and positions (Izacard et al., TMLR 2022, section 3.1)."""
+    text = text_of(passage)
+    (first, end), (other, other_end) = _span(text, draw), _span(text, draw)
+    return text[first:end].rstrip(), text[other:other_end].rstrip()
+
+
+def cloze(passage: str, draw: Random) -> tuple[str, str]:
+    """Take a sentence out of its passage: the inverse cloze task (Lee et al., ACL 2019).
+
+    If there is one sentence, or no end is recognised, as in scripts without capitals, a span of words is taken instead.
+    """
+    text = text_of(passage)
+    sentences = list(cut(text))
+    if len(sentences) > 1:
+        place = draw.randrange(len(sentences))
+        return sentences[place], " ".join(sentences[:place] + sentences[place + 1 :])
+    if len(starts(text)) < 2 * LEAST_WORDS:
+        return text, text
+    first, end = _span(text, draw)
+    return text[first:end].rstrip(), f"{text[:first]}{text[end:]}".rstrip()
+
+
+def title(passage: str, draw: Random) -> tuple[str, str]:
+    """Return title and text. A passage without a title gives a cloze."""
+    name, newline, text = passage.partition("\n")
+    return (name, text) if newline else cloze(passage, draw)
+
+
+POSITIVES: dict[str, Positives] = {"crop": crop, "cloze": cloze, "title": title}
+
+
+def text_of(passage: str) -> str:
+    """Return the passage without its title."""
+    return passage.rpartition("\n")[2]
+
+
+def are_passages(texts: Iterable[str]) -> bool:
+    """Return whether at least half of the first non-empty texts are passages."""
+    looked_at = list(islice(filter(text_of, texts), LOOKED_AT))
+    return 2 * sum(map(is_passage, looked_at)) >= len(looked_at) > 0
+
+
+def is_passage(text: str) -> bool:
+    """Return whether a text has several sentences, or at least `LONG` words."""
+    return len(list(cut(text_of(text)))) > 1 or len(starts(text_of(text))) >= LONG
+
+
+def _span(text: str, draw: Random) -> tuple[int, int]:
+    """Draw the start and end of a span of words in the text."""
+    words = [*starts(text), len(text)]
+    count = len(words) - 1
+    length = min(max(LEAST_WORDS, round(count * draw.uniform(*SHARES))), count)
+    first = draw.randrange(count - length + 1)
+    return words[first], words[first + length]

@@ -1,0 +1,100 @@
+"""Splitting of prose into sentences, and a filter for clean English."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from models.scripts import UNSPACED
+
+# Word boundaries in any language, as far as they are detectable without a dictionary.
+
+_WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
+
+
+def starts(sentence: str) -> list[int]:
+    """Find the starts of words: after spaces and, in scripts without spaces, at each character."""
+    return [found.start() for found in _WORD.finditer(sentence)]
+
+
+WORDS = range(6, 81)
+"""Allowed number of words of a training sentence."""
+
+# These do not end a sentence when a capital follows. "etc.", "Inc." and "U.S." can end one, so they are left out.
+ABBREVIATIONS = frozenset(("e.g", "i.e", "cf", "vs", "viz", "mr", "mrs", "ms", "dr", "prof", "st", "eds", "al", "ca"))
+BEFORE_NUMBERS = frozenset(("no", "nos", "p", "pp", "vol", "ch", "sec", "fig", "figs", "eq", "eqs", "approx"))
+BOUNDARY = re.compile(
+    r"""(?P<mark>[.!?…]+)        # 3.5 has no space behind the mark, so decimals never come here
+        (?P<close>["'”’)\]]*)
+        \s+
+        (?=["'“‘(\[]*[A-Z0-9])   # what follows begins like a sentence
+    """,
+    re.VERBOSE,
+)
+LAST_WORD = re.compile(r"""[^\s("'“‘\[]*$""")
+START = re.compile(r"""["'“(]?[A-Z]""")
+END = re.compile(r"""[.!?]["'”)]?$""")
+CODE = re.compile(
+    r"""^\s*(>>>|\.\.\.|\$|%|\#!|In\s\[)   # a prompt
+      | [{}<>|\\^~@#*=]                     # operators, markup
+      | ::|->|--|://                        # directives, arrows, options, addresses
+      | \w\((?!\)|s\))                      # calls with arguments; open() and file(s) are words
+      | \w\[|\[\d                          # subscripts
+      | \b0x
+    """,
+    re.VERBOSE | re.MULTILINE,
+)
+NAME = re.compile(r"\w\(\)|_|\b[a-z]+[A-Z]|\w\.\w|\w/\w|(?<!\S)\W?\.\w")
+NAME_SHARE = 1 / 8
+"""Maximum share of identifiers, paths and the like among the words. Prose about code names its subjects."""
+PAIRS = ("()", "[]", "“”")
+LETTERS = 0.75
+"""Minimum share of letters and spaces in a clean sentence. Three quarters leave room for years and prices."""
+
+
+def split(text: str) -> Iterator[str]:
+    """Yield the clean sentences of `text`, whose paragraphs are separated by empty lines."""
+    for paragraph in re.split(r"\n\s*\n", text):
+        if not any(line.lstrip().startswith((">>>", "... ", "$ ")) for line in paragraph.splitlines()):
+            yield from filter(is_clean, cut(paragraph))
+
+
+def cut(paragraph: str) -> Iterator[str]:
+    """Yield every sentence of a paragraph, clean or not. Together they are the paragraph with single spaces."""
+    flat = " ".join(paragraph.split())
+    start = 0
+    for boundary in BOUNDARY.finditer(flat):
+        if _ends(flat[start : boundary.start()], boundary["mark"], boundary["close"], flat[boundary.end()]):
+            yield flat[start : boundary.end()].rstrip()
+            start = boundary.end()
+    if start < len(flat):
+        yield flat[start:]
+
+
+def is_clean(sentence: str) -> bool:
+    """Return whether a sentence is whole English of 6 to 80 words without code."""
+    letters = sum(character.isalpha() or character == " " for character in sentence)
+    return (
+        len(sentence.split()) in WORDS
+        and START.match(sentence) is not None
+        and END.search(sentence) is not None
+        and sentence.isprintable()
+        and sum(map(str.isascii, sentence)) >= 0.95 * len(sentence)
+        and letters >= LETTERS * len(sentence)
+        and CODE.search(sentence) is None
+        and sum(NAME.search(word) is not None for word in sentence.split()) <= NAME_SHARE * len(sentence.split())
+        and sentence.count('"') % 2 == 0
+        and all(sentence.count(pair[0]) == sentence.count(pair[1]) for pair in PAIRS)
+    )
+
+
+def _ends(before: str, mark: str, close: str, after: str) -> bool:
+    """Return whether a mark that precedes a capital or digit ends the sentence before it."""
+    if mark != "." or close:
+        return True
+    found = LAST_WORD.search(before)
+    word = found.group() if found else ""
+    initial = len(word) == 1 and word.isupper() and word != "I"
+    numbered = word.isdigit() and before == word
+    abbreviated = word.lower() in ABBREVIATIONS or (after.isdigit() and word.lower() in BEFORE_NUMBERS)
+    return not (initial or numbered or abbreviated)

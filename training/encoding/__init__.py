@@ -1,0 +1,1 @@
+"""Encoding of training sentences: views, packing, attention, gradient caching and adapters."""

@@ -1,0 +1,203 @@
+"""A low-rank adapter trained instead of the backbone's weights.
+
+Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (ICLR 2022): a linear layer computes W + s B A. W is
+frozen, A (rank, in) and B (out, rank) are trained, and s is alpha / rank. B begins at zero, so the run starts from the
+unchanged backbone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from models.bundle import adapter, sources
+from models.bundle.adapter import PREFIX, Adapter
+from models.bundle.sources import manifest_of
+from models.encoder import transform as transforms
+from models.encoder.encoder import Encoder
+from training.config import ConfigError, RunConfig
+from training.encoding.attention import swift
+
+FOLDER = "adapter"
+"""Subfolder of a run's folder for the adapter."""
+ALPHA = 480
+"""alpha, for every rank.
+
+With this alpha and the presets' learning rates, an adapter learns as fast as full training (docs/training.md). With
+Adam, a larger alpha acts like a higher learning rate.
+"""
+NAME = "default"
+"""Name of the adapter inside `peft`."""
+
+
+@dataclass(frozen=True)
+class Factors:
+    """A trained adapter, not yet written."""
+
+    config: Mapping[str, Any]
+    """Configuration for `peft`."""
+    tensors: Mapping[str, NDArray[np.float32]]
+    """A and B of each layer, by their names in `peft`'s files."""
+
+
+def attach(encoder: Encoder, rank: int, *, backbone: str) -> None:
+    """Add an adapter to every linear layer except the pooler's, and freeze all other weights.
+
+    A is drawn from torch's generator. `backbone` is the source that the encoder was loaded from.
+
+    Raises:
+        ConfigError: `peft` is not installed, or the rank does not fit the layers.
+        SourceError: the backbone is itself an adapter.
+    """
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError as error:
+        raise ConfigError("adapter_rank: peft is not installed; `make train` installs it") from error
+    sources.whole(backbone)
+    layers = {
+        name: min(module.weight.shape)
+        for name, module in encoder.backbone.named_modules()
+        if isinstance(module, nn.Linear) and not name.startswith("pooler")
+    }
+    if not layers:
+        raise ConfigError(f"adapter_rank: {backbone} has no linear layers")
+    narrowest = min(layers, key=lambda name: layers[name])
+    if rank > layers[narrowest]:
+        raise ConfigError(
+            f"adapter_rank: {rank} is more than {layers[narrowest]}, the width of {narrowest} in {backbone}"
+        )
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=ALPHA,
+        target_modules=list(layers),
+        base_model_name_or_path=sources.hub_id(backbone) or backbone,
+    )
+    inject_adapter_in_model(config, encoder.backbone, NAME)
+    for _, layer in _adapted(encoder):
+        # Without this, peft would widen to float32 the input that autocast narrows.
+        layer.cast_input_dtype_enabled = False
+
+
+def merge(encoder: Encoder) -> Factors | None:
+    """Add s B A to the weights in float64, and remove the adapter. Return None if the encoder has no adapter."""
+    adapted = list(_adapted(encoder))
+    if not adapted:
+        return None
+    config: Any = encoder.backbone.peft_config[NAME]
+    del encoder.backbone.peft_config
+    tensors: dict[str, NDArray[np.float32]] = {}
+    for name, layer in adapted:
+        a, b = (side[NAME].weight.detach().cpu().numpy() for side in (layer.lora_A, layer.lora_B))
+        tensors |= {f"{PREFIX}{name}.lora_A.weight": a, f"{PREFIX}{name}.lora_B.weight": b}
+        linear = layer.get_base_layer()
+        change = layer.scaling[NAME] * (b.astype(np.float64) @ a.astype(np.float64))
+        weight = linear.weight.detach().cpu().numpy() + change
+        linear.weight.data.copy_(torch.from_numpy(weight))
+        encoder.backbone.set_submodule(name, linear)
+    described = adapter.lora_config(
+        config.base_model_name_or_path,
+        rank=config.r,
+        target_modules=[name for name, _ in adapted],
+        alpha=config.lora_alpha,
+    )
+    return Factors(described, tensors)
+
+
+def write(factors: Factors, encoder: Encoder, folder: Path) -> Adapter:
+    """Write the files that decide vectors: `peft`'s two files and, if there is a transform, the transform's file.
+
+    Raises:
+        OSError: a file can't be written.
+    """
+    if encoder.transform is not None:
+        transforms.save(encoder.transform, folder)
+    return adapter.write(folder, config=factors.config, tensors=factors.tensors)
+
+
+def _adapted(encoder: Encoder) -> Iterator[tuple[str, Any]]:
+    """Return the layers that `peft` has adapted, by name."""
+    return ((name, layer) for name, layer in encoder.backbone.named_modules() if hasattr(layer, "lora_A"))
+
+
+# Preparation of an encoder for training.
+
+
+def prepared(config: RunConfig, device: torch.device) -> Encoder:
+    """Load the run's backbone with its dropout on `device`.
+
+    Raises:
+        SourceError: there is no such backbone.
+        BundleError: the backbone is a bundle, and a file does not match the manifest.
+        ConfigError: see `training.encoding.lora.attach`.
+    """
+    manifest_of(config.backbone)  # This call checks the bundle's files.
+    encoder = Encoder.load(config.backbone, pooling=config.pooling)
+    if config.dropout is not None:
+        set_dropout(encoder, config.dropout)
+    if config.adapter_rank is not None:
+        attach(encoder, config.adapter_rank, backbone=config.backbone)
+    encoder.to(device)
+    if not config.compile:
+        return swift(encoder)
+    encoder.backbone.compile(dynamic=True)  # The compiler has its own dropout and attention kernels.
+    return encoder
+
+
+def set_dropout(encoder: Encoder, rate: float) -> None:
+    """Set every dropout rate of the backbone, that of attention weights included."""
+    for module, name in _rates(encoder):
+        setattr(module, name, rate)
+
+
+def has_dropout(encoder: Encoder) -> bool:
+    """Return whether two training passes of the backbone differ."""
+    return any(getattr(module, name) for module, name in _rates(encoder))
+
+
+def check_views_differ(encoder: Encoder, config: RunConfig, views: int) -> None:
+    """Check that the dropout views of a sentence differ.
+
+    Raises:
+        ConfigError: the views would be equal.
+    """
+    if config.positives is not None and views < 2:
+        raise ConfigError(f"augmentation: {config.objective} has one view, and {config.augmentation} is for two")
+    if config.positives is not None and getattr(config.params, "positives", None) == "mean-sampling":
+        raise ConfigError(f"augmentation: {config.augmentation} pairs are lost in means over views (mean-sampling)")
+    plain = views - (config.augmentation != "none")
+    if plain > 1 and not has_dropout(encoder):
+        raise ConfigError(
+            f"dropout: {config.backbone} has none, so the views of a sentence would be equal: --set dropout=0.1"
+        )
+
+
+def check_augmentation(encoder: Encoder, config: RunConfig) -> None:
+    """Try the run's augmentation on the backbone.
+
+    Raises:
+        ConfigError: the backbone doesn't support it.
+    """
+    if config.augmented is None:
+        return
+    try:
+        with torch.no_grad(), torch.random.fork_rng():
+            config.augmented(encoder, *encoder.tensors(encoder.tokenizer.encode(["a"])))
+    except ValueError as error:
+        raise ConfigError(f"augmentation: {error}") from error
+
+
+def _rates(encoder: Encoder) -> Iterator[tuple[nn.Module, str]]:
+    """Yield modules with the name of their dropout attribute."""
+    for module in encoder.backbone.modules():
+        if isinstance(module, nn.Dropout):
+            yield module, "p"
+        # ModernBERT stores this rate as a number instead of a module.
+        elif isinstance(getattr(module, "attention_dropout", None), float):
+            yield module, "attention_dropout"

@@ -1,0 +1,133 @@
+"""Encoding of views. No other code runs an encoder in training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from models.bundle.tokenizer import Tokens
+from models.encoder.encoder import Encoder, dropout_off, full_precision
+from training.encoding.packing import Pass, by_length, encoded
+from training.objectives.base import Needs, Views
+
+GRANULE = {"cuda": 8}
+"""Multiple of tokens that sentences are padded to, by device type.
+
+Other devices need no padding.
+
+Padding reduces the number of shapes, so fewer steps must be recorded. Matrix units are also faster with such lengths.
+"""
+
+Augmentation = Callable[[Encoder, Tensor, Tensor], Tensor]
+"""A function from an encoder, token ids and mask (n, L) to pooled vectors (n, D) of augmented sentences."""
+
+
+def in_passes(
+    encoder: Encoder, tokens: Sequence[Tokens], firsts: Sequence[Tokens] | None = None, *, most: int | None = None
+) -> list[Pass]:
+    """Divide sentences into passes on the encoder's device, with at most `most` sentences each.
+
+    `firsts` are the tokens of the first view, if the first view has different texts.
+    """
+    groups = by_length([len(sentence) for sentence in tokens], device=encoder.device.type, most=most)
+    passes = [_padded(encoder, tokens, rows) for rows in groups]
+    if firsts is None:
+        return passes
+    return [each._replace(first=_padded(encoder, firsts, rows)) for each, rows in zip(passes, groups, strict=True)]
+
+
+def _padded(encoder: Encoder, tokens: Sequence[Tokens], rows: Sequence[int]) -> Pass:
+    longest = max(len(tokens[i]) for i in rows)
+    granule = GRANULE.get(encoder.device.type, 1)
+    length = max(longest, min(-(-longest // granule) * granule, encoder.max_length))
+    arrays = [np.array(rows), *encoder.tokenizer.pad([tokens[i] for i in rows], length=length)]
+    places, ids, mask = (sent(array, encoder.device) for array in arrays)
+    return Pass(places, ids, mask)
+
+
+def sent(array: NDArray[Any], device: torch.device) -> Tensor:
+    """Copy the array to the device without waiting."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
+def in_order(passes: Iterable[Pass], pooled: Tensor) -> Tensor:
+    """Reorder (..., n, D) from the order of the passes to the order of the batch."""
+    return pooled[..., torch.cat([each.rows for each in passes]).argsort(), :]
+
+
+class ViewEncoder(nn.Module):
+    """An encoder that returns all views of a sentence that an objective needs."""
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        needs: Needs,
+        *,
+        autocast: torch.dtype | None = None,
+        augmentation: Augmentation | None = None,
+    ) -> None:
+        """Set the type of the matrix products (None is float32), and the augmentation of the last view."""
+        super().__init__()
+        self.encoder = encoder
+        self.needs = needs
+        self.autocast = autocast
+        self.augmentation = augmentation
+
+    def forward(self, passes: Sequence[Pass]) -> Tensor:
+        """Encode the n sentences of all passes to (V, n, D) views, with the clean views last.
+
+        There is one clean view, (1, n, D), or one for each text of a pair, (2, n, D). The result is float32 under any
+        `autocast`. If possible, one run of the encoder computes all views except an augmented one.
+        """
+        plain, clean = self.needs.views - (self.augmentation is not None), self.needs.clean
+        with autocast(self.encoder, self.autocast):
+            if firsts := [each.first for each in passes if each.first is not None]:
+                first = encoded(self.encoder, firsts, clean=clean)
+                others = encoded(self.encoder, passes, plain - 1, clean=clean)
+                return torch.cat([first[:1], others[: plain - 1], first[1:], others[plain - 1 :]])
+            views = encoded(self.encoder, passes, plain, clean=clean) if plain or clean else None
+            if self.augmentation is None:
+                assert views is not None, "there are views"
+                return views
+            changed = [self.augmentation(self.encoder, each.input_ids, each.attention_mask) for each in passes]
+        augmented = full_precision(torch.cat(changed))[None]
+        return augmented if views is None else torch.cat([views[:plain], augmented, views[plain:]])
+
+    def split(self, pooled: Tensor, teacher: Tensor | None, start: Tensor | None = None) -> Views:
+        """Return the output of `forward` as named views."""
+        clean = pooled[self.needs.views :] if self.needs.clean else None
+        return Views(noisy=pooled[: self.needs.views], clean=clean, teacher=teacher, start=start)
+
+
+Frozen = Callable[[Sequence[Tokens]], Tensor]
+"""A function from sentences in an encoder's vocabulary to vectors (n, D') without gradient."""
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A frozen encoder. It encodes each sentence once per step, without dropout and gradient."""
+
+    encoder: Encoder
+    autocast: torch.dtype | None = None
+
+    def __call__(self, tokens: Sequence[Tokens]) -> Tensor:
+        """Return vectors (n, D') of sentences in the teacher's vocabulary."""
+        passes = in_passes(self.encoder, tokens)
+        with torch.no_grad(), dropout_off(self.encoder), autocast(self.encoder, self.autocast):
+            (pooled,) = encoded(self.encoder, passes)
+        return in_order(passes, pooled)
+
+
+@contextmanager
+def autocast(encoder: Encoder, dtype: torch.dtype | None) -> Iterator[None]:
+    """Compute matrix products in `dtype` inside the block. None keeps float32."""
+    with torch.autocast(encoder.device.type, dtype=dtype, enabled=dtype is not None):
+        yield

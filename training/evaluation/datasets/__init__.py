@@ -1,0 +1,1 @@
+"""Datasets of evaluation and training: their catalogue, download and checks."""

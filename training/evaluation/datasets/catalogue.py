@@ -1,0 +1,254 @@
+"""The catalogue of datasets: their sources on the Hugging Face hub, their files, and their checks."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BufferedIOBase
+from pathlib import Path, PurePosixPath
+
+from models.bundle.disk import naming
+from training.evaluation import beir
+from training.evaluation.labelled import TRANSFER_TASKS
+from training.evaluation.pairs import STS_TASKS, STSB_DEV, DataError
+
+# Conversion of fetched files to the project's layout.
+
+Unpack = Callable[[Path, Path], None]
+"""A function that unpacks a fetched file into a folder. It raises `DataError` if the file is damaged."""
+
+BROKEN = (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error)
+
+
+def copied(target: str) -> Unpack:
+    """Return a function that copies the file to `target`."""
+
+    def unpack(fetched: Path, folder: Path) -> None:
+        with fetched.open("rb") as source:
+            _write(source, folder / target)
+
+    return unpack
+
+
+def gunzipped(target: str) -> Unpack:
+    """Return a function that decompresses the file to `target`."""
+
+    def unpack(fetched: Path, folder: Path) -> None:
+        with _whole(fetched), gzip.open(fetched) as source:
+            _write(source, folder / target)
+
+    return unpack
+
+
+def untarred(target: str, folders: Sequence[str]) -> Unpack:
+    """Return a function that extracts these folders of an archive below `target`.
+
+    The folders need a common parent in the archive. Links, devices and subfolders are skipped. An archive with paths
+    outside itself is rejected.
+    """
+
+    def unpack(fetched: Path, folder: Path) -> None:
+        with _whole(fetched), tarfile.open(fetched) as archive:
+            members = [member for member in archive if member.isfile()]
+            for member in members:
+                tarfile.data_filter(member, str(folder))
+            top = _top(fetched, members, folders)
+            wanted = {top / each for each in folders}
+            for member in members:
+                path = PurePosixPath(member.name)
+                if path.parent in wanted:
+                    inside = str(target / path.relative_to(top))
+                    with naming(folder / inside):
+                        archive.extract(member.replace(name=inside, deep=False), folder, filter="data")
+
+    return unpack
+
+
+def _top(fetched: Path, members: Sequence[tarfile.TarInfo], folders: Sequence[str]) -> PurePosixPath:
+    """Find the folder in the archive that contains all of `folders`."""
+    inside = {PurePosixPath(member.name).parent for member in members}
+    depth = len(PurePosixPath(folders[0]).parts)
+    tops = {path.parents[depth - 1] for path in inside if path.parts[-depth:] == PurePosixPath(folders[0]).parts}
+    if not tops:
+        raise DataError(f"{fetched}: no folder {folders[0]} in it")
+    top = min(tops, key=lambda path: (len(path.parts), path))
+    for folder in folders:
+        if top / folder not in inside:
+            raise DataError(f"{fetched}: no folder {top / folder} in it")
+    return top
+
+
+def _write(source: BufferedIOBase, target: Path) -> None:
+    with naming(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("wb") as file:
+            shutil.copyfileobj(source, file)
+
+
+@contextmanager
+def _whole(fetched: Path) -> Iterator[None]:
+    try:
+        yield
+    except tarfile.FilterError as error:
+        raise DataError(f"{fetched}: refused, {error}") from error
+    except BROKEN as error:
+        raise DataError(f"{fetched}: damaged, {error.args[0]}") from error
+
+
+SENTEVAL = "senteval/downstream"
+SCIFACT = "retrieval/scifact"
+WIKI1M = "corpus/wiki1m.txt"
+
+Check = Callable[[Path], str]
+"""A function that checks the data folder and returns counts in words. It raises `DataError` if something is wrong."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of a dataset on the hub.
+
+    The commit is fixed, because datasets change and some drop the files that are read here.
+    """
+
+    repo: str
+    commit: str
+    file: str
+    megabytes: float
+    unpack: Unpack
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A dataset that can be fetched by name."""
+
+    summary: str
+    sources: tuple[Source, ...]
+    files: tuple[str, ...]
+    """Glob patterns of its files, below the data folder."""
+    check: Check
+
+    def present(self, folder: Path) -> list[str]:
+        """Return the existing files by path below `folder`.
+
+        Hidden files, which operating systems create, are ignored.
+        """
+        found = {path for pattern in self.files for path in folder.glob(pattern) if path.is_file()}
+        return sorted(path.relative_to(folder).as_posix() for path in found if not path.name.startswith("."))
+
+
+def scored_pairs(folder: Path) -> str:
+    """Count the seven STS tasks and STS-B dev."""
+    pairs = 0
+    for task in (*STS_TASKS.values(), STSB_DEV):
+        pairs += sum(map(len, task.load(folder / SENTEVAL).values()))
+    return f"{len(STS_TASKS)} tasks and STS-B dev, {pairs} scored pairs"
+
+
+def labelled_examples(folder: Path) -> str:
+    """Count the seven transfer tasks."""
+    examples = sum(sum(task.load(folder / SENTEVAL).rows) for task in TRANSFER_TASKS.values())
+    return f"{len(TRANSFER_TASKS)} tasks, {examples} labelled examples"
+
+
+def collection(place: str, documents: int, **splits: tuple[int, int]) -> Check:
+    """Return a check of the number of documents, and of each split's queries and judgements."""
+
+    def check(folder: Path) -> str:
+        for split, expected in splits.items():
+            found = beir.load(folder / place, split)
+            counts = len(found.queries), sum(map(len, found.judgements.values()))
+            if (len(found.documents), *counts) != (documents, *expected):
+                raise DataError(
+                    f"{folder / place}: {len(found.documents)} documents, {counts[0]} queries and {counts[1]} "
+                    f"judgements in {split}, expected {documents}, {expected[0]} and {expected[1]}"
+                )
+        queries = ", ".join(f"{count} {split} queries" for split, (count, _) in splits.items())
+        return f"{documents} documents, {queries}"
+
+    return check
+
+
+def text_lines(place: str, expected: int) -> Check:
+    """Return a check of the number of UTF-8 lines, which end only at newlines."""
+
+    def check(folder: Path) -> str:
+        file, found = folder / place, 0
+        try:
+            with file.open("rb") as stream:
+                for line in stream:
+                    found += 1
+                    line.decode()
+        except OSError as error:
+            raise DataError(f"{file}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise DataError(f"{file}:{found}: not UTF-8 in column {error.start + 1}") from error
+        if found != expected:
+            raise DataError(f"{file}: {found} lines, expected {expected}")
+        return f"{expected} lines"
+
+    return check
+
+
+def _senteval(summary: str, folders: list[str], check: Check) -> Dataset:
+    source = Source(
+        "princeton-nlp/datasets-for-simcse",
+        "e145e8bb659b2aa2669f32ef79cb4cdef6c58fef",
+        "senteval.tar",
+        89.8,
+        untarred(SENTEVAL, folders),
+    )
+    return Dataset(summary, (source,), tuple(f"{SENTEVAL}/{folder}/*" for folder in folders), check)
+
+
+def _scifact(file: str, megabytes: float) -> Source:
+    target = f"{SCIFACT}/{file.removesuffix('.gz')}"
+    return Source("BeIR/scifact", "984eed826375f18d27936c4a32bf0f8491e3f414", file, megabytes, gunzipped(target))
+
+
+def _scifact_judgements(file: str, megabytes: float) -> Source:
+    target = f"{SCIFACT}/qrels/{file}"
+    return Source("BeIR/scifact-qrels", "2938d17dc3b09882fdb8c12bbbe2e2dc0e75a029", file, megabytes, copied(target))
+
+
+CATALOGUE: dict[str, Dataset] = {
+    "sts": _senteval(
+        "STS12 to STS16, STS-B and SICK-R, as SentEval scores them",
+        [task.folder for task in STS_TASKS.values()],
+        scored_pairs,
+    ),
+    "transfer": _senteval(
+        "MR, CR, SUBJ, MPQA, SST2, TREC and MRPC, SentEval's transfer tasks",
+        [task.folder for task in TRANSFER_TASKS.values()],
+        labelled_examples,
+    ),
+    "wiki1m": Dataset(
+        "a million sentences of Wikipedia, the corpus of SimCSE and its successors",
+        (
+            Source(
+                "princeton-nlp/datasets-for-simcse",
+                "e145e8bb659b2aa2669f32ef79cb4cdef6c58fef",
+                "wiki1m_for_simcse.txt",
+                120,
+                copied(WIKI1M),
+            ),
+        ),
+        (WIKI1M,),
+        text_lines(WIKI1M, 1_000_000),
+    ),
+    "scifact": Dataset(
+        "scientific claims and the abstracts that answer them, of BEIR",
+        (
+            _scifact("corpus.jsonl.gz", 2.76),
+            _scifact("queries.jsonl.gz", 0.05),
+            _scifact_judgements("test.tsv", 0.01),
+            _scifact_judgements("train.tsv", 0.01),
+        ),
+        tuple(f"{SCIFACT}/{file}" for file in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv", "qrels/train.tsv")),
+        collection(SCIFACT, 5183, test=(300, 339), train=(809, 919)),
+    ),
+}

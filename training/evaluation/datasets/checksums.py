@@ -1,0 +1,94 @@
+"""`checksums.json`: the files of every dataset in a folder, with their sources."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from models.bundle.bundle import sha256
+from models.bundle.disk import naming, write_whole
+from training.data import strict_json
+from training.evaluation.pairs import DataError
+
+CHECKSUMS = "checksums.json"
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Checksum and size of a file."""
+
+    sha256: str
+    size: int
+
+    @classmethod
+    def of(cls, file: Path) -> Sum:
+        with naming(file):
+            return cls(sha256(file), file.stat().st_size)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The record of a dataset that was complete at this time."""
+
+    time: str
+    """UTC time in ISO 8601."""
+    sources: tuple[Mapping[str, Any], ...]
+    """Source files: repo, file, sha256, size and commit.
+
+    The commit is null if a person brought the file. The list is empty if the data already existed.
+    """
+    files: Mapping[str, Sum]
+    """Checksums by path below the folder."""
+
+    def missing(self, folder: Path) -> list[str]:
+        """Return the files that are gone.
+
+        Raises:
+            DataError: a file has changed.
+        """
+        missing = [file for file in self.files if not (folder / file).is_file()]
+        for file, expected in self.files.items():
+            if file not in missing and Sum.of(folder / file) != expected:
+                raise DataError(
+                    f"{folder / file}: altered since {self.time}, its SHA-256 is not that in {CHECKSUMS}; "
+                    "remove it, and `data get` brings it back"
+                )
+        return missing
+
+
+def read(folder: Path) -> dict[str, Entry]:
+    """Read the records in `folder` by dataset.
+
+    Raises:
+        DataError: the record can't be read.
+    """
+    file = folder / CHECKSUMS
+    if not file.exists():
+        return {}
+    try:
+        return {
+            name: Entry(
+                str(entry["time"]),
+                tuple(map(dict, entry["sources"])),
+                {path: Sum(**values) for path, values in entry["files"].items()},
+            )
+            for name, entry in strict_json.loads(file.read_text(encoding="utf-8")).items()
+        }
+    except OSError as error:
+        raise DataError(f"{file}: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DataError(f"{file}: not a record of checksums; without it `data verify` writes a new one") from error
+
+
+def write(folder: Path, name: str, files: Sequence[str], sources: Sequence[Mapping[str, Any]]) -> Entry:
+    """Record the current files of a dataset, and keep the records of others."""
+    sums = {file: Sum.of(folder / file) for file in files}
+    entry = Entry(datetime.now(UTC).isoformat(timespec="seconds"), tuple(sources), sums)
+    entries = {**read(folder), name: entry}
+    text = json.dumps({each: asdict(entries[each]) for each in sorted(entries)}, indent=2)
+    write_whole(folder / CHECKSUMS, text + "\n")
+    return entry

@@ -1,0 +1,188 @@
+"""Download of datasets into a folder, with checks of counts and checksums."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TextIO
+
+from models.bundle.disk import fsync, naming
+from training.evaluation.datasets import checksums
+from training.evaluation.datasets.catalogue import Dataset, Source
+from training.evaluation.datasets.checksums import Sum
+from training.evaluation.pairs import DataError
+from training.machine.interrupt import locked
+
+# Files of datasets, from the hub or from where a person put them.
+
+DOWNLOADS = "downloads"
+
+
+class HubError(DataError):
+    """A file can't be fetched from the hub. The message says why."""
+
+
+Download = Callable[[Source], Path]
+"""A function that fetches a source and returns its path. It raises `HubError`."""
+
+
+def from_hub(source: Source) -> Path:
+    """Return the file in the hub's local cache, and fetch it if needed.
+
+    An interrupted download is resumed.
+
+    Raises:
+        HubError: there is no network, or no such file.
+        OSError: the disk failed.
+    """
+    from httpx import HTTPError
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled, XetDownloadError
+
+    try:
+        return Path(hf_hub_download(source.repo, source.file, repo_type="dataset", revision=source.commit))
+    except (HTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, XetDownloadError) as error:
+        reason = str(error).strip().partition("\n")[0].removesuffix(".")
+        raise HubError(reason or type(error).__name__) from error
+
+
+def by_hand(dataset: Dataset, folder: Path) -> dict[Source, Path]:
+    """Find the files that a person has put into `downloads/<repo>` in `folder`."""
+    places = {source: folder / DOWNLOADS / source.repo / source.file for source in dataset.sources}
+    return {source: place for source, place in places.items() if place.is_file()}
+
+
+def instructions(name: str, dataset: Dataset, folder: Path, brought: Collection[Source]) -> str:
+    """Tell which files to fetch elsewhere, and where to put them."""
+    wanted: dict[tuple[str, str], list[str]] = {}
+    for source in dataset.sources:
+        if source not in brought:
+            wanted.setdefault((source.repo, source.commit), []).append(source.file)
+    steps = "; ".join(
+        f"fetch {' and '.join(files)} of the hub dataset {repo}, commit {commit}, elsewhere "
+        f"and put it into {folder / DOWNLOADS / repo}"
+        for (repo, commit), files in wanted.items()
+    )
+    return f"{steps}; then: isosphere data verify {name} --to {shlex.quote(str(folder))}"
+
+
+DRAFT = ".draft"
+
+
+def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return `$ISOSPHERE_DATA`, else `isosphere/data` in the user's cache (`$XDG_CACHE_HOME`, else `~/.cache`)."""
+    if chosen := environment.get("ISOSPHERE_DATA"):
+        try:
+            return Path(chosen).expanduser()
+        except RuntimeError as error:
+            raise DataError(f"ISOSPHERE_DATA={chosen}: {error}") from error
+    cache = Path(environment.get("XDG_CACHE_HOME", ""))
+    return (cache if cache.is_absolute() else Path.home() / ".cache") / "isosphere" / "data"
+
+
+def provide(name: str, dataset: Dataset, folder: Path, stream: TextIO, *, download: Download | None) -> None:
+    """Put the complete dataset into `folder` and record its checksums.
+
+    Complete data are not fetched again.
+
+    Missing files come from `downloads/` in `folder`, where a person can put the hub's files, or from `download`. None
+    fetches nothing. Existing files are never replaced. Progress goes to `stream`.
+
+    Raises:
+        DataError: a file has changed, can't be fetched, is damaged, or fails its check.
+        OSError: the folder can't be written to.
+    """
+    lack = _lack(name, dataset, folder, stream)
+    if lack is None:
+        return
+    fetched = by_hand(dataset, folder)
+    brought = frozenset(fetched)
+    for source in dataset.sources:
+        if source in brought:
+            continue
+        if download is None:
+            place = shlex.quote(str(folder))
+            raise DataError(f"{lack}; `isosphere data get {name} --to {place}` fetches it")
+        print(f"{name}: {source.file} of {source.repo}, {source.megabytes:g} MB", file=stream, flush=True)
+        try:
+            fetched[source] = download(source)
+        except HubError as error:
+            hint = instructions(name, dataset, folder, brought)
+            raise DataError(f"{name}: {source.file} of {source.repo} can't be fetched ({error}): {hint}") from error
+    with locked(folder, wait=True), _draft(folder / DRAFT) as draft:
+        counted = _unpacked(dataset, fetched, draft)
+        _place(dataset.present(draft), draft, folder)
+        sources = [_origin(source, file, source not in brought) for source, file in fetched.items()]
+        entry = checksums.write(folder, name, dataset.present(folder), sources)
+    print(f"{name}: {counted}, {len(entry.files)} files in {folder}", file=stream)
+
+
+def _lack(name: str, dataset: Dataset, folder: Path, stream: TextIO) -> str | None:
+    """Describe the first problem. If there is none, record the dataset and return None."""
+    if recorded := checksums.read(folder).get(name):
+        missing = recorded.missing(folder)
+        if missing:
+            return f"{folder / missing[0]}: missing"
+        print(f"{name}: already there, {len(recorded.files)} files as recorded in {folder}", file=stream)
+        return None
+    try:
+        counted = dataset.check(folder)
+    except DataError as error:
+        return str(error)
+    with locked(folder, wait=True):
+        entry = checksums.write(folder, name, dataset.present(folder), [])
+    print(f"{name}: found {counted}, {len(entry.files)} files in {folder}", file=stream)
+    return None
+
+
+def _unpacked(dataset: Dataset, fetched: Mapping[Source, Path], draft: Path) -> str:
+    """Unpack all files into the draft folder, check them and return the counts."""
+    for source, file in fetched.items():
+        source.unpack(file, draft)
+    try:
+        return dataset.check(draft)
+    except DataError as error:
+        names = ", ".join(map(str, fetched.values()))
+        raise DataError(f"{names}: {str(error).replace(f'{draft}/', '')}") from error
+
+
+def _place(files: list[str], draft: Path, folder: Path) -> None:
+    """Move missing files into the folder, each atomically.
+
+    Move none if an existing file differs.
+
+    The record is written afterwards and shows that all files are there. After an interruption the next call moves the
+    rest.
+    """
+    absent = [file for file in files if not (folder / file).exists()]
+    for file in files:
+        if file not in absent and Sum.of(folder / file) != Sum.of(draft / file):
+            raise DataError(f"{folder / file}: not the file that was fetched; remove it, and it is replaced")
+    for file in absent:
+        target = folder / file
+        with naming(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            fsync(draft / file)
+            (draft / file).replace(target)
+            fsync(target.parent)
+
+
+@contextmanager
+def _draft(folder: Path) -> Iterator[Path]:
+    """Create an empty folder, and remove it afterwards. A killed process may have left an earlier one."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def _origin(source: Source, file: Path, from_hub: bool) -> dict[str, Any]:
+    commit = source.commit if from_hub else None
+    return {"repo": source.repo, "commit": commit, "file": source.file, **asdict(Sum.of(file))}

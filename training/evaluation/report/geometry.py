@@ -1,0 +1,267 @@
+"""Geometry of the embeddings on the sphere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from xml.etree.ElementTree import Element
+
+from training.evaluation.report import svg
+from training.evaluation.report.judged import Judged
+from training.evaluation.report.markup import ABSENT, Part, element, number, row, section, table
+from training.evaluation.report.plots import Caption, Extra, Plane, Series, histogram, lines, points
+from training.evaluation.report.svg import WIDTH, Frame, decades, linear, sizes
+
+# The learning curve: measurements of the encoder over its training steps.
+
+QUANTITIES = {
+    "stsb_dev_spearman": ("STS-B dev", "Spearman × 100", "Better the higher."),
+    "sickr_dev_spearman": ("SICK-R dev", "Spearman × 100", "Better the higher."),
+    "sts_dev_spearman": ("Mean of STS-B and SICK-R dev", "Spearman × 100", "Better the higher."),
+    "dev_spearman": ("Own development pairs", "Spearman × 100", "Better the higher."),
+    "known_item_ndcg10": ("Known items", "nDCG@10", "Titles and sentences find their passages. Better the higher."),
+    "self_retrieval_mrr10": ("Self-retrieval", "MRR@10", "Half a sentence finds the other half. Better the higher."),
+    "uniformity": ("Uniformity", "Uniformity", "Better the lower."),
+    "alignment": ("Alignment", "Alignment", "Better the lower."),
+    "effective_rank": (
+        "Effective rank",
+        "Effective rank",
+        "How many directions the vectors fill, at most their width.",
+    ),
+    "removed_share": (
+        "Removed negatives",
+        "Share of the in-batch negatives",
+        "What DCLR's weights leave out, mean since the evaluation before.",
+    ),
+}
+"""Figures of the curve, with title, axis and direction."""
+
+
+def curve(judged: Sequence[Judged]) -> Element | None:
+    """Draw one panel for each quantity. Two scales in one plot would suggest a relation (DCLR's Figure 4 as panels)."""
+    figures = [figure for name in QUANTITIES if (figure := _panel(name, judged)) is not None]
+    if not figures:
+        return None
+    return section("curve", "Learning curve", element("div", *figures, class_="figures"))
+
+
+def _panel(name: str, judged: Sequence[Judged]) -> Part:
+    series = [Series(each.name, each.mark, points) for each in judged if len(points := _points(each, name)) > 1]
+    if not series:
+        return None
+    title, axis, direction = QUANTITIES[name]
+    steps = [step for each in series for step, _ in each.points]
+    values = [value for each in series for _, value in each.points]
+    chosen = [
+        (each, step)
+        for each in judged
+        if (step := each.get("best_step")) is not None and min(steps) <= step <= max(steps)
+    ]
+    return lines(
+        Caption(f"curve-{name}", f"{title}.", f"{direction} {_said(chosen)}The axis shows the range of the data."),
+        Plane(linear("Step", steps, from_zero=True, most=5), linear(axis, values), _chosen(chosen)),
+        series,
+        dots=len(steps) <= 60,
+    )
+
+
+def _points(judged: Judged, name: str) -> list[tuple[float, float]]:
+    """Return the points in the order of the steps, without steps that lack the quantity."""
+    known = (
+        (float(point["step"]), float(point[name]))
+        for point in judged.get("curve") or []
+        if point.get(name) is not None and point.get("step") is not None
+    )
+    return sorted(known)
+
+
+def _said(chosen: Sequence[tuple[Judged, int]]) -> str:
+    """Name the chosen step of each encoder, because several lines can't all be labelled."""
+    if len(chosen) < 2:
+        return "Dashed: the step that was chosen. " if chosen else ""
+    steps = ", ".join(f"{step} of {each.name}" for each, step in chosen)
+    return f"Dashed: the steps that were chosen, {steps}. "
+
+
+def _chosen(chosen: Sequence[tuple[Judged, int]]) -> Extra:
+    """Draw a line at each chosen step. A single line is labelled."""
+
+    def drawn(frame: Frame) -> list[Element]:
+        places = [(each.mark, step, frame.across(step)) for each, step in chosen]
+        marks = [svg.line((x, frame.top), (x, frame.foot), f"chosen {kind}") for kind, _, x in places]
+        if len(places) == 1:
+            ((kind, step, x),) = places
+            side, anchor = (-5, "end") if frame.x.at(step) > 0.5 else (5, "start")
+            marks.append(svg.text((x + side, frame.top - 3), f"step {step}", f"name {kind}", anchor=anchor))
+        return marks
+
+    return drawn
+
+
+MEASURES = {
+    "sentences": ("Sentences", 0),
+    "alignment": ("Alignment, pairs scored above 4", 3),
+    "alignment_at_least_4": ("Alignment, pairs scored 4 or more", 3),
+    "uniformity": ("Uniformity", 3),
+    "random_cosine_mean": ("Cosine of different sentences, mean", 3),
+    "random_cosine_sd": ("Cosine of different sentences, standard deviation", 3),
+    "spectrum.effective_rank": ("Effective rank", 1),
+    "spectrum_centred.effective_rank": ("Effective rank, centred", 1),
+    "correlation_rank": ("Rank of the correlation matrix", 0),
+    "correlation_rank_of_64": ("Rank of the correlation matrix of 64 sentences", 1),
+}
+"""Keys of the measures, with name and number of decimals."""
+
+DECADES = 6
+"""Decades of singular values that are shown below the largest. Smaller values are rounding errors."""
+
+
+def geometry(judged: Sequence[Judged]) -> Element | None:
+    """Show the measures as a table, and each distribution as a plot."""
+    measured = [each for each in judged if each.get("geometry")]
+    if not measured:
+        return None
+    rows = [
+        row(title, *(number(each.get("geometry", *name.split(".")), digits) for each in measured))
+        for name, (title, digits) in MEASURES.items()
+        if any(each.get("geometry", *name.split(".")) is not None for each in measured)
+    ]
+    if any(each.get("geometry", "sentences_of") for each in measured):
+        rows.append(row("Of which sentences", *(each.get("geometry", "sentences_of") or ABSENT for each in measured)))
+    figures = [_plane(measured), _spectrum(measured), *_cosines(measured), _nearest(measured)]
+    return section(
+        "geometry",
+        "Geometry",
+        table("Geometry of the embeddings", ["Measure", *(each.name for each in measured)], [rows]) if rows else None,
+        element("div", *figures, class_="figures"),
+    )
+
+
+def _plane(judged: Sequence[Judged]) -> Part:
+    """Plot alignment against uniformity (Wang and Isola 2020)."""
+    known = [
+        Series(each.name, each.mark, [(each.get("geometry", "uniformity"), each.get("geometry", "alignment"))])
+        for each in judged
+        if each.get("geometry", "uniformity") is not None and each.get("geometry", "alignment") is not None
+    ]
+    if not known:
+        return None
+    uniformity, alignment = zip(*(each.points[0] for each in known), strict=True)
+    return points(
+        Caption(
+            "plane",
+            "Alignment and uniformity.",
+            "Both are better the lower they are: the best corner is bottom left. "
+            "Each axis shows the range of the data.",
+        ),
+        Plane(linear("Uniformity", uniformity, most=5), linear("Alignment", alignment, most=5)),
+        known,
+    )
+
+
+def _spectrum(judged: Sequence[Judged]) -> Part:
+    """Plot the singular values of the centred matrix as shares of their sum."""
+    spectra = {each.name: _visible(each.get("geometry", "spectrum_centred", "values") or []) for each in judged}
+    series = [
+        Series(each.name, each.mark, [(i, share) for i, share in enumerate(spectra[each.name], start=1)])
+        for each in judged
+        if len(spectra[each.name]) > 1
+    ]
+    if not series:
+        return None
+    widths = sorted({len(each.get("geometry", "spectrum_centred", "values") or []) for each in judged} - {0})
+    shares = [share for each in series for _, share in each.points]
+
+    def reference(frame: Frame) -> list[Element]:
+        return [
+            part
+            for width in widths
+            for part in (
+                svg.line((frame.left, frame.up(1 / width)), (WIDTH - frame.right, frame.up(1 / width)), "reference"),
+                svg.text(
+                    (WIDTH - frame.right, frame.up(1 / width) - 4), f"isotropic, D = {width}", "tick", anchor="end"
+                ),
+            )
+        ]
+
+    return lines(
+        Caption(
+            "spectrum",
+            "Singular values.",
+            "Of the centred embeddings, largest first, each as a share of their sum, on a logarithmic axis. Dashed: D "
+            f"equal values. Values more than {DECADES} powers of ten below the largest are left out.",
+        ),
+        Plane(
+            linear("Rank of the singular value", (1, *map(float, widths)), from_zero=True),
+            decades("Share of the sum", [*shares, *(1 / width for width in widths)]),
+            reference,
+        ),
+        series,
+    )
+
+
+def _visible(spectrum: Sequence[float]) -> list[float]:
+    return [share for share in spectrum if share > 0 and share >= spectrum[0] * 10.0**-DECADES]
+
+
+def _cosines(judged: Sequence[Judged]) -> list[Element]:
+    """Draw one histogram for each evaluation, all on the same axes."""
+    known = [each for each in judged if each.get("geometry", "cosine_histogram", "share")]
+    edges = [edge for each in known for edge in each.get("geometry", "cosine_histogram", "edges")]
+    shares = [share for each in known for share in each.get("geometry", "cosine_histogram", "share")]
+    return [
+        histogram(
+            Caption(
+                f"cosines-{i}",
+                f"Cosines of different sentences, {each.name}."
+                if len(judged) > 1
+                else "Cosines of different sentences.",
+                "Share of the pairs in each bin. "
+                f"Over all pairs: mean {number(each.get('geometry', 'random_cosine_mean'), 3)}, "
+                f"standard deviation {number(each.get('geometry', 'random_cosine_sd'), 3)}.",
+            ),
+            Plane(linear("Cosine", edges, most=6), linear("Share of the pairs", shares, from_zero=True)),
+            each.get("geometry", "cosine_histogram", "edges"),
+            Series(each.name, each.mark, [(0.0, y) for y in each.get("geometry", "cosine_histogram", "share")]),
+        )
+        for i, each in enumerate(known)
+    ]
+
+
+def _nearest(judged: Sequence[Judged]) -> Part:
+    """Plot the cosines of the four nearest in-batch neighbours against batch size."""
+    series = _each_of_four(judged[0]) if len(judged) == 1 else []
+    shown = "each of" if series else "the mean of"
+    series = series or [
+        Series(each.name, each.mark, _by_size(known))
+        for each in judged
+        if (known := each.get("geometry", "top4_cosine"))
+    ]
+    measured = {int(size) for each in series for size, _ in each.points}
+    if len(measured) < 2:
+        return None
+    cosines = [cosine for each in series for _, cosine in each.points]
+    return lines(
+        Caption(
+            "nearest",
+            "Nearest in-batch negatives.",
+            f"Mean cosine of a sentence to {shown} the four most similar others of its batch. The axis of the batch "
+            "size is logarithmic.",
+        ),
+        Plane(sizes("Batch size, sentences", measured), linear("Cosine", cosines)),
+        series,
+        dots=True,
+    )
+
+
+def _each_of_four(judged: Judged) -> list[Series]:
+    """Make a series for each neighbour, as in GS-InfoNCE's Figure 1, or none if only the mean is known."""
+    known: Mapping[str, Sequence[float]] = judged.get("geometry", "nearest_cosines") or {}
+    places = range(min(map(len, known.values()), default=0))
+    return [
+        Series(f"{place + 1}. nearest", svg.mark(place), _by_size({size: of[place] for size, of in known.items()}))
+        for place in places
+    ]
+
+
+def _by_size(cosines: Mapping[str, float]) -> list[tuple[float, float]]:
+    return sorted((float(size), cosine) for size, cosine in cosines.items())

@@ -1,0 +1,167 @@
+"""The plots of a report: dot plots, lines, bars from zero, and points in a plane."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from xml.etree.ElementTree import Element
+
+from training.evaluation.report import svg
+from training.evaluation.report.markup import number
+from training.evaluation.report.svg import WIDTH, Axis, Frame, Point, linear
+
+LABEL_GAP = 13
+"""Distance between the base lines of labels, in units of the drawing."""
+NAME_LENGTH = 14
+
+
+@dataclass(frozen=True)
+class Caption:
+    """The text of a figure. `name` is unique on the page."""
+
+    name: str
+    title: str
+    description: str
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A value in its own row of a dot plot."""
+
+    name: str
+    value: float
+    kind: str
+    deviation: float | None = None
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A value that is drawn as a bar from zero."""
+
+    name: str
+    value: float
+    kind: str
+    interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points (x, y) of one kind in the order of x."""
+
+    name: str
+    kind: str
+    points: Sequence[Point]
+
+
+Extra = Callable[[Frame], Sequence[Element]]
+"""A function that draws further elements of a plot."""
+
+
+@dataclass(frozen=True)
+class Plane:
+    """The axes of a plot, with further elements."""
+
+    x: Axis
+    y: Axis
+    extra: Extra = field(default=lambda _frame: ())
+
+
+def dot_plot(caption: Caption, label: str, dots: Sequence[Dot]) -> Element:
+    """Draw a row for each dot, with its value. A deviation is a line to both sides."""
+    reach = [dot.value + sign * (dot.deviation or 0) for dot in dots for sign in (-1, 1)]
+    height = 18 * len(dots)
+    frame = Frame(linear(label, reach), _unmarked(), left=150, right=40, height=height)
+    parts = [
+        svg.line((frame.across(tick), frame.top), (frame.across(tick), frame.foot), "grid") for tick in frame.x.ticks
+    ]
+    names = svg.short([dot.name for dot in dots], 23)
+    for i, (dot, name) in enumerate(zip(dots, names, strict=True)):
+        y = frame.top + 18 * i + 9
+        tooltip = f"{dot.name}: {number(dot.value)}" + (f" ± {number(dot.deviation)}" if dot.deviation else "")
+        parts.append(svg.text((frame.left - 10, y + 4), name, f"name {dot.kind}", anchor="end"))
+        if dot.deviation:
+            ends = (dot.value - dot.deviation, dot.value + dot.deviation)
+            parts.append(svg.line((frame.across(ends[0]), y), (frame.across(ends[1]), y), f"spread {dot.kind}"))
+        parts.append(svg.dot((frame.across(dot.value), y), dot.kind, tooltip))
+        parts.append(svg.text((WIDTH, y + 4), number(dot.value), f"value {dot.kind}", anchor="end"))
+    return svg.figure(caption.name, caption.title, caption.description, frame.foot + 40, [*parts, *frame.below()])
+
+
+def bars(caption: Caption, label: str, values: Sequence[Bar], *, digits: int) -> Element:
+    """Draw horizontal bars from zero with their values. An interval is a whisker."""
+    reach = [end for bar in values for end in (bar.value, *(bar.interval or ()))]
+    frame = Frame(linear(label, reach, from_zero=True), _unmarked(), left=150, right=56, height=24 * len(values))
+    parts = [
+        svg.line((frame.across(tick), frame.top), (frame.across(tick), frame.foot), "grid") for tick in frame.x.ticks
+    ]
+    zero = frame.across(0)
+    names = svg.short([bar.name for bar in values], 23)
+    for i, (bar, name) in enumerate(zip(values, names, strict=True)):
+        y = frame.top + 24 * i + 12
+        said = number(bar.value, digits)
+        tooltip = f"{bar.name}: {said}"
+        if bar.interval:
+            tooltip += f", {number(bar.interval[0], digits)} to {number(bar.interval[1], digits)}"
+        parts.append(svg.text((frame.left - 10, y + 4), name, f"name {bar.kind}", anchor="end"))
+        kind = f"{bar.kind} pale" if bar.interval else bar.kind
+        parts.append(svg.bar((zero, y - 7), (frame.across(bar.value), y + 7), kind, tooltip))
+        if bar.interval:
+            low, high = map(frame.across, bar.interval)
+            parts += svg.whisker(low, high, y)
+        parts.append(svg.text((WIDTH, y + 4), said, f"value {bar.kind}", anchor="end"))
+    parts.append(svg.line((zero, frame.top), (zero, frame.foot), "axis"))
+    return svg.figure(caption.name, caption.title, caption.description, frame.foot + 40, [*parts, *frame.below()])
+
+
+def lines(caption: Caption, plane: Plane, series: Sequence[Series], *, dots: bool = False) -> Element:
+    """Draw a line for each series. Several lines have their names at their ends."""
+    named = len(series) > 1
+    frame = Frame(plane.x, plane.y, left=56, right=100 if named else 16)
+    parts = [*frame.axes(), *plane.extra(frame)]
+    for each in series:
+        places = [(frame.across(x), frame.up(y)) for x, y in each.points]
+        parts.append(svg.curve(places, each.kind))
+        if dots:
+            tips = (f"{each.name}: {number(y, 4)} at {x:g}" for x, y in each.points)
+            parts += [svg.dot(place, each.kind, tip) for place, tip in zip(places, tips, strict=True)]
+    if named:
+        names = svg.short([each.name for each in series], NAME_LENGTH)
+        ends = svg.apart([frame.up(each.points[-1][1]) for each in series], LABEL_GAP, within=(frame.top, frame.foot))
+        parts += [
+            svg.text((WIDTH - frame.right + 8, y + 4), name, f"name {each.kind}")
+            for each, name, y in zip(series, names, ends, strict=True)
+        ]
+    return _drawn(caption, frame, parts)
+
+
+def points(caption: Caption, plane: Plane, named: Sequence[Series]) -> Element:
+    """Draw a labelled dot for each series of one point."""
+    frame = Frame(plane.x, plane.y, left=56, right=100, height=200)
+    places = [(frame.across(x), frame.up(y)) for each in named for x, y in each.points]
+    heights = svg.apart([y for _, y in places], LABEL_GAP, within=(frame.top, frame.foot))
+    parts = [*frame.axes(), *plane.extra(frame)]
+    names = svg.short([each.name for each in named], NAME_LENGTH)
+    for each, name, place, height in zip(named, names, places, heights, strict=True):
+        (x, y), *_ = each.points
+        parts.append(svg.dot(place, each.kind, f"{each.name}: {number(x, 3)}, {number(y, 3)}"))
+        parts.append(svg.text((place[0] + 9, height + 4), name, f"name {each.kind}"))
+    return _drawn(caption, frame, parts)
+
+
+def histogram(caption: Caption, plane: Plane, edges: Sequence[float], shares: Series) -> Element:
+    """Draw bars from zero between neighbouring edges, with the y of `shares` as heights."""
+    frame = Frame(plane.x, plane.y, left=56)
+    parts = [*frame.axes(), *plane.extra(frame)]
+    for left, right, (_, share) in zip(edges[:-1], edges[1:], shares.points, strict=True):
+        corners = (frame.across(left), frame.foot), (frame.across(right), frame.up(share))
+        parts.append(svg.bar(*corners, shares.kind, f"{number(left)} to {number(right)}: {number(100 * share)} %"))
+    return _drawn(caption, frame, parts)
+
+
+def _drawn(caption: Caption, frame: Frame, parts: Sequence[Element]) -> Element:
+    return svg.figure(caption.name, caption.title, caption.description, frame.foot + 40, parts)
+
+
+def _unmarked() -> Axis:
+    """Return the y axis of plots whose rows have names instead of a scale."""
+    return Axis("", (0.0, 1.0), ("", ""))

@@ -1,0 +1,201 @@
+"""STS, transfer and retrieval: tables beside the papers' rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from training.evaluation.report import published
+from training.evaluation.report.judged import Judged
+from training.evaluation.report.markup import ABSENT, Part, details, element, number, row, section, table
+from training.evaluation.report.plots import Caption, Dot, dot_plot
+from training.evaluation.report.published import STS, TRANSFER, Row
+
+NAMES = {"STSB": "STS-B", "SICKR": "SICK-R", "SST2": "SST-2"}
+"""Names of tasks that the papers spell otherwise."""
+AGGREGATES = ("all", "mean", "wmean")
+UNIT_VECTORS = (
+    "Ours: a logistic regression on unit vectors, which is what is served. The papers' rows: SentEval's, on vectors of "
+    "the length that the encoder gave them."
+)
+REACH = 12
+"""Points below our lowest mean at which a dot plot ends. A larger range would hide differences between seeds."""
+
+
+def sts(judged: Sequence[Judged]) -> Element | None:
+    """Show the seven tasks beside the papers' rows, a dot plot of the means, and the subsets as collapsible tables."""
+    measured = [each for each in judged if each.get("sts", "tasks")]
+    if not measured:
+        return None
+    papers = published.beside(published.STS_ROWS, _backbones(measured))
+    ours = [
+        row(each.name, *(number(each.get("sts", "tasks", task, "spearman", "all")) for task in STS),
+            number(each.get("sts", "mean")), kind="own")
+        for each in measured
+    ]  # fmt: skip
+    head = ["Spearman × 100", *(NAMES.get(task, task) for task in STS), "Mean"]
+    return section(
+        "sts",
+        "Semantic textual similarity",
+        _apology(measured, papers),
+        table("STS, Spearman × 100 over all pairs of a task", head, [ours, _published(papers)]),
+        _means(measured, papers),
+        *(_subsets(each) for each in measured),
+        _sources(papers),
+    )
+
+
+def transfer(judged: Sequence[Judged]) -> Element | None:
+    """Show the accuracy of logistic regression on frozen embeddings, also on dev, and the C of each fold."""
+    measured = [each for each in judged if each.get("transfer", "tasks")]
+    if not measured:
+        return None
+    papers = published.beside(published.TRANSFER_ROWS, _backbones(measured))
+    head = ["Accuracy, %", *(NAMES.get(task, task) for task in TRANSFER[:-1]), "MRPC (F1)", "Mean"]
+    ours = [line for each in measured for line in _accuracies(each)]
+    return section(
+        "transfer",
+        "Transfer tasks",
+        element("p", UNIT_VECTORS),
+        _apology(measured, papers),
+        table("Transfer, accuracy in %", head, [ours, _published(papers)]),
+        *(_regularisation(each) for each in measured),
+        _sources(papers),
+    )
+
+
+def retrieval(judged: Sequence[Judged]) -> Element | None:
+    """Show search results on whole collections, and the number of relevant documents that are missing."""
+    searched = [
+        (f"{each.name}, {collection}", found)
+        for each in judged
+        for collection, found in (each.get("retrieval") or {}).items()
+    ]
+    if not searched:
+        return None
+    rows = [
+        row(name, number(found.get("ndcg10")), number(found.get("mrr10")),
+            number(found.get("recall100")), number(found.get("queries"), 0), number(found.get("documents"), 0),
+            str(found.get("through") or ABSENT), kind="own")
+        for name, found in searched
+    ]  # fmt: skip
+    head = ["× 100", "nDCG@10", "MRR@10", "Recall@100", "Queries", "Documents", "Through"]
+    lacking = [
+        element("p", f"{name}: {number(missing, 0)} judgements name relevant documents that the collection lacks. They "
+                "count as relevant and are never found.")
+        for name, found in searched
+        if (missing := found.get("missing"))
+    ]  # fmt: skip
+    return section("retrieval", "Retrieval", table("Retrieval, × 100", head, [rows]), *lacking)
+
+
+def _backbones(judged: Iterable[Judged]) -> list[str]:
+    return [str(each.get("subject", "backbone") or "") for each in judged]
+
+
+def _apology(judged: Sequence[Judged], papers: Sequence[Row]) -> Part:
+    """Explain that the papers use another backbone, if they do."""
+    theirs = {paper.backbone for paper in papers}
+    others = {name or "an unnamed backbone" for name in _backbones(judged) if published.reported(name) not in theirs}
+    if not others:
+        return None
+    said = " and ".join(sorted(others))
+    return element("p", f"The papers don't report {said}: their rows are there for orientation, not for comparison.")
+
+
+def _published(papers: Sequence[Row]) -> list[Element]:
+    names = _paper_names(papers)
+    return [
+        row(name, *(map(number, paper.tasks) if paper.tasks else [ABSENT] * 7), _mean(paper), kind="paper")
+        for name, paper in zip(names, papers, strict=True)
+    ]
+
+
+def _mean(paper: Row) -> str:
+    return number(paper.mean) + (f" ± {number(paper.deviation)}" if paper.deviation else "")
+
+
+def _paper_names(papers: Sequence[Row]) -> list[str]:
+    """Return the methods' names, with the backbone if the method alone is ambiguous."""
+    count = Counter(paper.method for paper in papers)
+    return [paper.method if count[paper.method] == 1 else f"{paper.method}, {paper.backbone}" for paper in papers]
+
+
+def _means(measured: Sequence[Judged], papers: Sequence[Row]) -> Part:
+    ours = [Dot(each.name, mean, each.mark) for each in measured if (mean := each.get("sts", "mean")) is not None]
+    if not ours:
+        return None
+    least = min(dot.value for dot in ours) - REACH
+    theirs = [
+        Dot(name, paper.mean, "paper", paper.deviation)
+        for name, paper in zip(_paper_names(papers), papers, strict=True)
+        if paper.mean >= least
+    ]
+    return dot_plot(
+        Caption(
+            "sts-means",
+            "Mean of the seven STS tasks.",
+            "Spearman × 100. Grey: the papers' own numbers, single runs but for the row over 50 seeds, whose line is "
+            f"one standard deviation to either side. Rows more than {REACH} points below the lowest in colour are in "
+            "the table alone; the axis does not begin at zero.",
+        ),
+        "Mean Spearman × 100",
+        sorted([*theirs, *ours], key=lambda dot: dot.value),
+    )
+
+
+def _subsets(judged: Judged) -> Element:
+    bodies = []
+    for task, found in judged.get("sts", "tasks").items():
+        rows = [
+            row(f"{NAMES.get(task, task)} {subset}", number(scores.get("spearman")), number(scores.get("pearson")),
+                number(scores.get("pairs"), 0))
+            for subset, scores in (found.get("subsets") or {}).items()
+        ]  # fmt: skip
+        rows += [
+            row(f"{NAMES.get(task, task)}, {how}", *(number((found.get(kind) or {}).get(how))
+                for kind in ("spearman", "pearson")), number(found.get("pairs"), 0), kind="total")
+            for how in AGGREGATES
+        ]  # fmt: skip
+        bodies.append(rows)
+    return details(
+        f"{judged.name}: each subset",
+        element("p", "all: over all pairs at once; mean: of the subsets; wmean: weighted by their pairs."),
+        table(f"STS subsets of {judged.name}", ["× 100", "Spearman", "Pearson", "Pairs"], bodies),
+    )
+
+
+def _accuracies(judged: Judged) -> list[Element]:
+    """Make the row of test accuracies, and a row of dev accuracies if they are known."""
+
+    def found(task: str) -> Mapping[str, Any]:
+        return judged.get("transfer", "tasks", task) or {}
+
+    f1 = found("MRPC").get("f1")
+    accuracy = [number(found(task).get("accuracy")) for task in TRANSFER]
+    if f1 is not None:
+        accuracy[-1] += f" ({number(f1)})"
+    lines = [row(judged.name, *accuracy, number(judged.get("transfer", "mean")), kind="own")]
+    dev = [found(task).get("dev_accuracy") for task in TRANSFER]
+    if any(each is not None for each in dev):
+        lines.append(row("on its dev part", *map(number, dev), ABSENT, kind="dev"))
+    return lines
+
+
+def _regularisation(judged: Judged) -> Part:
+    chosen = {task: found["folds"] for task, found in judged.get("transfer", "tasks").items() if found.get("folds")}
+    if not chosen:
+        return None
+    rows = [
+        row(NAMES.get(task, task), *(", ".join(f"{fold[of]:g}" for fold in folds) for of in ("c", "test")))
+        for task, folds in chosen.items()
+    ]
+    head = ["Task", "C of each fold", "Test rows of each fold"]
+    return details(f"{judged.name}: C of each fold", table(f"C of {judged.name}", head, [rows]))
+
+
+def _sources(papers: Sequence[Row]) -> Element:
+    rows = [row(name, paper.source) for name, paper in zip(_paper_names(papers), papers, strict=True)]
+    return details("Where the papers' rows are from", table("Sources", ["Row", "Source"], [rows]))

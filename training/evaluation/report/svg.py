@@ -1,0 +1,272 @@
+"""Shapes of plots. The style sheet sets colours and type. A shape has only its kind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from xml.etree.ElementTree import Element
+
+from training.evaluation.report.markup import Part, element
+
+# Axes of plots, with round ticks that enclose the data.
+
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A scale from its first tick to its last."""
+
+    label: str
+    ticks: tuple[float, ...]
+    names: tuple[str, ...]
+    """Labels of the ticks."""
+    logarithmic: bool = False
+
+    def at(self, value: float) -> float:
+        """Return the position of `value`, from 0 at the first tick to 1 at the last.
+
+        Raises:
+            ValueError: `value` is not positive, on a logarithmic axis.
+        """
+        low, high, here = (math.log(each) if self.logarithmic else each for each in (*self.ends, value))
+        return (here - low) / (high - low)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Return the first tick and the last."""
+        return self.ticks[0], self.ticks[-1]
+
+
+def linear(label: str, values: Iterable[float], *, from_zero: bool = False, most: int = 6) -> Axis:
+    """Make an axis with at most `most` ticks at multiples of 1, 2 or 5 times a power of ten.
+
+    Raises:
+        ValueError: there are no values, or one is not finite.
+    """
+    low, high = _range(label, values)
+    if from_zero:
+        low, high = min(low, 0.0), max(high, 0.0)
+    if math.isclose(low, high, rel_tol=1e-9, abs_tol=1e-12):  # A difference in the last bits is no range.
+        margin = abs(low) / 10 if abs(low) > 1e-9 else 0.5
+        low, high = (low, high + margin) if from_zero else (low - margin, high + margin)
+    step, first, last = next(
+        (step, first, last)
+        for step in _steps(high - low, most)
+        if (last := math.ceil(high / step - 1e-9)) - (first := math.floor(low / step + 1e-9)) < most
+    )
+    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+    ticks = tuple(round(i * step, digits) + 0.0 for i in range(first, last + 1))
+    return Axis(label, ticks, tuple(_name(tick, digits) for tick in ticks))
+
+
+def decades(label: str, values: Iterable[float], *, most: int = 6) -> Axis:
+    """Make a logarithmic axis with ticks at powers of ten.
+
+    Raises:
+        ValueError: there are no values, or one is not positive and finite.
+    """
+    low, high = _range(label, values)
+    if low <= 0:
+        raise ValueError(f"{label}: {low} has no place on a logarithmic axis")
+    first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
+    last = max(last, first + 1)
+    step = math.ceil((last - first) / (most - 1))
+    exponents = range(first - (first - last) % step, last + 1, step)
+    if exponents[0] > first:
+        exponents = range(exponents[0] - step, last + 1, step)
+    names = tuple(f"10{str(exponent).translate(SUPERSCRIPTS)}" for exponent in exponents)
+    return Axis(label, tuple(10.0**exponent for exponent in exponents), names, logarithmic=True)
+
+
+def sizes(label: str, values: Iterable[int]) -> Axis:
+    """Make a logarithmic axis with the measured sizes as ticks.
+
+    Raises:
+        ValueError: there are fewer than two sizes, or one is not positive.
+    """
+    ticks = sorted(set(values))
+    if len(ticks) < 2 or ticks[0] <= 0:
+        raise ValueError(f"{label}: two sizes or more make an axis, not {ticks}")
+    return Axis(label, tuple(map(float, ticks)), tuple(map(str, ticks)), logarithmic=True)
+
+
+def _range(label: str, values: Iterable[float]) -> tuple[float, float]:
+    known = [float(value) for value in values]
+    if not known or not all(map(math.isfinite, known)):
+        raise ValueError(f"{label}: {'a value is not finite' if known else 'no values'}")
+    return min(known), max(known)
+
+
+def _steps(span: float, most: int) -> Iterator[float]:
+    """Yield round steps endlessly, growing from the smallest possible one."""
+    exponent = math.floor(math.log10(span / most))
+    while True:
+        yield from (factor * 10.0**exponent for factor in (1, 2, 5))
+        exponent += 1
+
+
+def _name(tick: float, digits: int) -> str:
+    return f"{tick:.{digits}f}".replace("-", "−")
+
+
+WIDTH = 380
+MARKS = 4
+"""Number of marks that the style sheet distinguishes."""
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The rectangle between the axes, in units of the drawing. y grows downwards."""
+
+    x: Axis
+    y: Axis
+    left: float = 46
+    right: float = 14
+    top: float = 14
+    height: float = 170
+    """Height of the y axis."""
+
+    @property
+    def foot(self) -> float:
+        """Return the y coordinate of the x axis."""
+        return self.top + self.height
+
+    def across(self, value: float) -> float:
+        """Return the x coordinate of a value."""
+        return self.left + self.x.at(value) * (WIDTH - self.left - self.right)
+
+    def up(self, value: float) -> float:
+        """Return the y coordinate of a value."""
+        return self.foot - self.y.at(value) * self.height
+
+    def axes(self) -> list[Element]:
+        """Draw both axes: hairlines, ticks and labels."""
+        end = WIDTH - self.right
+        levels = zip(self.y.ticks, self.y.names, strict=True)
+        return [
+            *(
+                part
+                for tick, name in levels
+                for part in (
+                    line((self.left, self.up(tick)), (end, self.up(tick)), "grid"),
+                    text((self.left - 6, self.up(tick) + 4), name, "tick", anchor="end"),
+                )
+            ),
+            *self.below(),
+            element(
+                "text", self.y.label, class_="label", text_anchor="middle",
+                transform=f"translate(11 {_n(self.top + self.height / 2)}) rotate(-90)",
+            ),
+        ]  # fmt: skip
+
+    def below(self) -> list[Element]:
+        """Draw the x axis."""
+        places = [self.across(tick) for tick in self.x.ticks]
+        middle = (self.left + WIDTH - self.right) / 2
+        return [
+            line((self.left, self.foot), (WIDTH - self.right, self.foot), "axis"),
+            *(line((place, self.foot), (place, self.foot + 4), "axis") for place in places),
+            *(
+                text((place, self.foot + 16), name, "tick", anchor="middle")
+                for place, name in zip(places, self.x.names, strict=True)
+            ),
+            text((middle, self.foot + 32), self.x.label, "label", anchor="middle"),
+        ]
+
+
+def figure(name: str, title: str, description: str, height: float, parts: Iterable[Part]) -> Element:
+    """Make a drawing with its caption. `name` is unique on the page, and the description is for screen readers."""
+    drawing = element(
+        "svg",
+        element("title", title, id=f"{name}-title"),
+        element("desc", description, id=f"{name}-description"),
+        *parts,
+        xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {_n(height)}", role="img",
+        aria_labelledby=f"{name}-title {name}-description",
+    )  # fmt: skip
+    return element("figure", drawing, element("figcaption", element("b", title), " ", description))
+
+
+def text(at: Point, content: str, kind: str, *, anchor: str = "start") -> Element:
+    """Make a line of text that starts, is centred, or ends at a point of its base line."""
+    return element("text", content, x=_n(at[0]), y=_n(at[1]), class_=kind, text_anchor=anchor)
+
+
+def line(start: Point, end: Point, kind: str) -> Element:
+    return element("line", x1=_n(start[0]), y1=_n(start[1]), x2=_n(end[0]), y2=_n(end[1]), class_=kind)
+
+
+def dot(at: Point, kind: str, tooltip: str) -> Element:
+    """Draw a measurement."""
+    return element("circle", element("title", tooltip), cx=_n(at[0]), cy=_n(at[1]), r="4", class_=f"dot {kind}")
+
+
+def curve(points: Iterable[Point], kind: str) -> Element:
+    """Draw measurements in order, joined by straight lines."""
+    return element("polyline", points=" ".join(f"{_n(x)},{_n(y)}" for x, y in points), class_=f"curve {kind}")
+
+
+def bar(start: Point, end: Point, kind: str, tooltip: str) -> Element:
+    """Draw a rectangle between two opposite corners."""
+    (left, right), (top, foot) = sorted((start[0], end[0])), sorted((start[1], end[1]))
+    return element(
+        "rect", element("title", tooltip), x=_n(left), y=_n(top), width=_n(right - left), height=_n(foot - top),
+        class_=f"bar {kind}",
+    )  # fmt: skip
+
+
+def whisker(low: float, high: float, y: float) -> list[Element]:
+    """Draw a horizontal interval with caps, in a colour that differs from a bar's and the background's."""
+    caps = [line((x, y - 4), (x, y + 4), "whisker") for x in (low, high)]
+    return [line((low, y), (high, y), "whisker"), *caps]
+
+
+def mark(index: int) -> str:
+    """Return the style of an evaluation's marks. After `MARKS` colours they repeat with dashed lines."""
+    turn, colour = divmod(index, MARKS)
+    return f"mark-{colour} again" if turn % 2 else f"mark-{colour}"
+
+
+def apart(places: Iterable[float], gap: float, *, within: tuple[float, float]) -> list[float]:
+    """Return the nearest positions, in least squares, at which labels are at least `gap` apart.
+
+    Labels stay `within` the bounds. Labels that do not fit continue below the second bound.
+    """
+    wanted = list(places)
+    order = sorted(range(len(wanted)), key=wanted.__getitem__)
+    runs: list[list[float]] = []  # This is isotonic regression of the positions after subtraction of the gaps.
+    for rank, i in enumerate(order):
+        runs.append([wanted[i] - rank * gap])
+        while len(runs) > 1 and fmean(runs[-1]) < fmean(runs[-2]):
+            merged = runs.pop()
+            runs[-1] += merged
+    low, high = within
+    last = max(low, high - gap * (len(wanted) - 1))
+    settled = [min(max(fmean(run), low), last) for run in runs for _ in run]
+    result = [0.0] * len(wanted)
+    for rank, i in enumerate(order):
+        result[i] = settled[rank] + rank * gap
+    return result
+
+
+def short(names: Sequence[str], most: int) -> list[str]:
+    """Shorten names to `most` characters each: start and end are kept, in the most distinctive proportion."""
+
+    def cut(name: str, beginning: int) -> str:
+        return name if len(name) <= most else f"{name[:beginning]}…{name[len(name) - most + 1 + beginning :]}"
+
+    even = most // 2
+    cuts = [
+        [cut(name, beginning) for name in names]
+        for beginning in sorted(range(most), key=lambda beginning: abs(beginning - even))
+    ]
+    return max(cuts, key=lambda shown: len(set(shown)))  # The first of equal candidates wins.
+
+
+def _n(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")

@@ -1,0 +1,148 @@
+"""Criteria for choosing the best weights of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.data.corpus import Corpus
+from training.data.files import CorpusError
+from training.evaluation import geometry, known_item, retrieval, sts, vectors
+from training.evaluation.pairs import SICKR_DEV, STSB_DEV, Pair, own_pairs
+from training.evaluation.vectors import ConstantError, Encode, remembered, unit_vectors
+
+OWN_DEV_METRIC = "dev_spearman"
+SICKR_DEV_METRIC, STS_DEV_METRIC = "sickr_dev_spearman", "sts_dev_spearman"
+COLLAPSED = 0.0
+"""Score of an encoder that gives every text the same vector: chance level, as in self-retrieval."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The figures that a run monitors."""
+
+    metric: str
+    """Name of the score that chooses the weights, in metrics and manifest. Higher is better."""
+    criterion: str
+    """Description of the score in words."""
+    scores: Callable[[Encode], Mapping[str, float]]
+    """A function that computes the score and the geometry: uniformity, effective rank and, with labels, alignment.
+
+    Source of the geometry: DCLR, figure 4.
+    """
+
+
+def by_stsb_dev(data: Path) -> Selection:
+    """Choose by Spearman x 100 on STS-B dev.
+
+    Raises:
+        DataError: STS-B dev is missing or broken.
+    """
+    subsets = STSB_DEV.load(data)
+    pairs = [pair for subset in subsets.values() for pair in subset]
+    return _by_spearman(sts.STSB_DEV_METRIC, "STS-B dev", pairs, lambda encode: geometry.of_pairs(encode, pairs))
+
+
+def by_sts_dev(data: Path) -> Selection:
+    """Choose by the mean of Spearman x 100 on STS-B dev and SICK-R dev, as DCLR does.
+
+    Raises:
+        DataError: a dev set is missing or broken.
+    """
+    stsb = by_stsb_dev(data)
+    sickr = [pair for subset in SICKR_DEV.load(data).values() for pair in subset]
+
+    def scores(encode: Encode) -> dict[str, float]:
+        encode = remembered(encode)
+        found = {**stsb.scores(encode), SICKR_DEV_METRIC: _spearman(encode, sickr)}
+        return {STS_DEV_METRIC: fmean((found[stsb.metric], found[SICKR_DEV_METRIC])), **found}
+
+    criterion = f"the mean of {stsb.criterion} and on the {len(sickr)} of SICK-R dev"
+    return Selection(STS_DEV_METRIC, criterion, scores)
+
+
+def by_own_pairs(file: str) -> Selection:
+    """Choose by Spearman x 100 on the user's own pairs.
+
+    Alignment needs pairs of similar sentences. It is left out, because the scale of the user's scores is unknown.
+
+    Raises:
+        DataError: the file is missing or broken.
+    """
+    pairs = own_pairs(file)
+    texts = sorted({text for pair in pairs for text in (pair.a, pair.b)})
+    return _by_spearman(OWN_DEV_METRIC, Path(file).name, pairs, lambda encode: _spread(unit_vectors(encode, texts)))
+
+
+def _by_spearman(
+    metric: str, name: str, pairs: list[Pair], space: Callable[[Encode], Mapping[str, float]]
+) -> Selection:
+    def scores(encode: Encode) -> dict[str, float]:
+        encode = remembered(encode)
+        return {metric: _spearman(encode, pairs), **space(encode)}
+
+    return Selection(metric, f"Spearman x 100 on the {len(pairs)} pairs of {name}", scores)
+
+
+def _spearman(encode: Encode, pairs: list[Pair]) -> float:
+    try:
+        return sts.evaluate(encode, {"dev": {"pairs": pairs}})["dev"].spearman.all
+    except ConstantError:  # All vectors are equal. The encoder may recover, and any other score is better until then.
+        return COLLAPSED
+
+
+def by_self_retrieval(corpus: Corpus) -> Selection:
+    """Choose by MRR@10 of retrieving one half of a held-out sentence with the other half, without labels.
+
+    Raises:
+        CorpusError: fewer than two held-out sentences have enough words to be halved.
+    """
+    pairs = [pair for pair in map(vectors.halves, corpus.census.watched) if pair]
+    if len(pairs) < 2:
+        raise CorpusError(
+            f"{corpus.name}: choosing the best without --dev-data and --eval-data needs two held-out sentences of "
+            f"{vectors.LEAST_WORDS} words or more, and there are {len(pairs)}: one in 20 is held out"
+        )
+
+    def scores(encode: Encode) -> dict[str, float]:
+        encode = remembered(encode)
+        unit = unit_vectors(encode, [half for pair in pairs for half in pair])
+        return {vectors.METRIC: vectors.mrr10(encode, pairs), **_spread(unit)}
+
+    criterion = f"MRR@10 of one half of a held-out sentence finding its other half, over {len(pairs)} sentences"
+    return Selection(vectors.METRIC, criterion, scores)
+
+
+def by_known_items(corpus: Corpus) -> Selection:
+    """Choose by nDCG@10 x 100 of retrieving held-out passages by their titles and sentences, without labels.
+
+    Raises:
+        CorpusError: no held-out passage has a title or several sentences.
+    """
+    collection = known_item.choosing(corpus)
+    if not collection.queries:
+        raise CorpusError(
+            f"{corpus.name}: choosing the best without --dev-data and --eval-data needs held-out passages with a title "
+            f"or several sentences; {len(corpus.census.held_out)} are held out, and none has; "
+            "--preset minilm takes sentences"
+        )
+
+    def scores(encode: Encode) -> dict[str, float]:
+        encode = remembered(encode)
+        unit = unit_vectors(encode, list(collection.documents.values()))
+        return {known_item.METRIC: retrieval.evaluate(encode, collection).ndcg10, **_spread(unit)}
+
+    criterion = (
+        f"nDCG@10 of titles and sentences finding their held-out passages, {len(collection.queries)} queries over "
+        f"{len(collection.documents)} passages"
+    )
+    return Selection(known_item.METRIC, criterion, scores)
+
+
+def _spread(unit: NDArray[np.float64]) -> dict[str, float]:
+    return {"uniformity": geometry.uniformity(unit), "effective_rank": geometry.spectrum(unit).effective_rank}

@@ -1,0 +1,81 @@
+"""Handling of Ctrl-C and SIGTERM during a run: finish the step, then stop."""
+
+from __future__ import annotations
+
+import fcntl
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from models.errors import Refused
+
+# A file lock for one process at a time. The system releases it if the process dies.
+
+LOCK = "lock"
+
+
+class LockError(Refused):
+    """Another process has the folder. The message names it."""
+
+
+@contextmanager
+def locked(folder: Path, *, wait: bool = False, name: str = LOCK) -> Iterator[None]:
+    """Lock `folder` by the file `name` in it, and create the folder if needed.
+
+    Raises:
+        LockError: another process has the lock, and `wait` is false.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / name).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError as error:
+            raise LockError(f"{folder}: another process is at work there") from error
+        yield
+
+
+class InterruptedRun(Exception):
+    """The run was asked to stop and has saved a checkpoint."""
+
+    def __init__(self, says: str, *, again: str = "--resume") -> None:
+        """Store `again`, the options with which the same command resumes."""
+        super().__init__(says)
+        self.again = again
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Yield a function that tells whether Ctrl-C was pressed. The second press interrupts immediately."""
+    pressed = False
+
+    def note(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal pressed
+        pressed = True
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Handle SIGTERM like Ctrl-C. During a run both stop at the end of the step.
+
+    If Ctrl-C is ignored, as under nohup, SIGTERM raises `KeyboardInterrupt`.
+    """
+
+    def as_ctrl_c(_signal: int, _frame: FrameType | None) -> None:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGTERM, as_ctrl_c)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,98 @@
+"""State files: tensors in safetensors format, with single numbers in the header."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from models.bundle.disk import replacing
+from training.machine.devices import Devices, RandomState
+
+
+def write(file: Path, tensors: dict[str, Tensor], facts: Mapping[str, object]) -> None:
+    """Replace `file` atomically. No other process may write in the folder.
+
+    Raises:
+        OSError: `file` can't be written.
+    """
+    # A killed process leaves temporary files of safetensors. No other process writes here.
+    for left in file.parent.glob(".tmp??????"):
+        left.unlink(missing_ok=True)
+    with replacing(file) as beside:
+        mode = beside.stat().st_mode
+        try:
+            save_file(tensors, beside, metadata={"state": json.dumps(facts)})
+            beside.chmod(mode)  # safetensors replaces the file with one that only its owner may read.
+        except SafetensorError as error:  # safetensors reports a full disk with this general error.
+            raise OSError(errno.EIO, str(error)) from error
+
+
+def facts_of(file: Path) -> dict[str, Any]:
+    """Read the numbers in the header."""
+    with safe_open(file, framework="pt") as opened:
+        facts: dict[str, Any] = json.loads(opened.metadata()["state"])
+    return facts
+
+
+def named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Prefix the tensors' names."""
+    return {prefix + name: tensor.contiguous() for name, tensor in tensors.items()}
+
+
+def digest(tensors: Mapping[str, Tensor], *, salt: str = "") -> str:
+    """Hash names and values. The tensors may be on any device."""
+    found = hashlib.blake2b(salt.encode(), digest_size=8)
+    for name, tensor in tensors.items():
+        found.update(name.encode())
+        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose names have the prefix, under their names without the prefix."""
+    return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
+
+
+def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return the optimiser's moments of every weight. Its remaining state follows from the configuration."""
+    slots = optimiser.state_dict()["state"].items()
+    return {f"optimiser.{i}.{name}": x for i, tensors in slots for name, x in tensors.items()}
+
+
+def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Restore the optimiser's moments from a file.
+
+    Raises:
+        ValueError: the order of weights differs, as in files of earlier versions.
+    """
+    slots: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in under("optimiser.", tensors).items():
+        i, slot = name.split(".")
+        slots.setdefault(int(i), {})[slot] = tensor
+    weights = [weight for group in optimiser.param_groups for weight in group["params"]]
+    for place, weight in enumerate(weights):
+        # The slot "step" is a number, without a weight's shape.
+        if any(x.ndim and x.shape != weight.shape for x in slots.get(place, {}).values()):
+            raise ValueError(f"the moments of weight {place} are another weight's")
+    optimiser.load_state_dict({"state": slots, "param_groups": optimiser.state_dict()["param_groups"]})
+
+
+def random_tensors(states: Sequence[RandomState]) -> dict[str, Tensor]:
+    """Return the random state of every process, ordered by rank."""
+    cpu = {f"rng.cpu.{rank}": each.cpu for rank, each in enumerate(states)}
+    return cpu | {f"rng.cuda.{rank}": each.cuda for rank, each in enumerate(states) if each.cuda is not None}
+
+
+def restore_random(tensors: Mapping[str, Tensor], devices: Devices) -> None:
+    """Restore torch's generators from the state of this process."""
+    states = RandomState(tensors[f"rng.cpu.{devices.rank}"], tensors.get(f"rng.cuda.{devices.rank}"))
+    states.restore(devices.device)

@@ -1,1 +1,0 @@
-"""Encoding of a step's sentences: division into passes, packing, and gradient caching."""

@@ -1,1 +1,0 @@
-"""Averages of encoders, and conditions on their ingredients."""

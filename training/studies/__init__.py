@@ -1,0 +1,1 @@
+"""Studies: grids of runs, their schedule, results and comparison; soups and rebuilds."""

@@ -1,0 +1,353 @@
+"""Study files: shared settings, varied settings, and the runs that follow from them."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, Self
+
+from training.config import NOT_SET, ConfigError, RunConfig, check, from_preset, kinds
+from training.studies.trial import Contents, StudyError, Trial
+
+PARTS = {"name": str, "about": str, "base": dict, "grid": dict, "arm": list}
+OF_A_PAPER = {"paper": str, "published": dict, "reported": dict}
+"""Additional parts of a study that repeats a table or figure."""
+RESTATED = ("grid", "arm")
+"""Parts of a study that `published` may replace. The remaining keys of `published` replace `base`."""
+STUDIES = Path(__file__).parents[2] / "studies"
+"""Folder of the named studies. Names include the subfolder: `dclr/table-2`."""
+NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*")
+CHOICES = (
+    *("objective", "backbone", "preset", "ablation", "fraction", "untrained"),
+    *("sts", "transfer", "retrieval", "neighbours"),
+)
+"""Settings that choose a run's starting point and evaluation. All remaining settings are fields of the run or of its
+objective."""
+
+FOLDERS = ("out", "run")
+"""Fields that the study sets itself."""
+
+JUDGED_BY = ("backbone", "pooling", "eval_data", "device", "sts", "transfer", "retrieval", "neighbours")
+"""Settings that affect an untrained encoder's result."""
+CORPUS = ("corpus", "text_column")
+"""Settings that also affect an untrained encoder's result, if nearest neighbours in the corpus are measured."""
+POOLED_BY = ("objective", "backbone", "preset", "ablation", "pooling")
+"""Settings that decide a run's pooling."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """An arm of a study: settings under a name, and possibly further axes."""
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reported:
+    """Scores that the paper reports, by label of the study."""
+
+    of: str
+    """The backbone and the quantity."""
+    scores: Mapping[str, float]
+
+    @classmethod
+    def of_part(cls, values: Mapping[str, Any], where: str) -> Self:
+        """Parse the part of a study file.
+
+        Raises:
+            StudyError: a key is missing, or a score is not a number.
+        """
+        try:
+            of, scores = check(values.get("of"), str), values["scores"]
+            return cls(of, {label: float(score) for label, score in scores.items()})
+        except (KeyError, AttributeError, TypeError, ValueError) as error:
+            raise StudyError(f"{where}: expected `of`, text, and `scores`, numbers by label, got {values!r}") from error
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study file. It has a run for each arm and each combination of values of the study's and the arm's axes."""
+
+    file: Path
+    name: str
+    about: str
+    base: Mapping[str, Any]
+    grid: Mapping[str, Sequence[Any]]
+    arms: tuple[Arm, ...]
+    paper: str = ""
+    """The repeated table or figure: `DCLR, Table 2`."""
+    published: Mapping[str, Any] = field(default_factory=dict)
+    """Changes to the study for `--published`, which uses the backbone of the paper."""
+    reported: Reported | None = None
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """Read a study from a TOML file (docs/studies.md).
+
+        Raises:
+            StudyError: the file can't be read, or a part is unknown, missing or of the wrong shape.
+        """
+        return cls.of(file, contents(file))
+
+    @classmethod
+    def of(cls, file: Path, values: Mapping[str, Any]) -> Self:
+        """Parse the contents of a study file.
+
+        Raises:
+            StudyError: a part is unknown, missing or of the wrong shape.
+        """
+        known = {**PARTS, **OF_A_PAPER}
+        for key, value in values.items():
+            if key not in known:
+                raise StudyError(f"{file}: {key}: unknown; a study has {', '.join(known)}")
+            if not isinstance(value, known[key]):
+                raise StudyError(f"{file}: {key}: expected {known[key].__name__}, got {value!r}")
+        name = values.get("name", name_of(file))
+        if not NAME.fullmatch(name):
+            raise StudyError(f"{file}: name: {name!r} is no name of a folder: letters, digits, '.', '_', '-' and '/'")
+        reported = Reported.of_part(values["reported"], f"{file}: reported") if "reported" in values else None
+        grid = _axes(values.get("grid", {}), f"{file}: grid")
+        if twice := sorted(grid.keys() & values.get("base", {}).keys()):
+            raise StudyError(f"{file}: base: {twice[0]}: is an axis already")
+        arms = tuple(_arm(values, grid, f"{file}: arm {n}") for n, values in enumerate(values.get("arm", []), start=1))
+        if repeated := [name for name, count in Counter(arm.name for arm in arms).items() if count > 1]:
+            raise StudyError(f"{file}: arm: the name {repeated[0]!r} is given twice")
+        base, about, paper = values.get("base", {}), values.get("about", ""), values.get("paper", "")
+        return cls(file, name, about, base, grid, arms or (Arm(""),), paper, _restated(values), reported)
+
+    def as_published(self) -> Self:
+        """Return the study with the paper's own backbone and settings.
+
+        Raises:
+            StudyError: the file has no `published`, or a part of it is unknown or of the wrong shape.
+        """
+        if not self.published:
+            raise StudyError(f"{self.file}: --published: the file has no part [published]")
+        restated = self.of(self.file, {"name": self.name, "about": self.about, **self.published})
+        return replace(restated, paper=self.paper, reported=self.reported)
+
+    def override(self, changes: Mapping[str, Any]) -> Self:
+        """Return the study with changed values: lists for axes, and single values for settings that all runs share.
+
+        Raises:
+            StudyError: the value of an axis is not a list, or an arm has a value of its own.
+        """
+        base, grid, arms = dict(self.base), dict(self.grid), list(self.arms)
+        for key, value in changes.items():
+            if key in grid:
+                grid |= _axes({key: value}, f"{self.file}: grid")
+            elif owners := [arm.name for arm in arms if key in arm.settings]:
+                raise StudyError(f"{self.file}: {key}: arm {owners[0]!r} has its own")
+            elif any(key in arm.grid for arm in arms):
+                axis = _axes({key: value}, f"{self.file}: arm.grid")
+                arms = [replace(arm, grid={**arm.grid, **axis}) if key in arm.grid else arm for arm in arms]
+            else:
+                base[key] = value
+        return replace(self, base=base, grid=grid, arms=tuple(arms))
+
+    def trials(self, to_come: Collection[Path] = ()) -> list[Trial]:
+        """Return every run, arm by arm.
+
+        Untrained runs that differ only in training settings are merged.
+
+        Folders of encoders in `to_come` may be missing.
+
+        Raises:
+            StudyError: a setting is unknown, of the wrong type or out of range, settings contradict each other, a
+                corpus is no file or an encoder's folder is missing, or runs that differ by more than their seed
+                have the same label.
+        """
+        contents = Contents(to_come)
+        found: dict[tuple[str, str], Trial] = {}
+        seedless: dict[str, str] = {}
+        for arm in self.arms:
+            axes = {**self.grid, **arm.grid}
+            for point in product(*axes.values()):
+                trial = self._trial(arm, dict(zip(axes, point, strict=True)), contents)
+                averaged = replace(trial, config=replace(trial.config, seed=0)).id
+                if seedless.setdefault(trial.label, averaged) != averaged:
+                    raise StudyError(f"{self.file}: {trial.label!r} names runs of different settings: rename an arm")
+                found.setdefault((trial.id, trial.label), trial)
+        return list(found.values())
+
+    def _trial(self, arm: Arm, axes: Mapping[str, Any], contents: Contents) -> Trial:
+        settings = {**self.base, **arm.settings, **axes}
+        where = f"{self.file}: " + (f"arm {arm.name!r}: " if arm.name else "")
+        try:
+            fraction = _taken(settings, "fraction", float, 1.0)
+            untrained, transfer = (_taken(settings, key, bool, False) for key in ("untrained", "transfer"))
+            sts = _taken(settings, "sts", bool, True)
+            retrieval = _taken(settings, "retrieval", tuple[str, ...], ())
+            neighbours = _taken(settings, "neighbours", int, 0)
+            if not (sts or transfer or retrieval):
+                raise ConfigError("sts: without it a run needs retrieval or transfer to be judged by")
+            if not 0 < fraction <= 1:
+                raise ConfigError(f"fraction: {fraction} is not a share above 0 and at most 1")
+            if untrained:
+                judged_by = (*JUDGED_BY, *CORPUS) if neighbours else JUDGED_BY
+                kept = {key: value for key, value in settings.items() if key in judged_by}
+                axes = {key: value for key, value in axes.items() if key in JUDGED_BY}
+                pooled = {key: settings[key] for key in POOLED_BY if key in settings}
+                pooling = _config({"objective": "simcse", **pooled}).pooling
+                settings, fraction = {**kept, "objective": "simcse", "pooling": pooling}, 1.0
+            config = _config(settings)
+            return Trial(
+                arm=arm.name,
+                axes=axes,
+                config=config,
+                fraction=fraction,
+                untrained=untrained,
+                sts=sts,
+                transfer=transfer,
+                retrieval=retrieval,
+                neighbours=neighbours,
+                inputs=contents.of(config, sts=sts, transfer=transfer, retrieval=retrieval),
+            )
+        except ValueError as error:
+            raise StudyError(f"{where}{error}") from error
+
+
+def name_of(file: Path) -> str:
+    """Return the default name of a study: its path below `STUDIES`, such as `dclr/table-2`, or the file's name."""
+    resolved = file.resolve()
+    if resolved.is_relative_to(STUDIES):
+        return resolved.relative_to(STUDIES).with_suffix("").as_posix()
+    return file.stem
+
+
+def file_of(named: Path) -> Path:
+    """Find a study's file by its path, or by its name in this repository.
+
+    Raises:
+        StudyError: there is no such file and no study of this name.
+    """
+    if named.suffix == ".toml" or named.is_file():
+        return named
+    if (file := STUDIES / f"{named}.toml").is_file() and NAME.fullmatch(str(named)):
+        return file
+    raise StudyError(f"{named}: no such study; `isosphere study list` has those that are here")
+
+
+def _restated(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of the file after replacement by `published`. Without `published`, return nothing."""
+    if "published" not in values:
+        return {}
+    published = values["published"]
+    base = {key: value for key, value in published.items() if key not in RESTATED}
+    parts = {key: published.get(key, values.get(key)) for key in RESTATED}
+    return {"base": base, **{key: part for key, part in parts.items() if part is not None}}
+
+
+def contents(file: Path) -> dict[str, Any]:
+    """Read a TOML file.
+
+    Raises:
+        StudyError: the file can't be read.
+    """
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StudyError(f"{file}: {error.strerror}") from error
+    # TOMLDecodeError names the line; other errors mean invalid UTF-8 or deep nesting.
+    except (ValueError, RecursionError) as error:
+        raise StudyError(f"{file}: {_unreadable(error)}") from error
+
+
+def settings(texts: Sequence[str]) -> dict[str, Any]:
+    """Parse `KEY=VALUE` texts with TOML values.
+
+    A value that is not TOML is read as text.
+
+    Raises:
+        StudyError: there is no key or no value.
+    """
+    values: dict[str, Any] = {}
+    for text in texts:
+        key, equals, written = text.partition("=")
+        if not (key and equals):
+            raise StudyError(f"--set {text}: expected KEY=VALUE")
+        try:
+            values[key] = tomllib.loads(f"value = {written}")["value"]
+        except tomllib.TOMLDecodeError:
+            values[key] = written
+        # The value is a number of thousands of digits, or has thousands of brackets.
+        except (ValueError, RecursionError) as error:
+            raise StudyError(f"--set {key}: {_unreadable(error)}") from error
+    return values
+
+
+def _unreadable(error: Exception) -> str:
+    return "nested too deep" if isinstance(error, RecursionError) else str(error)
+
+
+def _taken(settings: dict[str, Any], key: str, kind: Any, default: Any) -> Any:
+    """Remove a key from the settings and return its value."""
+    try:
+        return check(settings.pop(key, default), kind)
+    except ValueError as error:
+        raise ConfigError(f"{key}: {error}") from error
+
+
+def _config(settings: Mapping[str, Any]) -> RunConfig:
+    """Build the configuration of a run, without folders, from settings."""
+    chosen = {key: settings[key] for key in CHOICES if key in settings}
+    for key, value in chosen.items():
+        if not isinstance(value, str):
+            raise ConfigError(f"{key}: expected text, got {value!r}")
+    if "objective" not in chosen:
+        raise ConfigError("objective: missing, in [base], in [grid] or in the arm")
+    objective, backbone = chosen["objective"], chosen.get("backbone", "minilm")
+    config = from_preset(objective, backbone=backbone, preset=chosen.get("preset"))
+    if (ablation := chosen.get("ablation", "none")) != "none":
+        config = from_preset(objective, backbone=backbone, preset=f"{config.preset}+{ablation}")
+    known = kinds(RunConfig) | kinds(type(config.params))
+    known = {name: kind for name, kind in known.items() if name not in (*NOT_SET, *FOLDERS)}
+    changes = {}
+    for key, value in settings.items():
+        if key in CHOICES:
+            continue
+        if key not in known:
+            raise ConfigError(f"{key}: unknown; {objective} has {', '.join(sorted({*known, *CHOICES}))}")
+        try:
+            changes[key] = check(None if value == "none" and _optional(known[key]) else value, known[key])
+        except ValueError as error:
+            raise ConfigError(f"{key}: {error}") from error
+    return config.override({**changes, **dict.fromkeys(FOLDERS, "")})
+
+
+def _optional(kind: Any) -> bool:
+    """Return whether None is allowed. TOML has no None, so studies write "none"."""
+    try:
+        check(None, kind)
+    except ValueError:
+        return False
+    return True
+
+
+def _arm(values: Any, grid: Mapping[str, Any], where: str) -> Arm:
+    if not isinstance(values, dict) or not isinstance(name := values.get("name"), str) or not name:
+        raise StudyError(f"{where}: name: missing, or not text")
+    own = values.get("grid", {})
+    if not isinstance(own, dict):
+        raise StudyError(f"{where}: grid: expected a table of lists, got {own!r}")
+    settings = {key: value for key, value in values.items() if key not in ("name", "grid")}
+    for key in (*settings, *own):
+        if key in grid or (key in settings and key in own):
+            raise StudyError(f"{where}: {key}: is an axis already")
+    return Arm(name, settings, _axes(own, f"{where}: grid"))
+
+
+def _axes(values: Mapping[str, Any], where: str) -> dict[str, Sequence[Any]]:
+    for key, points in values.items():
+        if not isinstance(points, list) or not points:
+            raise StudyError(f"{where}: {key}: an axis is a list of values, got {points!r}")
+        if any(points.count(point) > 1 for point in points):
+            raise StudyError(f"{where}: {key}: a value is given twice")
+    return dict(values)

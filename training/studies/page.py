@@ -1,0 +1,321 @@
+"""A study as one self-contained HTML page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from xml.etree.ElementTree import Element, tostring
+
+from training.evaluation import known_item, vectors
+from training.evaluation.report import markup, svg
+from training.evaluation.report.markup import element, number, section
+from training.evaluation.report.page import STYLE
+from training.evaluation.report.plots import Bar, Caption, Plane, Series, bars, lines, points
+from training.evaluation.report.svg import WIDTH, Axis, Frame, linear, sizes
+from training.evaluation.selection import SICKR_DEV_METRIC, STS_DEV_METRIC
+from training.evaluation.sts import STSB_DEV_METRIC
+from training.studies import table
+from training.studies.results import Result
+from training.studies.summary import DECIMALS, Row, Summary
+from training.studies.table import explanation, grid
+from training.studies.trial import SEED, label_of
+
+# Figures of a study. Every seed is a dot, so that means do not look more certain than they are.
+
+LINE = 18
+"""Height of an arm's strip."""
+NAME = 27
+"""Maximum characters of an arm's name."""
+MOST = 8
+"""Maximum number of arms in a figure that shows labels beside the data."""
+MEANS = f"Means over seeds; of more than {MOST} arms, the best."
+LOGARITHMIC_FROM = 16.0
+"""An axis is logarithmic if its largest value is at least this many times its smallest."""
+
+APART = {"STSB": "STS-B", "SICKR": "SICK-R"}
+"""Tasks that have figures of their own, as in DCLR's figures 5 and 6."""
+
+CURVES = {
+    STSB_DEV_METRIC: ("STS-B dev while training", "Spearman × 100"),
+    SICKR_DEV_METRIC: ("SICK-R dev while training", "Spearman × 100"),
+    STS_DEV_METRIC: ("Mean of STS-B and SICK-R dev while training", "Spearman × 100"),
+    known_item.METRIC: ("Known items while training", "nDCG@10 × 100"),
+    vectors.METRIC: ("Self-retrieval while training", "MRR@10"),
+    "uniformity": ("Uniformity while training", "Uniformity"),
+    "alignment": ("Alignment while training", "Alignment"),
+    "effective_rank": ("Effective rank while training", "Effective rank"),
+    "removed_share": ("Removed negatives while training", "Share of the in-batch negatives"),
+}
+"""Quantities that evaluations may contain, with a title and an axis label."""
+
+
+def figures(summary: Summary, *others: Summary) -> list[Element]:
+    """Draw every figure for which there are results. Figures without a metric show the first summary's best arms."""
+    compared = [part for each in (summary, *others) for part in (_arms(each), *_gains(each), *_sweeps(each))]
+    return [*compared, *_nearest(summary), *_curves(summary), *_planes(summary)]
+
+
+@dataclass(frozen=True)
+class Strip:
+    """A row of a figure: a mean, its bootstrap interval over test examples, and the seeds' values."""
+
+    label: str
+    mean: float
+    ends: tuple[float, float] | None
+    seeds: Sequence[tuple[str, float]] = ()
+
+
+def _arms(summary: Summary) -> Element:
+    strips = [
+        Strip(
+            row.label,
+            row.mean.mean,
+            (row.interval.low, row.interval.high) if row.interval else None,
+            [(f"seed {each.axes.get(SEED, '–')}", y) for each, y in zip(row.results, row.mean.values, strict=True)],
+        )
+        for row in summary.rows
+    ]
+    caption = Caption(
+        f"{summary.metric.name}-arms",
+        f"{summary.title} of each arm.",
+        "Grey: each seed. Coloured: their mean, and where 95 % of resampled test sets put it. Dashed: "
+        f"{summary.against}.",
+    )
+    reference = next(row.mean.mean for row in summary.rows if row.label == summary.against)
+    return _strips(caption, summary.metric.unit, strips, reference)
+
+
+def _gains(summary: Summary) -> Iterable[Element]:
+    """Draw gains as bars from zero, like the papers' figures of ablations."""
+    gains = [
+        Bar(row.label, row.gain.difference, svg.mark(0), (row.gain.low, row.gain.high))
+        for row in summary.rows
+        if row.gain
+    ]
+    if gains:
+        caption = Caption(
+            f"{summary.metric.name}-gains",
+            f"{summary.title}: gain over {summary.against}.",
+            f"Whiskers: the interval of a paired bootstrap of the {summary.metric.examples}; one that reaches over "
+            "zero shows no difference.",
+        )
+        yield bars(caption, f"Difference of {summary.metric.unit}", gains, digits=DECIMALS)
+
+
+def _strips(caption: Caption, label: str, strips: Sequence[Strip], reference: float) -> Element:
+    reach = [reference, *(strip.mean for strip in strips)]
+    reach += [y for strip in strips for y in (*(strip.ends or ()), *(value for _, value in strip.seeds))]
+    names = Axis("", (0.0, 1.0), ("", ""))
+    frame = Frame(linear(label, reach), names, left=165, right=44, height=LINE * len(strips))
+    parts = [svg.line((x, frame.top), (x, frame.foot), "grid") for x in map(frame.across, frame.x.ticks)]
+    middle = frame.across(reference)
+    parts.append(svg.line((middle, frame.top), (middle, frame.foot), "reference"))
+    labels = svg.short([strip.label for strip in strips], NAME)
+    for place, (strip, name) in enumerate(zip(strips, labels, strict=True)):
+        y = frame.top + LINE * (place + 0.5)
+        parts += [svg.text((frame.left - 8, y + 4), name, "name", anchor="end"), *_strip(strip, frame, y)]
+    return svg.figure(caption.name, caption.title, caption.description, frame.foot + 40, [*parts, *frame.below()])
+
+
+def _strip(strip: Strip, frame: Frame, y: float) -> Iterable[Element]:
+    if strip.ends:
+        low, high = map(frame.across, strip.ends)
+        yield svg.line((low, y), (high, y), "spread mark-0")
+    for name, value in strip.seeds:
+        yield svg.dot((frame.across(value), y), "paper", f"{strip.label}, {name}: {number(value)}")
+    yield svg.dot((frame.across(strip.mean), y), "mark-0", f"{strip.label}: {number(strip.mean)}")
+    yield svg.text((WIDTH, y + 4), number(strip.mean), "value", anchor="end")
+
+
+def _sweeps(summary: Summary) -> Iterable[Element]:
+    """Draw a figure for each numeric axis.
+
+    Examples are DCLR's figures 5 and 6, ImSimCSE's table 5, WhitenedCSE's tables 4 to 6 and GS-InfoNCE's table 3.
+    """
+    names = dict.fromkeys(name for row in summary.rows for name in row.results[0].axes if name != SEED)
+    for name in names:
+        swept: dict[str, list[tuple[float, Row]]] = {}
+        for row in summary.rows:
+            value = row.results[0].axes.get(name)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                swept.setdefault(_rest(row.results[0], name), []).append((float(value), row))
+        swept = {rest: sorted(of, key=lambda each: each[0]) for rest, of in swept.items() if len(of) > 1}
+        if swept:
+            yield _sweep(name, swept, summary)
+            yield from (_apart(name, swept, task) for task in APART if task in summary.tasks)
+
+
+def _sweep(name: str, swept: Mapping[str, Sequence[tuple[float, Row]]], summary: Summary) -> Element:
+    series = [
+        Series(rest, svg.mark(place), [(value, row.mean.mean) for value, row in of])
+        for place, (rest, of) in enumerate(swept.items())
+    ]
+    seeds = [(value, y, row) for of in swept.values() for value, row in of for y in row.mean.values]
+    spreads = [
+        (value, row.interval, svg.mark(place))
+        for place, of in enumerate(swept.values())
+        for value, row in of
+        if row.interval
+    ]
+
+    def behind(frame: Frame) -> list[Element]:
+        """Draw intervals and seeds behind the means."""
+        upright = [(frame.across(x), frame.up(y.low), frame.up(y.high), mark) for x, y, mark in spreads]
+        return [svg.line((x, low), (x, high), f"spread {mark}") for x, low, high, mark in upright] + [
+            svg.dot((frame.across(x), frame.up(y)), "paper", f"{row.label}: {y:.2f}") for x, y, row in seeds
+        ]
+
+    reach = [y for _, y, _ in seeds] + [end for _, y, _ in spreads for end in (y.low, y.high)]
+    plane = Plane(_scale(name, [x for x, _, _ in seeds]), linear(summary.metric.unit, reach), behind)
+    said = f"Of {series[0].name}. " if len(series) == 1 else ""
+    said += "Grey: each seed. Lines: their means."
+    said += " Upright: where 95 % of resampled test sets put them." if spreads else ""
+    caption = Caption(f"{summary.metric.name}-over-{name}", f"{summary.title} over {name}.", said)
+    return lines(caption, plane, series, dots=True)
+
+
+def _apart(name: str, swept: Mapping[str, Sequence[tuple[float, Row]]], task: str) -> Element:
+    """Draw the sweep of one task."""
+    series = [
+        Series(rest, svg.mark(place), [(x, fmean(each.scores[task] for each in row.results)) for x, row in of])
+        for place, (rest, of) in enumerate(swept.items())
+    ]
+    across, up = zip(*(point for each in series for point in each.points), strict=True)
+    caption = Caption(f"{task.lower()}-over-{name}", f"{APART[task]} over {name}.", "Means over seeds.")
+    return lines(caption, Plane(_scale(name, across), linear("Spearman × 100", up)), series, dots=True)
+
+
+def _nearest(summary: Summary) -> Iterable[Element]:
+    """Draw, for each arm, mean cosines of the four nearest neighbours against batch size.
+
+    Source: GS-InfoNCE's figure 1.
+    """
+    for place, row in enumerate(row for row in summary.rows if all(each.nearest_cosines for each in row.results)):
+        found = [each.nearest_cosines for each in row.results]
+        by_size = {
+            int(size): [fmean(values) for values in zip(*(each[size] for each in found), strict=True)]
+            for size in found[0]
+        }
+        series = [
+            Series(f"{nth + 1}. nearest", svg.mark(nth), [(float(size), of[nth]) for size, of in by_size.items()])
+            for nth in range(len(next(iter(by_size.values()))))
+        ]
+        cosines = [value for of in by_size.values() for value in of]
+        caption = Caption(f"nearest-{place}", f"Nearest in-batch negatives, {row.label}.", "Mean cosines, over seeds.")
+        yield lines(
+            caption, Plane(sizes("Batch size, sentences", by_size), linear("Cosine", cosines)), series, dots=True
+        )
+
+
+def _scale(name: str, values: Sequence[float]) -> Axis:
+    """Return a logarithmic axis, with the values as ticks, if the values span a large ratio; else a linear one."""
+    ticks = sorted(set(values))
+    if ticks[0] > 0 and ticks[-1] / ticks[0] >= LOGARITHMIC_FROM:
+        shown = [f"{100 * tick:g} %" if name == "fraction" else f"{tick:g}" for tick in ticks]
+        return Axis(name, tuple(ticks), tuple(shown), logarithmic=True)
+    return linear(name, values)
+
+
+def _curves(summary: Summary) -> Iterable[Element]:
+    """Draw means over seeds at each step, as in DCLR's figure 4."""
+    shown = _best(summary)
+    for name, (title, axis) in CURVES.items():
+        series = [
+            Series(row.label, svg.mark(place), points)
+            for place, row in enumerate(shown)
+            if len(points := _over_steps(row.results, name)) > 1
+        ]
+        if series:
+            steps, values = zip(*(point for each in series for point in each.points), strict=True)
+            caption = Caption(f"curve-{name}", f"{title}.", MEANS)
+            yield lines(caption, Plane(linear("Step", steps, from_zero=True, most=5), linear(axis, values)), series)
+
+
+def _over_steps(results: Sequence[Result], name: str) -> list[tuple[float, float]]:
+    """Return the mean at each step that all results have."""
+    by_step = [
+        {float(point["step"]): float(point[name]) for point in result.curve if point.get(name) is not None}
+        for result in results
+    ]
+    shared = set.intersection(*map(set, by_step))
+    return [(step, fmean(values[step] for values in by_step)) for step in sorted(shared)]
+
+
+def _planes(summary: Summary) -> Iterable[Element]:
+    """Draw alignment and uniformity of the final encoders as a plane, like Wang and Isola."""
+    series = [
+        Series(row.label, svg.mark(place), [(fmean(uniformity), fmean(alignment))])
+        for place, row in enumerate(_best(summary))
+        if (uniformity := [each.uniformity for each in row.results if each.uniformity is not None])
+        and (alignment := [each.alignment for each in row.results if each.alignment is not None])
+    ]
+    if not series:
+        return
+    across, up = zip(*(point for each in series for point in each.points), strict=True)
+    caption = Caption("plane", "Alignment and uniformity.", f"Of STS-B dev, better the lower, both. {MEANS}")
+    yield points(caption, Plane(linear("Uniformity", across, most=5), linear("Alignment", up)), series)
+
+
+def _best(summary: Summary) -> list[Row]:
+    """Return the best arms in the study's order."""
+    best = sorted(summary.rows, key=lambda row: -row.mean.mean)[:MOST]
+    return [row for row in summary.rows if row in best]
+
+
+def _rest(result: Result, name: str) -> str:
+    return label_of(result.arm, {axis: value for axis, value in result.axes.items() if axis != name})
+
+
+def page(name: str, about: str, *summaries: Summary) -> str:
+    """Write one HTML file with a table for each summary, then the figures.
+
+    Parts that do not depend on a metric come from the first summary.
+    """
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", f"{name}: study"),
+        element("style", STYLE.read_text(encoding="utf-8")),
+    )
+    body = element(
+        "body",
+        element("header", element("h1", name), element("p", about) if about else None),
+        element(
+            "main",
+            *(part for summary in summaries for part in (_result(summary), _tasks(summary))),
+            _plain("geometry", "How the vectors lie", table.geometry_grid(summaries[0]), table.EXPLANATION),
+            section("figures", "Figures", element("div", *figures(*summaries), class_="figures")),
+        ),
+    )
+    made = element("html", head, body, lang="en")
+    return f"<!doctype html>\n{tostring(made, encoding='unicode', method='html')}\n"
+
+
+def _result(summary: Summary) -> Element:
+    head, *lines = grid(summary)
+    rows = [_row(line, own=row.label == summary.against) for line, row in zip(lines, summary.rows, strict=True)]
+    columns = [name[0].upper() + name[1:] for name in head]
+    drawn = markup.table(f"Every arm against {summary.against}, {summary.metric.unit}", columns, [rows])
+    return section(summary.metric.name, summary.metric.title, drawn, element("p", explanation(summary)))
+
+
+def _tasks(summary: Summary) -> Element | None:
+    return _plain(
+        f"{summary.metric.name}-tasks", "Task by task", table.task_grid(summary), table.task_explanation(summary)
+    )
+
+
+def _plain(name: str, title: str, lines: Sequence[Sequence[str]], said: str) -> Element | None:
+    """Make a table of numbers without verdicts, or nothing without lines."""
+    if not lines:
+        return None
+    head, *arms = ([cell.replace("-", "−") if i else cell for i, cell in enumerate(line)] for line in lines)
+    columns = [column[0].upper() + column[1:] for column in head]
+    return section(name, title, markup.table(title, columns, [[markup.row(*arm) for arm in arms]]), element("p", said))
+
+
+def _row(line: Sequence[str], *, own: bool) -> Element:
+    label, *numbers, verdict = line
+    return markup.row(label, *(cell.replace("-", "−") for cell in numbers), verdict, kind="own" if own else "")

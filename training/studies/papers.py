@@ -1,0 +1,236 @@
+"""A page for each paper that compares its tables and figures with recorded results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+from training.evaluation.labelled import TRANSFER_TASKS
+from training.evaluation.pairs import STS_TASKS
+from training.studies.catalogue import PAPERS, LeftOut, left_out, studies
+from training.studies.description import STUDIES, Study, contents
+from training.studies.results import Result, of_file
+from training.studies.summary import DECIMALS, Spread, welch
+from training.studies.trial import label_of
+
+PAGES = Path("docs/papers")
+RECORDED = Path("benchmarks/results/studies")
+"""Folder of the results of finished runs, one file for each study: `dclr/table-2.jsonl`."""
+EARLIER = STUDIES / "recorded.toml"
+"""Results recorded before studies had the papers' table numbers."""
+BASELINE = "SimCSE"
+"""Name of the baseline arm. If a study has no such arm, its first arm is the baseline."""
+REPRODUCED, NOT_REPRODUCED, NOT_RUN = "reproduced", "not reproduced", "not run yet"
+ABSENT = "–"
+HEAD = ("Arm", "Paper", "Difference", "Here", "n", "Difference", "Verdict")
+
+INTRODUCTION = """\
+# {title}
+
+Every table and figure of the paper that this project knows, beside what was recorded of it. The command
+`isosphere study pages` writes this page from benchmarks/results/studies. Do not edit it.
+
+| column | |
+|---|---|
+| Paper | the paper's number, where this project has it from a source that it could check; else – |
+| Here | the mean of the seven STS tasks ± the standard deviation over n seeds |
+| Difference | to the arm in bold, SimCSE where there is one; of ours with Welch's interval at 95 %, over seeds |
+| Verdict | *reproduced*: the interval leaves out 0, and the difference has the paper's sign |
+"""
+
+
+def _in_words(gain: float) -> str:
+    return "better" if gain > 0 else "worse"
+
+
+@dataclass(frozen=True)
+class Line:
+    """An arm, with the paper's scores and ours."""
+
+    label: str
+    own: bool
+    """True for the baseline."""
+    paper: float | None
+    paper_gain: float | None
+    here: Spread | None
+    gain: float | None
+    noise: float | None
+    """Half the width of the interval of `gain` over seeds. None for a single seed."""
+
+    @property
+    def verdict(self) -> str:
+        """Describe the gain in words. The baseline has no verdict."""
+        if self.here is None:
+            return NOT_RUN
+        if self.gain is None:
+            return "" if self.own else f"{BASELINE} is {NOT_RUN}"
+        if self.noise is None:
+            return "one seed: no verdict"
+        decided = abs(self.gain) >= self.noise and round(self.gain, DECIMALS)
+        shown = _in_words(self.gain) if decided else "no difference shown"
+        if self.paper_gain is None:
+            return f"{shown}; nothing to compare with"
+        return REPRODUCED if shown == _in_words(self.paper_gain) else f"{NOT_REPRODUCED}: {shown}"
+
+
+def page_of(paper: str, results: Path = RECORDED) -> str:
+    """Write the page of a paper in Markdown.
+
+    Raises:
+        StudyError: a study or a file of results is damaged.
+    """
+    parts = [INTRODUCTION.format(title=PAPERS[paper])]
+    for study in studies(paper):
+        parts.append(_section(study, recorded(results, study.name)))
+        if found := recorded(results, f"{study.name}-published"):
+            parts.append(_section(study.as_published(), found, " --published"))
+        parts += _earlier(study, results)
+    parts.append("## Without a study\n")
+    parts += [_left_out(each) for each in left_out(paper)]
+    return "\n".join(parts)
+
+
+def recorded(results: Path, name: str) -> list[Result]:
+    """Read the recorded results of a study, or nothing if it was not run.
+
+    Raises:
+        StudyError: the file is damaged.
+    """
+    file = results / f"{name}.jsonl"
+    return of_file(file) if file.exists() else []
+
+
+def lines(study: Study, results: Sequence[Result]) -> list[Line]:
+    """Make a line for each label of the study, in its order.
+
+    Raises:
+        StudyError: see `Study.trials`.
+    """
+    baselines = _baselines(study)
+    reported: Mapping[str, float] = study.reported.scores if study.reported else {}
+    tasks = TRANSFER_TASKS if _by_transfer(study) else STS_TASKS
+    means = {label: _spread([each for each in results if each.label == label], tuple(tasks)) for label in baselines}
+    found = []
+    for label, against in baselines.items():
+        base, base_paper = means[against], reported.get(against)
+        here, paper, own = means[label], reported.get(label), label == against
+        compared = None if own or here is None or base is None else (here, base)
+        found.append(
+            Line(
+                label=label,
+                own=own,
+                paper=paper,
+                paper_gain=None if own or paper is None or base_paper is None else paper - base_paper,
+                here=here,
+                gain=compared and compared[0].mean - compared[1].mean,
+                noise=compared and welch(*compared),
+            )
+        )
+    return found
+
+
+def verdict(found: Sequence[Line]) -> str:
+    """Summarise a table in one sentence."""
+    if not any(line.here for line in found):
+        return "Not run yet."
+    compared = [line for line in found if line.gain is not None and line.paper_gain is not None]
+    missing = sum(line.here is None for line in found)
+    said = f"Reproduced: {sum(line.verdict == REPRODUCED for line in compared)} of {len(compared)} differences"
+    return f"{said} that the paper reports." + (f" Not run yet: {missing} of {len(found)} arms." if missing else "")
+
+
+def _baselines(study: Study) -> dict[str, str]:
+    """Map each label to its baseline, in order.
+
+    The baseline is SimCSE, at the same values of the axes if possible.
+    """
+    trials = {trial.label: trial for trial in study.trials()}
+    arm = next((trial.arm for trial in trials.values() if BASELINE in trial.arm), None)
+    first = next((label for label in trials if BASELINE in label), next(iter(trials)))
+    if arm is None:
+        return dict.fromkeys(trials, first)
+    same = {label: label_of(arm, trial.axes) for label, trial in trials.items()}
+    return {label: at if at in trials else first for label, at in same.items()}
+
+
+def _by_transfer(study: Study) -> bool:
+    return any(trial.transfer for trial in study.trials())
+
+
+def _spread(results: Sequence[Result], tasks: Sequence[str]) -> Spread | None:
+    scored = [each for each in results if all(task in each.scores for task in tasks)]
+    means = tuple(fmean(round(each.scores[task], DECIMALS) for task in tasks) for each in scored)
+    return Spread(means, seedless=all(each.untrained for each in scored)) if means else None
+
+
+def _section(study: Study, results: Sequence[Result], option: str = "") -> str:
+    found = lines(study, results)
+    backbones = ", ".join(dict.fromkeys(trial.config.backbone for trial in study.trials()))
+    source = f" Paper: {study.reported.of}." if study.reported else ""
+    source += " All means are of the seven transfer tasks." if _by_transfer(study) else ""
+    commands = [f"    isosphere study run {study.name}{option} --data DATA --corpus wiki1m.txt"]
+    if "/figure-" in study.name:
+        commands.append(f"    isosphere study report {study.name} --html page.html    # draws it")
+    return "\n".join(
+        [
+            f"## {study.paper.partition(', ')[2] or study.name}: `{study.name}{option}`\n",
+            f"{study.about} **{verdict(found)}**{source} Here: {backbones}.\n",
+            *commands,
+            "",
+            *_table(HEAD, [_cells(line) for line in found]),
+        ]
+    )
+
+
+def _earlier(study: Study, results: Path) -> list[str]:
+    """Make a table of earlier results with a row for each start. It needs a study of SimCSE and one method."""
+    labels = list(dict.fromkeys(trial.label for trial in study.trials()))
+    if labels[:1] != [BASELINE] or len(labels) != 2 or not study.reported or _by_transfer(study):
+        return []
+    method = labels[1]
+    starts = {name: known for name, known in contents(EARLIER).items() if method in known["labels"]}
+    there = {name: _relabelled(recorded(results, name), known["labels"]) for name, known in starts.items()}
+    rows = [
+        [starts[name]["start"] + f" (`{name}`)", *_cells(lines(study, of)[1])[1:]] for name, of in there.items() if of
+    ]
+    if not rows:
+        return []
+    head = [f"{method} from", *HEAD[1:]]
+    said = f"Recorded from other starts ([results.md](../results.md)), {method} beside {BASELINE} from the same:\n"
+    return ["\n".join([said, *_table(head, rows)])]
+
+
+def _relabelled(results: Sequence[Result], labels: Mapping[str, str]) -> list[Result]:
+    """Keep the results with the given labels, renamed as arms."""
+    arms = {label: arm for arm, label in labels.items()}
+    return [replace(each, arm=arms[each.label], axes={}) for each in results if each.label in arms]
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [*(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)), ""]
+
+
+def _cells(line: Line) -> list[str]:
+    return [
+        f"**{line.label}**" if line.own else line.label,
+        ABSENT if line.paper is None else f"{line.paper:.2f}",
+        ABSENT if line.paper_gain is None else f"{line.paper_gain:+.2f}",
+        ABSENT if line.here is None else str(line.here),
+        ABSENT if line.here is None else str(len(line.here.values)),
+        _gain(line),
+        line.verdict,
+    ]
+
+
+def _gain(line: Line) -> str:
+    if line.gain is None:
+        return ABSENT
+    interval = "" if line.noise is None else f" [{line.gain - line.noise:+.2f}, {line.gain + line.noise:+.2f}]"
+    return f"{line.gain:+.2f}{interval}"
+
+
+def _left_out(each: LeftOut) -> str:
+    instead = f"\n\n    {each.instead}\n" if each.instead else "\n"
+    return f"**{each.paper}** (`{each.name}`). {each.about} Not testable by a study: {each.reason}{instead}"

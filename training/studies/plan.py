@@ -1,0 +1,99 @@
+"""The plan of a study, stored in its folder: its description, its runs in order, and their states."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from models.bundle.disk import write_whole
+from training.checkpoints import record
+from training.machine.interrupt import LOCK
+from training.studies.description import Study, file_of
+from training.studies.results import LOG, finished, folder_of
+from training.studies.schedule import occupied
+from training.studies.trial import StudyError, Trial
+from training.studies.work import RECORD, material
+
+PLAN = "study.json"
+FOLDER = Path("runs/studies")
+"""Default folder of studies."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The contents of a study's folder."""
+
+    name: str
+    about: str
+    trials: Sequence[Trial]
+
+    @classmethod
+    def of(cls, study: Study) -> Plan:
+        """Build the checked plan of a study file.
+
+        Raises:
+            StudyError: see `Study.trials`.
+        """
+        return cls(study.name, study.about, study.trials())
+
+    def check_files(self) -> None:
+        """Load all evaluation data, so that an error stops the study before its first run.
+
+        Raises:
+            StudyError, DataError: see `training.studies.work.material`.
+        """
+        judged = {(each.config.eval_data, each.sts, each.transfer, each.retrieval): each for each in self.trials}
+        for trial in judged.values():
+            material(trial)
+
+    def keep(self, folder: Path) -> None:
+        trials = [json.loads(trial.to_json()) for trial in self.trials]
+        content = {"name": self.name, "about": self.about, "trials": trials}
+        write_whole(folder / PLAN, json.dumps(content) + "\n")
+
+    @classmethod
+    def kept(cls, folder: Path) -> Plan:
+        """Read the plan in a study's folder.
+
+        Raises:
+            StudyError: the folder has no plan, or the plan is damaged.
+        """
+        file = folder / PLAN
+        try:
+            values = json.loads(file.read_text(encoding="utf-8"))
+            trials = [Trial.from_json(json.dumps(each)) for each in values["trials"]]
+            return cls(values["name"], values["about"], trials)
+        except OSError as error:
+            raise StudyError(f"{file}: {error.strerror}; `study run` writes it") from error
+        except (ValueError, TypeError, KeyError) as error:
+            raise StudyError(f"{file}: {error}") from error
+
+
+def folder_named(source: Path, out: Path | None) -> Path:
+    """Return a study's folder, given the folder or the study's file.
+
+    Raises:
+        StudyError: the file is no study, or `source` is a folder and `out` is a different one.
+    """
+    if not source.is_dir():
+        study = Study.read(file_of(source))
+        return out or FOLDER / study.name
+    if out is not None:
+        raise StudyError(f"--out: {source} is the folder of a study already")
+    return source
+
+
+def state(trial: Trial, study: Path) -> str:
+    """Describe the state of a run in words."""
+    folder = folder_of(trial, study)
+    if finished(folder):
+        return "finished"
+    if not (folder / LOCK).exists():
+        return "waiting"
+    if occupied(folder):
+        return "at work"
+    metrics = folder / RECORD / record.METRICS
+    steps = metrics.read_text(encoding="utf-8").count('"kind": "train"') if metrics.exists() else 0
+    return f"stopped after step {steps}, its log is {folder / LOG}"

@@ -1,0 +1,306 @@
+"""Rebuild of an encoder from a file that describes its runs, their soup, and the expected scores."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self, TextIO, TypeVar
+
+from models.bundle.bundle import Bundle, BundleError, load
+from models.bundle.sources import SourceError, resolve
+from models.export.destination import refuse_foreign
+from training import run
+from training.checkpoints import record
+from training.checkpoints.publish import STS_MEAN, publish, sts_scores
+from training.config import PATHS, ConfigError, RunConfig, check, kinds
+from training.data.excerpt import Excerpt
+from training.data.files import text_sha256
+from training.evaluation import sts
+from training.evaluation.pairs import STS_TASKS, DataError, sts_tasks
+from training.evaluation.selection import by_stsb_dev
+from training.machine.interrupt import locked
+from training.objectives import OBJECTIVES
+from training.studies.description import PARTS, Study, contents
+from training.studies.soup import Mixing, SoupError, cook, is_soup
+from training.studies.trial import StudyError, Trial
+from training.studies.work import TEACHERS, drop_checkpoints, with_teacher
+
+FOLDER = Path("runs/encoders")
+"""Folder of the runs and their bundles. The soup goes to `ARTIFACTS`."""
+EXCERPTS = FOLDER / "excerpts"
+"""Folder of excerpts of corpora, one file each."""
+ARTIFACTS = Path("artifacts")
+SERVED = ("default", "promoted")
+"""Names in `ARTIFACTS` that only promotion may use."""
+OWN = ("after", "excerpt", "soup", "expected", "tolerance", "corpus_sha256", "limits", "adapter")
+Built = TypeVar("Built", Mixing, Excerpt)
+METRICS = (sts.STSB_DEV_METRIC, *STS_TASKS, STS_MEAN)
+TOLERANCE = 0.05
+"""Default tolerance of scores in points, because arithmetic differs between machines."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score of the rebuilt encoder in points, with the expected one."""
+
+    metric: str
+    found: float
+    expected: float
+    tolerance: float
+
+    @property
+    def met(self) -> bool:
+        """Return whether the score is within the tolerance."""
+        return round(abs(self.found - self.expected), 6) <= self.tolerance
+
+    def __str__(self) -> str:
+        verdict = "as expected" if self.met else f"expected within {self.tolerance:g}"
+        return f"{self.metric} {self.found:.2f}, {self.expected:.2f} {verdict}"
+
+
+@dataclass(frozen=True)
+class Rebuild:
+    """A study whose runs are the ingredients of a soup."""
+
+    study: Study
+    mixing: Mixing
+    expected: Mapping[str, float]
+    """Expected scores by the metrics of a manifest."""
+    tolerance: float
+    excerpt: Excerpt | None = None
+    """Part of the corpus used in training."""
+    after: tuple[Rebuild, ...] = ()
+    """Rebuilds that must come first, because this rebuild uses their encoders as starting points or teachers."""
+    corpus_sha256: str | None = None
+    """SHA-256 of the unpacked corpus with which the expected scores were measured, or None if unknown."""
+    limits: tuple[str, ...] = ()
+    """Limitations for the card, a sentence each."""
+    adapter: str | None = None
+    """Adapter in this repository that was extracted from the rebuilt encoder, such as `minilm+default`."""
+
+    @classmethod
+    def read(cls, file: Path, *, wanted_by: tuple[Path, ...] = ()) -> Self:
+        """Read a rebuild and its predecessors from TOML files (docs/training.md).
+
+        Raises:
+            StudyError: a file can't be read, the predecessors form a cycle, or a part is unknown or of the wrong shape.
+        """
+        values, known = contents(file), Path(os.path.realpath(file))
+        if known in wanted_by:
+            raise StudyError(f"{file}: after: it comes after itself")
+        if unknown := sorted(values.keys() - {*PARTS, *OWN}):
+            raise StudyError(f"{file}: {unknown[0]}: unknown; a rebuild has {', '.join((*PARTS, *OWN))}")
+        own = {key: values.pop(key) for key in OWN if key in values}
+        study = Study.of(file, values)
+        if study.name in SERVED:
+            raise StudyError(f"{file}: name: {ARTIFACTS / study.name} is promotion's; give another name")
+        try:
+            made = cls(
+                study,
+                _built("soup", Mixing, own.get("soup", {})),
+                _scores(own.get("expected", {})),
+                _checked("tolerance", own.get("tolerance", TOLERANCE), float),
+                _built("excerpt", Excerpt, own["excerpt"]) if "excerpt" in own else None,
+                corpus_sha256=_checked("corpus_sha256", own.get("corpus_sha256"), str | None),
+                limits=_checked("limits", own.get("limits", ()), tuple[str, ...]),
+                adapter=_checked("adapter", own.get("adapter"), str | None),
+            )
+            before = _checked("after", own.get("after", ()), tuple[str, ...])
+        except ValueError as error:
+            raise StudyError(f"{file}: {error}") from error
+        wanted_by = (*wanted_by, known)
+        return replace(made, after=tuple(cls.read(file.parent / each, wanted_by=wanted_by) for each in before))
+
+    @property
+    def out(self) -> Path:
+        """Return the folder of the bundle."""
+        return ARTIFACTS / self.study.name
+
+    @property
+    def card(self) -> dict[str, Any]:
+        """Return the card's facts besides its runs."""
+        return {"file": str(self.study.file), "about": self.study.about, "limits": [*self.limits]}
+
+    @property
+    def steps(self) -> list[Rebuild]:
+        """Return all predecessors in order, each once, and this rebuild last.
+
+        Raises:
+            StudyError: two files have the same name.
+        """
+        found: dict[str, Rebuild] = {}
+        for step in (*(step for each in self.after for step in each.steps), self):
+            known = found.setdefault(step.study.name, step).study.file
+            if known.resolve() != step.study.file.resolve():
+                raise StudyError(f"{step.study.file}: name: {step.study.name!r} is that of {known}, too")
+        return [*found.values()]
+
+    def trials(self, data: Path, corpus: Sequence[str], to_come: Collection[Path] = ()) -> list[Trial]:
+        """Return the runs on this evaluation data, and on this corpus if one is given.
+
+        Encoders in `to_come` may be missing.
+
+        Raises:
+            StudyError: see `Study.trials`; or a setting is only for studies, the numbers of weights and runs differ, or
+                an excerpt is wanted but no corpus is given.
+            CorpusError: the excerpt can't be made.
+        """
+        given = {"corpus": [*corpus]} if corpus else {}
+        if self.excerpt is not None:
+            if not corpus:
+                raise StudyError(f"{self.study.file}: excerpt: of which corpus? name it by --corpus")
+            given = {"corpus": [self.excerpt.write(corpus, EXCERPTS)]}
+        study = self.study.override({"eval_data": str(data), **given})
+        trials = {trial.id: trial for trial in study.trials(to_come)}
+        for trial in trials.values():
+            if trial != Trial(arm=trial.arm, axes=trial.axes, config=trial.config, inputs=trial.inputs):
+                raise StudyError(
+                    f"{study.file}: {trial.title}: an ingredient is a training run on the whole corpus, judged by STS: "
+                    "leave out fraction, untrained and other tasks"
+                )
+        try:
+            self.mixing.shares(len(trials))
+        except SoupError as error:
+            raise StudyError(f"{study.file}: soup: {error}") from error
+        return [*trials.values()]
+
+    def compared(self, bundle: Bundle) -> list[Score]:
+        """Compare the scores in the bundle's manifest with the expected ones."""
+        scores = bundle.manifest.scores or {}
+        return [Score(name, scores[name], score, self.tolerance) for name, score in self.expected.items()]
+
+
+def rebuild(plan: Rebuild, data: Path, corpus: Sequence[str], stream: TextIO) -> Iterator[tuple[Rebuild, Bundle]]:
+    """Run the plan's predecessors and the plan: train missing ingredients, make each soup and evaluate it.
+
+    A predecessor's bundle is reused if it was made of the same ingredients and has its scores. All inputs are checked
+    before training. STS-B dev alone chooses weights. Progress goes to `stream`.
+
+    Raises:
+        StudyError, CorpusError, DataError: see `Rebuild.trials`; or the data lack a task with an expected
+            score.
+        LockError: another process works on it.
+        ValueError, DivergedError, InterruptedRun: see `training.run.fit`; the same call resumes.
+    """
+    steps, selection, tasks = plan.steps, by_stsb_dev(data), sts_tasks(data)
+    text = text_sha256(corpus) if corpus and any(step.corpus_sha256 for step in steps) else None
+    absent = [name for name in STS_TASKS if name not in tasks]
+    for number, step in enumerate(steps):
+        earlier = [one.out for one in steps[:number]]
+        _check_sources(step, step.trials(data, corpus, to_come=earlier), earlier, steps[number:])
+        if absent and (wanted := sorted(step.expected.keys() & {*absent, STS_MEAN})):
+            raise DataError(f"{data}: lacks {', '.join(absent)}, and {step.study.file} expects {wanted[0]}")
+        refuse_foreign(step.out)
+        if text and step.expected and step.corpus_sha256 not in (None, text):
+            print(
+                f"{step.study.file}: the scores that it expects are of another corpus (SHA-256 of the text "
+                f"{step.corpus_sha256}, of this one {text}): they may be missed by more than {step.tolerance:g}",
+                file=stream,
+                flush=True,
+            )
+    with ExitStack() as held:  # All locks are held to the end, because a step's starting encoder must not change.
+        for step in steps:
+            held.enter_context(locked(FOLDER / step.study.name))
+        for step in steps:
+            folder = FOLDER / step.study.name
+            ingredients = [str(_ingredient(trial, folder, stream)) for trial in step.trials(data, corpus)]
+            made = _made_before(step, ingredients) if step is not plan else None
+            if made is not None:
+                print(f"{step.out}: kept from before", file=stream, flush=True)
+            else:
+                soup = cook(ingredients, step.mixing, selection, stream)
+                made = soup.publish(step.out, sts_scores(soup.encoder, tasks, stream), step.card)
+            yield step, made
+
+
+def _check_sources(step: Rebuild, trials: Sequence[Trial], earlier: Collection[Path], later: Sequence[Rebuild]) -> None:
+    """Check that every encoder exists, is on the hub, or is made by an earlier step."""
+    to_come = {out.resolve() for out in earlier}
+    makers = {one.out.resolve(): one.study.file for one in later}
+    needed = {step.mixing.towards}
+    for trial in trials:
+        config = trial.config
+        if config.teacher is None and OBJECTIVES[config.objective].imitates:
+            raise StudyError(f"{step.study.file}: {trial.title}: teacher: {config.objective} learns from one: name it")
+        needed |= {config.backbone, config.teacher}
+    for source in sorted(needed - {None}, key=str):
+        place = Path(str(source)).resolve()
+        if place in makers:
+            raise StudyError(f"{step.study.file}: {source}: {makers[place]} makes it, which is no earlier step")
+        if place not in to_come:
+            try:
+                resolve(str(source))
+            except SourceError as error:
+                raise StudyError(f"{step.study.file}: {error}") from error
+
+
+def _made_before(step: Rebuild, ingredients: Sequence[str]) -> Bundle | None:
+    """Return the step's existing bundle if it is complete, has these ingredients and reaches the expected scores."""
+    try:
+        made = load(step.out)
+    except BundleError:
+        return None
+    judged = step.expected.keys() <= (made.manifest.scores or {}).keys()
+    met = judged and all(score.met for score in step.compared(made))
+    return made if met and is_soup(made.manifest, ingredients, step.mixing) else None
+
+
+def _ingredient(trial: Trial, folder: Path, stream: TextIO) -> Path:
+    """Return the bundle of a run, and train it first if needed."""
+    place = folder / trial.id
+    config = with_teacher(trial.config, folder / TEACHERS, stream)
+    config = config.override({"out": str(place / "bundle"), "run": str(place / "record")})
+    if _is_kept(config):
+        print(f"{trial.title}: kept from before, {config.out}", file=stream, flush=True)
+    else:
+        print(f"{trial.title}: {config.out}", file=stream, flush=True)
+        publish(config, run.fit(config, stream, resume=record.begun(Path(config.run))), {})
+    drop_checkpoints(Path(config.run))
+    return Path(config.out)
+
+
+def _is_kept(config: RunConfig) -> bool:
+    """Return whether the bundle of the run exists and is complete.
+
+    Paths are not compared, because the folder's name contains a digest of encoders, corpus and data.
+    """
+    try:
+        made = load(Path(config.out)).manifest.run or {}
+    except BundleError:
+        return False
+    ours, theirs = json.loads(config.to_json()), made.get("config", {})
+    return all(theirs.get(name) == value for name, value in ours.items() if name not in PATHS)
+
+
+def _built(part: str, kind: type[Built], values: Any) -> Built:
+    """Build a dataclass of settings from a table of the file."""
+    known = kinds(kind)
+    given = {key: _checked(f"{part}: {key}", value, known[key]) for key, value in _table(part, values, known).items()}
+    try:
+        return kind(**given)
+    except ValueError as error:
+        raise ConfigError(f"{part}: {error}") from error
+
+
+def _scores(values: Any) -> dict[str, float]:
+    given = _table("expected", values, METRICS)
+    return {key: _checked(f"expected: {key}", value, float) for key, value in given.items()}
+
+
+def _table(part: str, values: Any, known: Collection[str]) -> dict[str, Any]:
+    if not isinstance(values, dict):
+        raise ConfigError(f"{part}: expected a table, got {values!r}")
+    if unknown := sorted(values.keys() - set(known)):
+        raise ConfigError(f"{part}: {unknown[0]}: unknown; there is {', '.join(known)}")
+    return values
+
+
+def _checked(key: str, value: Any, kind: Any) -> Any:
+    try:
+        return check(value, kind)
+    except ValueError as error:
+        raise ConfigError(f"{key}: {error}") from error

@@ -1,0 +1,179 @@
+"""Results of a study's runs: a file for each run, and one file with a line for each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Self
+
+from models.bundle.disk import write_whole
+from training.objectives.base import REMOVED_SHARE
+from training.studies.judgement import check_kept
+from training.studies.trial import StudyError, Trial, label_of
+
+RUNS, TRIAL, RESULT, LOG = "runs", "trial.json", "result.json", "log.txt"
+RESULTS = "results.jsonl"
+
+FIELDS = ("scores", "alignment", "uniformity", "curve", "seconds", "best_step")
+"""Fields that a line must have besides `id`, `arm` and `axes`."""
+GEOMETRY = ("alignment", "uniformity", "effective_rank")
+"""Fields that are None or absent if STS-B dev was not evaluated. Older lines have no effective rank."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A line of the results: a run of the study and its scores."""
+
+    id: str
+    arm: str
+    axes: Mapping[str, Any]
+    scores: Mapping[str, float]
+    """Scores by task, as in `training.studies.judgement.Judgement`."""
+    alignment: float | None
+    uniformity: float | None
+    curve: Sequence[Mapping[str, Any]]
+    """Evaluations during training: `step` and the measured figures."""
+    seconds: Mapping[str, float]
+    best_step: int
+    """Step of the evaluated weights.
+
+    It is 0 without training, or if no step improved on the starting encoder.
+    """
+    effective_rank: float | None = None
+    """Effective rank. None, like alignment and uniformity, if STS-B dev was not evaluated."""
+    untrained: bool = False
+    """True if the encoder was evaluated without training."""
+    nearest_cosines: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Cosines by batch size, if requested: see `training.studies.judgement.Judgement.nearest`."""
+
+    @property
+    def unimproved(self) -> bool:
+        """Return whether training ran but improved nothing."""
+        return bool(self.curve) and self.best_step == 0
+
+    @property
+    def removed_share(self) -> float | None:
+        """Return the mean share of removed in-batch negatives in training. None if the objective removes none."""
+        shares = [point[REMOVED_SHARE] for point in self.curve if point.get(REMOVED_SHARE) is not None]
+        return fmean(shares) if shares else None
+
+    @property
+    def label(self) -> str:
+        """Return the arm and axes. Results with the same label differ only by seed."""
+        return label_of(self.arm, self.axes)
+
+    @classmethod
+    def of(cls, line: str) -> Self:
+        """Parse a line.
+
+        Unknown fields are ignored.
+
+        Raises:
+            ValueError: the line is not a result.
+        """
+        return cls.checked(json.loads(line))
+
+    @classmethod
+    def checked(cls, values: Any) -> Self:
+        """Check the values of a line and build the result.
+
+        Raises:
+            ValueError: a field is missing or of the wrong type.
+        """
+        if not isinstance(values, dict):
+            raise ValueError("not an object")
+        if missing := [name for name in ("id", "arm", "axes", *FIELDS) if name not in values]:
+            raise ValueError(f"{missing[0]}: missing")
+        kinds = {"id": str, "arm": str, "axes": dict, "scores": dict, "curve": list, "seconds": dict, "best_step": int}
+        for name, kind in {**kinds, "untrained": bool}.items():
+            if not isinstance(values.get(name, kind()), kind):
+                raise ValueError(f"{name}: {values[name]!r} is no {kind.__name__}")
+        shape = {name: values[name] for name in GEOMETRY if values.get(name) is not None}
+        for name, value in {**shape, **values["scores"]}.items():
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                raise ValueError(f"{name}: {value!r} is no number")
+        return cls(**{name: values[name] for name in cls.__dataclass_fields__ if name in values})
+
+
+def folder_of(trial: Trial, study: Path) -> Path:
+    return study / RUNS / trial.id
+
+
+def measured(folder: Path) -> dict[str, Any] | None:
+    """Read the result of the run in a folder, or None if there is none yet.
+
+    Raises:
+        StudyError: the result, or the arrays of a scored task, are damaged.
+    """
+    file = folder / RESULT
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(values, dict):
+            raise ValueError("not an object")
+        Result.checked({"id": "", "arm": "", "axes": {}, **values})
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise StudyError(f"{file}: {error}") from error
+    check_kept(folder, values["scores"])
+    return values
+
+
+def undamaged(folder: Path) -> dict[str, Any] | None:
+    """Read a result, or None if it is missing or damaged. Callers report a damaged run and repeat it."""
+    try:
+        return measured(folder)
+    except StudyError:
+        return None
+
+
+def finished(folder: Path) -> bool:
+    """Return whether the run in a folder has a result. Finished runs are never repeated."""
+    return undamaged(folder) is not None
+
+
+def collect(trials: Sequence[Trial], study: Path) -> int:
+    """Write the results of all finished runs in the study's order, and return their number."""
+    lines = []
+    for trial in trials:
+        values = undamaged(folder_of(trial, study))
+        if values is not None:
+            place = {"id": trial.id, "arm": trial.arm, "axes": dict(trial.axes)}
+            lines.append(json.dumps({**place, **values}))
+    write_whole(study / RESULTS, "".join(f"{line}\n" for line in lines))
+    return len(lines)
+
+
+def read(study: Path) -> list[Result]:
+    """Read the results in a study's folder.
+
+    Raises:
+        StudyError: there are none, or a line is broken.
+    """
+    return of_file(study / RESULTS)
+
+
+def of_file(file: Path) -> list[Result]:
+    """Read results from a file with one result per line.
+
+    Raises:
+        StudyError: there are none, or a line is broken.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise StudyError(f"{file}: {error.strerror}; `study run` writes it") from error
+    except ValueError as error:
+        raise StudyError(f"{file}: {error}") from error
+    results = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            results.append(Result.of(line))
+        except ValueError as error:
+            raise StudyError(f"{file}:{number}: {error}") from error
+    if not results:
+        raise StudyError(f"{file}: no run is finished")
+    return results

@@ -1,0 +1,464 @@
+"""Model soups: averaged weights of encoders that were tuned from the same start.
+
+"Model soups" (ICML 2022): the average of several tuned models is often better than the best of them and costs no more
+than one. It is of all models (uniform) or of those that help on held-out data (greedy). "Robust fine-tuning of
+zero-shot models" (CVPR 2022, WiSE-FT): a tuned model averaged with the start keeps more of the start's knowledge.
+"Editing models with task arithmetic" (ICLR 2023): the change from tuning can also be scaled by more than 1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass
+from functools import cached_property, reduce
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Self, TextIO
+
+import torch
+from torch import Tensor
+
+from models.bundle.bundle import VOLATILE_CONFIG, Bundle, Manifest
+from models.bundle.card import BULKY
+from models.bundle.origin import merged
+from models.bundle.sources import hub_id, manifest_of
+from models.encoder.encoder import Encoder
+from models.errors import Refused
+from models.export.export import export
+from training.checkpoints.publish import spearman
+from training.evaluation.selection import Selection
+from training.evaluation.sts import TaskScore
+from training.machine.environment import environment
+from training.machine.hardware import pick_device
+
+# Ingredients of a soup: their common properties, and the average of their weights.
+
+LEAST_LIKENESS = 0.5
+"""Minimum cosine of weights that started alike.
+
+After 60 steps `minilm` has 0.999998 with itself. Two models pre-trained from different random weights are within 0.1 of
+0.
+"""
+OF_ONE_START = "a soup is of encoders that were tuned from one start"
+
+Shares = tuple[float, ...]
+"""Share of each ingredient. The sum is 1."""
+
+
+class SoupError(Refused):
+    """The encoders can't be averaged, or not as requested. The message names them and the reason."""
+
+
+@dataclass(frozen=True)
+class Ingredient:
+    """An encoder of a soup."""
+
+    source: str
+    encoder: Encoder
+    manifest: Manifest | None
+    """Manifest of a bundle or an adapter, with every hash verified."""
+
+    @classmethod
+    def load(cls, source: str, *, like: Encoder | None = None) -> Self:
+        """Load an encoder by name or folder, with its own pooling and length or those of `like`.
+
+        Raises:
+            SourceError, BundleError: there is none, or its files do not match its manifest.
+        """
+        found = manifest_of(source)
+        pooling, max_length = (like.pooling, like.max_length) if like else (None, None)
+        return cls(source, Encoder.load(source, pooling=pooling, max_length=max_length), found)
+
+    @cached_property
+    def digest(self) -> str:
+        """Return the SHA-256, in hex, of the names and bytes of all weights."""
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self.encoder.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(tensor.cpu().contiguous().numpy())
+        return digest.hexdigest()
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """Return the properties, by dotted names, that encoders must share for their weights to be compatible."""
+        config = self.encoder.backbone.config.to_dict()
+        tokenizer = json.loads(self.encoder.hub_tokenizer.backend_tokenizer.to_str())
+        described = {
+            "pooling": self.encoder.pooling,
+            "max_length": self.encoder.max_length,
+            "prompts": self.encoder.prompts,
+            "architecture": {key: value for key, value in config.items() if key not in VOLATILE_CONFIG},
+            "tokenizer": {key: value for key, value in tokenizer.items() if key not in ("truncation", "padding")},
+            "weights": {
+                name: f"{tensor.dtype} {[*tensor.shape]}" if tensor.is_floating_point() else tensor.tolist()
+                for name, tensor in self.encoder.state_dict().items()
+            },
+        }
+        return dict(_leaves(described))
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        """Return the hub ids of the models that it was tuned from, according to its card."""
+        return tuple(base for base in self.encoder.origin.base_models if base != hub_id(self.source))
+
+    def likeness(self, other: Ingredient) -> float:
+        """Compute the cosine, in float64, between the concatenated matrices of the two encoders."""
+        mine, theirs = (each.encoder.state_dict() for each in (self, other))
+        names = [name for name, weights in mine.items() if weights.ndim > 1 and weights.is_floating_point()]
+        dot, own, others = (
+            math.fsum(torch.sum(one[name].double() * two[name].double()).item() for name in names)
+            for one, two in ((mine, theirs), (mine, mine), (theirs, theirs))
+        )
+        return dot / math.sqrt(own * others)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the ingredient's identity and origin for a manifest."""
+        made = self.manifest
+        return {
+            "source": self.source,
+            "name": made and made.name,
+            "fingerprint": made and made.fingerprint,
+            "weights": self.digest,
+            "objective": made and made.objective,
+            "run": {key: value for key, value in ((made and made.run) or {}).items() if key not in BULKY} or None,
+        }
+
+    def check_like(self, other: Ingredient) -> None:
+        """Check that the two can be averaged.
+
+        Raises:
+            SoupError: they can't; the message names the difference.
+        """
+        if self.encoder.transform is not None:
+            raise SoupError(
+                f"{self.source}: has a transform ({self.encoder.transform.kind}), which can't be averaged: "
+                "make the soup of encoders without one and fit it to the soup"
+            )
+        names = [name for name in {**other.facts, **self.facts} if self.facts.get(name) != other.facts.get(name)]
+        if names:
+            one, another = (each.facts.get(names[0], "not there") for each in (self, other))
+            more = f" (and {len(names) - 1} more differences)" if names[1:] else ""
+            raise SoupError(
+                f"{self.source}: {names[0]} is {one}, but {another} in {other.source}{more}: "
+                f"{OF_ONE_START}, pooled alike"
+            )
+
+
+def check_one_start(ingredients: Sequence[Ingredient]) -> None:
+    """Check that all ingredients started from the same weights.
+
+    Otherwise their average has no meaning.
+
+    Raises:
+        SoupError: two of them started differently, by their cards or by the weights; the message names both.
+    """
+    for one, other in combinations(ingredients, 2):
+        if one.starts and other.starts and {*one.starts}.isdisjoint(other.starts):
+            theirs, ours = (", ".join(each.starts) for each in (other, one))
+            raise SoupError(f"{other.source}: was tuned from {theirs}, but {one.source} from {ours}: {OF_ONE_START}")
+    first, *others = ingredients
+    for each in others:
+        if (likeness := each.likeness(first)) < LEAST_LIKENESS:
+            raise SoupError(
+                f"{each.source}: has weights that are nothing like those of {first.source} (cosine {likeness:.2f}): "
+                f"{OF_ONE_START}"
+            )
+
+
+def averaged(ingredients: Sequence[Ingredient], shares: Shares) -> dict[str, Tensor]:
+    """Compute the weighted mean of every weight in float64.
+
+    Integers such as positions stay unchanged.
+
+    The result does not depend on the order of the ingredients, because sums follow shares and digests. A single
+    ingredient keeps every bit.
+    """
+    taken = sorted(
+        ((share, each) for share, each in zip(shares, ingredients, strict=True) if share),
+        key=lambda part: (part[0], part[1].digest),
+    )
+    states = [(share, each.encoder.state_dict()) for share, each in taken]
+    return {name: _averaged(name, states) for name in states[0][1]}
+
+
+def _averaged(name: str, states: Sequence[tuple[float, Mapping[str, Tensor]]]) -> Tensor:
+    one = states[0][1][name]
+    if not one.is_floating_point():
+        return one
+    return reduce(Tensor.add_, (tensors[name].double() * share for share, tensors in states)).to(one.dtype)
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values in nested dictionaries and lists, with their dotted paths."""
+    if not isinstance(value, dict | list):
+        yield path, value
+        return
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+        yield from _leaves(inner, f"{path}.{key}" if path else str(key))
+
+
+SOUPS = """\
+@inproceedings{wortsman2022soups,
+  title = {Model soups: averaging weights of multiple fine-tuned models improves accuracy without increasing inference
+    time},
+  author = {Wortsman, Mitchell and Ilharco, Gabriel and Gadre, Samir Ya and Roelofs, Rebecca and Gontijo-Lopes, Raphael
+    and Morcos, Ari S. and Namkoong, Hongseok and Farhadi, Ali and Carmon, Yair and Kornblith, Simon and Schmidt,
+    Ludwig},
+  booktitle = {Proceedings of the 39th International Conference on Machine Learning},
+  year = {2022},
+  url = {https://proceedings.mlr.press/v162/wortsman22a.html}
+}
+"""
+WISE_FT = """\
+@inproceedings{wortsman2022robust,
+  title = {Robust fine-tuning of zero-shot models},
+  author = {Wortsman, Mitchell and Ilharco, Gabriel and Kim, Jong Wook and Li, Mike and Kornblith, Simon and Roelofs,
+    Rebecca and Gontijo-Lopes, Raphael and Hajishirzi, Hannaneh and Farhadi, Ali and Namkoong, Hongseok and Schmidt,
+    Ludwig},
+  booktitle = {Proceedings of the IEEE/CVF Conference on Computer Vision and Pattern Recognition},
+  year = {2022},
+  url = {https://arxiv.org/abs/2109.01903}
+}
+"""
+
+TASK_ARITHMETIC = """\
+@inproceedings{ilharco2023editing,
+  title = {Editing models with task arithmetic},
+  author = {Ilharco, Gabriel and Ribeiro, Marco Tulio and Wortsman, Mitchell and Schmidt, Ludwig and Hajishirzi,
+    Hannaneh and Farhadi, Ali},
+  booktitle = {The Eleventh International Conference on Learning Representations},
+  year = {2023},
+  url = {https://openreview.net/forum?id=6t0Kwf8-jrj}
+}
+"""
+
+GRID = tuple(tenths / 10 for tenths in range(-10, 11))
+"""Shares of the start to try if none is given.
+
+0 is the soup and 1 the start. -1 is twice as far from the start as the soup.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixing:
+    """The weights of the encoders, and their choice."""
+
+    weights: tuple[float, ...] | None = None
+    """Weights in the order of the encoders, with any sum. None means equal weights."""
+    greedy: bool = False
+    """True to add only encoders that do not lower STS-B dev, best first."""
+    towards: str | None = None
+    """Name or folder of the encoder that the ingredients were tuned from, if it is averaged too."""
+    share: float | None = None
+    """Share of that encoder.
+
+    Below 0 the soup extrapolates away from the start, by task arithmetic. None chooses from `GRID` by STS-B dev.
+    """
+
+    def __post_init__(self) -> None:
+        if self.weights is not None:
+            if self.greedy:
+                raise SoupError("weights: greedy chooses them; leave one of the two out")
+            if not all(math.isfinite(weight) and weight >= 0 for weight in self.weights) or not sum(self.weights):
+                raise SoupError(f"weights: {_listed(self.weights)} are not 0 or more each and above 0 together")
+            if math.isinf(sum(self.weights)):
+                raise SoupError(f"weights: {_listed(self.weights)} are too large to be added")
+        if self.share is not None:
+            if self.towards is None:
+                raise SoupError("share: of which encoder? name it by towards")
+            if not GRID[0] <= self.share <= GRID[-1]:
+                raise SoupError(f"share: {self.share} is not from {GRID[0]:g} to {GRID[-1]:g}")
+
+    def shares(self, count: int) -> Shares:
+        """Normalise the weights of `count` encoders.
+
+        Raises:
+            SoupError: the number of weights differs.
+        """
+        weights = self.weights or (1.0,) * count
+        if len(weights) != count:
+            raise SoupError(f"weights: {_listed(weights)} are {len(weights)}, for {count} encoders")
+        total = math.fsum(weights)
+        return tuple(weight / total for weight in weights)
+
+    def choose(self, count: int, score: Callable[[Shares], float]) -> Shares:
+        """Choose the shares of `count` encoders and, last, of the start if it is averaged.
+
+        `score` decides open choices.
+        """
+        if self.towards is None:
+            return greedy(count, score) if self.greedy else self.shares(count)
+        shares = greedy(count, lambda tried: score((*tried, 0.0))) if self.greedy else self.shares(count)
+        if self.share is not None:
+            return with_start(shares, self.share)
+        return max((with_start(shares, share) for share in sorted(GRID, key=abs)), key=score)
+
+
+def greedy(count: int, score: Callable[[Shares], float]) -> Shares:
+    """Select as in recipe 1 of "Model soups": from the best downwards, an encoder stays if the score does not fall."""
+
+    def among(chosen: Collection[int]) -> Shares:
+        return tuple((i in chosen) / len(chosen) for i in range(count))
+
+    ranked = sorted(range(count), key=lambda i: -score(among([i])))
+    chosen = ranked[:1]
+    for i in ranked[1:]:
+        if score(among([*chosen, i])) >= score(among(chosen)):
+            chosen.append(i)
+    return among(chosen)
+
+
+def with_start(shares: Shares, share: float) -> Shares:
+    """Append the start's share, and scale the others so that the sum stays 1.
+
+    `share` is 1 - alpha of WiSE-FT and 1 - lambda of task arithmetic.
+    """
+    return (*(each * (1 - share) for each in shares), share)
+
+
+class Pot:
+    """An encoder that holds the current average, and the scores of averages tried so far."""
+
+    def __init__(self, ingredients: Sequence[Ingredient], selection: Selection | None, stream: TextIO) -> None:
+        self.encoder = deepcopy(ingredients[0].encoder).to(pick_device("auto"))
+        self.tried: dict[Shares, float] = {}
+        self._ingredients = ingredients
+        self._selection = selection
+        self._stream = stream
+
+    def fill(self, shares: Shares) -> Encoder:
+        """Load the average into the encoder."""
+        self.encoder.load_state_dict(averaged(self._ingredients, shares))
+        return self.encoder
+
+    def score(self, shares: Shares) -> float:
+        """Score the average.
+
+        Each is evaluated once.
+
+        Raises:
+            SoupError: there is no data to evaluate on.
+        """
+        if self._selection is None:
+            raise SoupError(
+                "greedy, and a share that is not given, are chosen by STS-B dev: name the data, --eval-data"
+            )
+        if shares not in self.tried:
+            metric = self._selection.metric
+            score = self.tried[shares] = self._selection.scores(self.fill(shares).encode)[metric]
+            print(f"{_described(shares, self._ingredients)}: {metric} {score:.4f}", file=self._stream, flush=True)
+        return self.tried[shares]
+
+
+@dataclass(frozen=True)
+class Soup:
+    """A finished soup with its recipe and scores."""
+
+    encoder: Encoder
+    mixing: Mixing
+    ingredients: tuple[Ingredient, ...]
+    """Ingredients. The start is last, if it is averaged."""
+    shares: Shares
+    tried: Mapping[Shares, float]
+    """Scores of the tried shares, the soup's own included if there was a metric."""
+    metric: str | None
+
+    def __str__(self) -> str:
+        said = f", {self.metric} {self.tried[self.shares]:.4f}" if self.metric else ""
+        return _described(self.shares, self.ingredients) + said
+
+    @property
+    def _of_the_start(self) -> list[str]:
+        """Return the citation for adding or subtracting the start."""
+        if self.mixing.towards is None:
+            return []
+        return [TASK_ARITHMETIC if self.shares[-1] < 0 else WISE_FT]
+
+    def publish(self, folder: Path, scores: Mapping[str, TaskScore], recipe: Mapping[str, Any] | None = None) -> Bundle:
+        """Export the soup as a bundle, with ingredients, recipe and scores in the manifest.
+
+        Raises:
+            ExportError, BundleError, OSError: see `models.export.export`.
+        """
+        made = [each.manifest for each in self.ingredients if each.manifest]
+        objectives = {manifest.objective for manifest in made} - {None}
+        dev = {self.metric: self.tried[self.shares]} if self.metric else {}
+        return export(
+            self.encoder,
+            folder,
+            name=folder.resolve().name,
+            backbone=made[0].backbone if made else self.ingredients[0].source,
+            objective=objectives.pop() if len(objectives) == 1 else None,
+            run={
+                **({"recipe": recipe} if recipe else {}),
+                "soup": asdict(self.mixing),
+                "ingredients": [
+                    {**each.to_json(), "share": share}
+                    for each, share in zip(self.ingredients, self.shares, strict=True)
+                ],
+                "metric": self.metric,
+                "tried": [{"shares": [*shares], "score": score} for shares, score in self.tried.items()],
+                "environment": environment(),
+            },
+            scores={**dev, **spearman(scores)},
+            citations=[*([SOUPS] if sum(map(bool, self.shares)) > 1 else []), *self._of_the_start],
+        )
+
+
+def cook(sources: Sequence[str], mixing: Mixing, selection: Selection | None, stream: TextIO) -> Soup:
+    """Make the soup of the named encoders.
+
+    All are in memory at once.
+
+    `selection` makes the choices that `mixing` leaves open. Scores are reported to `stream`.
+
+    Raises:
+        SoupError: they can't be averaged, started differently, or there is no data for the choice.
+        SourceError, BundleError: one can't be read.
+    """
+    mixing.shares(len(sources))  # This call reports errors in the weights before any encoder is loaded.
+    ingredients = _gathered(sources, mixing)
+    for each in ingredients:
+        each.check_like(ingredients[0])
+    check_one_start(ingredients)
+    pot = Pot(ingredients, selection, stream)
+    shares = mixing.choose(len(sources), pot.score)
+    if selection:
+        pot.score(shares)
+    encoder = pot.fill(shares).eval().cpu()
+    encoder.origin = merged([each.encoder.origin for each in ingredients])
+    return Soup(encoder, mixing, tuple(ingredients), shares, pot.tried, selection.metric if selection else None)
+
+
+def is_soup(manifest: Manifest, sources: Sequence[str], mixing: Mixing) -> bool:
+    """Return whether a bundle is the soup of the named encoders in their current state, with this mixing.
+
+    Raises:
+        SourceError, BundleError: one can't be read.
+    """
+    run = manifest.run or {}
+    if run.get("soup") != json.loads(json.dumps(asdict(mixing))):
+        return False
+    there = [{key: value for key, value in each.items() if key != "share"} for each in run.get("ingredients") or ()]
+    return there == [each.to_json() for each in _gathered(sources, mixing)]
+
+
+def _gathered(sources: Sequence[str], mixing: Mixing) -> list[Ingredient]:
+    """Load the ingredients. If the starting encoder is averaged too, it comes last."""
+    ingredients = [Ingredient.load(source) for source in sources]
+    if mixing.towards is not None:
+        ingredients.append(Ingredient.load(mixing.towards, like=ingredients[0].encoder))
+    return ingredients
+
+
+def _described(shares: Shares, ingredients: Sequence[Ingredient]) -> str:
+    """Format the encoders with their shares."""
+    return " + ".join(f"{share:.3g} {each.source}" for share, each in zip(shares, ingredients, strict=True) if share)
+
+
+def _listed(numbers: Sequence[float]) -> str:
+    return ", ".join(f"{number:g}" for number in numbers)

@@ -1,0 +1,368 @@
+"""A study's summary: means over seeds, and tests of whether differences between arms exceed chance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+
+import numpy as np
+from scipy.special import stdtrit
+
+from training.evaluation.bootstrap import Comparison, Interval, Resampled, resample, resample_means
+from training.evaluation.labelled import TRANSFER_TASKS
+from training.evaluation.pairs import STS_TASKS
+from training.evaluation.retrieval import MEASURES
+from training.studies.judgement import (
+    COSINES,
+    COSINES_FILE,
+    DEV,
+    FOUND,
+    GOLDS,
+    LABELS,
+    PREDICTED,
+    RELEVANT,
+    RETRIEVAL_FILE,
+    TRANSFER_FILE,
+    Arrays,
+    kept,
+    task_of,
+)
+from training.studies.results import RUNS, Result
+from training.studies.trial import StudyError
+
+# Metrics that compare the arms of a study. Each is a mean over tasks, with a bootstrap over examples.
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A score that several tasks share."""
+
+    name: str
+    title: str
+    unit: str
+    tasks: tuple[str, ...]
+    called: str
+    """Name of the tasks, as it follows their number in "mean of 7 …"."""
+    examples: str
+    """Name of the examples that the bootstrap resamples."""
+    fixed: str
+    """Name of everything that the bootstrap keeps fixed."""
+    file: str
+    """File of a run with two kinds of arrays: the encoder's results and the human judgements."""
+    kinds: tuple[str, str]
+    resample: Callable[[Sequence[Arrays], Arrays, int], Resampled]
+    """Bootstrap function. Its arguments are the encoders' arrays, the human arrays and the number of resamples."""
+    dev: str | None = None
+    """Task that chose the weights. The metric uses only this task if results share no other task."""
+
+    def shared(self, results: Sequence[Result]) -> tuple[str, ...]:
+        """Return the metric's tasks that all results have, or the dev task if they share no other."""
+        found = set.intersection(*(set(result.scores) for result in results))
+        stand_in = (self.dev,) if self.dev is not None and self.dev in found else ()
+        return tuple(task for task in self.tasks if task in found) or stand_in
+
+    def arrays(self, results: Sequence[Result], study: Path, tasks: Sequence[str]) -> tuple[dict[str, Arrays], Arrays]:
+        """Read the encoders' arrays by id and task, and the human arrays by task, which must be equal in all runs.
+
+        Raises:
+            StudyError: a file is damaged or lacks a task, or its human judgements differ.
+        """
+        said: dict[str, Arrays] = {}
+        truth: Arrays = {}
+        for result in results:
+            file = study / RUNS / result.id / self.file
+            if result.id in said or not file.exists():
+                continue
+            found, theirs = kept(file, *self.kinds)
+            if missing := [task for task in tasks if task not in found or task not in theirs]:
+                raise StudyError(f"{file}: no {self.kinds[0]} of {missing[0]}, which the results have")
+            truth = truth or {task: theirs[task] for task in tasks}
+            if changed := [task for task in tasks if not np.array_equal(theirs[task], truth[task])]:
+                raise StudyError(f"{file}: people's {self.kinds[1]} of {changed[0]} are not those of the first run")
+            said[result.id] = {task: found[task] for task in tasks}
+        return said, truth
+
+
+def _pairs(runs: Sequence[Arrays], golds: Arrays, resamples: int) -> Resampled:
+    return resample(runs, golds, resamples=resamples)
+
+
+def _examples(runs: Sequence[Arrays], labels: Arrays, resamples: int) -> Resampled:
+    hits = [{task: predicted == labels[task] for task, predicted in run.items()} for run in runs]
+    return resample_means(hits, resamples=resamples)
+
+
+def _queries(runs: Sequence[Arrays], _relevant: Arrays, resamples: int) -> Resampled:
+    return resample_means(runs, resamples=resamples)
+
+
+STS = Metric(
+    name="sts",
+    title="Semantic textual similarity",
+    unit="Spearman × 100",
+    tasks=tuple(STS_TASKS),
+    called="tasks",
+    examples="sentence pairs",
+    fixed="encoders",
+    file=COSINES_FILE,
+    kinds=(COSINES, GOLDS),
+    resample=_pairs,
+    dev=DEV,
+)
+TRANSFER = Metric(
+    name="transfer",
+    title="Transfer tasks",
+    unit="Accuracy × 100",
+    tasks=tuple(TRANSFER_TASKS),
+    called="transfer tasks",
+    examples="tested examples",
+    fixed="encoders and the classifiers on them",
+    file=TRANSFER_FILE,
+    kinds=(PREDICTED, LABELS),
+    resample=_examples,
+)
+
+
+def metrics(results: Sequence[Result]) -> list[Metric]:
+    """Return the metrics for which there are results.
+
+    Each measure of retrieval is a metric: its mean over collections.
+    """
+    known = (STS, TRANSFER, *(_retrieval(measure, results) for measure in MEASURES))
+    return [metric for metric in known if any(metric.shared([result]) for result in results)]
+
+
+def _retrieval(measure: str, results: Sequence[Result]) -> Metric:
+    tasks = {task: None for result in results for task in result.scores if task.endswith(task_of("", measure))}
+    return Metric(
+        name=measure.partition("@")[0].lower(),
+        title=f"Retrieval, {measure}",
+        unit=f"{measure} × 100",
+        tasks=tuple(tasks),
+        called=f"collections' {measure}",
+        examples="queries",
+        fixed="encoders and documents",
+        file=RETRIEVAL_FILE,
+        kinds=(FOUND, RELEVANT),
+        resample=_queries,
+    )
+
+
+RESAMPLES = 1000
+DECIMALS = 2
+"""Decimals shown. The order of floating-point sums changes cosines only in the sixth decimal."""
+
+NOTHING_SHARED = "the results share no task, so there is nothing to compare"
+
+LEVEL = 0.95
+"""Confidence level of all intervals, over pairs and over seeds."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Scores of an arm's seeds."""
+
+    values: tuple[float, ...]
+    seedless: bool = False
+    """True for an untrained encoder, which does not depend on the seed."""
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.values)
+
+    @property
+    def deviation(self) -> float | None:
+        """Return the standard deviation with n - 1, or None for one seed."""
+        return stdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def error(self) -> float | None:
+        """Return the standard error of the mean, or None for one seed."""
+        if self.seedless:
+            return 0.0
+        return None if self.deviation is None else self.deviation / math.sqrt(len(self.values))
+
+    def __str__(self) -> str:
+        deviation = self.deviation
+        return f"{self.mean:.2f}" + ("" if deviation is None else f" ± {deviation:.2f}")
+
+
+@dataclass(frozen=True)
+class Row:
+    """Results of an arm at one combination of its axes' values, over all seeds."""
+
+    label: str
+    results: tuple[Result, ...]
+    mean: Spread
+    """Mean over tasks, each rounded to two decimals first, as in the papers."""
+    dev: Spread | None
+    """Score on the metric's dev task. None if there is no such task or a result lacks it."""
+    interval: Interval | None
+    """Bootstrap interval of the mean, over examples. None if no per-example scores are stored."""
+    gain: Comparison | None
+    """Gain over the baseline arm. None for the baseline itself, or if no per-example scores are stored."""
+    noise: float | None
+    """Smallest gain that is significant over seeds, see `welch`. None if either arm has one seed."""
+
+    @property
+    def verdict(self) -> str:
+        """Return the conclusion in words, from the interval over examples and the noise over seeds."""
+        if self.gain is None:
+            return ""
+        if self.undecided:
+            return "interval contains 0"
+        words = "better" if self.gain.low > 0 else "worse"
+        if self.noise is None:
+            return f"{words}, by one seed"
+        return f"{words}, within the seeds' noise" if abs(self.gain.difference) < self.noise else words
+
+    @property
+    def undecided(self) -> bool:
+        """Return whether the interval over examples contains 0 at the displayed precision."""
+        return self.gain is not None and round(self.gain.low, DECIMALS) <= 0 <= round(self.gain.high, DECIMALS)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A study's results by one metric, arm by arm."""
+
+    metric: Metric
+    rows: tuple[Row, ...]
+    against: str
+    """Label of the baseline."""
+    tasks: tuple[str, ...]
+    """Tasks of the mean. These are the tasks that every result has."""
+
+    @property
+    def measure(self) -> str:
+        """Return a description of the mean."""
+        return f"mean of {len(self.tasks)} {self.metric.called}" if len(self.tasks) > 1 else self.tasks[0]
+
+    @property
+    def title(self) -> str:
+        """Return `measure` with a capital letter."""
+        return self.measure[0].upper() + self.measure[1:]
+
+
+def summaries(
+    results: Sequence[Result], study: Path, *, against: str | None = None, resamples: int = RESAMPLES
+) -> list[Summary]:
+    """Summarise the results by each metric.
+
+    The default baseline is each metric's first label; see `left_out`.
+
+    Raises:
+        StudyError: no result has the label `against`, no metric has a task that all its results share, or see
+            `summarise`.
+        EvaluationError: see `summarise`.
+    """
+    _check_known(against, {result.label: None for result in results})
+    found = []
+    for metric in metrics(results):
+        judged = _judged(results, metric)
+        if not metric.shared(judged):
+            continue
+        there = against if against in {result.label for result in judged} else None
+        found.append(summarise(judged, study, metric=metric, against=there, resamples=resamples))
+    if not found:
+        raise StudyError(NOTHING_SHARED)
+    return found
+
+
+def left_out(results: Sequence[Result]) -> list[str]:
+    """Return a line for each metric that `summaries` leaves out because its results share no task."""
+    return [
+        f"{metric.title}: left out, the runs that were judged by it share no task."
+        for metric in metrics(results)
+        if not metric.shared(_judged(results, metric))
+    ]
+
+
+def summarise(
+    results: Sequence[Result],
+    study: Path,
+    *,
+    metric: Metric = STS,
+    against: str | None = None,
+    resamples: int = RESAMPLES,
+) -> Summary:
+    """Compare arms with the label `against`. The default is the first label.
+
+    Results of one label are the seeds of one arm.
+
+    Raises:
+        StudyError: no result has the label `against`, the results share no task, or the stored arrays do not match the
+            results.
+        EvaluationError: see `training.evaluation.bootstrap`.
+    """
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        groups.setdefault(result.label, []).append(result)
+    _check_known(against, groups)
+    against = next(iter(groups)) if against is None else against
+    tasks = metric.shared(results)
+    if not tasks:
+        raise StudyError(NOTHING_SHARED)
+    means = {
+        label: Spread(tuple(_mean(each, tasks) for each in of), seedless=all(each.untrained for each in of))
+        for label, of in groups.items()
+    }
+    kept, truth = metric.arrays(results, study, tasks)
+    drawn = {
+        label: metric.resample([kept[each.id] for each in of], truth, resamples)
+        for label, of in groups.items()
+        if all(each.id in kept for each in of)
+    }
+    rows = []
+    for label, of in groups.items():
+        here, there = drawn.get(label), drawn.get(against)
+        rows.append(
+            Row(
+                label=label,
+                results=tuple(of),
+                mean=means[label],
+                dev=_dev(of, metric),
+                interval=here.interval(LEVEL) if here else None,
+                gain=here.against(there, LEVEL) if here and there and label != against else None,
+                noise=welch(means[label], means[against]),
+            )
+        )
+    return Summary(metric, tuple(rows), against, tasks)
+
+
+def _judged(results: Sequence[Result], metric: Metric) -> list[Result]:
+    return [result for result in results if metric.shared([result])]
+
+
+def _check_known(against: str | None, labels: Mapping[str, object]) -> None:
+    if against is not None and against not in labels:
+        raise StudyError(f"--against {against}: none of {'; '.join(labels)}")
+
+
+def _mean(result: Result, tasks: Sequence[str]) -> float:
+    return fmean(round(result.scores[task], 2) for task in tasks)
+
+
+def _dev(results: Sequence[Result], metric: Metric) -> Spread | None:
+    scores = [result.scores.get(metric.dev) for result in results] if metric.dev else [None]
+    known = tuple(score for score in scores if score is not None)
+    return Spread(known) if len(known) == len(scores) else None
+
+
+def welch(mine: Spread, theirs: Spread, level: float = LEVEL) -> float | None:
+    """Return the smallest significant difference of the means by Welch's t-test (1947).
+
+    Degrees of freedom are Satterthwaite's. Against an untrained encoder the test is a one-sample t-test. The result is
+    None if an arm has only one seed, and 0 if scores vary in neither arm.
+    """
+    if mine.error is None or theirs.error is None:
+        return None
+    variance = mine.error**2 + theirs.error**2
+    if variance == 0:
+        return 0.0
+    parts = [(each.error**2 / variance, len(each.values) - 1) for each in (mine, theirs) if each.error]
+    freedom = 1 / sum(share**2 / seeds for share, seeds in parts)
+    return float(stdtrit(freedom, (1 + level) / 2)) * math.sqrt(variance)

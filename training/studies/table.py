@@ -1,0 +1,134 @@
+"""Summaries of a study as text tables, with explanations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean, stdev
+
+from training.studies.results import Result
+from training.studies.summary import DECIMALS, LEVEL, Row, Spread, Summary
+
+# Scores of each single task, as in the papers' tables.
+
+
+def task_grid(summary: Summary) -> list[list[str]]:
+    """Return the header and a row for each arm. With a single task return nothing, because the task equals the mean."""
+    if len(summary.tasks) < 2:
+        return []
+    return [
+        ["arm", *summary.tasks],
+        *([row.label, *(_task_cell(row, task) for task in summary.tasks)] for row in summary.rows),
+    ]
+
+
+def task_explanation(summary: Summary) -> str:
+    return f"{summary.metric.unit} of each task, mean ± standard deviation over seeds."
+
+
+def _task_cell(row: Row, task: str) -> str:
+    return str(Spread(tuple(round(result.scores[task], DECIMALS) for result in row.results)))
+
+
+# Geometry of each arm's vectors, which papers use to explain scores.
+
+QUANTITIES = {
+    "alignment": ("alignment", 3),
+    "uniformity": ("uniformity", 2),
+    "effective_rank": ("effective rank", 0),
+    "removed_share": ("removed negatives", 5),
+}
+"""Fields of a result, with column title and significant decimals."""
+
+EXPLANATION = (
+    "Of STS-B dev's sentences under the weights that were judged, mean ± standard deviation over seeds. Alignment: the "
+    "mean squared distance of pairs scored above 4. Uniformity: from 0, a single point, to -4, orthogonal. Effective "
+    "rank: how many directions the vectors fill, at most their width. Removed negatives: the share of the in-batch "
+    "negatives that DCLR's weights left out while training."
+)
+
+
+def geometry_grid(summary: Summary) -> list[list[str]]:
+    """Return the header and a row for each arm. Return nothing if no result has geometry."""
+    known = [name for name in QUANTITIES if any(_of(row.results, name) for row in summary.rows)]
+    head = ["arm", *(QUANTITIES[name][0] for name in known)]
+    return (
+        [head, *([row.label, *(_geometry_cell(row, name) for name in known)] for row in summary.rows)] if known else []
+    )
+
+
+def _of(results: Sequence[Result], name: str) -> list[float]:
+    """Return one value per seed. Return nothing if a seed has no value."""
+    values = [value for each in results if (value := getattr(each, name)) is not None]
+    return values if len(values) == len(results) else []
+
+
+def _geometry_cell(row: Row, name: str) -> str:
+    values, decimals = _of(row.results, name), QUANTITIES[name][1]
+    if not values:
+        return ""
+    deviation = f" ± {stdev(values):.{decimals}f}" if len(values) > 1 else ""
+    return f"{fmean(values):.{decimals}f}{deviation}"
+
+
+HEAD = ("arm", "seeds", "mean", "STS-B dev", "gain", "95 % interval", "P(better)", "verdict")
+MEAN, DEV = HEAD.index("mean"), HEAD.index("STS-B dev")
+
+
+def table(*summaries: Summary) -> str:
+    """Format each summary as aligned lines with explanation and tasks. The first summary's geometry comes last."""
+    parts = []
+    for summary in summaries:
+        parts.append(_aligned(grid(summary), explanation(summary)))
+        if lines := task_grid(summary):
+            parts.append(_aligned(lines, task_explanation(summary)))
+    if lines := geometry_grid(summaries[0]):
+        parts.append(_aligned(lines, EXPLANATION))
+    return "\n\n".join(parts)
+
+
+def _aligned(lines: Sequence[Sequence[str]], said: str) -> str:
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    text = ("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+    return "\n".join([*text, "", said])
+
+
+def grid(summary: Summary) -> list[list[str]]:
+    """Return the header and a row for each arm. STS-B dev is a column if it is a task of the metric."""
+    head = [*HEAD[:MEAN], summary.measure, *HEAD[MEAN + 1 :]]
+    lines = [head, *(cells(row) for row in summary.rows)]
+    return lines if summary.metric.dev else [line[:DEV] + line[DEV + 1 :] for line in lines]
+
+
+def cells(row: Row) -> list[str]:
+    gain = row.gain
+    compared = ["", "", ""]
+    if gain:
+        difference, low, high = map(_signed, (gain.difference, gain.low, gain.high))
+        compared = [difference, f"[{low}, {high}]", f"{gain.better:.3f}"]
+    dev = "" if row.dev is None else str(row.dev)
+    return [row.label, str(len(row.results)), str(row.mean), dev, *compared, row.verdict]
+
+
+def explanation(summary: Summary) -> str:
+    """Explain the numbers of a table, and name the arms without a proven difference."""
+    metric = summary.metric
+    undecided = [row.label for row in summary.rows if row.undecided]
+    compared = sum(row.gain is not None for row in summary.rows)
+    said = (
+        f" Comparisons made: {compared}, each at {LEVEL:.0%} by itself, so of twenty arms that are no better or worse"
+    )
+    said = f"{said} than {summary.against} one is expected to seem so." if compared else ""
+    said += f" The interval contains 0, so no difference is shown, for: {'; '.join(undecided)}." if undecided else ""
+    vain = [row.label for row in summary.rows if any(result.unimproved for result in row.results)]
+    if vain:
+        said += f" In some runs no step was better than the encoder they began with: {'; '.join(vain)}."
+    return (
+        f"{metric.unit}, mean ± standard deviation over seeds; tasks of the mean: {', '.join(summary.tasks)}. Gain, "
+        f"interval and P(better) are over {summary.against}: a paired bootstrap of the {metric.examples}, with the "
+        f"{metric.fixed} as they are. Seeds are another source of chance: a gain is within their noise if Welch's "
+        f"t-test, or that of one sample beside what was not trained, would not tell the arms' means apart.{said}"
+    )
+
+
+def _signed(value: float) -> str:
+    return f"{round(value, DECIMALS) + 0.0:+.2f}"  # Adding 0.0 turns -0.0 into 0.0.

@@ -1,0 +1,239 @@
+"""A single run of a study: its configuration and its labels."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, Self
+
+from models.bundle import bundle
+from models.bundle.bundle import sha256
+from models.bundle.sources import local
+from training.config import ConfigError, DevTasks, RunConfig
+from training.evaluation import beir
+from training.evaluation.labelled import TRANSFER_TASKS
+from training.evaluation.pairs import SICKR_DEV, STS_TASKS, STSB_DEV, data_root
+
+SEED = "seed"
+
+
+class StudyError(ConfigError):
+    """A study can't be run or reported. The message is one line and names the file and the key."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A run before it has folders: `config.out` and `config.run` are empty."""
+
+    arm: str
+    """Arm of the study, or empty."""
+    axes: Mapping[str, Any]
+    """Values of the axes in this run."""
+    config: RunConfig
+    fraction: float = 1.0
+    """Share of the corpus used in training."""
+    untrained: bool = False
+    """True if the backbone is evaluated without training."""
+    sts: bool = True
+    """If true, evaluate on the STS tasks and choose weights by STS-B dev. If false, choose weights by
+    self-retrieval."""
+    transfer: bool = False
+    """True for evaluation on the transfer tasks."""
+    retrieval: tuple[str, ...] = ()
+    """Collections for evaluation, named as in `training.evaluation.beir.part`."""
+    neighbours: int = 0
+    """Number of corpus sentences whose nearest in-batch neighbours are measured."""
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    """Digests that replace the paths of `config` in the id, by field: see `training.studies.trial`."""
+
+    @cached_property
+    def id(self) -> str:
+        """Return a hash of everything that affects the result. Arm, preset name and paths don't affect it."""
+        described = json.loads(replace(self.config, preset="").to_json()) | self.inputs
+        content = f"{json.dumps(described, indent=2)}\n{self.fraction}{self.untrained}"
+        # Nothing is appended by default, so that existing ids stay valid.
+        content += "transfer" if self.transfer else ""
+        content += "".join(f"retrieval {name}" for name in self.retrieval) + ("" if self.sts else "no sts")
+        content += f"neighbours {self.neighbours}" if self.neighbours else ""
+        return hashlib.blake2b(content.encode("utf-8"), digest_size=6).hexdigest()
+
+    @property
+    def label(self) -> str:
+        """Return the arm and its axes without the seed. Runs with the same label are averaged."""
+        return label_of(self.arm, self.axes)
+
+    @property
+    def title(self) -> str:
+        """Return the label and the seed."""
+        return self.label if self.untrained else f"{self.label}, seed {self.config.seed}"
+
+    def to_json(self) -> str:
+        """Return the JSON text that `from_json` reads."""
+        values = {
+            "arm": self.arm,
+            "axes": dict(self.axes),
+            "fraction": self.fraction,
+            "untrained": self.untrained,
+            "sts": self.sts,
+            "transfer": self.transfer,
+            "retrieval": self.retrieval,
+            "neighbours": self.neighbours,
+            "inputs": dict(self.inputs),
+            "config": json.loads(self.config.to_json()),
+        }
+        return json.dumps(values, indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Parse the text that `to_json` wrote.
+
+        Raises:
+            StudyError: the text is not a run of a study.
+        """
+        try:
+            values = json.loads(text)
+            config = RunConfig.from_json(json.dumps(values["config"]))
+            return cls(**{**values, "retrieval": tuple(values["retrieval"]), "config": config})
+        except (ValueError, TypeError, KeyError) as error:
+            raise StudyError(f"not a run of a study: {error}") from error
+
+
+def label_of(arm: str, axes: Mapping[str, Any]) -> str:
+    """Join arm and axes. Numbers follow the name of their axis. Text values appear without it."""
+    parts = [arm] if arm else []
+    parts += [
+        value if isinstance(value, str) else f"{name} {_plain(value)}" for name, value in axes.items() if name != SEED
+    ]
+    return ", ".join(parts) or "all"
+
+
+def _plain(value: Any) -> str:
+    # Nothing is rounded, so that labels tell runs apart.
+    return repr(value) if isinstance(value, float) else json.dumps(value)
+
+
+# Digests of a run's input files, because the contents of a path can change.
+
+ENCODERS = ("backbone", "teacher")
+READ = (
+    "*config*.json",
+    "*.safetensors",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab*",
+    "merges.txt",
+    "*.model",
+    "modules.json",
+    "pytorch_model*.bin",
+    "[0-9]*_*/*",
+)
+"""Patterns of the files of an encoder's folder that decide its vectors.
+
+The card, evaluations and exports are left out.
+"""
+
+
+class Contents:
+    """A cache of digests. Each corpus, encoder folder and evaluation folder is read once.
+
+    Encoders in `to_come` do not exist yet and are identified by path.
+    """
+
+    def __init__(self, to_come: Collection[Path] = ()) -> None:
+        self._to_come = {folder.resolve() for folder in to_come}
+        self._corpus = cache(corpus_digest)
+        self._encoder = cache(encoder_digest)
+        self._sts = cache(sts_digest)
+        self._transfer = cache(transfer_digest)
+        self._retrieval = cache(retrieval_digest)
+
+    def of(
+        self, config: RunConfig, *, sts: bool = True, transfer: bool = False, retrieval: tuple[str, ...] = ()
+    ) -> dict[str, str]:
+        """Return digests of the run's inputs by field.
+
+        Fields without a path are left out.
+
+        The digest of evaluation data covers the STS tasks (unless `sts` is false), the transfer tasks (with
+        `transfer`), and the collections named by `retrieval`. An encoder without a local folder is identified by its
+        name.
+
+        Raises:
+            StudyError: a corpus is no file.
+            SourceError: a path does not lead to an encoder's folder.
+        """
+        found = {}
+        if config.corpus:
+            found["corpus"] = self._corpus(config.corpus)
+        if config.eval_data is not None:
+            found["eval_data"] = self._sts(config.eval_data, config.dev_tasks) if sts else ""
+            if transfer:
+                found["transfer"] = self._transfer(config.eval_data)
+            if retrieval:
+                found["retrieval"] = self._retrieval(config.eval_data, retrieval)
+        for name in ENCODERS:
+            place = getattr(config, name)
+            if place is None or Path(place).resolve() in self._to_come:
+                continue
+            if folder := local(place):
+                found[name] = self._encoder(folder.resolve())
+        return found
+
+
+def corpus_digest(files: tuple[str, ...]) -> str:
+    """Return the SHA-256, in hex, of the digests of the files in their order.
+
+    Raises:
+        StudyError: a path is not that of a file.
+    """
+    if missing := [file for file in files if not Path(file).is_file()]:
+        raise StudyError(f"corpus: {missing[0]} is no file")
+    return _whole(sha256(Path(file)) for file in files)
+
+
+def encoder_digest(folder: Path) -> str:
+    """Return a bundle's fingerprint, else the SHA-256, in hex, of the paths and digests of the encoder's files.
+
+    Raises:
+        BundleError: the folder has a manifest but does not match it.
+    """
+    if (folder / bundle.MANIFEST).exists():
+        return bundle.load(folder).manifest.fingerprint
+    return _of(folder, {file for pattern in READ for file in folder.glob(pattern) if file.is_file()})
+
+
+def sts_digest(data: str, dev_tasks: DevTasks = "stsb") -> str:
+    """Return the SHA-256, in hex, of the paths and digests of the STS files in `data`.
+
+    SICK-R's dev split is included only if it chooses weights.
+    """
+    root, dev = data_root(Path(data)), (STSB_DEV,) if dev_tasks == "stsb" else (STSB_DEV, SICKR_DEV)
+    return _of(root, {file for task in (*STS_TASKS.values(), *dev) for file in (root / task.folder).glob(task.files)})
+
+
+def transfer_digest(data: str) -> str:
+    """Return the SHA-256, in hex, of the paths and digests of the transfer tasks' files."""
+    root = data_root(Path(data))
+    files = {root / task.folder / file for task in TRANSFER_TASKS.values() for file in task.files}
+    return _of(root, {file for file in files if file.is_file()})
+
+
+def retrieval_digest(data: str, names: tuple[str, ...]) -> str:
+    """Return the SHA-256, in hex, of the files of collections, restricted to the queried splits."""
+    known = beir.collections(Path(data))
+    root = next(iter(known.values()), Path(data)).parent
+    files = {root / folder / file for folder, split in map(beir.part, names) for file in beir.files(split)}
+    return _of(root, {file for file in files if file.is_file()})
+
+
+def _of(root: Path, files: Iterable[Path]) -> str:
+    return _whole(f"{file.relative_to(root)} {sha256(file)}" for file in sorted(files))
+
+
+def _whole(lines: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode("utf-8")).hexdigest()
