@@ -15,13 +15,13 @@ from fastapi_offline import FastAPIOffline
 from starlette.types import Lifespan
 
 from serving.api import ROUTERS, corpora
-from serving.api.middleware import own_pages
-from serving.api.middleware.own_pages import OwnPages
-from serving.api.middleware.sending import Sending
+from serving.api.middleware import same_origin
+from serving.api.middleware.same_origin import SameOrigin
 from serving.api.middleware.shortcut import Shortcut, TrailingSlash
+from serving.api.middleware.unread_answers import UnreadLimit
 from serving.api.routing import description, errors
 from serving.api.routing.auth import Authentication
-from serving.api.routing.deps import Arriving
+from serving.api.routing.deps import BytesInFlight
 from serving.api.routing.edge import AccessLog, RequestId
 from serving.api.routing.errors import Head
 from serving.operations.collector import collector
@@ -49,7 +49,7 @@ def create_app(service: Service, clock: Clock = time.monotonic_ns) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:  # noqa: ARG001 - state, not attributes
         async with service.running():
-            yield {"service": service, "arriving": Arriving(settings.max_received_bytes)}
+            yield {"service": service, "arriving": BytesInFlight(settings.max_received_bytes)}
         if traces:
             await asyncio.to_thread(traces.close)
 
@@ -57,14 +57,14 @@ def create_app(service: Service, clock: Clock = time.monotonic_ns) -> FastAPI:
     errors.install(app)
     app.add_middleware(Shortcut, routers=ROUTERS)  # the innermost middleware comes first
     app.add_middleware(Head)
-    app.add_middleware(Sending, limit=settings.max_unread_bytes)
+    app.add_middleware(UnreadLimit, limit=settings.max_unread_bytes)
     if keyring:
         app.add_middleware(Authentication, keyring=keyring)
     else:
-        app.add_middleware(OwnPages, origins=settings.cors_origins, local=not settings.insecure)
+        app.add_middleware(SameOrigin, origins=settings.cors_origins, local=not settings.insecure)
     app.add_middleware(errors.Bugs)
     if settings.cors_origins:
-        own_pages.allow(app, settings.cors_origins)
+        same_origin.allow(app, settings.cors_origins)
     app.add_middleware(AccessLog)
     if traces:
         from serving.api.middleware.traces import Traces

@@ -86,8 +86,8 @@ async def load(body: LoadRequest, service: ServiceDep) -> LoadAnswer:
     403 for a folder elsewhere, 409 if the name is taken, 422 and 424 as for a reload.
     """
     with service.admitted():
-        slot = await service.encoders.add(body.bundle)
-    return LoadAnswer(id=slot.name, fingerprint=slot.model.manifest.fingerprint)
+        served = await service.encoders.add(body.bundle)
+    return LoadAnswer(id=served.name, fingerprint=served.model.manifest.fingerprint)
 
 
 @router.delete("/models/{id:any}", status_code=204, summary="Unload a model")

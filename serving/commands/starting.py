@@ -38,7 +38,7 @@ def raise_limit() -> None:
 # The end of the process.
 
 
-def ended(status: int) -> int:
+def exit_status(status: int) -> int:
     """Return `status`, or exit at once if a thread still loads a model or builds an index.
 
     These threads can't be interrupted, and native code that runs during Python's shutdown may crash. Call this last.

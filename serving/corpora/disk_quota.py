@@ -19,7 +19,7 @@ Sees = Callable[[str], bool]
 
 
 @dataclass(frozen=True)
-class Room:
+class DiskQuota:
     """Disk usage of a key's corpora, checked against its quota. Blocking.
 
     Usage is the sum of the corpora, their indexes and snapshots in `folders`, waiting uploads, and stored answers.

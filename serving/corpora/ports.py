@@ -179,7 +179,7 @@ class Passage(NamedTuple):
     """None means the whole document, which was not split."""
 
 
-class Held(NamedTuple):
+class KnownText(NamedTuple):
     """Passages of a text that was embedded before: spans, or None if it was not split, and (P, D) vectors."""
 
     spans: Sequence[Span] | None
@@ -287,7 +287,7 @@ class Store(Protocol):
 
     def embedded(
         self, name: str, texts: Sequence[str], chunking: Chunking | None, fingerprint: str
-    ) -> list[Held | None]:
+    ) -> list[KnownText | None]:
         """Return the vectors of each text, found by content hash, if a document has the text split in the same way.
 
         Return None for all texts if the corpus has another fingerprint.

@@ -12,10 +12,10 @@ import numpy as np
 
 from models.bundle.tokenizer import Piece, Tokens
 from serving.errors import Backend, Invalid, Overloaded
-from serving.inference.batcher import Batcher, Streams
+from serving.inference.batcher import Batcher, EngineSlots
 from serving.inference.embeddings import AS_THEY_ARE, Embeddings, EmbedOptions, Inputs, finished
 from serving.inference.engine import Embedded, Engine, Model
-from serving.inference.inputs import CHARACTERS_PER_TOKEN, At, Prompts, Reading
+from serving.inference.inputs import CHARACTERS_PER_TOKEN, At, InputPreparation, Prompts
 from serving.inference.tokenizing import Tokenizing, Vocabulary
 from serving.inference.vector_cache import VectorCache
 from serving.operations.bounds import check_count, check_some
@@ -40,7 +40,7 @@ class Embedder:
     """
 
     def __init__(
-        self, engine: Engine, model: Model, settings: Settings, metrics: Metrics, shared: Streams | None = None
+        self, engine: Engine, model: Model, settings: Settings, metrics: Metrics, shared: EngineSlots | None = None
     ) -> None:
         self.engine = engine
         self.model = model
@@ -70,7 +70,7 @@ class Embedder:
                 max_tokens=max_batch_tokens,
             ),
         )
-        self.reading = Reading(
+        self.preparation = InputPreparation(
             engine,
             self.manifest,
             settings,
@@ -113,8 +113,8 @@ class Embedder:
             if part is None:
                 check_count(len(inputs) - beside, self._settings.max_request_texts, field)
             self._check(inputs, options, field)
-            tokens = await self.reading.tokens(inputs, options, at, prompts)
-            truncated = self.reading.check_cut(tokens, options, at)
+            tokens = await self.preparation.tokens(inputs, options, at, prompts)
+            truncated = self.preparation.check_cut(tokens, options, at)
             total = sum(map(len, tokens))
             if part is None:
                 check_count(total, self._settings.max_request_tokens, field, "tokens")
@@ -156,7 +156,7 @@ class Embedder:
         """
         check_count(len(texts), self._settings.max_request_texts, field)
         self._check(texts, options, field)
-        prompted = self.reading.prompted(texts, options, lambda i: f"{field}.{i}")
+        prompted = self.preparation.prompted(texts, options, lambda i: f"{field}.{i}")
         limit = self._settings.max_request_tokens
         with self._tokenizing.admitted(sum(map(len, prompted))):
             return await self._vocabulary.pieces(prompted, special_tokens=special_tokens, at_most=limit, field=field)
@@ -169,7 +169,7 @@ class Embedder:
         Raises:
             Empty, TooLarge, Invalid, Overloaded: as for `pieces`.
         """
-        if tokens >= self.reading.length:
+        if tokens >= self.preparation.length:
             return texts, 0
         begun = [text[: tokens * CHARACTERS_PER_TOKEN] for text in texts]
         pieces = await self.pieces(begun, special_tokens=False, options=AS_THEY_ARE, field=field)

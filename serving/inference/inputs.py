@@ -100,7 +100,7 @@ CHARACTERS_PER_TOKEN = 250
 text-embeddings-inference."""
 
 
-class Reading:
+class InputPreparation:
     """Reader of one encoder's inputs. It asks the `batcher`'s queue for room before it tokenises texts."""
 
     def __init__(

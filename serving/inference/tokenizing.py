@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TypeVar
 
 from models.bundle.tokenizer import Direction, Piece, TokenizerFailure, Tokens
-from serving.errors import Backend, Empty, ForeignTokens, Overloaded, TooLarge, going
+from serving.errors import Backend, Empty, ForeignTokens, Overloaded, TooLarge, shutting_down
 from serving.inference.engine import Engine
 from serving.operations.lru import Lru
 
@@ -81,7 +81,7 @@ class Tokenizing:
             Unhealthy: the tokenizer was closed before all texts were tokenised.
         """
         if self._closed:
-            raise going()
+            raise shutting_down()
         kept = [self._kept.get((text, direction)) for text in texts]
         missing = [text for text, one in zip(texts, kept, strict=True) if one is None]
         fresh: list[Tokens] = []
@@ -105,7 +105,7 @@ class Tokenizing:
             Unhealthy: the tokenizer was closed before.
         """
         if self._closed:
-            raise going()
+            raise shutting_down()
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def close(self) -> None:
@@ -113,13 +113,13 @@ class Tokenizing:
         self._closed = True
         for turn in self._waiting:
             if not turn.future.done():
-                turn.future.set_exception(going())
+                turn.future.set_exception(shutting_down())
         self._waiting.clear()
         await asyncio.to_thread(self._thread.shutdown)
 
     def _tokens(self, texts: Sequence[str], direction: Direction) -> asyncio.Future[list[Tokens]]:
         if self._closed:
-            raise going()
+            raise shutting_down()
         turn = _Turn(texts, direction, asyncio.get_running_loop().create_future())
         self._waiting.append(turn)
         if not self._busy:

@@ -21,8 +21,8 @@ from serving.corpora.stores.sqlite import SqliteStore
 from serving.jobs import Requests
 from serving.service import Service
 from tests.conftest import PATIENCE
+from tests.serving.corpora.ingest.uploading import DOCUMENTS, NDJSON, ended, lines, stored
 from tests.serving.engines import Gate, model
-from tests.serving.ingest.uploading import DOCUMENTS, NDJSON, ended, lines, stored
 
 Refuses = Callable[..., None]
 MakeService = Callable[..., Service]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from opentelemetry.trace import StatusCode
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serving.api.routing.edge import HEADER, PROBES, hearing, id_of
+from serving.api.routing.edge import HEADER, PROBES, id_of, on_response_start
 from serving.operations.otlp import Collector
 
 _CONTEXT = {b"traceparent", b"tracestate"}
@@ -38,7 +38,7 @@ class Traces:
                     span.set_status(StatusCode.ERROR)
 
             try:
-                await self._app(scope, receive, hearing(send, note))
+                await self._app(scope, receive, on_response_start(send, note))
             except Exception as error:
                 span.set_attribute("error.type", type(error).__qualname__)
                 span.set_status(StatusCode.ERROR)

@@ -21,7 +21,7 @@ UNCOUNTED = 65_536
 RETRY_SECONDS = 1
 
 
-class Arriving:
+class BytesInFlight:
     """Counter of the bytes of all bodies being received, beyond the first `UNCOUNTED` of each."""
 
     def __init__(self, limit: int) -> None:
@@ -60,9 +60,9 @@ def service_of(request: Request) -> Service:
     return service
 
 
-def arriving_of(request: Request) -> Arriving:
+def bytes_in_flight_of(request: Request) -> BytesInFlight:
     """Return the app's counter of arriving bodies, from its lifespan state."""
-    arriving: Arriving = request.state.arriving
+    arriving: BytesInFlight = request.state.arriving
     return arriving
 
 

@@ -17,7 +17,7 @@ PROBES = {"/health", "/healthz", "/livez", "/readyz", "/ping", "/metrics"}
 """Paths that monitoring requests every few seconds. They are not traced, and are logged only if they fail."""
 
 
-def hearing(send: Send, heard: Callable[[Message], None]) -> Send:
+def on_response_start(send: Send, heard: Callable[[Message], None]) -> Send:
     """Wrap `send`: call `heard` with the start of the answer before it is sent. `heard` may change it."""
 
     async def told(message: Message) -> None:
@@ -52,7 +52,7 @@ class RequestId:
         def stamp(message: Message) -> None:
             message["headers"] = [*message.get("headers", []), (HEADER.encode(), name)]
 
-        await self._app(scope, receive, hearing(send, stamp))
+        await self._app(scope, receive, on_response_start(send, stamp))
 
 
 def new_id() -> str:
@@ -89,7 +89,7 @@ class AccessLog:
             status = message["status"]
 
         try:
-            await self._app(scope, receive, hearing(send, note))
+            await self._app(scope, receive, on_response_start(send, note))
         finally:
             route, key = scope.get("route"), scope["state"].get("key")
             fields = {

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from serving.api.routing.answers import json_response, retry_headers
 from serving.api.routing.edge import id_of
 from serving.api.schemas.bodies import UNION_TAGS
-from serving.errors import MAX_FIELD, Invalid, ServiceError, going, shortened
+from serving.errors import MAX_FIELD, Invalid, ServiceError, shortened, shutting_down
 from serving.operations.json_body import FITS
 from serving.service import Service
 
@@ -179,7 +179,7 @@ class Bugs:
                 raise
             # Only the server cancels whole requests. It logs in one line that it cut an answer that was begun.
             if not begun:
-                await service_error(request, going())(scope, receive, send)
+                await service_error(request, shutting_down())(scope, receive, send)
         except Exception as error:
             if begun:
                 raise

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from fastapi import Request
 
-from serving.api.routing.deps import arriving_of, service_of
+from serving.api.routing.deps import bytes_in_flight_of, service_of
 from serving.errors import TooLarge, TooSlow
 from serving.operations.encoding import content_coding, inflated
 from serving.operations.json_body import LARGE, parse_json
@@ -63,7 +63,7 @@ class BoundedRequest(Request):
         now = asyncio.get_running_loop().time
         started = now()
         try:
-            with arriving_of(self).body() as grown:
+            with bytes_in_flight_of(self).body() as grown:
                 async with asyncio.timeout(pause) as patience:
                     async for piece in self.stream():
                         size += len(piece)

@@ -128,7 +128,7 @@ class Main:
         return "exact" if self.approximate is None else self.approximate.kind.name
 
     @property
-    def fallen(self) -> bool:
+    def fell_back(self) -> bool:
         """True if the CPU serves in place of a failed device, slower than an index built for the CPU."""
         return self.approximate is not None and getattr(self.approximate.built, "fallen", False)
 

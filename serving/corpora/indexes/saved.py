@@ -115,7 +115,7 @@ def describe(folder: Path, main: Main) -> dict[str, Any]:
     }
 
 
-def vouched(described: dict[str, Any], identity: Identity, covered: int) -> dict[str, Any]:
+def make_manifest(described: dict[str, Any], identity: Identity, covered: int) -> dict[str, Any]:
     """Return the manifest: the description with the identity of the vectors.
 
     Args:

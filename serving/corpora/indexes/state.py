@@ -11,7 +11,7 @@ import numpy as np
 
 from models.runtimes.base import Floats
 from serving.corpora.indexes.built import Main, Marks
-from serving.corpora.indexes.exact import ExactIndex, Held, Rows, merged
+from serving.corpora.indexes.exact import ExactIndex, ExactRows, Rows, merged
 from serving.corpora.ports import Keys, Ranking
 
 BLOCK = 16_384
@@ -33,12 +33,12 @@ class Part(NamedTuple):
         return self._replace(marks=self.marks.without(np.flatnonzero(self.main.keys <= key)))
 
 
-class Seen(NamedTuple):
+class IndexState(NamedTuple):
     """State of an index at one moment. Nothing in it ever changes."""
 
     parts: tuple[Part, ...]
     """The main part, then the graphs that grow beside it (`growing.py`), whose keys are greater."""
-    tail: Held
+    tail: ExactRows
 
     @property
     def main(self) -> Main:
@@ -95,12 +95,12 @@ class Seen(NamedTuple):
             found.append(self.tail.search(queries, k, allowed))
         return found[0] if len(found) == 1 else [merged(rankings, k) for rankings in zip(*found, strict=True)]
 
-    def changed(self, removed: Keys, tail: Held) -> Seen:
+    def changed(self, removed: Keys, tail: ExactRows) -> IndexState:
         """Return the state with another tail and without the `removed` keys."""
         removed = np.sort(removed)
-        return Seen(tuple(part.without(removed) for part in self.parts), tail)
+        return IndexState(tuple(part.without(removed) for part in self.parts), tail)
 
-    def grown(self, before: Main | None, main: Main, tail: Held) -> Seen:
+    def grown(self, before: Main | None, main: Main, tail: ExactRows) -> IndexState:
         """Return the state with `main` in place of `before`, if that still exists, and with the shorter `tail`.
 
         Rows of `main` that the old tail contained stay live if they were live there.
@@ -111,12 +111,12 @@ class Seen(NamedTuple):
         live[: len(old)] = old
         grown = Part(main, Marks(len(live), live=live))
         others = tuple(part for part in self.parts if part.main is not before)
-        return Seen((*others, grown) if grown.marks.count else others, tail)
+        return IndexState((*others, grown) if grown.marks.count else others, tail)
 
-    def rebuilt(self, main: Main, covered: int, tail: Held) -> Seen:
+    def rebuilt(self, main: Main, covered: int, tail: ExactRows) -> IndexState:
         """Return the state with a new main part, which contains everything up to the key `covered`."""
         beside = (part.beyond(covered) for part in self.parts[1:])
-        return Seen((Part(main, Marks(len(main.keys))), *(part for part in beside if part.marks.count)), tail)
+        return IndexState((Part(main, Marks(len(main.keys))), *(part for part in beside if part.marks.count)), tail)
 
     def copy(self, last: Rows) -> Iterator[tuple[Keys, Floats]]:
         """Yield all live vectors in blocks, by key. Those at the sorted places `last` in this order come at the end."""
@@ -182,7 +182,7 @@ class Report:
     """The reason why search is exact, if it is."""
 
     @classmethod
-    def of(cls, seen: Seen, *, target: float, memory: int, building: bool) -> Report:
+    def of(cls, seen: IndexState, *, target: float, memory: int, building: bool) -> Report:
         """Make the report on `seen`, with the details of its foremost part."""
         main, state = seen.foremost, "building" if building else "ready"
         found = cls(

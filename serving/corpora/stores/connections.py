@@ -24,10 +24,10 @@ MOST = 128
 open reader. Opening a corpus takes half a millisecond."""
 
 
-class Rests(Protocol):
+class Reopenable(Protocol):
     """A resource that is opened on demand."""
 
-    def rest(self) -> None:
+    def close_if_idle(self) -> None:
         """Close the resource, unless it is in use. The user calls `OpenFiles.used` when done."""
 
 
@@ -37,10 +37,10 @@ class OpenFiles:
     def __init__(self, most: int = MOST) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._open: dict[Rests, None] = {}
+        self._open: dict[Reopenable, None] = {}
         """Open files. The most recently used file is last."""
 
-    def used(self, file: Rests) -> None:
+    def used(self, file: Reopenable) -> None:
         """Record a use of `file`, and close the least recently used file if there are too many."""
         with self._lock:
             self._open.pop(file, None)
@@ -49,9 +49,9 @@ class OpenFiles:
             if len(self._open) <= self._most:
                 return
             del self._open[longest]
-        longest.rest()
+        longest.close_if_idle()
 
-    def closed(self, file: Rests) -> None:
+    def closed(self, file: Reopenable) -> None:
         """Forget a file that is closed for good."""
         with self._lock:
             self._open.pop(file, None)
@@ -66,7 +66,7 @@ STEPS = 100_000
 READ_STEPS = 5 * STEPS
 """Instructions between two checks in a read. Each check waits for Python's interpreter lock."""
 LOG_BYTES = 64 << 20
-"""Size of the write-ahead log in bytes above which its checkpoint, called "fold" here, makes readers wait."""
+"""Size of the write-ahead log in bytes above which its checkpoint makes readers wait."""
 _LOG_PATIENCE_MS = 500
 _KEPT = 4
 """Readers that stay open between reads. Each takes two file descriptors."""
@@ -173,14 +173,14 @@ class Connections:
         with self._used(), self._written(), self.naming():
             yield self._opened_writer()
 
-    def fold_soon(self) -> None:
+    def checkpoint_soon(self) -> None:
         """Checkpoint the log, unless readers prevent it. The file then shrinks to its content."""
         with self.maintaining() as writer:
-            self._fold_soon(writer)
+            self._checkpoint_soon(writer)
 
     @contextmanager
-    def alone(self, *, folded: bool) -> Iterator[None]:
-        """Close all connections during the block, while other users wait. With `folded`, empty the log first.
+    def alone(self, *, checkpointed: bool) -> Iterator[None]:
+        """Close all connections during the block, while other users wait. With `checkpointed`, empty the log first.
 
         Raises:
             Unhealthy: the log can't be checkpointed; nothing has changed.
@@ -192,8 +192,8 @@ class Connections:
                 self._turn.wait_for(lambda: not self._reading)
             try:
                 self._close_readers()
-                if folded:
-                    self._fold()
+                if checkpointed:
+                    self._checkpoint()
                 self._close_writer()
                 yield
                 self.damaged = False  # the block may have replaced the file
@@ -207,7 +207,7 @@ class Connections:
         if self._closed:
             raise NotFound(f"there is no corpus {self.path.stem!r}")
 
-    def rest(self) -> None:
+    def close_if_idle(self) -> None:
         """Close the connections, unless they are in use. The next use reopens them."""
         if not self._writing.acquire(blocking=False):
             return
@@ -263,7 +263,7 @@ class Connections:
             self._writer.close()
         self._writer = None
 
-    def _fold(self) -> None:
+    def _checkpoint(self) -> None:
         busy, _, _ = self._opened_writer().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if busy:
             raise OSError("its log is in use")
@@ -306,11 +306,11 @@ class Connections:
             return
         self._log_bytes = size + LOG_BYTES  # a long reader prevents it: don't retry at every commit
         with suppress(sqlite3.Error):  # the write is committed; the next one reports a failing disk
-            if self._fold_soon(writer):
+            if self._checkpoint_soon(writer):
                 self._log_bytes = LOG_BYTES
 
     @staticmethod
-    def _fold_soon(writer: sqlite3.Connection) -> bool:
+    def _checkpoint_soon(writer: sqlite3.Connection) -> bool:
         """Checkpoint the log, and return whether that succeeded. A reader that does not end soon prevents it."""
         writer.execute(f"PRAGMA busy_timeout = {_LOG_PATIENCE_MS}")
         try:

@@ -24,8 +24,8 @@ from serving.corpora.ports import (
     Corpus,
     Document,
     Facets,
-    Held,
     Keys,
+    KnownText,
     Page,
     Passage,
     Ranking,
@@ -252,7 +252,7 @@ class SqliteStore:
                 del self._refused[name]
                 return
             file = self._file(name)
-            with file.set_aside(folded=False):
+            with file.set_aside(checkpointed=False):
                 reach("store.before-drop")
                 if file.damaged:
                     keep(file.path)
@@ -277,7 +277,7 @@ class SqliteStore:
 
     def embedded(
         self, name: str, texts: Sequence[str], chunking: Chunking | None, fingerprint: str
-    ) -> list[Held | None]:
+    ) -> list[KnownText | None]:
         return self._file(name).embedded(texts, chunking, fingerprint)
 
     def document(self, name: str, document: str) -> Document:
@@ -349,7 +349,7 @@ class SqliteStore:
         prepare(name, file, bounds, stop)
         with replacing(vectors(file, stop)) if replacing else nullcontext(), self._lock:
             if held := self._files.get(name):
-                with held.set_aside(folded=not held.damaged):
+                with held.set_aside(checkpointed=not held.damaged):
                     if held.damaged:
                         keep(held.path)
                     else:

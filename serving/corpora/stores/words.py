@@ -166,7 +166,7 @@ def highlights(texts: Sequence[str], query: str, *, stemming: Stemming) -> list[
     terms = parse(query, stemming=stemming).terms
     if not terms:
         return [[] for _ in texts]
-    asked = _expression([tuple(analysis.apart(term)) for term in terms], "OR", prefixes=False)
+    asked = _expression([tuple(analysis.split_phrase(term)) for term in terms], "OR", prefixes=False)
     return [_highlights(text[:MAX_MARKED], asked, stemming) for text in texts]
 
 
