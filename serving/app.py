@@ -14,16 +14,14 @@ from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 from starlette.types import Lifespan
 
-from serving.api import ROUTERS, corpora
-from serving.api.middleware import same_origin
+from serving.api import ROUTERS, corpora, description
+from serving.api.middleware.edge import Edge, Head, TrailingSlash
 from serving.api.middleware.same_origin import SameOrigin
-from serving.api.middleware.shortcut import Shortcut, TrailingSlash
 from serving.api.middleware.unread_answers import UnreadLimit
-from serving.api.routing import description, errors
+from serving.api.routing import errors
 from serving.api.routing.auth import Authentication
-from serving.api.routing.deps import BytesInFlight
-from serving.api.routing.edge import AccessLog, RequestId
-from serving.api.routing.errors import Head
+from serving.api.routing.request_body import BytesInFlight
+from serving.api.routing.route import Shortcut
 from serving.operations.collector import collector
 from serving.operations.limits import Clock, Keyring
 from serving.service import Service
@@ -49,7 +47,7 @@ def create_app(service: Service, clock: Clock = time.monotonic_ns) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:  # noqa: ARG001 - state, not attributes
         async with service.running():
-            yield {"service": service, "arriving": BytesInFlight(settings.max_received_bytes)}
+            yield {"service": service, "bytes_in_flight": BytesInFlight(settings.max_received_bytes)}
         if traces:
             await asyncio.to_thread(traces.close)
 
@@ -62,15 +60,11 @@ def create_app(service: Service, clock: Clock = time.monotonic_ns) -> FastAPI:
         app.add_middleware(Authentication, keyring=keyring)
     else:
         app.add_middleware(SameOrigin, origins=settings.cors_origins, local=not settings.insecure)
-    app.add_middleware(errors.Bugs)
-    if settings.cors_origins:
-        same_origin.allow(app, settings.cors_origins)
-    app.add_middleware(AccessLog)
+    app.add_middleware(Edge, origins=settings.cors_origins)
     if traces:
         from serving.api.middleware.traces import Traces
 
         app.add_middleware(Traces, collector=traces)
-    app.add_middleware(RequestId)
     app.add_middleware(TrailingSlash, routers=ROUTERS)
     return app
 

@@ -9,12 +9,12 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi import Path as PathParameter
 from pydantic import BaseModel, Field
 
+from serving.api.middleware.same_origin import is_loopback
 from serving.api.routing.auth import key_of
 from serving.api.routing.deps import CLOSED, ServiceDep
 from serving.api.routing.route import Route
 from serving.api.schemas.bodies import ClosedBody
 from serving.errors import Forbidden
-from serving.operations.bounds import is_loopback
 
 RELAYED = ("forwarded", "x-forwarded-for", "origin")
 """Headers of a proxy, or of a browser that acts for a web page. The caller then is not the peer."""

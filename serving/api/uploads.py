@@ -12,7 +12,7 @@ from pydantic import BeforeValidator
 from serving.api.jobs import ACCEPTED, submitted
 from serving.api.routing.answers import JSON, json_response, truncation_header
 from serving.api.routing.auth import key_of
-from serving.api.routing.deps import CLOSED, CorpusName, ServiceDep, service_of
+from serving.api.routing.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.routing.request_body import BoundedRequest
 from serving.api.routing.route import StreamedRoute, charset, media_type, while_connected
 from serving.api.schemas.bodies import lower
@@ -220,7 +220,7 @@ def _check_is_text(spool: Spool, options: Options, settings: Settings) -> None:
 async def _received(request: BoundedRequest, spool: Spool, how: dict[str, Any]) -> Options:
     """Receive the upload into `spool`, and return how to read it."""
     media, coding = media_type(request), content_coding(request.headers.get("content-encoding", ""))
-    settings = service_of(request).settings
+    settings = request.service.settings
     limit = settings.max_upload_bytes
     if media != "multipart/form-data":
         options = Options.of_media(media, charset(request), coding=coding, **how)

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.api.routing.deps import UNCOUNTED, BytesInFlight
+from serving.api.routing.request_body import UNCOUNTED, BytesInFlight
 from serving.errors import Overloaded
 
 BODIES = 4

@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv6Address, ip_address
 from urllib.parse import urlsplit
 
-from fastapi import FastAPI
 from starlette.datastructures import Headers
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving.api.routing.errors import service_error
 from serving.errors import Forbidden
-from serving.operations.bounds import is_loopback
-
-# CORS: browsers let web pages of other origins ask only if `--cors-origin` names them.
-
-METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE")
-
-
-def allow(app: FastAPI, origins: tuple[str, ...]) -> None:
-    """Answer preflights of these origins, and add CORS headers to answers.
-
-    Pages may send any header and read any header. As `allow_headers`, `*` makes Starlette repeat the headers that a
-    preflight asks for; a literal `*` would exclude Authorization. Cookies are not allowed: pages send keys themselves,
-    and browsers never send them on their own.
-    """
-    app.add_middleware(
-        CORSMiddleware, allow_origins=origins, allow_methods=METHODS, allow_headers=["*"], expose_headers=["*"]
-    )
-
 
 SAFE = ("GET", "HEAD", "OPTIONS")
 """Methods that change nothing. Browsers keep their answers from pages of other origins."""
@@ -72,6 +53,16 @@ class SameOrigin:
         else:
             own = not origin or origin.partition("://")[2] in (host or None, headers.get("x-forwarded-host"))
         return None if own else f"Origin: pages of {origin[:80]!r} may not ask that; --cors-origin lets them"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether `host` is an address of the loopback interface. Names don't count."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 def _is_local(host: str) -> bool:

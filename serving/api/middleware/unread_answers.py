@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from serving.api.middleware.edge import PROBES
 from serving.api.routing.auth import SAFE, scope_for
-from serving.api.routing.edge import PROBES
 from serving.api.routing.errors import service_error
 from serving.errors import ServiceError
 from serving.operations.limits import UnreadBytes, payer
@@ -35,8 +35,6 @@ class UnreadLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        method, path = scope["method"], scope["path"]
-        refusable = path not in PROBES and (method in SAFE or scope_for(method, path) == "read")
         start: Message | None = None
         refused: ServiceError | None = None
 
@@ -53,7 +51,7 @@ class UnreadLimit:
                 if len(body) > UNCOUNTED:
                     try:
                         for unread in self._bounds():
-                            held.enter_context(unread.holding(len(body), refusable=refusable and whole))
+                            held.enter_context(unread.holding(len(body), refusable=whole and _is_read(scope)))
                     except ServiceError as error:
                         refused = error.with_traceback(None)  # its frames reference the answer
                         return
@@ -72,6 +70,12 @@ class UnreadLimit:
     def _bounds(self) -> list[UnreadBytes]:
         caller = payer()
         return [caller.unread, self._all] if caller and caller.unread else [self._all]
+
+
+def _is_read(scope: Scope) -> bool:
+    """Return whether the request changes nothing, so that its answer may be refused."""
+    method, path = scope["method"], scope["path"]
+    return path not in PROBES and (method in SAFE or scope_for(method, path) == "read")
 
 
 def largest_answer(settings: Settings) -> int:

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from serving.api.routing.edge import HEADER as REQUEST_ID
+from serving.api.middleware.edge import HEADER as REQUEST_ID
 from serving.api.routing.errors import Family, family_of
 from serving.api.routing.route import LONGEST_TIMEOUT, TIMEOUT
 from serving.api.schemas.bodies import ErrorAnswer
