@@ -15,13 +15,13 @@ from fastapi_offline import FastAPIOffline
 from starlette.types import Lifespan
 
 from serving.api import ROUTERS, corpora, description
-from serving.api.middleware.edge import Edge, Head, TrailingSlash
+from serving.api.middleware.edge import Edge, TrailingSlash
 from serving.api.middleware.same_origin import SameOrigin
 from serving.api.middleware.unread_answers import UnreadLimit
 from serving.api.routing import errors
 from serving.api.routing.auth import Authentication
 from serving.api.routing.request_body import BytesInFlight
-from serving.api.routing.route import Shortcut
+from serving.api.routing.route import Head, Shortcut
 from serving.operations.collector import collector
 from serving.operations.limits import Clock, Keyring
 from serving.service import Service

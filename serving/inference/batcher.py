@@ -297,8 +297,8 @@ class Batcher:
             queue, batch = self._next_batch()
             if not batch:
                 return False
-            alone = len(batch) == 1 and self._shared.busy == 1
-            alone = alone and not (self._interactive.waiting or self._bulk.waiting)
+            alone = len(batch) == 1 and not (self._interactive.waiting or self._bulk.waiting)
+            alone = alone and self._shared.busy == 1
             self._running[queue] += 1
             try:
                 await self._run(batch, alone)

@@ -112,7 +112,8 @@ class Embedder:
             at = at or (lambda i: f"{field}.{i}")
             if part is None:
                 check_count(len(inputs) - beside, self._settings.max_request_texts, field)
-            self._check(inputs, options, field)
+            check_some(inputs, field)
+            warning = self._checked_options(options)
             tokens = await self.preparation.tokens(inputs, options, at, prompts)
             truncated = self.preparation.check_cut(tokens, options, at)
             total = sum(map(len, tokens))
@@ -141,7 +142,7 @@ class Embedder:
                 truncated=truncated,
                 timing=timing,
                 device=self.engine.device,
-                warning=self._warning(options),
+                warning=warning,
                 manifest=self.manifest,
             )
 
@@ -155,7 +156,8 @@ class Embedder:
             Overloaded: the server is at fault.
         """
         check_count(len(texts), self._settings.max_request_texts, field)
-        self._check(texts, options, field)
+        check_some(texts, field)
+        self._checked_options(options)
         prompted = self.preparation.prompted(texts, options, lambda i: f"{field}.{i}")
         limit = self._settings.max_request_tokens
         with self._tokenizing.admitted(sum(map(len, prompted))):
@@ -228,8 +230,8 @@ class Embedder:
             raise Backend("the engine gave numbers that are not finite")
         return embedded
 
-    def _check(self, inputs: Inputs, options: EmbedOptions, field: str) -> None:
-        check_some(inputs, field)
+    def _checked_options(self, options: EmbedOptions) -> str | None:
+        """Check the options, and return a warning about few dimensions, if there is one."""
         native = self.manifest.dim
         if options.dimensions is not None and not 1 <= options.dimensions <= native:
             raise Invalid(f"must be between 1 and {native}", field=options.dimensions_field)
@@ -238,7 +240,5 @@ class Embedder:
                 "this bundle has no range for int8 and uint8; `isosphere export` gives it one, "
                 "binary and ubinary need none"
             )
-
-    def _warning(self, options: EmbedOptions) -> str | None:
-        whole = options.dimensions in (None, self.manifest.dim)
+        whole = options.dimensions in (None, native)
         return None if whole or options.dimensions in self.model.matryoshka else NOT_MATRYOSHKA

@@ -114,6 +114,8 @@ class BoundedRequest(Request):
                         size += len(piece)
                         if size > limit:
                             raise TooLarge(f"the body is more than the {limit} bytes of one request")
+                        if not piece:  # the end
+                            continue
                         grown(size if in_memory is None else min(size, in_memory))
                         patience.reschedule(None)
                         await take(piece)
@@ -134,6 +136,8 @@ class BoundedRequest(Request):
     async def _prepared(self, work: Callable[[], T], *, large: bool) -> T:
         return await self.service.library.read(lambda _: work()) if large else work()
 
-    def forget(self) -> None:
-        """Free the body and its JSON; fields that no one reads may be most of it."""
+    async def taken_json(self) -> Any:
+        """Return the parsed body for the last time, and free it: fields that no one reads may be most of it."""
+        json = await self.json()
         self._body, self._json = b"", None
+        return json

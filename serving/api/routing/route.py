@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
-from email.message import Message
+from email.message import Message as MimeHeaders
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.api.routing.errors import http_error, invalid, service_error
 from serving.api.routing.request_body import BoundedRequest
@@ -59,7 +59,7 @@ def media_type(request: Request) -> str:
     """Return the content type without parameters, by default JSON."""
     given = request.headers.get("content-type", "")
     _parsed_type(given)
-    # `Message` would report text/plain for a type that it can't parse.
+    # `MimeHeaders` would report text/plain for a type that it can't parse.
     return given.partition(";")[0].strip().lower() or "application/json"
 
 
@@ -69,10 +69,10 @@ def charset(request: Request) -> str | None:
 
 
 @lru_cache(maxsize=64)
-def _parsed_type(content_type: str) -> Message:
+def _parsed_type(content_type: str) -> MimeHeaders:
     if len(content_type) > LONGEST_TYPE:
         raise UnsupportedMedia(f"is longer than {LONGEST_TYPE} characters", field="content-type")
-    message = Message()
+    message = MimeHeaders()
     message["content-type"] = content_type
     return message
 
@@ -119,12 +119,42 @@ class DirectRoute(Route):
         model: Any = field.field_info.annotation
 
         async def handle(request: BoundedRequest) -> Response:
-            body = parsed(model, await request.json())
-            request.forget()
-            answer: Response = await endpoint(body, request.service, *([request] if takes_request else []))
+            service, body = request.service, parsed(model, await request.taken_json())
+            answer: Response = await endpoint(body, service, *([request] if takes_request else []))
             return answer
 
         return _bounded(handle, field, typed=False)
+
+
+class Head:
+    """Pure ASGI middleware near the routes. It presents a HEAD as a GET."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle the request; send only the headers in answer to a HEAD."""
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+
+        over = False
+        files = {**scope.get("extensions", {}), "http.response.pathsend": {}}  # files stay unread
+        headers = [(name, value) for name, value in scope["headers"] if name != b"range"]  # RFC 9110, 14.2: of GET
+
+        async def bare(message: Message) -> None:
+            """Send the head and an empty body. Streams then stop, since the server reports a disconnect."""
+            nonlocal over
+            if message["type"] not in ("http.response.body", "http.response.pathsend"):
+                await send(message)
+            elif not over:
+                over = True
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+        # A copy, since the server must still see HEAD to know that no body follows.
+        get = {**scope, "method": "GET", "headers": headers, "extensions": files}
+        await self._app(get, receive, bare)
+        scope["route"] = get.get("route")
 
 
 class Shortcut:
