@@ -35,7 +35,7 @@ from serving.corpora.ports import (
 from serving.corpora.stores.failures import naming
 from serving.errors import Conflict, Damaged, NotFound, Stopped
 from serving.operations.bounds import BOUNDS, Bounds
-from serving.operations.cancelling import for_others, uninterrupted
+from serving.operations.threads import for_others, uninterrupted
 
 # Opening of the corpora's indexes. One builder serves all of them.
 

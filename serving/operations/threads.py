@@ -1,4 +1,9 @@
-"""Work that completes even if its caller is cancelled."""
+"""Blocking work in threads, which is completed, or stopped, if its caller leaves.
+
+A thread can't be stopped from outside. Long work therefore calls `check_cancelled` where it can stop without harm.
+These places are each read of the store, each condition of a filter and each block of vectors. SQLite calls
+`is_cancelled` by itself. A write never checks, so that a write that has begun is finished.
+"""
 
 from __future__ import annotations
 
@@ -7,32 +12,89 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
+from contextvars import ContextVar
 from functools import partial
+from time import thread_time
 from typing import Any, Literal, TypeVar
 from weakref import WeakValueDictionary
 
 from serving.errors import Overloaded, ServiceError, Stopped, shutting_down
-from serving.operations.cancelling import CancelToken
+from serving.operations.context import holding
 from serving.operations.limits import RETRY_SECONDS, charge, is_patient, payer
 
-# Log failures of work whose caller was cancelled.
-
 log = logging.getLogger(__name__)
-
-
-async def log_errors_of(work: asyncio.Future[Any]) -> None:
-    """Wait until `work` ends. Log its failure, unless it is an error meant for the caller."""
-    work.add_done_callback(_log_error)
-    await asyncio.wait([work])
-
-
-def _log_error(work: asyncio.Future[Any]) -> None:
-    if not work.cancelled() and (error := work.exception()) and not isinstance(error, ServiceError):
-        log.error("work whose caller was cancelled failed", exc_info=error)
-
-
 T = TypeVar("T")
+Share = Literal["read", "write"]
+THREADS, CORPUS_THREADS = 16, 8
+"""Maximum threads of all corpora together, and of one corpus. Further work waits without a thread."""
+WAITING = 256
+"""Maximum steps of requests that wait for the threads of one key."""
+TOKENS_PER_SECOND = 1000
+"""Price of a second of a thread for a key: one token per millisecond."""
+
+# Cancellation of work whose caller has left, whose deadline has passed, or whose server stops.
+
+
+class CancelToken:
+    """Token of one piece of blocking work. Cancelling its `parent` cancels it, too."""
+
+    def __init__(self, parent: CancelToken | None = None) -> None:
+        self.parent = parent
+        self.cpu_seconds = 0.0
+        """CPU seconds of the thread that does the work, without waiting and without other threads."""
+        self._cancelled = False
+
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled or (self.parent is not None and self.parent.cancelled)
+
+    def cancel(self) -> None:
+        """Make the work stop at its next check. Any thread may call this."""
+        self._cancelled = True
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Run `work` in this thread, with this token for its checks.
+
+        Raises:
+            Stopped: the token was cancelled, maybe before the work began.
+        """
+        began = thread_time()
+        try:
+            with holding(_CURRENT, self):
+                check_cancelled()
+                return work()
+        finally:
+            self.cpu_seconds += thread_time() - began
+
+
+_CURRENT: ContextVar[CancelToken | None] = ContextVar("cancel_token", default=None)
+
+
+def is_cancelled() -> bool:
+    """Return whether the current work should stop. Work without a token is never cancelled."""
+    token = _CURRENT.get()
+    return token is not None and token.cancelled
+
+
+def check_cancelled() -> None:
+    """Raise `Stopped` if the current work should stop."""
+    if is_cancelled():
+        raise Stopped("nobody waits for it any more")
+
+
+def for_others() -> AbstractContextManager[None]:
+    """Keep a step running if its caller leaves, since other callers need it too. It still stops with the server."""
+    token = _CURRENT.get()
+    return holding(_CURRENT, token and token.parent)
+
+
+def uninterrupted() -> AbstractContextManager[None]:
+    """Keep checks from stopping a write and the steps that must follow it."""
+    return holding(_CURRENT, None)
+
+
+# Completion of work whose caller was cancelled.
 
 
 async def run_to_end(work: Coroutine[Any, Any, T], on_cancel: Callable[[], None] = lambda: None) -> T:
@@ -54,15 +116,18 @@ async def in_thread(work: Callable[[], T], on_cancel: Callable[[], None] = lambd
     return await run_to_end(asyncio.to_thread(work), on_cancel)
 
 
-# Threads for blocking work on corpora. They are shared so that a busy corpus delays only its own callers.
+async def log_errors_of(work: asyncio.Future[Any]) -> None:
+    """Wait until `work` ends. Log its failure, unless it is an error meant for the caller."""
+    work.add_done_callback(_log_error)
+    await asyncio.wait([work])
 
-Share = Literal["read", "write"]
-THREADS, CORPUS_THREADS = 16, 8
-"""Maximum threads of all corpora together, and of one corpus. Further work waits without a thread."""
-WAITING = 256
-"""Maximum steps of requests that wait for the threads of one key."""
-TOKENS_PER_SECOND = 1000
-"""Price of a second of a thread for a key: one token per millisecond."""
+
+def _log_error(work: asyncio.Future[Any]) -> None:
+    if not work.cancelled() and (error := work.exception()) and not isinstance(error, ServiceError):
+        log.error("work whose caller was cancelled failed", exc_info=error)
+
+
+# The threads of all corpora. They are shared so that a busy corpus delays only its own callers.
 
 
 class CorpusThreads:

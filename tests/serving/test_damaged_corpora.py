@@ -19,7 +19,7 @@ from serving.corpora.ports import Content, Document
 from serving.corpora.search import Query, SearchOptions
 from serving.corpora.stores.sqlite import SqliteStore
 from serving.errors import Damaged, InsufficientStorage, NotFound, ServiceError, Stopped, Unhealthy
-from serving.operations.cancelling import CancelToken
+from serving.operations.threads import CancelToken
 from serving.service import Service
 from tests.serving.corpora.stores.contents import filled
 

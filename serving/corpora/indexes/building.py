@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.runtimes.base import Floats
-from serving.corpora.indexes.built import EXACT_ROWS, MEASURED_K, Approximate, Main, Marks, Tuning
 from serving.corpora.indexes.exact import Rows, nearest
 from serving.corpora.indexes.kind import BuildError, CancelledError, Kind, Pause
 from serving.corpora.indexes.saved import write_index
+from serving.corpora.indexes.state import EXACT_ROWS, MEASURED_K, Approximate, Main, Marks, Tuning
 from serving.corpora.ports import Keys, Ranking
 from serving.settings import INDEXED_FROM
 

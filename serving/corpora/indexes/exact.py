@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from models.runtimes.base import Floats
 from serving.corpora.ports import Keys, Ranking
-from serving.operations.cancelling import check_cancelled
+from serving.operations.threads import check_cancelled
 
 # Set operations on sorted arrays of distinct integers.
 

@@ -21,11 +21,10 @@ from models.runtimes.base import Floats
 from serving.corpora.indexes import KINDS, saved
 from serving.corpora.indexes.approximate import Hnsw
 from serving.corpora.indexes.building import CERTAIN, Builder, BuildInput, Plan, build, held_out, most_queries, tune
-from serving.corpora.indexes.built import Approximate, Main, Marks, Tuning
 from serving.corpora.indexes.exact import ExactIndex
 from serving.corpora.indexes.kind import CancelledError, Kind, Pause
 from serving.corpora.indexes.saved import Identity, Read, Source, UnfitError, read
-from serving.corpora.indexes.state import IndexState, Part, Report
+from serving.corpora.indexes.state import Approximate, IndexState, Main, Marks, Part, Report, Tuning
 from serving.corpora.ports import Keys, Ranking
 from serving.errors import ServiceError
 from serving.operations.failpoints import reach

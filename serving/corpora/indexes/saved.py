@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from models.bundle.disk import make_folder
 from models.runtimes.base import Floats
-from serving.corpora.indexes.built import Approximate, Main, Tuning
 from serving.corpora.indexes.exact import ExactIndex
 from serving.corpora.indexes.kind import BuildError, Kind, Parameters
+from serving.corpora.indexes.state import Approximate, Main, Tuning
 from serving.corpora.ports import Keys
 from serving.operations.failpoints import reach
 

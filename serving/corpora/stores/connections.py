@@ -14,8 +14,8 @@ from weakref import WeakSet
 from serving.corpora.ports import Stop
 from serving.corpora.stores.failures import MEND, naming
 from serving.errors import Damaged, NotFound
-from serving.operations.cancelling import check_cancelled, is_cancelled
 from serving.operations.failpoints import reach
+from serving.operations.threads import check_cancelled, is_cancelled
 
 # Limit on open corpus files: the most recently used stay open.
 

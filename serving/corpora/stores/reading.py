@@ -27,8 +27,8 @@ from serving.corpora.stores.failures import DamageError
 from serving.corpora.stores.fields import DATES, MAX_PATH, OPAQUE, WHOLE, Numbers
 from serving.corpora.stores.matching import matching
 from serving.corpora.stores.records import BLOCK, PassageRow, blocks, marks
-from serving.operations.cancelling import check_cancelled
 from serving.operations.lru import Lru
+from serving.operations.threads import check_cancelled
 
 CORPUS = "name, description, recall_target, created, fingerprint, dim, stemming, generation"
 

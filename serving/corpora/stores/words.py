@@ -22,7 +22,7 @@ import orjson
 from serving.corpora.ports import Keys, Ranking, Span, Stemming
 from serving.corpora.stores import analysis
 from serving.corpora.stores.fields import numbers
-from serving.operations.cancelling import check_cancelled
+from serving.operations.threads import check_cancelled
 
 MAX_WORDS = 64
 """Maximum words of a query that are searched for, including words in phrases. Later words are ignored."""

@@ -18,7 +18,7 @@ from serving.corpora.ports import Change, Content, Corpus, Document, Page, Remov
 from serving.corpora.search import Query, SearchOptions
 from serving.corpora.stores.sqlite import SqliteStore
 from serving.errors import Conflict, InsufficientStorage, NotFound, ServiceError, Unhealthy
-from serving.operations.cancelling import CancelToken
+from serving.operations.threads import CancelToken
 from tests.conftest import PATIENCE
 
 

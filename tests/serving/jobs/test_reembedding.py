@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.corpora.corpora import Corpora
-from serving.operations.cancelling import check_cancelled
+from serving.operations.threads import check_cancelled
 from tests.conftest import PATIENCE
 from tests.serving.shelf import Shelf, embedded
 from tests.serving.test_moving_corpora import DOCUMENTS, best, ended

@@ -16,15 +16,15 @@ from fastapi.testclient import TestClient
 from models.runtimes.base import Floats
 from serving.corpora.corpora import Corpora
 from serving.corpora.filters import compile_filter
-from serving.corpora.indexes.built import TOGETHER, Main, Marks, Tuning
 from serving.corpora.indexes.exact import VECTORS, nearest
+from serving.corpora.indexes.state import TOGETHER, Main, Marks, Tuning
 from serving.corpora.open_corpus import Indexes, OpenCorpus
 from serving.corpora.ports import Content, Document, Ranking
 from serving.corpora.search import Query, SearchOptions
 from serving.corpora.stores import STORES
 from serving.corpora.stores.connections import READ_STEPS, Connections
 from serving.errors import Stopped, Unhealthy
-from serving.operations.cancelling import CancelToken, check_cancelled, for_others, is_cancelled
+from serving.operations.threads import CancelToken, check_cancelled, for_others, is_cancelled
 from serving.service import Service
 from tests.conftest import PATIENCE
 

@@ -238,7 +238,7 @@ def test_what_looks_through_a_corpus_costs_a_token_for_each_millisecond_of_its_t
         client.put("/corpora/c").raise_for_status()
         client.post("/corpora/c/documents", json={"documents": [{"text": "a"}]}).raise_for_status()
         clock.now += 9 * SECOND
-        monkeypatch.setattr("serving.operations.cancelling.thread_time", count(step=0.5).__next__)
+        monkeypatch.setattr("serving.operations.threads.thread_time", count(step=0.5).__next__)
         assert client.request(method, path, **sent).status_code == 200
         refused = client.request(method, path, **sent)
         assert refused.status_code == 429, "the first took half a second of a thread, 500 tokens"

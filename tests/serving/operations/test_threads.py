@@ -13,10 +13,9 @@ import pytest
 
 from serving.errors import Conflict, Overloaded
 from serving.operations import threads as threads_of_corpora
-from serving.operations.cancelling import check_cancelled
 from serving.operations.keys import Key, digest
 from serving.operations.limits import Caller, Limits, paid_by, patient
-from serving.operations.threads import CORPUS_THREADS, THREADS, CorpusThreads, in_thread
+from serving.operations.threads import CORPUS_THREADS, THREADS, CorpusThreads, check_cancelled, in_thread
 from tests.conftest import PATIENCE
 
 

@@ -12,10 +12,10 @@ from models.runtimes.base import Floats
 from serving.corpora.indexes import KINDS
 from serving.corpora.indexes.approximate import Hnsw, Ivf
 from serving.corpora.indexes.building import recall
-from serving.corpora.indexes.built import Approximate, Main, Marks, Tuning
 from serving.corpora.indexes.exact import nearest
 from serving.corpora.indexes.gpu import GPU_KINDS, trouble
 from serving.corpora.indexes.kind import BuildError, CancelledError, Candidates, Kind
+from serving.corpora.indexes.state import Approximate, Main, Marks, Tuning
 from tests.serving.corpora.indexes.vectors import clustered, keys
 
 COUNT = 3000
@@ -102,7 +102,7 @@ def test_only_marked_rows_are_found(kind: Kind, vectors: Floats) -> None:
 @every_kind
 def test_an_answer_is_never_short(kind: Kind, vectors: Floats, monkeypatch: pytest.MonkeyPatch) -> None:
     # nothing is left to exact search but what falls short
-    monkeypatch.setattr("serving.corpora.indexes.built.EXACT_ROWS", 0)
+    monkeypatch.setattr("serving.corpora.indexes.state.EXACT_ROWS", 0)
     least = kind.efforts(kind.parameters(*vectors.shape))[0]
     built = main(kind, vectors, {1.0: least, 0.001: least})
     marks = Marks(COUNT).without(np.arange(0, COUNT, 7))

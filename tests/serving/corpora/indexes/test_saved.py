@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from serving.corpora.indexes import KINDS, saved
 from serving.corpora.indexes.building import BuildInput, Plan, build
-from serving.corpora.indexes.built import Main, Marks
 from serving.corpora.indexes.saved import Identity, UnfitError
+from serving.corpora.indexes.state import Main, Marks
 from tests.serving.corpora.indexes.vectors import clustered, keys
 
 DIM, COUNT = 16, 1500

@@ -11,10 +11,10 @@ import pytest
 from models.runtimes.base import Floats
 from serving.corpora.indexes import KINDS, building
 from serving.corpora.indexes.building import Builder, BuildInput, Plan, build, free_memory, held_out, recall, tune
-from serving.corpora.indexes.built import Approximate, Main, Marks, Tuning
 from serving.corpora.indexes.exact import nearest
 from serving.corpora.indexes.kind import BuildError, CancelledError, Pause
 from serving.corpora.indexes.saved import write_vectors
+from serving.corpora.indexes.state import Approximate, Main, Marks, Tuning
 from serving.corpora.ports import Ranking
 from tests.serving.corpora.indexes.vectors import clustered, keys
 

@@ -173,8 +173,8 @@ def test_an_id_that_is_given_twice_is_named(store: Store) -> None:
 KILLED = """
 import sys
 from pathlib import Path
-from serving import failpoints
-from serving.ports import Corpus
+from serving.operations import failpoints
+from serving.corpora.ports import Corpus
 from serving.corpora.stores.sqlite import SqliteStore
 
 store = SqliteStore(Path(sys.argv[1]))
