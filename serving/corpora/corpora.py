@@ -47,7 +47,6 @@ from serving.corpora.search import (
     encoder,
     find,
 )
-from serving.corpora.stores.records import blocks
 from serving.errors import Invalid, NotFound, ServiceError, Stopped
 from serving.operations.bounds import BOUNDS, Bounds
 
@@ -346,10 +345,11 @@ class Corpora:
         """
         before_commit()
         corpus, removed = self._open.named(name), 0
-        for block in blocks(self._store.ids_matching(name, where), REMOVED_TOGETHER):
+        found = self._store.ids_matching(name, where)
+        for start in range(0, len(found), REMOVED_TOGETHER):
             with corpus.locked():
                 before_commit()
-                ids = [id for id in block if self._matches(name, id, where)]
+                ids = [id for id in found[start : start + REMOVED_TOGETHER] if self._matches(name, id, where)]
                 corpus.write(Removal(ids))
             removed += len(ids)
         if removed:

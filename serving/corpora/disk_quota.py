@@ -10,8 +10,8 @@ from pathlib import Path
 
 from models.bundle.disk import size
 from serving.corpora.corpora import Corpora
-from serving.corpora.stores.failures import naming
 from serving.errors import Damaged, NotFound
+from serving.operations.disk_errors import disk_errors
 from serving.operations.keys import Key
 from serving.operations.limits import payer
 
@@ -71,6 +71,6 @@ class DiskQuota:
 
     def _beside(self, sees: Sees) -> Iterator[int]:
         for folder in self.folders:
-            with naming(folder):
+            with disk_errors(folder):
                 if folder.exists():
                     yield from (size(one) for one in folder.iterdir() if sees(one.name))

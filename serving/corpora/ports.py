@@ -64,6 +64,10 @@ class Index(Protocol):
 
 # A corpus and its contents: the values that a store takes and returns.
 
+MAX_MARKED = 20_000
+"""Maximum characters of a text that `Store.highlights` searches."""
+RESERVED_BYTES = 4 << 20
+"""Bytes of disk space that a store reserves for removals, so that documents can be removed when the disk is full."""
 RECALL_TARGET = 0.95
 """The default recall@10 of a corpus's index."""
 Stemming = Literal["none", "porter"]
@@ -325,6 +329,12 @@ class Store(Protocol):
 
         `query` has no operators and may contain any characters. Only a phrase in double quotes is special: it must
         occur.
+        """
+
+    def highlights(self, name: str, texts: Sequence[str], query: str) -> list[list[Span]]:
+        """Return the spans in each of `texts` that match words of `query`, as `words` matches them.
+
+        Only the first `MAX_MARKED` characters of a text are searched.
         """
 
     def vectors(self, name: str, keys: Sequence[int] | None = None, after: int = 0) -> Blocks:

@@ -13,8 +13,7 @@ from serving.corpora.filters import Filter
 from serving.corpora.indexes.exact import DECIMALS, best, rounded, union
 from serving.corpora.indexes.live import LiveIndex
 from serving.corpora.indexes.state import Report
-from serving.corpora.ports import Corpus, Document, Keys, Passage, Ranking, Size, Span, Stemming, Store
-from serving.corpora.stores.words import MAX_MARKED, highlights
+from serving.corpora.ports import MAX_MARKED, Corpus, Document, Keys, Passage, Ranking, Size, Span, Store
 from serving.errors import Conflict, Invalid, TooLarge
 
 # Fusion of a dense and a lexical ranking of the same passages.
@@ -278,16 +277,15 @@ def find(
             f"the texts found have {looked_at} characters to look at, more than {MARKED_TOGETHER}: ask for fewer hits",
             field="highlight",
         )
-    stemming = store.corpus(name).wanted_stemming
-    return [_highlighted(hits, query.text or "", stemming) for hits, query in zip(found, queries, strict=True)]
+    return [_highlighted(store, name, hits, query.text or "") for hits, query in zip(found, queries, strict=True)]
 
 
 def _too_large(options: SearchOptions) -> TooLarge:
     return TooLarge(f"the texts found are more than {options.max_characters} characters: ask for fewer hits")
 
 
-def _highlighted(hits: Sequence[Hit], query: str, stemming: Stemming) -> list[Hit]:
-    marked = highlights([hit.text for hit in hits], query, stemming=stemming)
+def _highlighted(store: Store, name: str, hits: Sequence[Hit], query: str) -> list[Hit]:
+    marked = store.highlights(name, [hit.text for hit in hits], query)
     return [hit._replace(highlights=spans) for hit, spans in zip(hits, marked, strict=True)]
 
 

@@ -18,13 +18,13 @@ from typing import Any
 
 from models.bundle.disk import make_folder, size
 from serving.corpora.ports import StoreError
-from serving.corpora.stores.failures import naming
 from serving.errors import NotFound, ServiceError, shutting_down
 from serving.jobs.intake import Answered, Intake, Note
 from serving.jobs.job import MAX_ERRORS, MAX_STARTS, Job, Running, State, digest_of, error_of
 from serving.jobs.ledger import EVERY, Ledger, Requests
 from serving.jobs.patience import retry_while_busy
 from serving.jobs.spool import Spool, check_kept
+from serving.operations.disk_errors import disk_errors
 from serving.operations.failpoints import reach
 from serving.operations.limits import Caller, paid_by, patient, payer
 from serving.operations.threads import run_to_end
@@ -230,7 +230,7 @@ class Jobs:
             Unhealthy: the disk fails.
         """
         others = [job.id for job in list(self._unended.values()) if job.id != besides and of(job.corpus)]
-        with naming(self._spools):
+        with disk_errors(self._spools):
             return sum(size(self._spools / id) for id in others)
 
     async def job(self, id: str) -> Job:

@@ -41,7 +41,8 @@ WHOLE = 600
 COMMAND = (
     sys.executable,
     "-c",
-    "import sys; from serving import __main__; from serving.commands import demo; demo.MAX_DOCUMENTS = 2000; sys.exit(__main__.main())",
+    "import sys; from serving import __main__; from serving.commands import demo; "
+    "demo.MAX_DOCUMENTS = 2000; sys.exit(__main__.main())",
 )
 """A server whose demo corpus is made in a moment."""
 

@@ -8,17 +8,19 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
-from weakref import WeakSet
+from typing import Protocol
 
 from serving.corpora.ports import Stop
-from serving.corpora.stores.failures import MEND, naming
 from serving.errors import Damaged, NotFound
+from serving.operations.disk_errors import disk_errors
 from serving.operations.failpoints import reach
+from serving.operations.sqlite_files import PATIENCE, connect
 from serving.operations.threads import check_cancelled, is_cancelled
 
 # Limit on open corpus files: the most recently used stay open.
 
+MEND = "restore a snapshot over it or delete it"
+"""The remedy for a damaged file."""
 MOST = 128
 """Maximum corpora with open files. Each takes about 300 KB and three file descriptors, plus two descriptors for every
 open reader. Opening a corpus takes half a millisecond."""
@@ -59,8 +61,6 @@ class OpenFiles:
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 60.0
-"""Seconds to wait for a lock. Locks are held briefly, so the timeout occurs only if there is a bug."""
 STEPS = 100_000
 """Instructions of SQLite's virtual machine between two checks for a stop. They take a few milliseconds."""
 READ_STEPS = 5 * STEPS
@@ -70,28 +70,6 @@ LOG_BYTES = 64 << 20
 _LOG_PATIENCE_MS = 500
 _KEPT = 4
 """Readers that stay open between reads. Each takes two file descriptors."""
-
-
-class _Connection(sqlite3.Connection):
-    """A connection whose rollback also closes its cursors.
-
-    After a stopped read, the exception may still refer to a cursor with unread rows. Such a cursor keeps its snapshot
-    of the file after a rollback unless it is closed.
-    """
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()
-
-    def execute(self, *args: Any) -> sqlite3.Cursor:
-        made = super().execute(*args)
-        self._cursors.add(made)
-        return made
-
-    def rollback(self) -> None:
-        for cursor in list(self._cursors):
-            cursor.close()
-        super().rollback()
 
 
 class Connections:
@@ -122,10 +100,10 @@ class Connections:
         """True if a read found that the file differs from what was written."""
 
     @contextmanager
-    def naming(self) -> Iterator[None]:
-        """Translate disk errors as `failures.naming` does. Remember damage, and add the remedy to its message."""
+    def disk_errors(self) -> Iterator[None]:
+        """Translate disk errors as `disk_errors` does. Remember damage, and add the remedy to its message."""
         try:
-            with naming(self.path):
+            with disk_errors(self.path):
                 yield
         except Damaged as error:
             self.damaged = True
@@ -135,7 +113,7 @@ class Connections:
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """Open a write transaction. Its changes are committed and on disk after the block, or rolled back."""
-        with self._used(), self._written(), self.naming():
+        with self._used(), self._written(), self.disk_errors():
             writer = self._opened_writer()
             try:
                 writer.execute("BEGIN IMMEDIATE")
@@ -158,7 +136,7 @@ class Connections:
             Stopped: the caller has left or the server stops.
         """
         check_cancelled()
-        with self._used(), self.naming():
+        with self._used(), self.disk_errors():
             reader = self._take()
             try:
                 reader.set_progress_handler(self._stop or is_cancelled, READ_STEPS)
@@ -170,7 +148,7 @@ class Connections:
     @contextmanager
     def maintaining(self) -> Iterator[sqlite3.Connection]:
         """Yield the writer outside of a transaction."""
-        with self._used(), self._written(), self.naming():
+        with self._used(), self._written(), self.disk_errors():
             yield self._opened_writer()
 
     def checkpoint_soon(self) -> None:
@@ -185,7 +163,7 @@ class Connections:
         Raises:
             Unhealthy: the log can't be checkpointed; nothing has changed.
         """
-        with self._written(), self.naming():
+        with self._written(), self.disk_errors():
             self.check_open()
             with self._turn:
                 self._alone = True
@@ -352,20 +330,6 @@ class Connections:
         made = connect(self.path)
         made.set_progress_handler(self._stop, STEPS)
         return made
-
-
-def connect(path: Path) -> sqlite3.Connection:
-    """Open an existing file. No other process may use the file. Any thread may use the connection.
-
-    Raises:
-        sqlite3.OperationalError: the file does not exist.
-    """
-    # The VFS unix-excl keeps the index of the write-ahead log in memory. The default VFS writes it to a file beside
-    # the log. On a full disk that fails, and nothing could be read.
-    existing = f"{path.absolute().as_uri()}?mode=rw&vfs=unix-excl"
-    return sqlite3.connect(
-        existing, uri=True, timeout=PATIENCE, isolation_level=None, check_same_thread=False, factory=_Connection
-    )
 
 
 @contextmanager

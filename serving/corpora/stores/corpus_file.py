@@ -13,6 +13,7 @@ from models.bundle.disk import fsync
 from models.runtimes.base import Floats
 from serving.corpora.filters import Filter
 from serving.corpora.ports import (
+    RESERVED_BYTES,
     Blocks,
     Change,
     Chunking,
@@ -26,6 +27,7 @@ from serving.corpora.ports import (
     Passage,
     Ranking,
     Size,
+    Span,
     Stop,
     Write,
     never,
@@ -87,10 +89,6 @@ def _free_bytes(connections: Connections, given_back: int) -> int:
         return int(writer.execute(free).fetchone()[0])
 
 
-RESERVED_BYTES = 4 << 20
-"""Bytes of disk space reserved for removals, so that documents can be removed when the disk is full."""
-
-
 class CorpusFile:
     """The open file of one corpus, with the methods of `Store`.
 
@@ -99,7 +97,7 @@ class CorpusFile:
 
     Raises:
         StoreError: the file is not ours, or has a later format.
-        ServiceError: the file contains no corpus, or can't be read or written; see `Connections.naming`.
+        ServiceError: the file contains no corpus, or can't be read or written; see `Connections.disk_errors`.
     """
 
     def __init__(
@@ -118,7 +116,7 @@ class CorpusFile:
         self._filter_cache = shared.filter_cache
         self._described: tuple[int, tuple[Corpus, Size]] | None = None
         try:
-            with self._connections.naming():
+            with self._connections.disk_errors():
                 if new:
                     mark(path)
                 else:
@@ -263,6 +261,9 @@ class CorpusFile:
         with self._connections.reading() as reader:
             allowed = None if where is None else self._filter_cache.keys(self.path, reader, where)
             return words.search(reader, query, k, allowed, stemming=reading.corpus(reader).wanted_stemming)
+
+    def highlights(self, texts: Sequence[str], query: str) -> list[list[Span]]:
+        return words.highlights(texts, query, stemming=self.corpus().wanted_stemming)
 
     def vectors(self, keys: Sequence[int] | None, after: int) -> Blocks:
         """Yield blocks of vectors. No transaction stays open between them."""

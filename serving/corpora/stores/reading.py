@@ -23,10 +23,10 @@ from serving.corpora.ports import Chunking, Corpus, Keys, KnownText, Size, Stemm
 from serving.corpora.stores import records
 from serving.corpora.stores.connections import OpenFiles
 from serving.corpora.stores.facets import KIND_OF, posted_kinds
-from serving.corpora.stores.failures import DamageError
 from serving.corpora.stores.fields import DATES, MAX_PATH, OPAQUE, WHOLE, Numbers
 from serving.corpora.stores.matching import matching
 from serving.corpora.stores.records import BLOCK, PassageRow, blocks, marks
+from serving.operations.disk_errors import DamageError
 from serving.operations.lru import Lru
 from serving.operations.threads import check_cancelled
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import orjson
 
-from serving.corpora.ports import Keys, Ranking, Span, Stemming
+from serving.corpora.ports import MAX_MARKED, Keys, Ranking, Span, Stemming
 from serving.corpora.stores import analysis
 from serving.corpora.stores.fields import numbers
 from serving.operations.threads import check_cancelled
@@ -28,8 +28,6 @@ MAX_WORDS = 64
 """Maximum words of a query that are searched for, including words in phrases. Later words are ignored."""
 MAX_ASKED = 20_000
 """Characters of a query that are parsed."""
-MAX_MARKED = 20_000
-"""Maximum characters of a text that `highlights` searches."""
 MARKED_AT_ONCE = 2_000
 """Characters of a text that `highlights` searches first."""
 MAX_SPANS = 200

@@ -1,4 +1,4 @@
-"""Disk failures, as errors that name the file and tell the caller what to do."""
+"""Errors of the disk and of damaged files, translated into errors that name the file."""
 
 from __future__ import annotations
 
@@ -8,38 +8,16 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import orjson
 
-from serving.corpora.ports import StoreError
-from serving.errors import Damaged, InsufficientStorage, ServiceError, Stopped, Unhealthy
+from serving.errors import Damaged, InsufficientStorage, Stopped, Unhealthy
 
 log = logging.getLogger(__name__)
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError, orjson.JSONDecodeError)
 """Exceptions that occur when a file's bytes have changed."""
-MEND = "restore a snapshot over it or delete it"
-
-
-class Refused(NamedTuple):
-    """The reason why a file that existed at the start can't be served."""
-
-    why: str
-    """The reason and the remedy."""
-    damaged: bool
-    """True if the file is damaged. If not, its name must not be reused."""
-
-    @classmethod
-    def of(cls, path: Path, error: ServiceError | StoreError) -> Refused:
-        why, damaged = str(error).replace(str(path), path.name), isinstance(error, Damaged)
-        if isinstance(error, ServiceError) and not damaged:
-            why = f"{why}; mend that and start again"
-        return cls(why, damaged)
-
-    def told(self) -> Unhealthy:
-        return (Damaged if self.damaged else Unhealthy)(self.why)
 
 
 class DamageError(Exception):
@@ -51,7 +29,7 @@ class DamageError(Exception):
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
+def disk_errors(path: Path) -> Iterator[None]:
     """Translate disk errors, which name no file, into the server's errors.
 
     If a statement fails, the file is the cause, because statements are fixed and the file's format was checked.
