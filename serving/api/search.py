@@ -57,7 +57,7 @@ async def _search(service: Service, name: str, body: SearchRequest) -> Response:
     where, orders = await service.library.prepared(
         lambda: (compile_filter(body.filter) if body.filter else None, _orders(name, body)),
         of=name,
-        large=is_large([body.filter, body.queries]),
+        large=bool(body.filter or body.queries) and is_large([body.filter, body.queries]),
     )
     options = SearchOptions(
         k=body.k,

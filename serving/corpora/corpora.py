@@ -210,7 +210,7 @@ def _index(
 
 def _generation(store: Store, name: str, index: LiveIndex | None, options: SearchOptions) -> str:
     """Return the generation that is searched. Check that the previous page, if any, belongs to it."""
-    generation = index.identity.generation if index else store.corpus(name).generation
+    generation = store.corpus(name).generation if index is None else index.identity.generation
     if options.after:
         check_generation(options.after.generation, generation)
     return generation
@@ -398,6 +398,15 @@ class Corpora:
     ) -> SearchResult:
         found = search(self._store, self._open, name, queries, options, fingerprint=fingerprint)
         return replace(found, warnings=self.unmatched(name, options.where)) if options.where else found
+
+    def index_fingerprint(self, name: str) -> str | None:
+        """Return the fingerprint of the encoder of an open index, or None, without blocking.
+
+        Raises:
+            NotFound: there is no such corpus.
+        """
+        live = self._open.named(name).live
+        return None if live is None else live.fingerprint
 
     def encoder(self, name: str, served: Sequence[str]) -> str:
         return encoder(*self.corpus(name), served)

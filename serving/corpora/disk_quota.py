@@ -11,7 +11,7 @@ from pathlib import Path
 from models.bundle.disk import size
 from serving.corpora.corpora import Corpora
 from serving.errors import Damaged, NotFound
-from serving.operations.disk_errors import disk_errors
+from serving.operations.files import disk_errors
 from serving.operations.keys import Key
 from serving.operations.limits import payer
 

@@ -83,7 +83,7 @@ class Library:
         try:
             return await add()
         except Conflict:  # it may have moved to another encoder meanwhile
-            return await add()
+            return await add(again=True)
 
     async def _add(
         self,
@@ -94,8 +94,9 @@ class Library:
         *,
         before_commit: Callable[[], None],
         after_commit: Callable[[], None],
+        again: bool = False,
     ) -> UploadResult:
-        async with self.encoder_of(corpus) as embedder:
+        async with self.encoder_of(corpus, from_store=again) as embedder:
             if not documents:
                 return UploadResult(0, 0)
             fingerprint = embedder.manifest.fingerprint
@@ -133,10 +134,12 @@ class Library:
         try:
             return await self._searched(corpus, queries, options)
         except Conflict:  # it may have moved to another encoder meanwhile
-            return await self._searched(corpus, queries, options)
+            return await self._searched(corpus, queries, options, again=True)
 
-    async def _searched(self, corpus: str, queries: Sequence[str], options: SearchOptions) -> SearchResult:
-        async with self.encoder_of(corpus) as embedder:
+    async def _searched(
+        self, corpus: str, queries: Sequence[str], options: SearchOptions, *, again: bool = False
+    ) -> SearchResult:
+        async with self.encoder_of(corpus, from_store=again) as embedder:
             made = await embedder.embed(queries, AS_QUERIES, "queries")
             asked = [Query(text, row) for text, row in zip(queries, made.vectors, strict=True)]
             found = await self._found(corpus, asked, options, made.manifest.fingerprint)
@@ -187,15 +190,23 @@ class Library:
             return await self.threads.stoppable(of, lambda: work(self.corpora))
 
     @asynccontextmanager
-    async def encoder_of(self, corpus: str) -> AsyncIterator[Embedder]:
+    async def encoder_of(self, corpus: str, *, from_store: bool = False) -> AsyncIterator[Embedder]:
         """Keep the encoder of the corpus open during a request.
 
-        Until that encoder is known, all encoders are kept open.
+        An open index knows its encoder. Otherwise, or with `from_store`, the store is asked in a thread, and meanwhile
+        all encoders are kept open. While a corpus moves to another encoder, its index may still have the old one.
         """
         with self._admitted(), ExitStack() as holding:
             served: dict[str, Embedder] = {}
             for embedder in self._encoders.loaded:
-                served.setdefault(embedder.manifest.fingerprint, holding.enter_context(embedder.held()))
+                served.setdefault(embedder.manifest.fingerprint, embedder)
+            known = None if from_store else served.get(self.corpora.index_fingerprint(corpus) or "")
+            if known:
+                with known.held() as embedder:
+                    yield embedder
+                return
+            for embedder in served.values():
+                holding.enter_context(embedder.held())
             try:
                 fingerprint = await self.threads.read(corpus, lambda: self.corpora.encoder(corpus, list(served)))
             except Stale as error:

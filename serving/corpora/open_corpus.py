@@ -34,7 +34,7 @@ from serving.corpora.ports import (
 )
 from serving.errors import Conflict, Damaged, NotFound, Stopped
 from serving.operations.bounds import BOUNDS, Bounds
-from serving.operations.disk_errors import disk_errors
+from serving.operations.files import disk_errors
 from serving.operations.threads import for_others, uninterrupted
 
 # Opening of the corpora's indexes. One builder serves all of them.

@@ -24,8 +24,8 @@ from serving.corpora.corpora import Corpora
 from serving.corpora.ports import StoreError
 from serving.errors import Invalid, NotFound, Stopped, TooLarge
 from serving.operations.bounds import BOUNDS, CORPUS_NAME, Bounds, Count, Fingerprint, Moment
-from serving.operations.disk_errors import disk_errors
 from serving.operations.failpoints import reach
+from serving.operations.files import disk_errors
 
 # Progress of work in a thread, such as a snapshot. Whoever waits for the work reports it.
 

@@ -24,8 +24,8 @@ from serving.jobs.job import MAX_ERRORS, MAX_STARTS, Job, Running, State, digest
 from serving.jobs.ledger import EVERY, Ledger, Requests
 from serving.jobs.patience import retry_while_busy
 from serving.jobs.spool import Spool, check_kept
-from serving.operations.disk_errors import disk_errors
 from serving.operations.failpoints import reach
+from serving.operations.files import disk_errors
 from serving.operations.limits import Caller, paid_by, patient, payer
 from serving.operations.threads import run_to_end
 

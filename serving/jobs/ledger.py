@@ -18,9 +18,8 @@ from models.bundle.disk import fsync
 from serving.corpora.ports import StoreError
 from serving.errors import Conflict, Invalid
 from serving.jobs.job import Job, State, as_json
-from serving.operations.disk_errors import DamageError, disk_errors, is_damage
 from serving.operations.failpoints import reach
-from serving.operations.sqlite_files import connect, move, remove
+from serving.operations.files import DamageError, connect, disk_errors, is_damage, move, remove
 
 FORMAT = 3
 UNKNOWN = "?"

@@ -15,8 +15,8 @@ from typing import BinaryIO, Self
 from models.bundle.disk import fsync
 from serving.errors import Damaged
 from serving.jobs.job import Job, digest_of
-from serving.operations.disk_errors import disk_errors
 from serving.operations.failpoints import reach
+from serving.operations.files import disk_errors
 from serving.operations.threads import in_thread
 
 IN_MEMORY = 1 << 20

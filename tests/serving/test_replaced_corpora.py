@@ -25,7 +25,7 @@ from serving.corpora.search import Query, SearchOptions
 from serving.corpora.stores import sqlite
 from serving.corpora.stores.sqlite import SqliteStore
 from serving.errors import Conflict, NotFound, Unhealthy
-from serving.operations import sqlite_files
+from serving.operations import files
 from tests.conftest import PATIENCE
 from tests.serving.corpora.stores.contents import filled
 
@@ -212,7 +212,7 @@ def test_what_was_created_meanwhile_is_replaced_too(corpora: Corpora, copy: Path
 def test_who_waits_for_the_new_file_goes_on_with_it(
     corpora: Corpora, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    moving = Halt(sqlite_files.move)
+    moving = Halt(files.move)
     monkeypatch.setattr(sqlite, "move", moving)
     with ThreadPoolExecutor(3) as threads:
         adopting = threads.submit(corpora.adopt, "c", copy)

@@ -18,7 +18,7 @@ from serving.app import create_app
 from serving.corpora.open_corpus import OpenCorpora
 from serving.corpora.stores.sqlite import SqliteStore
 from serving.jobs import Requests
-from serving.operations.disk_errors import disk_errors
+from serving.operations.files import disk_errors
 from serving.service import Service
 from tests.conftest import PATIENCE
 from tests.serving.corpora.ingest.uploading import DOCUMENTS, NDJSON, ended, lines, stored

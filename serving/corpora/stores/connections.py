@@ -12,9 +12,8 @@ from typing import Protocol
 
 from serving.corpora.ports import Stop
 from serving.errors import Damaged, NotFound
-from serving.operations.disk_errors import disk_errors
 from serving.operations.failpoints import reach
-from serving.operations.sqlite_files import PATIENCE, connect
+from serving.operations.files import PATIENCE, connect, disk_errors
 from serving.operations.threads import check_cancelled, is_cancelled
 
 # Limit on open corpus files: the most recently used stay open.

@@ -18,7 +18,7 @@ import orjson
 from serving.corpora.ports import Document, Stemming, StoreError
 from serving.corpora.stores import fields, reading, records, words, writing
 from serving.corpora.stores.records import DOCUMENT, PASSAGE, DocumentRow, PassageRow, document_in
-from serving.operations.disk_errors import UNREADABLE, DamageError
+from serving.operations.files import UNREADABLE, DamageError
 
 # Verification of a whole corpus file, row by row.
 

@@ -26,7 +26,7 @@ from serving.corpora.stores.facets import KIND_OF, posted_kinds
 from serving.corpora.stores.fields import DATES, MAX_PATH, OPAQUE, WHOLE, Numbers
 from serving.corpora.stores.matching import matching
 from serving.corpora.stores.records import BLOCK, PassageRow, blocks, marks
-from serving.operations.disk_errors import DamageError
+from serving.operations.files import DamageError
 from serving.operations.lru import Lru
 from serving.operations.threads import check_cancelled
 

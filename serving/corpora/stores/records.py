@@ -15,7 +15,7 @@ import orjson
 from models.runtimes.base import Floats
 from serving.corpora.ports import Chunking, Document, Keys, Page, Passage, Span
 from serving.corpora.stores.fields import Numbers
-from serving.operations.disk_errors import DamageError
+from serving.operations.files import DamageError
 
 # Helpers for SQL statements about many keys, one block at a time.
 

@@ -43,9 +43,8 @@ from serving.corpora.stores.corpus_file import CorpusFile
 from serving.corpora.stores.reading import Shared
 from serving.errors import Conflict, Damaged, NotFound, ServiceError, Unhealthy
 from serving.operations.bounds import BOUNDS, Bounds
-from serving.operations.disk_errors import disk_errors
 from serving.operations.failpoints import reach
-from serving.operations.sqlite_files import move, remove, remove_side_files, with_side_files
+from serving.operations.files import disk_errors, move, remove, remove_side_files, with_side_files
 
 # Operations on whole corpus files with their side files, and the lock of their folder.
 
