@@ -10,10 +10,9 @@ from fastapi import APIRouter, Query
 from serving.api.routing.deps import CLOSED, CorpusName, DocumentId, ServiceDep
 from serving.api.routing.route import Route
 from serving.api.schemas.corpora import DeleteAnswer, DeleteRequest, DocumentAnswer, DocumentsAnswer, warnings_of
-from serving.corpora.corpora import Corpora
+from serving.corpora.corpora import Corpora, DocumentCursor
 from serving.corpora.filters import compile_filter, is_large, read_filter
 from serving.corpora.ports import Document
-from serving.corpora.search import DocumentCursor
 from serving.errors import Invalid
 from serving.jobs.upload_order import check_stays
 

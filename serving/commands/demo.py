@@ -12,9 +12,9 @@ from threading import Event
 import orjson
 
 from models.python_docs import Section, sections
+from serving.corpora.corpora import is_stale
 from serving.corpora.ingest import Options
 from serving.corpora.ports import Corpus, Document, Size
-from serving.corpora.search import is_stale
 from serving.errors import ServiceError
 from serving.jobs import Duplicate, Job
 from serving.jobs.job import digest_of

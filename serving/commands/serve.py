@@ -18,8 +18,8 @@ from serving.app import routes
 from serving.commands import demo
 from serving.commands.server import BindError, Server, bind
 from serving.commands.starting import opened_models, opened_service, with_bundles
+from serving.corpora.corpora import is_stale
 from serving.corpora.ports import StoreError
-from serving.corpora.search import is_stale
 from serving.inference.engine import EngineError
 from serving.operations import logs
 from serving.operations.collector import TracingError
@@ -27,12 +27,11 @@ from serving.operations.keys import KeysError
 from serving.service import Service
 from serving.settings import Settings, SettingsError, read_settings
 
-# Print the OpenAPI document of a server without keys, which is also docs/openapi.json.
-
 
 def openapi(arguments: Sequence[str]) -> int:
     """Write the document to stdout and return the exit status."""
-    Parser(prog="isosphere openapi", description=__doc__).parse_args(arguments)
+    about = "Print the OpenAPI document of a server without keys, which is also docs/openapi.json."
+    Parser(prog="isosphere openapi", description=about).parse_args(arguments)
     sys.stdout.write(document())
     return 0
 

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from models.bundle.bundle import Manifest
-from models.runtimes.base import Floats
-from serving.corpora.filters import Filter, reach, with_id
+from serving.corpora.filters import Filter, with_id
 from serving.corpora.indexes.live import LiveIndex
 from serving.corpora.indexes.saved import Read
 from serving.corpora.indexes.state import Report
+from serving.corpora.maps import Sample, sampled
 from serving.corpora.open_corpus import Indexes, OpenCorpora, OpenCorpus
 from serving.corpora.ports import (
     Chunking,
@@ -28,7 +27,6 @@ from serving.corpora.ports import (
     Facets,
     IndexSize,
     KnownText,
-    Passage,
     Removal,
     Size,
     Stemming,
@@ -36,123 +34,9 @@ from serving.corpora.ports import (
     Store,
     never,
 )
-from serving.corpora.search import (
-    Description,
-    DocumentCursor,
-    DocumentPage,
-    Query,
-    SearchOptions,
-    SearchResult,
-    check_generation,
-    encoder,
-    find,
-)
-from serving.errors import Invalid, NotFound, ServiceError, Stopped
+from serving.corpora.search import Query, SearchOptions, SearchResult, find
+from serving.errors import Conflict, Invalid, NotFound, ServiceError, Stopped
 from serving.operations.bounds import BOUNDS, Bounds
-
-# Projection of vectors onto a plane by principal component analysis.
-
-AXES = 2
-DECIMALS = 5
-"""Decimals of a coordinate. More would be invisible on a screen, and would vary with the order of summation."""
-
-
-class Projection(NamedTuple):
-    """Vectors projected onto the plane of their largest variance, through their mean."""
-
-    points: NDArray[np.float64]
-    """(N, 2)."""
-    explained: NDArray[np.float64]
-    """(2,): share of the variance along each axis."""
-
-
-def project(vectors: NDArray[np.float32]) -> Projection:
-    """Project (N, D) `vectors`, minus their mean, onto their first two right singular vectors (Pearson 1901).
-
-    The singular vectors are computed in float64, as eigenvectors of the (D, D) scatter matrix, so the time hardly grows
-    with N. The sign of an axis makes its largest loading positive, so equal vectors always get equal coordinates. If
-    the vectors do not vary, all coordinates are 0.
-    """
-    points, explained = np.zeros((len(vectors), AXES)), np.zeros(AXES)
-    if not vectors.size:
-        return Projection(points, explained)
-    centred = vectors.astype(np.float64)
-    centred -= centred.mean(axis=0)
-    _, variances, axes = np.linalg.svd(centred.T @ centred, hermitian=True)
-    if (total := variances.sum()) <= np.finfo(np.float32).eps ** 2 * vectors.size:
-        return Projection(points, explained)
-    axes, variances = axes[:AXES], variances[:AXES]
-    largest = np.take_along_axis(axes, np.abs(axes).argmax(axis=1, keepdims=True), axis=1)
-    points[:, : len(axes)] = np.round(centred @ (axes * np.sign(largest)).T, DECIMALS)
-    explained[: len(axes)] = variances / total
-    return Projection(points, explained)
-
-
-# Random samples of a corpus's passages.
-
-SEED = 0
-"""Seed that makes samples of the same corpus identical."""
-READ_TOGETHER = 64
-"""Passages whose documents are in memory at a time, because each document is read whole."""
-EXCERPT = 200
-"""Maximum characters of a passage in a sample."""
-
-
-class Sampled(NamedTuple):
-    """A passage of a sample, shortened."""
-
-    document: str
-    """The id of its document."""
-    excerpt: str
-    value: object
-    """The value of the requested field; None if there is none."""
-
-
-class Sample(NamedTuple):
-    """Passages in the order in which they were written, their (n, D) vectors, and the number of all passages."""
-
-    passages: list[Sampled]
-    vectors: Floats
-    of: int
-
-
-def sampled(store: Store, name: str, size: int, field: str | None = None) -> Sample:
-    """Return up to `size` passages of the corpus `name`, uniformly drawn, each with its value of `field`.
-
-    If the corpus is embedded again meanwhile, sampling starts again, so that all vectors are of one encoder.
-    """
-    while True:
-        before, keys = _version(store, name), store.keys(name)
-        drawn = np.random.default_rng(SEED).choice(keys, min(size, len(keys)), replace=False)
-        rows = {
-            int(key): vector
-            for some, vectors in store.vectors(name, drawn.tolist())
-            for key, vector in zip(some, vectors, strict=True)
-        }
-        told = dict(_told(store, name, list(rows), field))
-        if _version(store, name) == before:
-            kept = [rows[key] for key in told]
-            return Sample(list(told.values()), np.stack(kept) if kept else np.empty((0, 0), np.float32), len(keys))
-
-
-def _version(store: Store, name: str) -> tuple[str, str | None]:
-    corpus = store.corpus(name)
-    return corpus.generation, corpus.fingerprint
-
-
-def _told(store: Store, name: str, keys: Sequence[int], field: str | None) -> Iterator[tuple[int, Sampled]]:
-    """Yield the passages of the sorted `keys` that still exist."""
-    for start in range(0, len(keys), READ_TOGETHER):
-        for key, passage in sorted(store.passages(name, keys[start : start + READ_TOGETHER]).items()):
-            document = passage.document
-            value = next(reach(document.metadata, field), None) if field else None
-            yield key, Sampled(document.id, _excerpt(passage), value)
-
-
-def _excerpt(passage: Passage) -> str:
-    text, (start, end) = passage.document.text, passage.span or (0, len(passage.document.text))
-    return text[start:end] if end - start <= EXCERPT else f"{text[start : start + EXCERPT - 1]}…"
-
 
 # Search during concurrent writes. If a removal may have disturbed a search, the search is repeated under the lock.
 
@@ -221,6 +105,76 @@ REMOVED_TOGETHER = 500
 """Documents removed per commit. Other reads and writes run between two commits."""
 GIVEN_BACK_FROM = 1 << 20
 """Minimum bytes freed by deletions that are returned to the disk, which takes another commit."""
+
+
+class DocumentCursor(NamedTuple):
+    """The end of a page: the key of its last document, in listing order."""
+
+    generation: str
+    key: int
+
+
+class DocumentPage(NamedTuple):
+    """A page of documents."""
+
+    documents: list[Document]
+    following: DocumentCursor | None
+    """The end of this page, or None on the last page."""
+    total: int
+    """Documents on all pages."""
+    warnings: Sequence[str]
+    """Warnings of `Store.unmatched`."""
+
+
+def check_generation(seen: str, now: str) -> None:
+    """Check that a cursor belongs to the corpus's current generation, because keys change between generations.
+
+    Raises:
+        Invalid: since the cursor was made, the corpus was recreated, restored or embedded again.
+    """
+    if seen != now:
+        raise Invalid(
+            "of the corpus as it was before it was deleted, restored or embedded again: begin with the first page",
+            field="cursor",
+        )
+
+
+@dataclass(frozen=True)
+class Description:
+    """A corpus, its size, its index, and its damage, if any."""
+
+    corpus: Corpus
+    size: Size
+    index: Report | None
+    """The report of the index; None before the first document."""
+    damage: str | None = None
+    """The reason why the corpus can't be served, if it can't."""
+
+
+class Stale(Conflict):
+    """No served encoder embedded this corpus."""
+
+
+def is_stale(corpus: Corpus, size: Size, served: Collection[str]) -> bool:
+    """Return whether the corpus has documents that no bundle of the fingerprints `served` embedded."""
+    return size.documents > 0 and corpus.fingerprint not in served
+
+
+def encoder(corpus: Corpus, size: Size, served: Sequence[str]) -> str:
+    """Return the fingerprint of the served encoder that embeds the texts and queries of the corpus.
+
+    This is the encoder that embedded the corpus. If that encoder is not served and the corpus is empty, it is the first
+    served encoder.
+
+    Raises:
+        Stale: the corpus was embedded by a bundle that is not served. Vectors of different encoders can't be compared.
+    """
+    if is_stale(corpus, size, served):
+        raise Stale(
+            f"corpus {corpus.name!r} was embedded by an encoder (fingerprint {str(corpus.fingerprint)[:12]}) that this "
+            f"server does not serve"
+        )
+    return next((one for one in served if one == corpus.fingerprint), served[0])
 
 
 class Corpora:

@@ -13,10 +13,10 @@ import numpy as np
 
 from models.bundle.tokenizer import Piece
 from models.runtimes.base import Floats
-from serving.corpora.corpora import Corpora
+from serving.corpora.corpora import Corpora, Stale
 from serving.corpora.ingest.chunking import cut
 from serving.corpora.ports import Chunking, Content, Document, KnownText, Span
-from serving.corpora.search import Query, SearchOptions, SearchResult, Stale
+from serving.corpora.search import Query, SearchOptions, SearchResult
 from serving.errors import Conflict, Overloaded
 from serving.inference.embedder import Embedder
 from serving.inference.embeddings import AS_DOCUMENTS, AS_QUERIES, Embeddings

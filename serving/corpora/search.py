@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -12,9 +12,8 @@ from models.runtimes.base import Floats
 from serving.corpora.filters import Filter
 from serving.corpora.indexes.exact import DECIMALS, best, rounded, union
 from serving.corpora.indexes.live import LiveIndex
-from serving.corpora.indexes.state import Report
-from serving.corpora.ports import MAX_MARKED, Corpus, Document, Keys, Passage, Ranking, Size, Span, Store
-from serving.errors import Conflict, Invalid, TooLarge
+from serving.corpora.ports import MAX_MARKED, Keys, Passage, Ranking, Span, Store
+from serving.errors import TooLarge
 
 # Fusion of a dense and a lexical ranking of the same passages.
 
@@ -58,82 +57,6 @@ def _scaled(ranking: Ranking) -> Floats:
     low, high = scores.min(), scores.max()
     scaled: Floats = (scores - low) / (high - low) if high > low else np.ones_like(scores)
     return scaled
-
-
-# Pages of a corpus's documents. Each page begins where the previous one ended, within one generation.
-
-
-class DocumentCursor(NamedTuple):
-    """The end of a page: the key of its last document, in listing order."""
-
-    generation: str
-    key: int
-
-
-class DocumentPage(NamedTuple):
-    """A page of documents."""
-
-    documents: list[Document]
-    following: DocumentCursor | None
-    """The end of this page, or None on the last page."""
-    total: int
-    """Documents on all pages."""
-    warnings: Sequence[str]
-    """Warnings of `Store.unmatched`."""
-
-
-def check_generation(seen: str, now: str) -> None:
-    """Check that a cursor belongs to the corpus's current generation, because keys change between generations.
-
-    Raises:
-        Invalid: since the cursor was made, the corpus was recreated, restored or embedded again.
-    """
-    if seen != now:
-        raise Invalid(
-            "of the corpus as it was before it was deleted, restored or embedded again: begin with the first page",
-            field="cursor",
-        )
-
-
-# Descriptions of corpora, and the choice of their encoders.
-
-
-@dataclass(frozen=True)
-class Description:
-    """A corpus, its size, its index, and its damage, if any."""
-
-    corpus: Corpus
-    size: Size
-    index: Report | None
-    """The report of the index; None before the first document."""
-    damage: str | None = None
-    """The reason why the corpus can't be served, if it can't."""
-
-
-class Stale(Conflict):
-    """No served encoder embedded this corpus."""
-
-
-def is_stale(corpus: Corpus, size: Size, served: Collection[str]) -> bool:
-    """Return whether the corpus has documents that no bundle of the fingerprints `served` embedded."""
-    return size.documents > 0 and corpus.fingerprint not in served
-
-
-def encoder(corpus: Corpus, size: Size, served: Sequence[str]) -> str:
-    """Return the fingerprint of the served encoder that embeds the texts and queries of the corpus.
-
-    This is the encoder that embedded the corpus. If that encoder is not served and the corpus is empty, it is the first
-    served encoder.
-
-    Raises:
-        Stale: the corpus was embedded by a bundle that is not served. Vectors of different encoders can't be compared.
-    """
-    if is_stale(corpus, size, served):
-        raise Stale(
-            f"corpus {corpus.name!r} was embedded by an encoder (fingerprint {str(corpus.fingerprint)[:12]}) that this "
-            f"server does not serve"
-        )
-    return next((one for one in served if one == corpus.fingerprint), served[0])
 
 
 Mode = Literal["dense", "lexical", "hybrid"]

@@ -8,70 +8,21 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from time import perf_counter
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from models.bundle.tokenizer import Tokens
+from models.runtimes.base import Floats
 from serving.errors import Backend, Overloaded, ServiceError, shutting_down
 from serving.inference.engine import Embedded
-from serving.inference.fair_queue import Answer, FairQueue, Item, Request
+from serving.inference.fair_queue import FairQueue, Item, Waiting
 from serving.operations.limits import Caller, payer
-
-# Streams in which batches run, shared by the engines of all encoders.
-
-
-class EngineSlots:
-    """A fixed number of streams. A free stream goes to the waiting encoder that got one longest ago.
-
-    Fairness: before the next batch of an encoder, each other encoder begins at most one, however many it has waiting.
-    """
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-        self.idle = number
-        self._waiting: dict[object, deque[asyncio.Future[None]]] = {}
-        """Waiting batches of each encoder in order of arrival. While any wait, no stream is idle."""
-        self._begun = count()
-        self._last: WeakKeyDictionary[object, int] = WeakKeyDictionary()
-        """Number of the last stream given to each encoder."""
-
-    @property
-    def busy(self) -> int:
-        """Number of streams in use."""
-        return self._number - self.idle
-
-    async def take(self, encoder: object) -> None:
-        """Wait for a stream for a batch of `encoder`, which must give it back."""
-        if self.idle:
-            self.idle -= 1
-            self._last[encoder] = next(self._begun)
-            return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(encoder, deque()).append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if not turn.cancelled():  # a stream was given to it before it noticed the cancellation
-                self.give()
-            raise
-
-    def give(self) -> None:
-        """Pass a stream to the next encoder."""
-        while self._waiting:
-            encoder = min(self._waiting, key=lambda one: self._last.get(one, -1))
-            turns = self._waiting[encoder]
-            turn = turns.popleft()
-            if not turns:
-                del self._waiting[encoder]
-            if not turn.done():
-                self._last[encoder] = next(self._begun)
-                turn.set_result(None)
-                return
-        self.idle += 1
-
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +41,57 @@ NOBODY: Mapping[Caller | None, int] = {}
 SMALL_PART = 8
 """Divisor of the batch budget. Smaller batches shorten the wait for the next turn. It applies while several keys are
 active, and to bulk work on a single stream shortly after interactive requests."""
+
+
+class Answer(NamedTuple):
+    """Result of a request."""
+
+    vectors: Floats
+    """(N, D), unit length."""
+    norms: Floats
+    """(N,), before normalisation."""
+    begun: float
+    """Time at which the engine got the request's first text, in seconds of `time.perf_counter`."""
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Request(Waiting):
+    """Texts that are embedded in one batch or several."""
+
+    texts: Sequence[Tokens]
+    future: asyncio.Future[Answer]
+    bulk: bool
+    missing: int
+    """Number of rows without a vector."""
+    waiting: int
+    """Tokens that count as queued."""
+    claim: int
+    """Tokens of the queue's room that this request takes; see `Batcher.check_room`."""
+    begun: float | None = None
+    answer: Embedded | None = None
+    """Filled row by row, from the first batch on."""
+
+    @property
+    def gone(self) -> bool:
+        """Return whether the request was answered, failed, or cancelled by its caller."""
+        return self.future.done()
+
+    def take(self, row: int, vector: Floats, norm: np.float32) -> int:
+        """Store a row (D,) of the answer, and complete the answer with the last row.
+
+        Return the number of tokens that no longer count as queued.
+        """
+        if self.answer is None:
+            texts = len(self.texts)
+            self.answer = Embedded(np.empty((texts, len(vector)), vector.dtype), np.empty(texts, norm.dtype))
+        self.answer.vectors[row] = vector
+        self.answer.norms[row] = norm
+        self.missing -= 1
+        done = min(self.lengths[row], self.waiting)
+        self.waiting -= done
+        if not self.missing and not self.gone:
+            self.future.set_result(Answer(*self.answer, begun=self.begun or 0.0))
+        return done
 
 
 class Embed(Protocol):
@@ -437,3 +439,53 @@ class Batcher:
 def _service_error(error: Exception) -> ServiceError:
     """Return the error that callers get."""
     return error if isinstance(error, ServiceError) else Backend(f"the engine failed: {error}")
+
+
+class EngineSlots:
+    """A fixed number of streams. A free stream goes to the waiting encoder that got one longest ago.
+
+    Fairness: before the next batch of an encoder, each other encoder begins at most one, however many it has waiting.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self.idle = number
+        self._waiting: dict[object, deque[asyncio.Future[None]]] = {}
+        """Waiting batches of each encoder in order of arrival. While any wait, no stream is idle."""
+        self._begun = count()
+        self._last: WeakKeyDictionary[object, int] = WeakKeyDictionary()
+        """Number of the last stream given to each encoder."""
+
+    @property
+    def busy(self) -> int:
+        """Number of streams in use."""
+        return self._number - self.idle
+
+    async def take(self, encoder: object) -> None:
+        """Wait for a stream for a batch of `encoder`, which must give it back."""
+        if self.idle:
+            self.idle -= 1
+            self._last[encoder] = next(self._begun)
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(encoder, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # a stream was given to it before it noticed the cancellation
+                self.give()
+            raise
+
+    def give(self) -> None:
+        """Pass a stream to the next encoder."""
+        while self._waiting:
+            encoder = min(self._waiting, key=lambda one: self._last.get(one, -1))
+            turns = self._waiting[encoder]
+            turn = turns.popleft()
+            if not turns:
+                del self._waiting[encoder]
+            if not turn.done():
+                self._last[encoder] = next(self._begun)
+                turn.set_result(None)
+                return
+        self.idle += 1

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, count, islice
 from typing import Generic, NamedTuple, TypeVar
-
-import numpy as np
-
-from models.bundle.tokenizer import Tokens
-from models.runtimes.base import Floats
-from serving.inference.engine import Embedded
 
 WINDOW = 512
 """Number of texts from which the rest of a batch is chosen."""
@@ -247,57 +240,3 @@ class FairQueue(Generic[W]):
     def _patience(self, queued: int) -> int:
         """Return the patience of a new request: the tokens before it plus one batch, as the bound requires."""
         return queued + self._max_batch_tokens
-
-
-# A request in the queue of an engine, answered row by row.
-
-
-class Answer(NamedTuple):
-    """Result of a request."""
-
-    vectors: Floats
-    """(N, D), unit length."""
-    norms: Floats
-    """(N,), before normalisation."""
-    begun: float
-    """Time at which the engine got the request's first text, in seconds of `time.perf_counter`."""
-
-
-@dataclass(eq=False, slots=True, kw_only=True)
-class Request(Waiting):
-    """Texts that are embedded in one batch or several."""
-
-    texts: Sequence[Tokens]
-    future: asyncio.Future[Answer]
-    bulk: bool
-    missing: int
-    """Number of rows without a vector."""
-    waiting: int
-    """Tokens that count as queued."""
-    claim: int
-    """Tokens of the queue's room that this request takes; see `Batcher.check_room`."""
-    begun: float | None = None
-    answer: Embedded | None = None
-    """Filled row by row, from the first batch on."""
-
-    @property
-    def gone(self) -> bool:
-        """Return whether the request was answered, failed, or cancelled by its caller."""
-        return self.future.done()
-
-    def take(self, row: int, vector: Floats, norm: np.float32) -> int:
-        """Store a row (D,) of the answer, and complete the answer with the last row.
-
-        Return the number of tokens that no longer count as queued.
-        """
-        if self.answer is None:
-            texts = len(self.texts)
-            self.answer = Embedded(np.empty((texts, len(vector)), vector.dtype), np.empty(texts, norm.dtype))
-        self.answer.vectors[row] = vector
-        self.answer.norms[row] = norm
-        self.missing -= 1
-        done = min(self.lengths[row], self.waiting)
-        self.waiting -= done
-        if not self.missing and not self.gone:
-            self.future.set_result(Answer(*self.answer, begun=self.begun or 0.0))
-        return done

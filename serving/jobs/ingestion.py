@@ -20,7 +20,7 @@ from serving.corpora.ingest.documents import empty, unrepeated
 from serving.corpora.ports import Chunking
 from serving.errors import Invalid
 from serving.jobs import Running
-from serving.jobs.patience import retry_while_busy
+from serving.jobs.job import retry_while_busy
 from serving.operations.threads import in_thread
 from serving.settings import Settings
 

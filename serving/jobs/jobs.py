@@ -20,9 +20,8 @@ from models.bundle.disk import make_folder, size
 from serving.corpora.ports import StoreError
 from serving.errors import NotFound, ServiceError, shutting_down
 from serving.jobs.intake import Answered, Intake, Note
-from serving.jobs.job import MAX_ERRORS, MAX_STARTS, Job, Running, State, digest_of, error_of
+from serving.jobs.job import MAX_ERRORS, MAX_STARTS, Job, Running, State, digest_of, error_of, retry_while_busy
 from serving.jobs.ledger import EVERY, Ledger, Requests
-from serving.jobs.patience import retry_while_busy
 from serving.jobs.spool import Spool, check_kept
 from serving.operations.failpoints import reach
 from serving.operations.files import disk_errors

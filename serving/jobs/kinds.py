@@ -17,7 +17,7 @@ from serving.errors import Invalid, TooLarge
 from serving.inference.encoders import Encoders
 from serving.jobs import Job, Running, Work
 from serving.jobs.ingestion import ingest
-from serving.jobs.patience import retry_while_busy
+from serving.jobs.job import retry_while_busy
 from serving.jobs.reembedding import reembed
 from serving.jobs.upload_order import RESTORE, UPLOAD, UploadOrder
 from serving.operations.threads import in_thread

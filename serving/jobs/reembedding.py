@@ -11,7 +11,7 @@ from serving.corpora.library import Library, embed_passages
 from serving.inference.embedder import Embedder
 from serving.inference.encoders import Encoders
 from serving.jobs import Running
-from serving.jobs.patience import retry_while_busy
+from serving.jobs.job import retry_while_busy
 
 BLOCK = 512
 """Passages between two checkpoints."""

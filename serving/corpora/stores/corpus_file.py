@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from models.bundle.disk import fsync
@@ -33,12 +34,11 @@ from serving.corpora.ports import (
     never,
 )
 from serving.corpora.stores import fields, reading, records, words, writing
-from serving.corpora.stores.connections import Connections, stopping
+from serving.corpora.stores.connections import Connections, OpenFiles, stopping
 from serving.corpora.stores.facets import facets
 from serving.corpora.stores.foreign import check_values
-from serving.corpora.stores.matching import matching
+from serving.corpora.stores.matching import FilterCache, matching
 from serving.corpora.stores.migrations import check_ours, check_schema, mark, migrate, verify
-from serving.corpora.stores.reading import Shared
 from serving.corpora.stores.records import Table, blocks
 from serving.corpora.stores.writing import attempt, create, promise, stem
 from serving.errors import InsufficientStorage, NotFound, ServiceError, Unhealthy
@@ -87,6 +87,14 @@ def _free_bytes(connections: Connections, given_back: int) -> int:
             writer.executescript(f"PRAGMA incremental_vacuum({given_back})")
         free = "SELECT freelist_count * page_size FROM pragma_freelist_count, pragma_page_size"
         return int(writer.execute(free).fetchone()[0])
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The limit on open files and the cache of filter results, for all corpora together."""
+
+    open_files: OpenFiles = field(default_factory=OpenFiles)
+    filter_cache: FilterCache = field(default_factory=FilterCache)
 
 
 class CorpusFile:

@@ -39,8 +39,7 @@ from serving.corpora.ports import (
     never,
 )
 from serving.corpora.stores.connections import MEND
-from serving.corpora.stores.corpus_file import CorpusFile
-from serving.corpora.stores.reading import Shared
+from serving.corpora.stores.corpus_file import CorpusFile, Shared
 from serving.errors import Conflict, Damaged, NotFound, ServiceError, Unhealthy
 from serving.operations.bounds import BOUNDS, Bounds
 from serving.operations.failpoints import reach

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from serving.corpora import corpora
-from serving.corpora.corpora import sampled
+from serving.corpora import maps
+from serving.corpora.maps import sampled
 from serving.corpora.stores import STORES
 from tests.serving.corpora.stores.contents import content, filled
 
@@ -78,17 +78,17 @@ def test_nothing_to_map(client: TestClient, refuses: Callable[..., None]) -> Non
 @pytest.mark.parametrize("kind", STORES)
 def test_a_sample_is_of_one_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     store = filled(STORES[kind](tmp_path), "c", content([(f"d{i}", "text", {}) for i in range(40)], "one"))
-    told = corpora._told
+    told = maps._sampled_passages
 
     def swapped(*args: Any) -> Any:
         """The corpus moves to another encoder between its vectors and its texts."""
-        monkeypatch.setattr(corpora, "_told", told)
+        monkeypatch.setattr(maps, "_sampled_passages", told)
         keys = store.keys("c")
         store.refresh("c", "two", keys, np.ones((len(keys), 3), np.float32))
         assert store.swap("c", "two")
         return told(*args)
 
-    monkeypatch.setattr(corpora, "_told", swapped)
+    monkeypatch.setattr(maps, "_sampled_passages", swapped)
     found = sampled(store, "c", 30)
     assert found.vectors.shape == (30, 3) and found.of == 40
     assert replace(store.corpus("c")).fingerprint == "two"

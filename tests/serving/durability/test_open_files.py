@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.durability.shim import LOSSES, Disk, Loss
 from serving.corpora.stores.connections import OpenFiles
-from serving.corpora.stores.reading import Shared
+from serving.corpora.stores.corpus_file import Shared
 from serving.corpora.stores.sqlite import SqliteStore
 from tests.conftest import PATIENCE
 from tests.serving.conftest import ROOT
@@ -23,7 +23,7 @@ import random, sys
 from pathlib import Path
 from serving.corpora.ports import Corpus
 from serving.corpora.stores.connections import OpenFiles
-from serving.corpora.stores.reading import Shared
+from serving.corpora.stores.corpus_file import Shared
 from serving.corpora.stores.sqlite import SqliteStore
 from tests.serving.corpora.stores.contents import content
 
@@ -43,7 +43,7 @@ from pathlib import Path
 from serving.errors import ServiceError
 from serving.corpora.ports import Corpus
 from serving.corpora.stores.connections import OpenFiles
-from serving.corpora.stores.reading import Shared
+from serving.corpora.stores.corpus_file import Shared
 from serving.corpora.stores.sqlite import SqliteStore
 from tests.serving.corpora.stores.contents import content
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from serving.errors import Backend, Damaged, InsufficientStorage, Invalid, NoRoom, Overloaded, ServiceError, Unhealthy
-from serving.jobs.patience import TRIES, retry_while_busy
+from serving.jobs.job import TRIES, retry_while_busy
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from serving.corpora.filters import compile_filter
 from serving.corpora.ports import Change, Chunking, Content, Corpus, Document, Removal, Span, Stemming, Store, Write
 from serving.corpora.stores import STORES
 from serving.corpora.stores.connections import MOST, OpenFiles
-from serving.corpora.stores.reading import Shared
+from serving.corpora.stores.corpus_file import Shared
 from serving.corpora.stores.sqlite import SqliteStore
 from serving.errors import Conflict, Invalid
 from tests.conftest import soon

@@ -11,8 +11,9 @@ import pytest
 
 from serving.corpora.filters import Filter, compile_filter
 from serving.corpora.ports import Corpus, Keys, Removal
-from serving.corpora.stores import reading
-from serving.corpora.stores.reading import KEPT_BYTES, FilterCache, Shared
+from serving.corpora.stores import matching
+from serving.corpora.stores.corpus_file import Shared
+from serving.corpora.stores.matching import KEPT_BYTES, FilterCache
 from serving.corpora.stores.sqlite import SqliteStore
 from tests.serving.corpora.stores.contents import content, filled
 
@@ -33,13 +34,13 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[Filter]:
     """Filters that were answered from the postings."""
     seen: list[Filter] = []
-    answer = reading.keys_matching
+    answer = matching.keys_matching
 
     def noted(reader: sqlite3.Connection, where: Filter) -> Keys:
         seen.append(where)
         return answer(reader, where)
 
-    monkeypatch.setattr(reading, "keys_matching", noted)
+    monkeypatch.setattr(matching, "keys_matching", noted)
     return seen
 
 
