@@ -11,8 +11,6 @@ from importlib.metadata import distributions
 from models import process
 from serving.operations import failpoints
 
-# Check of the installed builds of native libraries: two builds of one family break each other.
-
 FAMILIES = ("onnxruntime", "faiss")
 
 

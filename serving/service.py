@@ -36,9 +36,12 @@ from serving.operations.bounds import check_some
 from serving.operations.metrics import Metrics
 from serving.settings import Settings
 
-# Health of the server.
-
+log = logging.getLogger(__name__)
 _FAILED = "loading failed, and the server's log says why"
+Compared = tuple[Floats, Embeddings]
+RETRY_SECONDS = 2
+PROBE_SECONDS = 1.0
+"""Seconds that a readiness check waits for the probe of a failing engine. The probe itself goes on."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +54,6 @@ class Health:
     def __str__(self) -> str:
         """Return the public message. The reason of a failed load is left out, since it names paths and corpora."""
         return f"{self.state}: {_FAILED if self.state == 'failed' else self.reason}"
-
-
-log = logging.getLogger(__name__)
-Compared = tuple[Floats, Embeddings]
-RETRY_SECONDS = 2
-PROBE_SECONDS = 1.0
-"""Seconds that a readiness check waits for the probe of a failing engine. The probe itself goes on."""
 
 
 class Service:

@@ -1,4 +1,4 @@
-"""Status of the server: /info, health and metrics."""
+"""Status of the server: /info, health, metrics, and the promotion report of a served bundle."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ from serving.errors import NotFound
 from serving.inference.training_record import PARITY, training
 from serving.service import RETRY_SECONDS, Service
 
-# The promotion report of a served bundle.
-
 reports = APIRouter(tags=["status"], route_class=Route)
-
 PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; sandbox",
@@ -31,6 +28,7 @@ PAGE_HEADERS = {
 }
 """Headers that keep a report from running or loading anything, since it shows names from elsewhere."""
 CONTENT = {"application/json": {"schema": {"type": "object"}}, "text/html": {"schema": {"type": "string"}}}
+router = APIRouter(tags=["status"], route_class=Route)
 
 
 @reports.get(
@@ -62,9 +60,6 @@ async def report(
     if model.report_page is not None and (format == "html" or (format is None and "text/html" in accept)):
         return Response(model.report_page, headers=headers | PAGE_HEADERS, media_type="text/html; charset=utf-8")
     return Response(model.report, headers=headers, media_type="application/json")
-
-
-router = APIRouter(tags=["status"], route_class=Route)
 
 
 @router.get("/info", response_model=InfoAnswer, summary="Describe the server")

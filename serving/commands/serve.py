@@ -1,4 +1,4 @@
-"""Command `isosphere serve`: check, bind, load, announce, serve."""
+"""Commands `isosphere serve` and `isosphere openapi`: check, bind, load, announce, serve; or print what is served."""
 
 from __future__ import annotations
 
@@ -27,22 +27,7 @@ from serving.operations.keys import KeysError
 from serving.service import Service
 from serving.settings import Settings, SettingsError, read_settings
 
-
-def openapi(arguments: Sequence[str]) -> int:
-    """Write the document to stdout and return the exit status."""
-    about = "Print the OpenAPI document of a server without keys, which is also docs/openapi.json."
-    Parser(prog="isosphere openapi", description=about).parse_args(arguments)
-    sys.stdout.write(document())
-    return 0
-
-
-def document() -> str:
-    """Return the document. It depends only on the code, not on machine or date."""
-    return json.dumps(routes().openapi(), indent=1, ensure_ascii=False) + "\n"
-
-
 log = logging.getLogger("serving")
-
 THINGS_TO_TRY = """\
 Isosphere is ready on {address}   (page: {address}/  API: {address}/docs)  Try:
 
@@ -133,3 +118,16 @@ def _warn_of_stale_corpora(service: Service) -> None:
             log.warning(
                 "corpus %s was embedded by an encoder that is not served. %s", corpus.name, service.remedy(corpus.name)
             )
+
+
+def openapi(arguments: Sequence[str]) -> int:
+    """Write the document to stdout and return the exit status."""
+    about = "Print the OpenAPI document of a server without keys, which is also docs/openapi.json."
+    Parser(prog="isosphere openapi", description=about).parse_args(arguments)
+    sys.stdout.write(document())
+    return 0
+
+
+def document() -> str:
+    """Return the document. It depends only on the code, not on machine or date."""
+    return json.dumps(routes().openapi(), indent=1, ensure_ascii=False) + "\n"

@@ -38,143 +38,11 @@ from serving.corpora.search import Query, SearchOptions, SearchResult, find
 from serving.errors import Conflict, Invalid, NotFound, ServiceError, Stopped
 from serving.operations.bounds import BOUNDS, Bounds
 
-# Search during concurrent writes. If a removal may have disturbed a search, the search is repeated under the lock.
-
-
-def search(
-    store: Store,
-    corpora: OpenCorpora,
-    name: str,
-    queries: Sequence[Query],
-    options: SearchOptions,
-    *,
-    fingerprint: str | None,
-) -> SearchResult:
-    """Return the best passages for each query.
-
-    Raises:
-        Conflict: the bundle of `fingerprint`, which made the query vectors, did not embed the corpus.
-        Invalid: the dimension of the query vectors is wrong, or the previous page is of an earlier generation.
-    """
-    with corpora.locked(name) as corpus:
-        index, removals = _index(store, name, corpus, queries, fingerprint), corpus.removals
-        generation = _generation(store, name, index, options)
-    failure = None
-    try:
-        found = find(store, name, index, queries, options)
-    except Exception as error:  # maybe due to a change: other dimensions, a closed index
-        failure = error
-    with corpora.locked(name) as now:
-        if now is not corpus or now.removals != removals:
-            # The search may have missed a document that was replaced meanwhile, so it is repeated under the lock.
-            index = _index(store, name, now, queries, fingerprint)
-            generation = _generation(store, name, index, options)
-            found = find(store, name, index, queries, options)
-        elif failure:
-            raise failure
-    if options.mode == "lexical":
-        return SearchResult(found, generation, None)
-    return SearchResult(found, generation, "exact" if index is None or options.exact else index.kind)
-
-
-def _index(
-    store: Store, name: str, corpus: OpenCorpus, queries: Sequence[Query], fingerprint: str | None
-) -> LiveIndex | None:
-    """Return the index to search; None if the corpus has no vectors."""
-    index = corpus.index()
-    if index is None or (fingerprint is not None and index.fingerprint != fingerprint):
-        if fingerprint is not None:
-            encoder(*store.described(name), [fingerprint])
-        return None
-    wrong = next((q.vector for q in queries if q.vector is not None and len(q.vector) != index.dim), None)
-    if wrong is not None:
-        raise Invalid(f"{len(wrong)} numbers, but corpus {name!r} has {index.dim} dimensions", field="vector")
-    return index
-
-
-def _generation(store: Store, name: str, index: LiveIndex | None, options: SearchOptions) -> str:
-    """Return the generation that is searched. Check that the previous page, if any, belongs to it."""
-    generation = store.corpus(name).generation if index is None else index.identity.generation
-    if options.after:
-        check_generation(options.after.generation, generation)
-    return generation
-
-
 log = logging.getLogger(__name__)
 REMOVED_TOGETHER = 500
 """Documents removed per commit. Other reads and writes run between two commits."""
 GIVEN_BACK_FROM = 1 << 20
 """Minimum bytes freed by deletions that are returned to the disk, which takes another commit."""
-
-
-class DocumentCursor(NamedTuple):
-    """The end of a page: the key of its last document, in listing order."""
-
-    generation: str
-    key: int
-
-
-class DocumentPage(NamedTuple):
-    """A page of documents."""
-
-    documents: list[Document]
-    following: DocumentCursor | None
-    """The end of this page, or None on the last page."""
-    total: int
-    """Documents on all pages."""
-    warnings: Sequence[str]
-    """Warnings of `Store.unmatched`."""
-
-
-def check_generation(seen: str, now: str) -> None:
-    """Check that a cursor belongs to the corpus's current generation, because keys change between generations.
-
-    Raises:
-        Invalid: since the cursor was made, the corpus was recreated, restored or embedded again.
-    """
-    if seen != now:
-        raise Invalid(
-            "of the corpus as it was before it was deleted, restored or embedded again: begin with the first page",
-            field="cursor",
-        )
-
-
-@dataclass(frozen=True)
-class Description:
-    """A corpus, its size, its index, and its damage, if any."""
-
-    corpus: Corpus
-    size: Size
-    index: Report | None
-    """The report of the index; None before the first document."""
-    damage: str | None = None
-    """The reason why the corpus can't be served, if it can't."""
-
-
-class Stale(Conflict):
-    """No served encoder embedded this corpus."""
-
-
-def is_stale(corpus: Corpus, size: Size, served: Collection[str]) -> bool:
-    """Return whether the corpus has documents that no bundle of the fingerprints `served` embedded."""
-    return size.documents > 0 and corpus.fingerprint not in served
-
-
-def encoder(corpus: Corpus, size: Size, served: Sequence[str]) -> str:
-    """Return the fingerprint of the served encoder that embeds the texts and queries of the corpus.
-
-    This is the encoder that embedded the corpus. If that encoder is not served and the corpus is empty, it is the first
-    served encoder.
-
-    Raises:
-        Stale: the corpus was embedded by a bundle that is not served. Vectors of different encoders can't be compared.
-    """
-    if is_stale(corpus, size, served):
-        raise Stale(
-            f"corpus {corpus.name!r} was embedded by an encoder (fingerprint {str(corpus.fingerprint)[:12]}) that this "
-            f"server does not serve"
-        )
-    return next((one for one in served if one == corpus.fingerprint), served[0])
 
 
 class Corpora:
@@ -413,3 +281,135 @@ class Corpora:
         with self._open.locked(name) as corpus:
             if (live := corpus.index()) is not None:
                 live.reconsider()
+
+
+@dataclass(frozen=True)
+class Description:
+    """A corpus, its size, its index, and its damage, if any."""
+
+    corpus: Corpus
+    size: Size
+    index: Report | None
+    """The report of the index; None before the first document."""
+    damage: str | None = None
+    """The reason why the corpus can't be served, if it can't."""
+
+
+class DocumentCursor(NamedTuple):
+    """The end of a page: the key of its last document, in listing order."""
+
+    generation: str
+    key: int
+
+
+class DocumentPage(NamedTuple):
+    """A page of documents."""
+
+    documents: list[Document]
+    following: DocumentCursor | None
+    """The end of this page, or None on the last page."""
+    total: int
+    """Documents on all pages."""
+    warnings: Sequence[str]
+    """Warnings of `Store.unmatched`."""
+
+
+class Stale(Conflict):
+    """No served encoder embedded this corpus."""
+
+
+def is_stale(corpus: Corpus, size: Size, served: Collection[str]) -> bool:
+    """Return whether the corpus has documents that no bundle of the fingerprints `served` embedded."""
+    return size.documents > 0 and corpus.fingerprint not in served
+
+
+def encoder(corpus: Corpus, size: Size, served: Sequence[str]) -> str:
+    """Return the fingerprint of the served encoder that embeds the texts and queries of the corpus.
+
+    This is the encoder that embedded the corpus. If that encoder is not served and the corpus is empty, it is the first
+    served encoder.
+
+    Raises:
+        Stale: the corpus was embedded by a bundle that is not served. Vectors of different encoders can't be compared.
+    """
+    if is_stale(corpus, size, served):
+        raise Stale(
+            f"corpus {corpus.name!r} was embedded by an encoder (fingerprint {str(corpus.fingerprint)[:12]}) that this "
+            f"server does not serve"
+        )
+    return next((one for one in served if one == corpus.fingerprint), served[0])
+
+
+def check_generation(seen: str, now: str) -> None:
+    """Check that a cursor belongs to the corpus's current generation, because keys change between generations.
+
+    Raises:
+        Invalid: since the cursor was made, the corpus was recreated, restored or embedded again.
+    """
+    if seen != now:
+        raise Invalid(
+            "of the corpus as it was before it was deleted, restored or embedded again: begin with the first page",
+            field="cursor",
+        )
+
+
+# Search during concurrent writes. If a removal may have disturbed a search, the search is repeated under the lock.
+
+
+def search(
+    store: Store,
+    corpora: OpenCorpora,
+    name: str,
+    queries: Sequence[Query],
+    options: SearchOptions,
+    *,
+    fingerprint: str | None,
+) -> SearchResult:
+    """Return the best passages for each query.
+
+    Raises:
+        Conflict: the bundle of `fingerprint`, which made the query vectors, did not embed the corpus.
+        Invalid: the dimension of the query vectors is wrong, or the previous page is of an earlier generation.
+    """
+    with corpora.locked(name) as corpus:
+        index, removals = _index(store, name, corpus, queries, fingerprint), corpus.removals
+        generation = _generation(store, name, index, options)
+    failure = None
+    try:
+        found = find(store, name, index, queries, options)
+    except Exception as error:  # maybe due to a change: other dimensions, a closed index
+        failure = error
+    with corpora.locked(name) as now:
+        if now is not corpus or now.removals != removals:
+            # The search may have missed a document that was replaced meanwhile, so it is repeated under the lock.
+            index = _index(store, name, now, queries, fingerprint)
+            generation = _generation(store, name, index, options)
+            found = find(store, name, index, queries, options)
+        elif failure:
+            raise failure
+    if options.mode == "lexical":
+        return SearchResult(found, generation, None)
+    return SearchResult(found, generation, "exact" if index is None or options.exact else index.kind)
+
+
+def _index(
+    store: Store, name: str, corpus: OpenCorpus, queries: Sequence[Query], fingerprint: str | None
+) -> LiveIndex | None:
+    """Return the index to search; None if the corpus has no vectors."""
+    index = corpus.index()
+    if index is None or (fingerprint is not None and index.fingerprint != fingerprint):
+        if fingerprint is not None:
+            encoder(*store.described(name), [fingerprint])
+        return None
+    wrong = next((q.vector for q in queries if q.vector is not None and len(q.vector) != index.dim), None)
+    if wrong is not None:
+        raise Invalid(f"{len(wrong)} numbers, but corpus {name!r} has {index.dim} dimensions", field="vector")
+    return index
+
+
+def _generation(store: Store, name: str, index: LiveIndex | None, options: SearchOptions) -> str:
+    """Return the generation that is searched. Check that the previous page, if any, belongs to it."""
+    generation = store.corpus(name).generation if index is None else index.identity.generation
+    if options.after:
+        check_generation(options.after.generation, generation)
+    return generation

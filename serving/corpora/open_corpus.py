@@ -1,4 +1,4 @@
-"""A corpus in use: its writes, committed in groups, and its index, which follows them."""
+"""The corpora in use: their writes, which are committed in groups, and their indexes, which follow the writes."""
 
 from __future__ import annotations
 
@@ -37,149 +37,113 @@ from serving.operations.bounds import BOUNDS, Bounds
 from serving.operations.files import disk_errors
 from serving.operations.threads import for_others, uninterrupted
 
-# Opening of the corpora's indexes. One builder serves all of them.
-
-
-@dataclass(frozen=True)
-class _Source:
-    """A corpus of a store, with the interface of `indexes.live.Source`."""
-
-    store: Store
-    name: str
-
-    def vectors(self, after: int) -> Blocks:
-        return self.store.vectors(self.name, after=after)
-
-    def keys(self) -> Keys:
-        return self.store.keys(self.name)
-
-    def tombstones(self, upto: int) -> Keys:
-        return self.store.tombstones(self.name, upto)
-
-    def bury(self, keys: Keys) -> None:
-        self.store.bury(self.name, keys)
-
-    def last_key(self) -> int:
-        return self.store.last_key(self.name)
-
-    def count(self) -> int:
-        return self.store.size(self.name).passages
-
-
-class Indexes:
-    """The opener of indexes, each with its own folder under `folder`.
-
-    Approximate indexes begin at `least` vectors, but not below `FEWEST`.
-
-    Raises:
-        StoreError: `gpu` is set, but FAISS can't search on a GPU; the message says why.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        approximate: bool = True,
-        gpu: bool = False,
-        threads: int = 1,
-        least: int = Plan.least,
-    ) -> None:
-        self._folder, self._beside = folder, folder / ".beside"
-        shutil.rmtree(self._beside, ignore_errors=True)  # left by a killed server
-        self._plan = Plan(max(least, FEWEST)) if approximate else Plan(kinds=())
-        self._kinds = KINDS
-        self._threads = threads
-        self._builder = Builder()
-        if gpu and (reason := self.use_gpu()):
-            raise StoreError(f"--index gpu: {reason}")
-
-    def use_gpu(self) -> str | None:
-        """Use the first CUDA device for the indexes of corpora that are opened from now on.
-
-        Returns:
-            None, or the reason why FAISS can't search on the device. In that case nothing changes.
-        """
-        from serving.corpora.indexes.gpu import GPU_KINDS, trouble
-
-        if reason := trouble():
-            return reason
-        self._plan = replace(self._plan, kinds=(*GPU_KINDS, *self._plan.kinds))
-        self._kinds = {**KINDS, **GPU_KINDS}
-        return None
-
-    def read(self, vectors: Blocks) -> Read | None:
-        """Read `vectors` into a partial index before they are served. Return None if there are no vectors.
-
-        Raises:
-            InsufficientStorage, Unhealthy: the disk fails.
-        """
-        first = next(vectors, None)
-        if first is None:
-            return None
-        folder = self._beside / secrets.token_hex(8)
-        with disk_errors(folder):
-            return read(folder, first[1].shape[1], chain([first], vectors))
-
-    @contextmanager
-    def reading(self, vectors: Blocks) -> Iterator[Read | None]:
-        """Read `vectors` as `read` does. After the block, discard the result unless an index uses it."""
-        beside = self.read(vectors)
-        try:
-            yield beside
-        finally:
-            if beside:
-                beside.discard()
-
-    def open(self, store: Store, corpus: Corpus, target: Callable[[], float], beside: Read | None = None) -> LiveIndex:
-        """Open the index of `corpus`, whose dimension must be known.
-
-        `target` returns the wanted recall. `beside` is a result of `read`, if the vectors were read before.
-
-        Raises:
-            InsufficientStorage, Unhealthy: the disk fails.
-        """
-        assert corpus.fingerprint is not None and corpus.dim is not None
-        identity = Identity(corpus.generation, corpus.fingerprint, corpus.dim)
-        source, folder = _Source(store, corpus.name), self._folder / corpus.name
-        with disk_errors(folder):
-            return LiveIndex(
-                source,
-                identity,
-                self._builder,
-                folder=folder,
-                target=target,
-                threads=self._threads,
-                plan=self._plan,
-                kinds=self._kinds,
-                beside=beside,
-            )
-
-    def erase(self, name: str) -> None:
-        """Remove the files of an index that is not open, or never was.
-
-        Raises:
-            Unhealthy: the disk fails.
-        """
-        folder = self._folder / name
-        with disk_errors(folder):
-            Generations(folder).erase()
-
-    def close(self) -> None:
-        self._builder.close()
-
-
 log = logging.getLogger(__name__)
-
 OpenIndex = Callable[[Corpus, Read | None], LiveIndex]
 """Function that opens the index of a corpus. It starts from vectors that were read before, if any."""
 
 
-@dataclass(eq=False)
-class _Pending:
-    """A write that waits for its commit. After the commit it has the outcome."""
+class OpenCorpora:
+    """The corpora of a store, each with its index."""
 
-    write: Write
-    outcome: Change | Exception | None = None
+    def __init__(self, store: Store, indexes: Indexes) -> None:
+        self._store = store
+        self._indexes = indexes
+        self._open = {name: self._opened(name) for name in store.names()}
+        self._naming = threading.Lock()
+        """Lock for every change of `_open`."""
+
+    def named(self, name: str) -> OpenCorpus:
+        """Return the corpus of this name.
+
+        Raises:
+            NotFound: there is no such corpus.
+        """
+        if corpus := self._open.get(name):
+            return corpus
+        raise NotFound(f"there is no corpus {name!r}")
+
+    @contextmanager
+    def locked(self, name: str) -> Iterator[OpenCorpus]:
+        corpus = self.named(name)
+        with corpus.locked():
+            yield corpus
+
+    def index_sizes(self) -> dict[str, IndexSize]:
+        open_now = {name: corpus.live for name, corpus in list(self._open.items())}
+        return {
+            name: IndexSize(0, 0) if live is None else IndexSize(len(live), live.nbytes)
+            for name, live in open_now.items()
+        }
+
+    def create(self, corpus: Corpus, encoder: Manifest | None = None) -> bool:
+        name = corpus.name
+        if encoder:
+            corpus = replace(corpus, fingerprint=encoder.fingerprint, dim=encoder.dim)
+        if name in self._open:
+            with suppress(NotFound):  # it was dropped meanwhile
+                self._store.describe(corpus)
+                return False
+        with self._naming:
+            created = self._store.create(corpus)
+            if created:
+                self._open[name] = self._opened(name)
+        return created
+
+    def drop(self, name: str) -> None:
+        corpus = self.named(name)
+        with corpus.copying, corpus.locked(), self._naming:
+            corpus.close(erase=True)  # first: no later corpus of that name may find this index
+            self._indexes.erase(name)
+            try:
+                self._store.drop(name)
+            finally:
+                if name not in self._store.names():
+                    corpus.close(gone=True)
+                    del self._open[name]
+
+    def adopt(self, name: str, file: Path, stop: Stop = never, bounds: Bounds = BOUNDS) -> None:
+        self._store.adopt(name, file, partial(self._replaced, name, stop), stop, bounds)
+
+    def close(self) -> None:
+        for corpus in self._open.values():
+            corpus.close()
+
+    @contextmanager
+    def _replaced(self, name: str, stop: Stop, vectors: Blocks) -> Iterator[None]:
+        """Read the new file's `vectors`, then let the block replace the corpus's file.
+
+        Writes and searches wait during the block, and continue with the new corpus.
+
+        Raises:
+            Conflict, NotFound: the corpus was created, or dropped, at the same moment.
+        """
+        with self._indexes.reading(vectors) as beside, ExitStack() as held:
+            before = self._open.get(name)
+            if before:
+                held.enter_context(before.copying)
+                held.enter_context(before.locked())
+            held.enter_context(self._naming)
+            if stop():
+                raise Stopped(f"corpus {name!r} stays as it was")
+            if self._open.get(name) is not before:
+                raise Conflict(f"corpus {name!r} was created while it was being restored: restore it again")
+            if before:
+                before.close(erase=True)  # first: the restored corpus must not find this index
+                self._indexes.erase(name)
+            yield
+            if before:
+                before.damage = None
+            else:
+                self._open[name] = self._opened(name)
+            self._open[name].index(beside)
+
+    def _opened(self, name: str) -> OpenCorpus:
+        def target() -> float:
+            return self._store.corpus(name).wanted_recall
+
+        return OpenCorpus(
+            self._store, name, lambda corpus, beside: self._indexes.open(self._store, corpus, target, beside)
+        )
 
 
 class OpenCorpus:
@@ -300,108 +264,140 @@ class OpenCorpus:
             self.close()
 
 
-# The corpora in use, by name. They can be created, replaced and dropped during reads and writes.
+@dataclass(eq=False)
+class _Pending:
+    """A write that waits for its commit. After the commit it has the outcome."""
+
+    write: Write
+    outcome: Change | Exception | None = None
 
 
-class OpenCorpora:
-    """The corpora of a store, each with its index."""
+# Opening of indexes. One builder serves all of them.
 
-    def __init__(self, store: Store, indexes: Indexes) -> None:
-        self._store = store
-        self._indexes = indexes
-        self._open = {name: self._opened(name) for name in store.names()}
-        self._naming = threading.Lock()
-        """Lock for every change of `_open`."""
 
-    def named(self, name: str) -> OpenCorpus:
-        """Return the corpus of this name.
+class Indexes:
+    """The opener of indexes, each with its own folder under `folder`.
+
+    Approximate indexes begin at `least` vectors, but not below `FEWEST`.
+
+    Raises:
+        StoreError: `gpu` is set, but FAISS can't search on a GPU; the message says why.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        approximate: bool = True,
+        gpu: bool = False,
+        threads: int = 1,
+        least: int = Plan.least,
+    ) -> None:
+        self._folder, self._beside = folder, folder / ".beside"
+        shutil.rmtree(self._beside, ignore_errors=True)  # left by a killed server
+        self._plan = Plan(max(least, FEWEST)) if approximate else Plan(kinds=())
+        self._kinds = KINDS
+        self._threads = threads
+        self._builder = Builder()
+        if gpu and (reason := self.use_gpu()):
+            raise StoreError(f"--index gpu: {reason}")
+
+    def use_gpu(self) -> str | None:
+        """Use the first CUDA device for the indexes of corpora that are opened from now on.
+
+        Returns:
+            None, or the reason why FAISS can't search on the device. In that case nothing changes.
+        """
+        from serving.corpora.indexes.gpu import GPU_KINDS, trouble
+
+        if reason := trouble():
+            return reason
+        self._plan = replace(self._plan, kinds=(*GPU_KINDS, *self._plan.kinds))
+        self._kinds = {**KINDS, **GPU_KINDS}
+        return None
+
+    def read(self, vectors: Blocks) -> Read | None:
+        """Read `vectors` into a partial index before they are served. Return None if there are no vectors.
 
         Raises:
-            NotFound: there is no such corpus.
+            InsufficientStorage, Unhealthy: the disk fails.
         """
-        if corpus := self._open.get(name):
-            return corpus
-        raise NotFound(f"there is no corpus {name!r}")
+        first = next(vectors, None)
+        if first is None:
+            return None
+        folder = self._beside / secrets.token_hex(8)
+        with disk_errors(folder):
+            return read(folder, first[1].shape[1], chain([first], vectors))
 
     @contextmanager
-    def locked(self, name: str) -> Iterator[OpenCorpus]:
-        corpus = self.named(name)
-        with corpus.locked():
-            yield corpus
+    def reading(self, vectors: Blocks) -> Iterator[Read | None]:
+        """Read `vectors` as `read` does. After the block, discard the result unless an index uses it."""
+        beside = self.read(vectors)
+        try:
+            yield beside
+        finally:
+            if beside:
+                beside.discard()
 
-    def index_sizes(self) -> dict[str, IndexSize]:
-        open_now = {name: corpus.live for name, corpus in list(self._open.items())}
-        return {
-            name: IndexSize(0, 0) if live is None else IndexSize(len(live), live.nbytes)
-            for name, live in open_now.items()
-        }
+    def open(self, store: Store, corpus: Corpus, target: Callable[[], float], beside: Read | None = None) -> LiveIndex:
+        """Open the index of `corpus`, whose dimension must be known.
 
-    def create(self, corpus: Corpus, encoder: Manifest | None = None) -> bool:
-        name = corpus.name
-        if encoder:
-            corpus = replace(corpus, fingerprint=encoder.fingerprint, dim=encoder.dim)
-        if name in self._open:
-            with suppress(NotFound):  # it was dropped meanwhile
-                self._store.describe(corpus)
-                return False
-        with self._naming:
-            created = self._store.create(corpus)
-            if created:
-                self._open[name] = self._opened(name)
-        return created
+        `target` returns the wanted recall. `beside` is a result of `read`, if the vectors were read before.
 
-    def drop(self, name: str) -> None:
-        corpus = self.named(name)
-        with corpus.copying, corpus.locked(), self._naming:
-            corpus.close(erase=True)  # first: no later corpus of that name may find this index
-            self._indexes.erase(name)
-            try:
-                self._store.drop(name)
-            finally:
-                if name not in self._store.names():
-                    corpus.close(gone=True)
-                    del self._open[name]
+        Raises:
+            InsufficientStorage, Unhealthy: the disk fails.
+        """
+        assert corpus.fingerprint is not None and corpus.dim is not None
+        identity = Identity(corpus.generation, corpus.fingerprint, corpus.dim)
+        source, folder = _Source(store, corpus.name), self._folder / corpus.name
+        with disk_errors(folder):
+            return LiveIndex(
+                source,
+                identity,
+                self._builder,
+                folder=folder,
+                target=target,
+                threads=self._threads,
+                plan=self._plan,
+                kinds=self._kinds,
+                beside=beside,
+            )
 
-    def adopt(self, name: str, file: Path, stop: Stop = never, bounds: Bounds = BOUNDS) -> None:
-        self._store.adopt(name, file, partial(self._replaced, name, stop), stop, bounds)
+    def erase(self, name: str) -> None:
+        """Remove the files of an index that is not open, or never was.
+
+        Raises:
+            Unhealthy: the disk fails.
+        """
+        folder = self._folder / name
+        with disk_errors(folder):
+            Generations(folder).erase()
 
     def close(self) -> None:
-        for corpus in self._open.values():
-            corpus.close()
+        self._builder.close()
 
-    @contextmanager
-    def _replaced(self, name: str, stop: Stop, vectors: Blocks) -> Iterator[None]:
-        """Read the new file's `vectors`, then let the block replace the corpus's file.
 
-        Writes and searches wait during the block, and continue with the new corpus.
+@dataclass(frozen=True)
+class _Source:
+    """A corpus of a store, with the interface of `indexes.live.Source`."""
 
-        Raises:
-            Conflict, NotFound: the corpus was created, or dropped, at the same moment.
-        """
-        with self._indexes.reading(vectors) as beside, ExitStack() as held:
-            before = self._open.get(name)
-            if before:
-                held.enter_context(before.copying)
-                held.enter_context(before.locked())
-            held.enter_context(self._naming)
-            if stop():
-                raise Stopped(f"corpus {name!r} stays as it was")
-            if self._open.get(name) is not before:
-                raise Conflict(f"corpus {name!r} was created while it was being restored: restore it again")
-            if before:
-                before.close(erase=True)  # first: the restored corpus must not find this index
-                self._indexes.erase(name)
-            yield
-            if before:
-                before.damage = None
-            else:
-                self._open[name] = self._opened(name)
-            self._open[name].index(beside)
+    store: Store
+    name: str
 
-    def _opened(self, name: str) -> OpenCorpus:
-        def target() -> float:
-            return self._store.corpus(name).wanted_recall
+    def vectors(self, after: int) -> Blocks:
+        return self.store.vectors(self.name, after=after)
 
-        return OpenCorpus(
-            self._store, name, lambda corpus, beside: self._indexes.open(self._store, corpus, target, beside)
-        )
+    def keys(self) -> Keys:
+        return self.store.keys(self.name)
+
+    def tombstones(self, upto: int) -> Keys:
+        return self.store.tombstones(self.name, upto)
+
+    def bury(self, keys: Keys) -> None:
+        self.store.bury(self.name, keys)
+
+    def last_key(self) -> int:
+        return self.store.last_key(self.name)
+
+    def count(self) -> int:
+        return self.store.size(self.name).passages

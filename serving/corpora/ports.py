@@ -1,4 +1,4 @@
-"""The protocol of a store of corpora."""
+"""The ports of corpora: protocols of an index and of a store, with the values that they take and return."""
 
 from __future__ import annotations
 

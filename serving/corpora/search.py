@@ -15,50 +15,9 @@ from serving.corpora.indexes.live import LiveIndex
 from serving.corpora.ports import MAX_MARKED, Keys, Passage, Ranking, Span, Store
 from serving.errors import TooLarge
 
-# Fusion of a dense and a lexical ranking of the same passages.
-
 RRF_CONSTANT = 60
 """The constant of Cormack, Clarke and Büttcher 2009, "Reciprocal rank fusion outperforms Condorcet and …"."""
 Fusion = Literal["rrf", "weighted"]
-
-
-def fuse(dense: Ranking, lexical: Ranking, k: int, fusion: Fusion, alpha: float) -> Ranking:
-    """Return the best `k` of both rankings. `alpha` in [0, 1] is the weight of `dense` in a weighted sum.
-
-    `rrf`: the sum of 1 / (60 + rank), with ranks from 1, over the rankings that contain the passage. `weighted`: the
-    weighted sum of scores. Scores of each ranking are first scaled to [0, 1], from its last passage to its first. A
-    passage that is missing in a ranking scores 0 there.
-    """
-    keys: Keys = union(dense.keys, lexical.keys)
-    scores = np.zeros(len(keys))
-    for ranking, weight in ((dense, alpha), (lexical, 1 - alpha)):
-        part = _reciprocal(ranking) if fusion == "rrf" else weight * _scaled(ranking)
-        scores[np.searchsorted(keys, ranking.keys)] += part
-    return best(keys, rounded(scores.astype(np.float32)), k)
-
-
-def continued(ranking: Ranking, others: Ranking, k: int) -> Ranking:
-    """Return the first `k` of `ranking`, extended by the passages of `others` that it lacks, with score 0."""
-    behind = others.keys[~np.isin(others.keys, ranking.keys)]
-    scores = np.concatenate([ranking.scores, np.zeros(len(behind), np.float32)])
-    return Ranking(np.concatenate([ranking.keys, behind])[:k], scores[:k])
-
-
-def _reciprocal(ranking: Ranking) -> Floats:
-    ranks = 1.0 / (RRF_CONSTANT + 1 + np.arange(len(ranking.keys)))
-    return ranks.astype(np.float32)
-
-
-def _scaled(ranking: Ranking) -> Floats:
-    """Return the scores scaled to [0, 1]. Equal scores become 1, because being found at all is evidence."""
-    scores = ranking.scores.astype(np.float32)
-    if not len(scores):
-        return scores
-    low, high = scores.min(), scores.max()
-    scaled: Floats = (scores - low) / (high - low) if high > low else np.ones_like(scores)
-    return scaled
-
-
 Mode = Literal["dense", "lexical", "hybrid"]
 DEEP = 2048
 """Depth in hits beyond which search is exact, because approximate indexes are made for the first hits."""
@@ -69,8 +28,6 @@ READ_AT_ONCE = 64
 CANDIDATES = 1000
 """Passages of each ranking that a hybrid search fuses. It does not depend on the number of hits, because all pages must
 come from the same fused ranking."""
-
-
 MARKED_TOGETHER = 1_000_000
 """Maximum characters that one search highlights, which takes up to three seconds."""
 
@@ -81,6 +38,26 @@ class Query(NamedTuple):
     text: str | None
     vector: Floats | None
     """(D,), of any length but zero."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """Options of a search: which hits to return, and how to find them."""
+
+    k: int = 10
+    offset: int = 0
+    after: Cursor | None = None
+    """The end of the previous page, if any; `offset` counts from there."""
+    mode: Mode = "dense"
+    fusion: Fusion = "rrf"
+    alpha: float = 0.5
+    exact: bool = False
+    where: Filter | None = None
+    min_score: float | None = None
+    with_vector: bool = False
+    highlight: bool = False
+    max_characters: int | None = None
+    """Maximum characters in the documents of all hits of a search, because each document is read whole."""
 
 
 class Cursor(NamedTuple):
@@ -137,42 +114,6 @@ class SearchResult:
         return Cursor(self.generation, hit.seen, hit.score, hit.key)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SearchOptions:
-    """Options of a search: which hits to return, and how to find them."""
-
-    k: int = 10
-    offset: int = 0
-    after: Cursor | None = None
-    """The end of the previous page, if any; `offset` counts from there."""
-    mode: Mode = "dense"
-    fusion: Fusion = "rrf"
-    alpha: float = 0.5
-    exact: bool = False
-    where: Filter | None = None
-    min_score: float | None = None
-    with_vector: bool = False
-    highlight: bool = False
-    max_characters: int | None = None
-    """Maximum characters in the documents of all hits of a search, because each document is read whole."""
-
-
-class _Ranked(NamedTuple):
-    """A ranking. After a hybrid search it also has the dense and the lexical scores, by key."""
-
-    ranking: Ranking
-    dense: dict[int, float]
-    lexical: dict[int, float]
-
-
-def shown(score: float) -> float:
-    """Round a score to the precision that hits show and `min_score` compares.
-
-    BM25 has more decimals. The order of the hits depends on all of them.
-    """
-    return round(score, DECIMALS)
-
-
 def find(
     store: Store, name: str, index: LiveIndex | None, queries: Sequence[Query], options: SearchOptions
 ) -> list[list[Hit]]:
@@ -224,6 +165,14 @@ def _together(rankings: Sequence[_Ranked]) -> Iterator[list[_Ranked]]:
             together, hits = [], 0
     if together:
         yield together
+
+
+class _Ranked(NamedTuple):
+    """A ranking. After a hybrid search it also has the dense and the lexical scores, by key."""
+
+    ranking: Ranking
+    dense: dict[int, float]
+    lexical: dict[int, float]
 
 
 class _Search:
@@ -339,3 +288,51 @@ def _units(queries: Sequence[Query]) -> Floats:
     lengths[lengths == 0] = 1
     unit: Floats = (given / lengths).astype(np.float32)
     return unit
+
+
+def shown(score: float) -> float:
+    """Round a score to the precision that hits show and `min_score` compares.
+
+    BM25 has more decimals. The order of the hits depends on all of them.
+    """
+    return round(score, DECIMALS)
+
+
+# Fusion of a dense and a lexical ranking of the same passages.
+
+
+def fuse(dense: Ranking, lexical: Ranking, k: int, fusion: Fusion, alpha: float) -> Ranking:
+    """Return the best `k` of both rankings. `alpha` in [0, 1] is the weight of `dense` in a weighted sum.
+
+    `rrf`: the sum of 1 / (60 + rank), with ranks from 1, over the rankings that contain the passage. `weighted`: the
+    weighted sum of scores. Scores of each ranking are first scaled to [0, 1], from its last passage to its first. A
+    passage that is missing in a ranking scores 0 there.
+    """
+    keys: Keys = union(dense.keys, lexical.keys)
+    scores = np.zeros(len(keys))
+    for ranking, weight in ((dense, alpha), (lexical, 1 - alpha)):
+        part = _reciprocal(ranking) if fusion == "rrf" else weight * _scaled(ranking)
+        scores[np.searchsorted(keys, ranking.keys)] += part
+    return best(keys, rounded(scores.astype(np.float32)), k)
+
+
+def continued(ranking: Ranking, others: Ranking, k: int) -> Ranking:
+    """Return the first `k` of `ranking`, extended by the passages of `others` that it lacks, with score 0."""
+    behind = others.keys[~np.isin(others.keys, ranking.keys)]
+    scores = np.concatenate([ranking.scores, np.zeros(len(behind), np.float32)])
+    return Ranking(np.concatenate([ranking.keys, behind])[:k], scores[:k])
+
+
+def _reciprocal(ranking: Ranking) -> Floats:
+    ranks = 1.0 / (RRF_CONSTANT + 1 + np.arange(len(ranking.keys)))
+    return ranks.astype(np.float32)
+
+
+def _scaled(ranking: Ranking) -> Floats:
+    """Return the scores scaled to [0, 1]. Equal scores become 1, because being found at all is evidence."""
+    scores = ranking.scores.astype(np.float32)
+    if not len(scores):
+        return scores
+    low, high = scores.min(), scores.max()
+    scaled: Floats = (scores - low) / (high - low) if high > low else np.ones_like(scores)
+    return scaled

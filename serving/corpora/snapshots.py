@@ -27,122 +27,14 @@ from serving.operations.bounds import BOUNDS, CORPUS_NAME, Bounds, Count, Finger
 from serving.operations.failpoints import reach
 from serving.operations.files import disk_errors
 
-# Progress of work in a thread, such as a snapshot. Whoever waits for the work reports it.
-
-
-class Progress:
-    """Number of documents done, estimated from the share of bytes done.
-
-    One thread updates it, any thread may read it.
-    """
-
-    def __init__(self) -> None:
-        self.documents: int | None = None
-        """Total number; None until it is known."""
-        self._bytes = 0
-        self._done = 0
-        self._growing: Path | None = None
-        self._left = False
-
-    def leave(self) -> None:
-        """Cancel the work at its next progress."""
-        self._left = True
-
-    def left(self) -> bool:
-        """Return whether the work is cancelled."""
-        return self._left
-
-    @property
-    def done(self) -> int:
-        """Number of documents done so far."""
-        growing = self._growing
-        done = self._done + (growing.stat().st_size if growing and growing.exists() else 0)
-        return (self.documents or 0) * min(done, self._bytes) // max(self._bytes, 1)
-
-    def expect(self, documents: int, bytes: int) -> None:
-        """Set the total amount of work."""
-        self.documents, self._bytes = documents, bytes
-
-    def add(self, bytes: int) -> None:
-        """Add bytes that are done.
-
-        Raises:
-            Stopped: the work was cancelled.
-        """
-        if self._left:
-            raise Stopped("stopped")
-        self._done += bytes
-
-    @contextmanager
-    def growing(self, file: Path) -> Iterator[None]:
-        """While the block writes `file` without reporting progress, count the file's bytes as done."""
-        self._growing = file
-        try:
-            yield
-            self.add(file.stat().st_size)
-        finally:
-            self._growing = None
-
-
-# The manifest of a snapshot.
-
-MANIFEST = "manifest.json"
-FORMAT = 1
-
-
-class Content(BaseModel):
-    """The manifest's entry for the corpus file."""
-
-    model_config = ConfigDict(strict=True)
-
-    bytes: Count
-    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-
-
-class _Format(BaseModel):
-    model_config = ConfigDict(strict=True)
-
-    format: Count
-
-
-class Manifest(_Format):
-    """The manifest of a snapshot."""
-
-    corpus: Annotated[str, Field(pattern=CORPUS_NAME)]
-    created: Moment
-    documents: Count
-    passages: Count
-    fingerprint: Fingerprint | None
-    content: Content
-
-
-def read_manifest(raw: bytes) -> Manifest:
-    """Parse and check a manifest.
-
-    Raises:
-        Invalid: the format is unknown, or a part is missing or wrong.
-    """
-    try:
-        described = orjson.loads(raw)
-        format = _Format.model_validate(described).format
-        if format != FORMAT:
-            raise Invalid(f"of format {format}, this version reads {FORMAT}", field="snapshot")
-        return Manifest.model_validate(described)
-    except orjson.JSONDecodeError as error:
-        raise Invalid(f"{MANIFEST} is not JSON", field="snapshot") from error
-    except ValidationError as error:
-        *_, place = ("format", *error.errors(include_input=False)[0]["loc"])
-        raise Invalid(
-            f"{MANIFEST} does not describe a snapshot: its {place!r} is missing or wrong", field="snapshot"
-        ) from error
-
-
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
     from backports import zstd
 
 log = logging.getLogger(__name__)
+MANIFEST = "manifest.json"
+FORMAT = 1
 SUFFIX = ".tar.zst"
 CONTENT = "corpus.sqlite"
 MAX_MANIFEST = 65_536
@@ -435,3 +327,110 @@ def _exactly(packed: IO[bytes], size: int) -> bytes:
             raise EOFError("it is cut short")
         read += piece
     return read
+
+
+# The manifest of a snapshot.
+
+
+class Content(BaseModel):
+    """The manifest's entry for the corpus file."""
+
+    model_config = ConfigDict(strict=True)
+
+    bytes: Count
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class _Format(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    format: Count
+
+
+class Manifest(_Format):
+    """The manifest of a snapshot."""
+
+    corpus: Annotated[str, Field(pattern=CORPUS_NAME)]
+    created: Moment
+    documents: Count
+    passages: Count
+    fingerprint: Fingerprint | None
+    content: Content
+
+
+def read_manifest(raw: bytes) -> Manifest:
+    """Parse and check a manifest.
+
+    Raises:
+        Invalid: the format is unknown, or a part is missing or wrong.
+    """
+    try:
+        described = orjson.loads(raw)
+        format = _Format.model_validate(described).format
+        if format != FORMAT:
+            raise Invalid(f"of format {format}, this version reads {FORMAT}", field="snapshot")
+        return Manifest.model_validate(described)
+    except orjson.JSONDecodeError as error:
+        raise Invalid(f"{MANIFEST} is not JSON", field="snapshot") from error
+    except ValidationError as error:
+        *_, place = ("format", *error.errors(include_input=False)[0]["loc"])
+        raise Invalid(
+            f"{MANIFEST} does not describe a snapshot: its {place!r} is missing or wrong", field="snapshot"
+        ) from error
+
+
+# Progress of work in a thread. Whoever waits for the work reports it.
+
+
+class Progress:
+    """Number of documents done, estimated from the share of bytes done.
+
+    One thread updates it, any thread may read it.
+    """
+
+    def __init__(self) -> None:
+        self.documents: int | None = None
+        """Total number; None until it is known."""
+        self._bytes = 0
+        self._done = 0
+        self._growing: Path | None = None
+        self._left = False
+
+    def leave(self) -> None:
+        """Cancel the work at its next progress."""
+        self._left = True
+
+    def left(self) -> bool:
+        """Return whether the work is cancelled."""
+        return self._left
+
+    @property
+    def done(self) -> int:
+        """Number of documents done so far."""
+        growing = self._growing
+        done = self._done + (growing.stat().st_size if growing and growing.exists() else 0)
+        return (self.documents or 0) * min(done, self._bytes) // max(self._bytes, 1)
+
+    def expect(self, documents: int, bytes: int) -> None:
+        """Set the total amount of work."""
+        self.documents, self._bytes = documents, bytes
+
+    def add(self, bytes: int) -> None:
+        """Add bytes that are done.
+
+        Raises:
+            Stopped: the work was cancelled.
+        """
+        if self._left:
+            raise Stopped("stopped")
+        self._done += bytes
+
+    @contextmanager
+    def growing(self, file: Path) -> Iterator[None]:
+        """While the block writes `file` without reporting progress, count the file's bytes as done."""
+        self._growing = file
+        try:
+            yield
+            self.add(file.stat().st_size)
+        finally:
+            self._growing = None

@@ -1,4 +1,7 @@
-"""Dynamic batching: requests that arrive while the engine is busy form the next batch."""
+"""Dynamic batching: requests that arrive while the engine is busy form the next batch.
+
+`FairQueue` chooses the texts of each batch. Batches of several engines take turns in `EngineSlots`.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,6 @@ from serving.inference.fair_queue import FairQueue, Item, Waiting
 from serving.operations.limits import Caller, payer
 
 log = logging.getLogger(__name__)
-
 FAILURES = 3
 """Consecutive failed batches after which an engine counts as failing."""
 RESERVED_SECONDS = 1.0

@@ -1,4 +1,7 @@
-"""Served encoders by name, and their loading, replacement and removal while requests go on."""
+"""Served encoders by name, and their loading, replacement and removal while requests go on.
+
+Each encoder is tested against the golden vectors of its bundle before it serves.
+"""
 
 from __future__ import annotations
 
@@ -26,131 +29,9 @@ from serving.inference.training_record import summary
 from serving.operations.metrics import Metrics
 from serving.settings import Settings
 
-# Slot of one served bundle.
-
-
-@dataclass(eq=False)
-class ServedModel:
-    """A served bundle, whose encoder can be replaced."""
-
-    folder: Path
-    model: Model
-    """The served model; before that, the model being loaded."""
-    embedder: Embedder | None = None
-    """Engine, queue, manifest and report in one object. None until it is loaded."""
-
-    @property
-    def name(self) -> str:
-        """Name of the model in requests."""
-        return self.model.manifest.name
-
-    @property
-    def at_work(self) -> Embedder:
-        """The loaded encoder.
-
-        Raises:
-            Unhealthy: the encoder is not loaded yet.
-        """
-        if not self.embedder:
-            raise Unhealthy(f"{self.name} is not loaded yet", retry_after=1)
-        return self.embedder
-
-    def put(self, embedder: Embedder) -> Embedder | None:
-        """Serve `embedder` from now on, and return the previous one."""
-        old, self.embedder, self.model = self.embedder, embedder, embedder.model
-        return old
-
-
-def clash(served: Iterable[ServedModel]) -> str:
-    """Return a message about two equal names; empty if all names differ."""
-    served = list(served)
-    name, count = Counter(served.name for served in served).most_common(1)[0]
-    folders = " and ".join(str(served.folder) for served in served if served.name == name)
-    return f"{folders} are both called {name!r}: export one of them under another name (--name)" if count > 1 else ""
-
-
-# Loading of encoders, each tested against its bundle's golden vectors.
-
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 THREAD = "loading"
-
-
-class Loader:
-    """Loader of one server's encoders, with shared options, metrics and streams."""
-
-    def __init__(self, settings: Settings, metrics: Metrics) -> None:
-        self._settings = settings
-        self._metrics = metrics
-        self._streams = EngineSlots(EngineOptions.of(settings).cpu_streams)
-
-    async def open(self, folder: Path) -> Model:
-        """Open the bundle in a folder.
-
-        Raises:
-            BundleError: the bundle is incomplete.
-        """
-        return await in_daemon_thread(lambda: ENGINES[self._settings.engine](folder))
-
-    async def load(self, model: Model, report: Callable[[str], None] = log.debug) -> Embedder:
-        """Load and test an encoder; `report` receives the current step.
-
-        Raises:
-            EngineError: the encoder does not reproduce the bundle's golden vectors, or can't run here.
-        """
-        report(f"loading {model.manifest.name}")
-        engine = await in_daemon_thread(lambda: model.load(EngineOptions.of(self._settings)))
-        embedder = Embedder(engine, model, self._settings, self._metrics, self._streams)
-        report(f"testing the engine against the golden vectors of {model.manifest.name}")
-        try:
-            await _self_test(embedder)
-        except BaseException:
-            await embedder.close()
-            raise
-        log.info("serving %s (%s)", summary(model.manifest), engine.choice)
-        return embedder
-
-
-def in_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Run `work` in a daemon thread, so that the server can stop during a load, which can't be interrupted."""
-    outcome = concurrent.futures.Future[T]()
-    outcome.set_running_or_notify_cancel()  # otherwise a waiter that is cancelled would cancel it under the thread
-
-    def run() -> None:
-        try:
-            result = work()
-        except BaseException as error:  # raised where the outcome is awaited
-            outcome.set_exception(error)
-        else:
-            outcome.set_result(result)
-
-    threading.Thread(target=run, name=THREAD, daemon=True).start()
-    return asyncio.wrap_future(outcome)
-
-
-async def _self_test(embedder: Embedder) -> None:
-    """Compare the engine with the bundle's golden vectors. Metrics don't count this as a request."""
-    golden = embedder.manifest.golden
-    if not golden:
-        return
-    tokens = await asyncio.to_thread(embedder.engine.tokenize, [one.text for one in golden], "right")
-    answer = await embedder.batcher.submit(tokens)
-    for one, vector in zip(golden, answer.vectors, strict=True):
-        expected = np.array(one.vector, dtype=np.float32)
-        cosine = float(vector @ expected / max(float(np.linalg.norm(expected)), 1e-12))
-        if not (math.isfinite(cosine) and cosine >= GOLDEN_COSINE):
-            raise EngineError(
-                f"the engine gives {one.text!r} a vector whose cosine to the bundle's is {cosine:.6f}, "
-                f"below {GOLDEN_COSINE}"
-            )
-
-
-class Reloaded(NamedTuple):
-    """A reloaded model, with the fingerprints of its old and new bundle."""
-
-    name: str
-    old: str
-    new: str
 
 
 class Encoders:
@@ -379,6 +260,123 @@ class Encoders:
         retiring = asyncio.create_task(_closed_when_released(embedder))
         self._retiring.add(retiring)
         retiring.add_done_callback(self._retiring.discard)
+
+
+class Reloaded(NamedTuple):
+    """A reloaded model, with the fingerprints of its old and new bundle."""
+
+    name: str
+    old: str
+    new: str
+
+
+@dataclass(eq=False)
+class ServedModel:
+    """A served bundle, whose encoder can be replaced."""
+
+    folder: Path
+    model: Model
+    """The served model; before that, the model being loaded."""
+    embedder: Embedder | None = None
+    """Engine, queue, manifest and report in one object. None until it is loaded."""
+
+    @property
+    def name(self) -> str:
+        """Name of the model in requests."""
+        return self.model.manifest.name
+
+    @property
+    def at_work(self) -> Embedder:
+        """The loaded encoder.
+
+        Raises:
+            Unhealthy: the encoder is not loaded yet.
+        """
+        if not self.embedder:
+            raise Unhealthy(f"{self.name} is not loaded yet", retry_after=1)
+        return self.embedder
+
+    def put(self, embedder: Embedder) -> Embedder | None:
+        """Serve `embedder` from now on, and return the previous one."""
+        old, self.embedder, self.model = self.embedder, embedder, embedder.model
+        return old
+
+
+def clash(served: Iterable[ServedModel]) -> str:
+    """Return a message about two equal names; empty if all names differ."""
+    served = list(served)
+    name, count = Counter(served.name for served in served).most_common(1)[0]
+    folders = " and ".join(str(served.folder) for served in served if served.name == name)
+    return f"{folders} are both called {name!r}: export one of them under another name (--name)" if count > 1 else ""
+
+
+class Loader:
+    """Loader of one server's encoders, with shared options, metrics and streams."""
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self._streams = EngineSlots(EngineOptions.of(settings).cpu_streams)
+
+    async def open(self, folder: Path) -> Model:
+        """Open the bundle in a folder.
+
+        Raises:
+            BundleError: the bundle is incomplete.
+        """
+        return await in_daemon_thread(lambda: ENGINES[self._settings.engine](folder))
+
+    async def load(self, model: Model, report: Callable[[str], None] = log.debug) -> Embedder:
+        """Load and test an encoder; `report` receives the current step.
+
+        Raises:
+            EngineError: the encoder does not reproduce the bundle's golden vectors, or can't run here.
+        """
+        report(f"loading {model.manifest.name}")
+        engine = await in_daemon_thread(lambda: model.load(EngineOptions.of(self._settings)))
+        embedder = Embedder(engine, model, self._settings, self._metrics, self._streams)
+        report(f"testing the engine against the golden vectors of {model.manifest.name}")
+        try:
+            await _self_test(embedder)
+        except BaseException:
+            await embedder.close()
+            raise
+        log.info("serving %s (%s)", summary(model.manifest), engine.choice)
+        return embedder
+
+
+def in_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
+    """Run `work` in a daemon thread, so that the server can stop during a load, which can't be interrupted."""
+    outcome = concurrent.futures.Future[T]()
+    outcome.set_running_or_notify_cancel()  # otherwise a waiter that is cancelled would cancel it under the thread
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:  # raised where the outcome is awaited
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(result)
+
+    threading.Thread(target=run, name=THREAD, daemon=True).start()
+    return asyncio.wrap_future(outcome)
+
+
+async def _self_test(embedder: Embedder) -> None:
+    """Compare the engine with the bundle's golden vectors. Metrics don't count this as a request."""
+    golden = embedder.manifest.golden
+    if not golden:
+        return
+    tokens = await asyncio.to_thread(embedder.engine.tokenize, [one.text for one in golden], "right")
+    answer = await embedder.batcher.submit(tokens)
+    for one, vector in zip(golden, answer.vectors, strict=True):
+        expected = np.array(one.vector, dtype=np.float32)
+        cosine = float(vector @ expected / max(float(np.linalg.norm(expected)), 1e-12))
+        if not (math.isfinite(cosine) and cosine >= GOLDEN_COSINE):
+            raise EngineError(
+                f"the engine gives {one.text!r} a vector whose cosine to the bundle's is {cosine:.6f}, "
+                f"below {GOLDEN_COSINE}"
+            )
 
 
 async def _closed_when_released(embedder: Embedder) -> None:

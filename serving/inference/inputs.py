@@ -1,4 +1,7 @@
-"""Model inputs: texts with their prompts, cut to the model's length, or given token ids."""
+"""Model inputs: texts with their prompts, cut to the model's length, or given token ids.
+
+A prompt comes from the request, from the bundle by name or role, or it is the server's default.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,6 @@ from serving.operations.bounds import check_text
 from serving.operations.limits import Caller, payer
 from serving.settings import Settings
 
-# Prompts before texts: from the request, from the bundle by name or role, or the server's default.
-
 NAMES: Mapping[Role, tuple[str, ...]] = {
     "search_query": QUERY,
     "search_document": DOCUMENT,
@@ -31,10 +32,15 @@ NAMES: Mapping[Role, tuple[str, ...]] = {
     "clustering": ("clustering",),
 }
 """Names that bundles use for the prompts of a role."""
-
-
 MAX_BYTES = 10_000
 """Maximum bytes of a prompt, which is repeated before every text."""
+At = Callable[[int], str]
+"""Function that returns the name of an input in errors, by its index."""
+CHARACTERS_EACH = 5
+"""Characters per token in prose, to estimate token counts before texts are tokenised."""
+CHARACTERS_PER_TOKEN = 250
+"""Characters per token of the model's limit. Longer texts are cut to this before they are tokenised, as in
+text-embeddings-inference."""
 
 
 class Prompts:
@@ -88,16 +94,6 @@ class Prompts:
         if name not in self._known:
             raise Invalid(f"the model has no prompt {name!r} (it has: {self._names})", field="prompt_name")
         return self._known[name]
-
-
-At = Callable[[int], str]
-"""Function that returns the name of an input in errors, by its index."""
-
-CHARACTERS_EACH = 5
-"""Characters per token in prose, to estimate token counts before texts are tokenised."""
-CHARACTERS_PER_TOKEN = 250
-"""Characters per token of the model's limit. Longer texts are cut to this before they are tokenised, as in
-text-embeddings-inference."""
 
 
 class InputPreparation:

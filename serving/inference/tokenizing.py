@@ -1,4 +1,7 @@
-"""One tokenizer, in its own thread except for short texts. Texts that arrive while it is busy share the next call."""
+"""The queue of an encoder's tokenizer, and its vocabulary.
+
+The tokenizer has its own thread, except for short texts. Texts that arrive while it is busy share the next call.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,6 @@ call."""
 TOKENIZED_ON_THE_SPOT = 600
 """Maximum characters that are tokenised without a thread. That takes a fifth of a millisecond, less than a thread
 switch. Each text counts as 20 more characters."""
-
 T = TypeVar("T")
 Tokenize = Callable[[Sequence[str], Direction], list[Tokens]]
 
@@ -205,9 +207,6 @@ def in_turns(texts: Sequence[str]) -> Iterator[list[str]]:
             turn, characters = [], 0
     if turn:
         yield turn
-
-
-# Token queries: the tokens of a text, the text of token ids, and the valid ids.
 
 
 class Vocabulary:

@@ -1,4 +1,4 @@
-"""A job as its caller sees it."""
+"""A job: as its caller sees it, as its work function sees it while it runs, and how its steps are retried."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ MAX_STARTS = 2
 """Consecutive starts without progress after which a job is not started again, because it may crash the server."""
 WINDOW = 10.0
 """Seconds over which the rate is measured."""
+TRIES = 6
+"""Attempts if the engine fails. The delay doubles after each attempt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,10 +231,6 @@ class Running:
             error_count=self._error_count,
             result=dict(self.result),
         )
-
-
-TRIES = 6
-"""Attempts if the engine fails. The delay doubles after each attempt."""
 
 
 async def retry_while_busy(work: Callable[[], Awaitable[T]]) -> T:

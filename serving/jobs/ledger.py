@@ -1,4 +1,7 @@
-"""Durable records of jobs, in one SQLite file. Every change is on disk before callers see it."""
+"""Durable records of jobs and of answers to repeated requests, in one SQLite file.
+
+Every change is on disk before callers see it.
+"""
 
 from __future__ import annotations
 
@@ -85,6 +88,22 @@ EVERY = -1
 _JSON = ("options", "errors", "result")
 _UNENDED = "state IN ('queued', 'running')"
 _ENDED = "state NOT IN ('queued', 'running')"
+HEADER = "Idempotency-Key"
+KEPT_SECONDS = 24 * 3600
+MAX_KEY = 255
+ROW_BYTES = 1000
+"""Bytes of a stored answer besides its headers and body, such as key and digest."""
+_EVICT = """
+DELETE FROM answers WHERE caller = :caller AND key IN (
+  SELECT key FROM (
+    SELECT key, sum(bytes) OVER (ORDER BY created DESC ROWS UNBOUNDED PRECEDING) AS kept
+    FROM answers WHERE caller = :caller AND key != :key
+  ) WHERE kept > :room
+)
+"""
+"""Deletes old answers, but never the answer to `key`, which may seem old because the clock was set back.
+"""
+_SPACE = uuid.UUID("5ab4ce0e-3c9f-4f43-8f5b-8a9a7a7f0c11")
 
 
 class Ledger:
@@ -229,23 +248,6 @@ def _job(row: sqlite3.Row) -> Job:
 
 
 # `Idempotency-Key`: a repeated request gets the first answer and does nothing.
-
-HEADER = "Idempotency-Key"
-KEPT_SECONDS = 24 * 3600
-MAX_KEY = 255
-ROW_BYTES = 1000
-"""Bytes of a stored answer besides its headers and body, such as key and digest."""
-_EVICT = """
-DELETE FROM answers WHERE caller = :caller AND key IN (
-  SELECT key FROM (
-    SELECT key, sum(bytes) OVER (ORDER BY created DESC ROWS UNBOUNDED PRECEDING) AS kept
-    FROM answers WHERE caller = :caller AND key != :key
-  ) WHERE kept > :room
-)
-"""
-"""Deletes old answers, but never the answer to `key`, which may seem old because the clock was set back.
-"""
-_SPACE = uuid.UUID("5ab4ce0e-3c9f-4f43-8f5b-8a9a7a7f0c11")
 
 
 class Answer(NamedTuple):

@@ -1,4 +1,4 @@
-"""Context variables inherited by tasks."""
+"""Context variables inherited by tasks: the priority of work, and the recording of its parts for traces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits of one key: requests and tokens per second, concurrency, disk space, and unread answers."""
+"""The callers of a server: their API keys, and the limits of each key."""
 
 from __future__ import annotations
 
@@ -17,43 +17,95 @@ from serving.errors import NoRoom, Overloaded, TooLarge, Unhealthy
 from serving.operations.context import holding
 from serving.operations.keys import Key, KeysError, UnreadableError, digest, read_keys
 
-# Fairness between keys: one step of a key in each pass of the event loop, however many requests it has.
-
-
-class LoopTurn:
-    """Steps of a key, first in, first out. A step without others before it runs at once."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._taken = False
-
-    async def take(self) -> None:
-        """Wait for a pass of the event loop in which no other step runs."""
-        if not self._taken:
-            self._take()
-            return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        await turn
-
-    def _take(self) -> None:
-        self._taken = True
-        asyncio.get_running_loop().call_soon(self._give)
-
-    def _give(self) -> None:
-        self._taken = False
-        while self._waiting and not self._taken:
-            turn = self._waiting.popleft()
-            if not turn.done():  # its caller still waits
-                turn.set_result(None)
-                self._take()
-
-
+log = logging.getLogger(__name__)
 Clock = Callable[[], int]
 """Clock in nanoseconds that never goes back."""
 SECOND = 1_000_000_000
 RETRY_SECONDS = 1
 """Guess of when a request of the key ends. Rate limits know the exact time."""
+_PATIENT: ContextVar[bool] = ContextVar("patient", default=False)
+LOOK_AGAIN = 1_000_000_000
+"""Nanoseconds between two looks at the file. A revoked key is valid for at most so much longer."""
+GRACE_SECONDS = 10.0
+"""Seconds for which keys stay valid while their file can't be read."""
+Version = tuple[int, int, int, int]
+
+
+class Keyring:
+    """The callers of one key file.
+
+    If the file's content is invalid, the old keys stay valid and the log says so. A mistake in an edit must neither
+    lock everybody out nor let everybody in. An unreadable file may revoke a key. So the keys stay valid until `grace`
+    seconds after the file was last known to be unchanged; then nobody gets in. In both cases each look reads the file
+    again.
+
+    Raises:
+        KeysError: the file can't be read at the start.
+    """
+
+    def __init__(
+        self, path: Path, defaults: Limits, clock: Clock = time.monotonic_ns, *, grace: float = GRACE_SECONDS
+    ) -> None:
+        self._path, self._defaults, self._clock, self._grace = path, defaults, clock, int(grace * SECOND)
+        self._callers: tuple[Caller, ...] = ()
+        self._version: Version | None = None
+        self._complaint: str | None = None
+        self._unreadable = False
+        self._read()
+        self._looked = self._known = clock()
+
+    def find(self, secret: str) -> Caller | None:
+        """Return the caller of a key, in constant time.
+
+        Raises:
+            Unhealthy: the file has been unreadable for too long.
+        """
+        now = self._clock()
+        if now - self._looked >= LOOK_AGAIN:
+            self._look(now)
+        if self._unreadable and now - self._known > self._grace:
+            raise Unhealthy(
+                "the file of keys can't be read; the server's log says why", retry_after=LOOK_AGAIN / SECOND
+            )
+        given, found = digest(secret), None
+        for caller in self._callers:
+            if hmac.compare_digest(given, caller.key.sha256):
+                found = caller
+        return found
+
+    def _look(self, now: int) -> None:
+        self._looked, self._unreadable, complaint = now, False, None
+        try:
+            if _version(self._path) != self._version:
+                self._read()
+                log.info("read %d keys from %s", len(self._callers), self._path)
+            self._known = now
+        except KeysError as error:
+            self._unreadable, complaint = isinstance(error, UnreadableError), str(error)
+            if complaint != self._complaint:
+                log.error("the keys stay as they were: %s", error)
+        self._complaint = complaint
+
+    def _read(self) -> None:
+        """Read the file. A key of the same name keeps its usage, even if its limits have changed."""
+        version = _version(self._path)  # before the content, so that a replacement meanwhile is noticed
+        keys, kept = read_keys(self._path), {caller.key.name: caller for caller in self._callers}
+        self._callers = tuple(kept.get(key.name) or Caller(key, self._defaults, self._clock) for key in keys)
+        for caller, key in zip(self._callers, keys, strict=True):
+            if caller.key != key:
+                caller.limit(key)
+        self._version = version
+
+
+def _version(path: Path) -> Version:
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise UnreadableError(f"{path}: {error.strerror}") from None
+    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
+
+
+# Limits of one key: requests and tokens per second, concurrency, threads, disk space, unread answers and jobs.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,70 +122,6 @@ class Limits:
     """Threads that read corpora for the key at a time, and as many that write. Further work waits."""
     jobs: int | None = None
     """Waiting and running jobs."""
-
-
-class UnreadBytes:
-    """Counter of answer bytes that callers have not read yet."""
-
-    def __init__(self, limit: int, whose: str) -> None:
-        self.limit, self._whose = limit, whose
-        self._bytes = 0
-
-    @contextmanager
-    def holding(self, size: int, *, refusable: bool = True) -> Iterator[None]:
-        """Count an answer while it is sent. An answer that is not `refusable` ignores the limit.
-
-        Raises:
-            TooLarge: the answer alone exceeds the limit.
-            Overloaded: the answer and the unread ones exceed the limit.
-        """
-        if refusable and size > self.limit:
-            raise TooLarge(f"the answer of {size} bytes is more than the {self.limit} that may be sent: ask for less")
-        if refusable and self._bytes + size > self.limit:
-            raise Overloaded(
-                f"{self._whose} that nobody has read hold {self._bytes} bytes, with this one of {size} it were more "
-                f"than {self.limit}",
-                retry_after=RETRY_SECONDS,
-            )
-        self._bytes += size
-        try:
-            yield
-        finally:
-            self._bytes -= size
-
-
-class Bucket:
-    """A token bucket that may be overdrawn.
-
-    A caller without debt may take any amount, then waits until the debt is paid.
-
-    So a request larger than a second's worth passes like any other. At most one second's worth is saved. The state is
-    one point in time, as in the generic cell rate algorithm (ITU-T I.371), in whole nanoseconds. No rounding makes a
-    caller who has waited for `Retry-After` wait again.
-    """
-
-    def __init__(self, rate: float, clock: Clock) -> None:
-        self._clock = clock
-        self._set(rate)
-        self._paid = clock() - self._saved
-
-    def _set(self, rate: float) -> None:
-        self._unit = SECOND / rate
-        self._saved = max(0, SECOND - int(self._unit))
-
-    def change(self, rate: float) -> None:
-        """Change the rate; debts and savings stay the same."""
-        now, unit = self._clock(), self._unit
-        self._set(rate)
-        self._paid = max(now + int((self._paid - now) * self._unit / unit), now - self._saved)
-
-    def wait(self) -> int:
-        """Return the nanoseconds until something may be taken."""
-        return max(0, self._paid - self._clock())
-
-    def take(self, amount: float) -> None:
-        """Take an amount of any size. A negative amount is given back."""
-        self._paid = max(self._paid, self._clock() - self._saved) + int(amount * self._unit)
 
 
 class Caller:
@@ -229,6 +217,99 @@ class Caller:
             bucket.take(amount)
 
 
+class UnreadBytes:
+    """Counter of answer bytes that callers have not read yet."""
+
+    def __init__(self, limit: int, whose: str) -> None:
+        self.limit, self._whose = limit, whose
+        self._bytes = 0
+
+    @contextmanager
+    def holding(self, size: int, *, refusable: bool = True) -> Iterator[None]:
+        """Count an answer while it is sent. An answer that is not `refusable` ignores the limit.
+
+        Raises:
+            TooLarge: the answer alone exceeds the limit.
+            Overloaded: the answer and the unread ones exceed the limit.
+        """
+        if refusable and size > self.limit:
+            raise TooLarge(f"the answer of {size} bytes is more than the {self.limit} that may be sent: ask for less")
+        if refusable and self._bytes + size > self.limit:
+            raise Overloaded(
+                f"{self._whose} that nobody has read hold {self._bytes} bytes, with this one of {size} it were more "
+                f"than {self.limit}",
+                retry_after=RETRY_SECONDS,
+            )
+        self._bytes += size
+        try:
+            yield
+        finally:
+            self._bytes -= size
+
+
+class Bucket:
+    """A token bucket that may be overdrawn.
+
+    A caller without debt may take any amount, then waits until the debt is paid.
+
+    So a request larger than a second's worth passes like any other. At most one second's worth is saved. The state is
+    one point in time, as in the generic cell rate algorithm (ITU-T I.371), in whole nanoseconds. No rounding makes a
+    caller who has waited for `Retry-After` wait again.
+    """
+
+    def __init__(self, rate: float, clock: Clock) -> None:
+        self._clock = clock
+        self._set(rate)
+        self._paid = clock() - self._saved
+
+    def _set(self, rate: float) -> None:
+        self._unit = SECOND / rate
+        self._saved = max(0, SECOND - int(self._unit))
+
+    def change(self, rate: float) -> None:
+        """Change the rate; debts and savings stay the same."""
+        now, unit = self._clock(), self._unit
+        self._set(rate)
+        self._paid = max(now + int((self._paid - now) * self._unit / unit), now - self._saved)
+
+    def wait(self) -> int:
+        """Return the nanoseconds until something may be taken."""
+        return max(0, self._paid - self._clock())
+
+    def take(self, amount: float) -> None:
+        """Take an amount of any size. A negative amount is given back."""
+        self._paid = max(self._paid, self._clock() - self._saved) + int(amount * self._unit)
+
+
+class LoopTurn:
+    """Steps of a key, first in, first out. A step without others before it runs at once."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._taken = False
+
+    async def take(self) -> None:
+        """Wait for a pass of the event loop in which no other step runs."""
+        if not self._taken:
+            self._take()
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        await turn
+
+    def _take(self) -> None:
+        self._taken = True
+        asyncio.get_running_loop().call_soon(self._give)
+
+    def _give(self) -> None:
+        self._taken = False
+        while self._waiting and not self._taken:
+            turn = self._waiting.popleft()
+            if not turn.done():  # its caller still waits
+                turn.set_result(None)
+                self._take()
+
+
 _CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
 
 
@@ -246,9 +327,6 @@ async def loop_turn() -> None:
 def paid_by(caller: Caller | None) -> AbstractContextManager[None]:
     """Charge work to a caller within the block; its request may already be answered."""
     return holding(_CALLER, caller)
-
-
-_PATIENT: ContextVar[bool] = ContextVar("patient", default=False)
 
 
 def is_patient() -> bool:
@@ -284,87 +362,3 @@ def refund(tokens: int) -> None:
     """Give back what `charge` took for work that was not done."""
     if caller := _CALLER.get():
         caller.refund(tokens)
-
-
-# The valid keys, from a file that is read again when it changes.
-
-log = logging.getLogger(__name__)
-LOOK_AGAIN = 1_000_000_000
-"""Nanoseconds between two looks at the file. A revoked key is valid for at most so much longer."""
-GRACE_SECONDS = 10.0
-"""Seconds for which keys stay valid while their file can't be read."""
-Version = tuple[int, int, int, int]
-
-
-class Keyring:
-    """The callers of one key file.
-
-    If the file's content is invalid, the old keys stay valid and the log says so. A mistake in an edit must neither
-    lock everybody out nor let everybody in. An unreadable file may revoke a key. So the keys stay valid until `grace`
-    seconds after the file was last known to be unchanged; then nobody gets in. In both cases each look reads the file
-    again.
-
-    Raises:
-        KeysError: the file can't be read at the start.
-    """
-
-    def __init__(
-        self, path: Path, defaults: Limits, clock: Clock = time.monotonic_ns, *, grace: float = GRACE_SECONDS
-    ) -> None:
-        self._path, self._defaults, self._clock, self._grace = path, defaults, clock, int(grace * SECOND)
-        self._callers: tuple[Caller, ...] = ()
-        self._version: Version | None = None
-        self._complaint: str | None = None
-        self._unreadable = False
-        self._read()
-        self._looked = self._known = clock()
-
-    def find(self, secret: str) -> Caller | None:
-        """Return the caller of a key, in constant time.
-
-        Raises:
-            Unhealthy: the file has been unreadable for too long.
-        """
-        now = self._clock()
-        if now - self._looked >= LOOK_AGAIN:
-            self._look(now)
-        if self._unreadable and now - self._known > self._grace:
-            raise Unhealthy(
-                "the file of keys can't be read; the server's log says why", retry_after=LOOK_AGAIN / SECOND
-            )
-        given, found = digest(secret), None
-        for caller in self._callers:
-            if hmac.compare_digest(given, caller.key.sha256):
-                found = caller
-        return found
-
-    def _look(self, now: int) -> None:
-        self._looked, self._unreadable, complaint = now, False, None
-        try:
-            if _version(self._path) != self._version:
-                self._read()
-                log.info("read %d keys from %s", len(self._callers), self._path)
-            self._known = now
-        except KeysError as error:
-            self._unreadable, complaint = isinstance(error, UnreadableError), str(error)
-            if complaint != self._complaint:
-                log.error("the keys stay as they were: %s", error)
-        self._complaint = complaint
-
-    def _read(self) -> None:
-        """Read the file. A key of the same name keeps its usage, even if its limits have changed."""
-        version = _version(self._path)  # before the content, so that a replacement meanwhile is noticed
-        keys, kept = read_keys(self._path), {caller.key.name: caller for caller in self._callers}
-        self._callers = tuple(kept.get(key.name) or Caller(key, self._defaults, self._clock) for key in keys)
-        for caller, key in zip(self._callers, keys, strict=True):
-            if caller.key != key:
-                caller.limit(key)
-        self._version = version
-
-
-def _version(path: Path) -> Version:
-    try:
-        found = path.stat()
-    except OSError as error:
-        raise UnreadableError(f"{path}: {error.strerror}") from None
-    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size

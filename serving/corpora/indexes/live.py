@@ -29,173 +29,9 @@ from serving.corpora.ports import Keys, Ranking
 from serving.errors import ServiceError
 from serving.operations.failpoints import reach
 
-# A graph beside the main index, which takes in the older part of a long tail until a build includes both.
-
-_HNSW = Hnsw()
-
-
-class OldestRows(NamedTuple):
-    """The oldest part of a tail: (N, D) vectors under N keys, and (Q, D) later vectors as queries for measurement."""
-
-    keys: Keys
-    vectors: Floats
-    later: Floats
-
-
-def grown(before: Main | None, oldest: OldestRows, target: float, pause: Pause) -> Main:
-    """Return one graph of the vectors grown `before` and the `oldest` of the tail. `before` itself stays unchanged.
-
-    Raises:
-        BuildError: no effort reaches the target.
-    """
-    begin = perf_counter()
-    keys, vectors, queries = oldest
-    faiss.omp_set_num_threads(1)
-    if before is None or before.approximate is None:
-        parameters = _HNSW.parameters(*vectors.shape)
-        index = _HNSW.build(vectors, parameters, pause)
-    else:
-        parameters = before.approximate.parameters
-        index = _HNSW.extended(before.approximate.built, vectors, pause)
-        keys = np.concatenate([before.keys, keys])
-    built = Approximate(_HNSW, parameters, index)
-    size = _HNSW.memory(len(keys), vectors.shape[1])
-    main = Main(keys, _stored(index), built, Tuning(target), bytes=size, holds_queries=False)
-    tuning = tune(main, queries, target, pause)
-    seconds = perf_counter() - begin + (before.build_seconds if before else 0.0)
-    return replace(main, tuning=tuning, build_seconds=seconds)
-
-
-def _stored(index: faiss.Index) -> Floats:
-    """Return the (N, D) vectors stored in the graph, without a copy.
-
-    They live as long as the graph, so `Main` keeps both.
-    """
-    storage = faiss.downcast_index(index.storage)
-    vectors: Floats = faiss.rev_swig_ptr(storage.get_xb(), index.ntotal * index.d).reshape(index.ntotal, index.d)
-    return vectors
-
-
-# Opening an index from vectors that were read beforehand, from its folder, or from its source.
-
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Generations:
-    """The numbered builds of a corpus, each in a subfolder of `folder`."""
-
-    folder: Path
-
-    def newest_first(self) -> list[Path]:
-        """Return all builds, complete or not."""
-        return sorted((path for path in self.folder.glob("*-*") if path.is_dir()), reverse=True)
-
-    def following(self) -> Path:
-        """Return a path for the next build."""
-        numbers = [int(path.name.split("-")[0]) for path in self.newest_first()]
-        return self.folder / f"{max(numbers, default=0) + 1:08d}-{secrets.token_hex(4)}"
-
-    def erase(self) -> None:
-        """Remove all builds and the folder."""
-        for generation in self.newest_first():
-            saved.remove(generation)
-        with suppress(OSError):  # not there, or not empty
-            self.folder.rmdir()
-
-
-class OpenedIndex(NamedTuple):
-    """An index that contains everything in its source."""
-
-    seen: IndexState
-    tail: ExactIndex
-    generation: Path | None = None
-    """The folder of the main part."""
-    covered: int = 0
-    """Key up to which the main part contains what exists."""
-
-
-@dataclass(frozen=True)
-class IndexOpener:
-    """Sources from which an index is opened, and the identity that they must have."""
-
-    source: Source
-    identity: Identity
-    generations: Generations
-    kinds: Mapping[str, Kind] = field(default_factory=dict)
-    threads: int = 1
-    plan: Plan = field(default_factory=Plan)
-
-    def opened(self, beside: Read | None) -> OpenedIndex:
-        """Open from `beside`, the folder or the source, whichever fits first.
-
-        Everything else in the folder is removed.
-        """
-        return (beside and self._taken(beside)) or self._kept() or self._anew()
-
-    def _taken(self, beside: Read) -> OpenedIndex | None:
-        """Open from `beside`; return None if it does not fit the current source.
-
-        Removals are found by comparing keys, because the index that served meanwhile may have buried tombstones.
-        """
-        held = np.concatenate([beside.main.keys, beside.tail.held.keys])
-        try:
-            gone = np.setdiff1d(held, self.source.keys(), assume_unique=True)
-            found = self._caught_up(beside.main, beside.tail, beside.last, gone)
-        except UnfitError as error:
-            log.warning("%s: what was read beside is read again: %s", self.generations.folder, error)
-            return None
-        if beside.folder is None:
-            return found
-        make_folder(self.generations.folder)
-        generation = beside.folder.rename(self.generations.following())
-        saved.save(generation, saved.make_manifest(beside.manifest, self.identity, beside.last))
-        return found._replace(generation=generation, covered=beside.last)
-
-    def _kept(self) -> OpenedIndex | None:
-        found = None
-        for generation in self.generations.newest_first():
-            if found is None and (generation / saved.MANIFEST).exists():
-                try:
-                    main, covered = saved.load(generation, self.identity, self.kinds, self.threads)
-                    kind, count = main.approximate and main.approximate.kind.name, len(main.keys)
-                    if kind and not self.plan.allows(kind, count):
-                        raise UnfitError(f"{kind}, but by the server's options {count} vectors are searched exactly")
-                    gone = self.source.tombstones(covered)
-                    found = self._caught_up(main, ExactIndex(self.identity.dim), covered, gone)
-                    found = found._replace(generation=generation, covered=covered)
-                    continue
-                except UnfitError as error:
-                    log.warning("index %s is made anew from the store: %s", generation, error)
-            saved.remove(generation)  # including unfinished and replaced builds
-        return found
-
-    def _caught_up(self, main: Main, tail: ExactIndex, last: int, gone: Keys) -> OpenedIndex:
-        """Apply everything that the source did since `main` and `tail` were complete, up to the key `last`."""
-        if last > self.source.last_key():
-            raise UnfitError("it covers more than the store ever held")
-        part = Part(main, Marks(len(main.keys))).without(gone)
-        tail.remove(gone)
-        for keys, vectors in self.source.vectors(last):
-            tail.add(keys, vectors)
-        seen = IndexState((part,), tail.held)
-        if seen.held != (there := self.source.count()):
-            raise UnfitError(f"with what it holds {seen.held} vectors, in the store {there}")
-        return OpenedIndex(seen, tail)
-
-    def _anew(self) -> OpenedIndex:
-        with suppress(ServiceError):  # the disk fails or is full: bury them another time
-            self.source.bury(self.source.tombstones(self.source.last_key()))  # no stored index contains them
-        found = read(self.generations.following(), self.identity.dim, self.source.vectors(0))
-        seen = IndexState((Part(found.main, Marks(len(found.main.keys))),), found.tail.held)
-        if found.folder is None:
-            return OpenedIndex(seen, found.tail)
-        saved.save(found.folder, saved.make_manifest(found.manifest, self.identity, found.last))
-        return OpenedIndex(seen, found.tail, found.folder, found.last)
-
-
+_HNSW = Hnsw()
 __all__ = ["Identity", "LiveIndex", "Plan", "Report", "Source"]
-
 AGAIN = 60.0
 """Seconds to wait after a failed build before the next one."""
 
@@ -451,3 +287,164 @@ class LiveIndex:
             rebuilt = self._seen.rebuilt(main, covered, self._tail.held)
             self._seen = rebuilt.changed(np.concatenate(removed), self._tail.held)
             self._generation, self._covered, self._growable = generation, covered, True
+
+
+# Opening an index from vectors that were read beforehand, from its folder, or from its source.
+
+
+class OpenedIndex(NamedTuple):
+    """An index that contains everything in its source."""
+
+    seen: IndexState
+    tail: ExactIndex
+    generation: Path | None = None
+    """The folder of the main part."""
+    covered: int = 0
+    """Key up to which the main part contains what exists."""
+
+
+@dataclass(frozen=True)
+class IndexOpener:
+    """Sources from which an index is opened, and the identity that they must have."""
+
+    source: Source
+    identity: Identity
+    generations: Generations
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    threads: int = 1
+    plan: Plan = field(default_factory=Plan)
+
+    def opened(self, beside: Read | None) -> OpenedIndex:
+        """Open from `beside`, the folder or the source, whichever fits first.
+
+        Everything else in the folder is removed.
+        """
+        return (beside and self._taken(beside)) or self._kept() or self._anew()
+
+    def _taken(self, beside: Read) -> OpenedIndex | None:
+        """Open from `beside`; return None if it does not fit the current source.
+
+        Removals are found by comparing keys, because the index that served meanwhile may have buried tombstones.
+        """
+        held = np.concatenate([beside.main.keys, beside.tail.held.keys])
+        try:
+            gone = np.setdiff1d(held, self.source.keys(), assume_unique=True)
+            found = self._caught_up(beside.main, beside.tail, beside.last, gone)
+        except UnfitError as error:
+            log.warning("%s: what was read beside is read again: %s", self.generations.folder, error)
+            return None
+        if beside.folder is None:
+            return found
+        make_folder(self.generations.folder)
+        generation = beside.folder.rename(self.generations.following())
+        saved.save(generation, saved.make_manifest(beside.manifest, self.identity, beside.last))
+        return found._replace(generation=generation, covered=beside.last)
+
+    def _kept(self) -> OpenedIndex | None:
+        found = None
+        for generation in self.generations.newest_first():
+            if found is None and (generation / saved.MANIFEST).exists():
+                try:
+                    main, covered = saved.load(generation, self.identity, self.kinds, self.threads)
+                    kind, count = main.approximate and main.approximate.kind.name, len(main.keys)
+                    if kind and not self.plan.allows(kind, count):
+                        raise UnfitError(f"{kind}, but by the server's options {count} vectors are searched exactly")
+                    gone = self.source.tombstones(covered)
+                    found = self._caught_up(main, ExactIndex(self.identity.dim), covered, gone)
+                    found = found._replace(generation=generation, covered=covered)
+                    continue
+                except UnfitError as error:
+                    log.warning("index %s is made anew from the store: %s", generation, error)
+            saved.remove(generation)  # including unfinished and replaced builds
+        return found
+
+    def _caught_up(self, main: Main, tail: ExactIndex, last: int, gone: Keys) -> OpenedIndex:
+        """Apply everything that the source did since `main` and `tail` were complete, up to the key `last`."""
+        if last > self.source.last_key():
+            raise UnfitError("it covers more than the store ever held")
+        part = Part(main, Marks(len(main.keys))).without(gone)
+        tail.remove(gone)
+        for keys, vectors in self.source.vectors(last):
+            tail.add(keys, vectors)
+        seen = IndexState((part,), tail.held)
+        if seen.held != (there := self.source.count()):
+            raise UnfitError(f"with what it holds {seen.held} vectors, in the store {there}")
+        return OpenedIndex(seen, tail)
+
+    def _anew(self) -> OpenedIndex:
+        with suppress(ServiceError):  # the disk fails or is full: bury them another time
+            self.source.bury(self.source.tombstones(self.source.last_key()))  # no stored index contains them
+        found = read(self.generations.following(), self.identity.dim, self.source.vectors(0))
+        seen = IndexState((Part(found.main, Marks(len(found.main.keys))),), found.tail.held)
+        if found.folder is None:
+            return OpenedIndex(seen, found.tail)
+        saved.save(found.folder, saved.make_manifest(found.manifest, self.identity, found.last))
+        return OpenedIndex(seen, found.tail, found.folder, found.last)
+
+
+@dataclass(frozen=True)
+class Generations:
+    """The numbered builds of a corpus, each in a subfolder of `folder`."""
+
+    folder: Path
+
+    def newest_first(self) -> list[Path]:
+        """Return all builds, complete or not."""
+        return sorted((path for path in self.folder.glob("*-*") if path.is_dir()), reverse=True)
+
+    def following(self) -> Path:
+        """Return a path for the next build."""
+        numbers = [int(path.name.split("-")[0]) for path in self.newest_first()]
+        return self.folder / f"{max(numbers, default=0) + 1:08d}-{secrets.token_hex(4)}"
+
+    def erase(self) -> None:
+        """Remove all builds and the folder."""
+        for generation in self.newest_first():
+            saved.remove(generation)
+        with suppress(OSError):  # not there, or not empty
+            self.folder.rmdir()
+
+
+# A graph beside the main index, which takes in the older part of a long tail until a build includes both.
+
+
+class OldestRows(NamedTuple):
+    """The oldest part of a tail: (N, D) vectors under N keys, and (Q, D) later vectors as queries for measurement."""
+
+    keys: Keys
+    vectors: Floats
+    later: Floats
+
+
+def grown(before: Main | None, oldest: OldestRows, target: float, pause: Pause) -> Main:
+    """Return one graph of the vectors grown `before` and the `oldest` of the tail. `before` itself stays unchanged.
+
+    Raises:
+        BuildError: no effort reaches the target.
+    """
+    begin = perf_counter()
+    keys, vectors, queries = oldest
+    faiss.omp_set_num_threads(1)
+    if before is None or before.approximate is None:
+        parameters = _HNSW.parameters(*vectors.shape)
+        index = _HNSW.build(vectors, parameters, pause)
+    else:
+        parameters = before.approximate.parameters
+        index = _HNSW.extended(before.approximate.built, vectors, pause)
+        keys = np.concatenate([before.keys, keys])
+    built = Approximate(_HNSW, parameters, index)
+    size = _HNSW.memory(len(keys), vectors.shape[1])
+    main = Main(keys, _stored(index), built, Tuning(target), bytes=size, holds_queries=False)
+    tuning = tune(main, queries, target, pause)
+    seconds = perf_counter() - begin + (before.build_seconds if before else 0.0)
+    return replace(main, tuning=tuning, build_seconds=seconds)
+
+
+def _stored(index: faiss.Index) -> Floats:
+    """Return the (N, D) vectors stored in the graph, without a copy.
+
+    They live as long as the graph, so `Main` keeps both.
+    """
+    storage = faiss.downcast_index(index.storage)
+    vectors: Floats = faiss.rev_swig_ptr(storage.get_xb(), index.ntotal * index.d).reshape(index.ntotal, index.d)
+    return vectors

@@ -28,42 +28,15 @@ from serving.corpora.indexes.state import Approximate, Main, Tuning
 from serving.corpora.ports import Keys
 from serving.operations.failpoints import reach
 
-# Checksums of large files at about memory speed, because opening an index verifies all of it.
-
 PIECE = 8 * 1024 * 1024
 """Bytes per checksum."""
 WIDTHS = (1024, 1021)
 """Words per row. Two places of a piece that share a column in both widths are 1021 x 1024 words apart, which is nearly
 the whole piece."""
-
-
-def checksums(path: Path, threads: int) -> list[int]:
-    """Return a checksum for each piece of the file.
-
-    A piece is laid out in rows of 64-bit words, once for each width. The rows are XORed to one row, and CRC-32 covers
-    both results. It always detects one wrong word. It detects two wrong words, such as two swapped pages, unless they
-    are as far apart as `WIDTHS` says. SHA-256 alone takes twice as long, CRC-32 alone three times.
-    """
-    if not path.stat().st_size:
-        return []
-    content = np.memmap(path, np.uint8, "r")
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(lambda at: _checksum(content[at : at + PIECE]), range(0, len(content), PIECE)))
-
-
-def _checksum(piece: NDArray[np.uint8]) -> int:
-    words = piece[: len(piece) // 8 * 8].view(np.uint64)
-    found = zlib.crc32(piece[8 * len(words) :].tobytes())
-    for width in WIDTHS:
-        whole = len(words) // width * width
-        row = np.bitwise_xor.reduce(words[:whole].reshape(-1, width), axis=0)
-        row[: len(words) - whole] ^= words[whole:]
-        found = zlib.crc32(row.tobytes(), found)
-    return found
-
-
 FORMAT = 1
 VECTORS, KEYS, INDEX, MANIFEST = "vectors.f32", "keys.npy", "index.faiss", "manifest.json"
+ROOM = 250_000
+"""Maximum vectors that are read into memory. More are copied to a file."""
 
 
 class Identity(NamedTuple):
@@ -279,9 +252,6 @@ def _sync(path: Path) -> None:
 
 # Reading vectors from a source into the start of an index: in memory or, if they are many, in a file.
 
-ROOM = 250_000
-"""Maximum vectors that are read into memory. More are copied to a file."""
-
 
 class Source(Protocol):
     """The source of truth about one corpus. Its methods may be called from any thread."""
@@ -345,3 +315,31 @@ def _filed(folder: Path, dim: int, blocks: Iterator[tuple[Keys, Floats]]) -> Rea
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+# Checksums of large files at about memory speed, because opening an index verifies all of it.
+
+
+def checksums(path: Path, threads: int) -> list[int]:
+    """Return a checksum for each piece of the file.
+
+    A piece is laid out in rows of 64-bit words, once for each width. The rows are XORed to one row, and CRC-32 covers
+    both results. It always detects one wrong word. It detects two wrong words, such as two swapped pages, unless they
+    are as far apart as `WIDTHS` says. SHA-256 alone takes twice as long, CRC-32 alone three times.
+    """
+    if not path.stat().st_size:
+        return []
+    content = np.memmap(path, np.uint8, "r")
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(lambda at: _checksum(content[at : at + PIECE]), range(0, len(content), PIECE)))
+
+
+def _checksum(piece: NDArray[np.uint8]) -> int:
+    words = piece[: len(piece) // 8 * 8].view(np.uint64)
+    found = zlib.crc32(piece[8 * len(words) :].tobytes())
+    for width in WIDTHS:
+        whole = len(words) // width * width
+        row = np.bitwise_xor.reduce(words[:whole].reshape(-1, width), axis=0)
+        row[: len(words) - whole] ^= words[whole:]
+        found = zlib.crc32(row.tobytes(), found)
+    return found

@@ -1,4 +1,4 @@
-"""Connections to one SQLite file: one writer, and one reader per concurrent read."""
+"""Connections to one SQLite file: one writer, and one reader per concurrent read. Only recently used files are open."""
 
 from __future__ import annotations
 
@@ -16,50 +16,12 @@ from serving.operations.failpoints import reach
 from serving.operations.files import PATIENCE, connect, disk_errors
 from serving.operations.threads import check_cancelled, is_cancelled
 
-# Limit on open corpus files: the most recently used stay open.
-
+log = logging.getLogger(__name__)
 MEND = "restore a snapshot over it or delete it"
 """The remedy for a damaged file."""
 MOST = 128
 """Maximum corpora with open files. Each takes about 300 KB and three file descriptors, plus two descriptors for every
 open reader. Opening a corpus takes half a millisecond."""
-
-
-class Reopenable(Protocol):
-    """A resource that is opened on demand."""
-
-    def close_if_idle(self) -> None:
-        """Close the resource, unless it is in use. The user calls `OpenFiles.used` when done."""
-
-
-class OpenFiles:
-    """Limit on open files. Above `most`, the least recently used file is closed, unless it is in use."""
-
-    def __init__(self, most: int = MOST) -> None:
-        self._most = most
-        self._lock = threading.Lock()
-        self._open: dict[Reopenable, None] = {}
-        """Open files. The most recently used file is last."""
-
-    def used(self, file: Reopenable) -> None:
-        """Record a use of `file`, and close the least recently used file if there are too many."""
-        with self._lock:
-            self._open.pop(file, None)
-            self._open[file] = None
-            longest = next(iter(self._open))
-            if len(self._open) <= self._most:
-                return
-            del self._open[longest]
-        longest.close_if_idle()
-
-    def closed(self, file: Reopenable) -> None:
-        """Forget a file that is closed for good."""
-        with self._lock:
-            self._open.pop(file, None)
-
-
-log = logging.getLogger(__name__)
-
 STEPS = 100_000
 """Instructions of SQLite's virtual machine between two checks for a stop. They take a few milliseconds."""
 READ_STEPS = 5 * STEPS
@@ -339,3 +301,36 @@ def stopping(connection: sqlite3.Connection, stop: Stop) -> Iterator[None]:
         yield
     finally:
         connection.set_progress_handler(None, STEPS)
+
+
+class Reopenable(Protocol):
+    """A resource that is opened on demand."""
+
+    def close_if_idle(self) -> None:
+        """Close the resource, unless it is in use. The user calls `OpenFiles.used` when done."""
+
+
+class OpenFiles:
+    """Limit on open files. Above `most`, the least recently used file is closed, unless it is in use."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._open: dict[Reopenable, None] = {}
+        """Open files. The most recently used file is last."""
+
+    def used(self, file: Reopenable) -> None:
+        """Record a use of `file`, and close the least recently used file if there are too many."""
+        with self._lock:
+            self._open.pop(file, None)
+            self._open[file] = None
+            longest = next(iter(self._open))
+            if len(self._open) <= self._most:
+                return
+            del self._open[longest]
+        longest.close_if_idle()
+
+    def closed(self, file: Reopenable) -> None:
+        """Forget a file that is closed for good."""
+        with self._lock:
+            self._open.pop(file, None)

@@ -56,6 +56,21 @@ _NO_FIELD = -1
 _SQL = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 _OF_KIND = {"number": (None, "''"), "string": ("''", "x''"), "date": (f"x'{DATES.hex()}'", None)}
 """Lower and upper end of each kind in SQLite's order."""
+_AtPath = In | Compares | Exists | Element
+MAX_WARNINGS = 10
+COMPARED = 1000
+"""Maximum number of field names that an unknown name is compared with. The oldest fields are used."""
+_SHOWN = 100
+"""Maximum characters of a name in a warning."""
+_A = {"object": "an object", "null": "null"}
+T = TypeVar("T")
+KEPT_BYTES = 64 << 20
+"""Maximum bytes for all corpora together: 8 million keys."""
+BESIDE_BYTES = 400
+"""Bytes of an entry besides its keys and its filter's name: the version and the array's header."""
+_Moment = tuple[str, int, int]
+"""Version of a corpus: its generation, its number of documents, and the greatest key ever assigned. Additions raise the
+key, and other changes lower the number of documents."""
 
 
 def matching(reader: sqlite3.Connection, where: Filter) -> Numbers:
@@ -94,7 +109,6 @@ class _Set:
         return ~(~self & ~with_)
 
 
-_AtPath = In | Compares | Exists | Element
 _NONE = _Set(np.empty(0, dtype=np.int64))
 _Bounds = tuple[_Set, _Set]
 """Documents that surely match, and the superset of those that possibly match."""
@@ -288,12 +302,7 @@ def keys_matching(reader: sqlite3.Connection, where: Filter) -> Keys:
     return np.sort(keys[np.isin(owners, numbers)])
 
 
-MAX_WARNINGS = 10
-COMPARED = 1000
-"""Maximum number of field names that an unknown name is compared with. The oldest fields are used."""
-_SHOWN = 100
-"""Maximum characters of a name in a warning."""
-_A = {"object": "an object", "null": "null"}
+# Warnings about conditions that no document can meet, because the field is missing or has other types.
 
 
 def unmatched(reader: sqlite3.Connection, where: Filter) -> list[str]:
@@ -425,14 +434,7 @@ def _hint(where: Filter, path: str, wanted: Set[str], held: Set[str]) -> str:
     }.get(min(wanted - {"opaque"}), "")
 
 
-T = TypeVar("T")
-KEPT_BYTES = 64 << 20
-"""Maximum bytes for all corpora together: 8 million keys."""
-BESIDE_BYTES = 400
-"""Bytes of an entry besides its keys and its filter's name: the version and the array's header."""
-_Moment = tuple[str, int, int]
-"""Version of a corpus: its generation, its number of documents, and the greatest key ever assigned. Additions raise the
-key, and other changes lower the number of documents."""
+# Cache of filter results. The same filter is often searched with again.
 
 
 class FilterCache:
