@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
+from typing import Self
 
 import httpx
 
@@ -32,13 +33,20 @@ DOCUMENTS = [{"id": "a", "text": "A cat sits outside.", "metadata": {"year": 202
 
 
 class Recorder:
-    """Profile function of all threads. It lists the files of calls while `recording`."""
+    """Profile function of this thread, and of threads that start in the block. It lists files while `recording`."""
 
     def __init__(self) -> None:
         self.files: list[str] = []
         self._active = False
+
+    def __enter__(self) -> Self:
         threading.setprofile(self._note)
         sys.setprofile(self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+        threading.setprofile(None)
 
     @contextmanager
     def recording(self) -> Iterator[list[str]]:
@@ -88,8 +96,8 @@ def main() -> int:
     parser = Parser(prog="python -m benchmarks.ways", description=__doc__)
     parser.add_argument("--files", action="store_true", help="also print the files, in order of their first call")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        found = asyncio.run(ways(Path(folder), Recorder()))
+    with tempfile.TemporaryDirectory() as folder, Recorder() as recorder:
+        found = asyncio.run(ways(Path(folder), recorder))
     for name, files in found.items():
         changes = sum(one != other for one, other in pairwise(files))
         print(f"{name}: {len(files)} calls, {len(set(files))} files, {changes} changes of file")

@@ -122,7 +122,7 @@ class Batcher:
         streams: int = 1,
         shared: EngineSlots | None = None,
         length_step: int = 1,
-        observe: Callable[[Sequence[Tokens]], None] = lambda _: None,
+        observe: Callable[[Sequence[int]], None] = lambda _: None,
     ) -> None:
         self._embed = embed
         self._observe = observe
@@ -313,18 +313,18 @@ class Batcher:
             self._shared.give()
 
     async def _run(self, batch: Sequence[Item[Request]], alone: bool) -> None:
-        tokens = [item.request.texts[item.row] for item in batch]
+        lengths = [item.request.lengths[item.row] for item in batch]
         started = perf_counter()
         for item in batch:
             item.request.begun = item.request.begun or started
         try:
-            self._observe(tokens)
+            self._observe(lengths)
         except Exception as error:  # its callers get the error, and the next batch runs
             self._fail({item.request.future for item in batch}, error)
             return
         raised = await self._try_batch(batch, alone)
         if raised is None:
-            self._measure(sum(map(len, tokens)), perf_counter() - started)
+            self._measure(sum(lengths), perf_counter() - started)
         elif not await self._retry_in_halves(batch, raised):
             self._record_failure(raised)
             return

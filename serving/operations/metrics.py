@@ -29,7 +29,6 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from models.bundle.bundle import Manifest
-from models.bundle.tokenizer import Tokens
 from serving.errors import Kind, ServiceError
 
 _SECONDS = tuple(0.000_5 * 1.75**i for i in range(20))
@@ -220,9 +219,11 @@ class Metrics:
         self._hits.inc(hits)
         self._misses.inc(misses)
 
-    def batch(self, batch: Sequence[Tokens], *, length_step: int, max_length: int, max_tokens: int) -> None:
-        """Observe a batch for an engine that pads to a multiple of `length_step`, up to `max_length`."""
-        lengths = [len(tokens) for tokens in batch]
+    def batch(self, lengths: Sequence[int], *, length_step: int, max_length: int, max_tokens: int) -> None:
+        """Observe a batch of texts of `lengths` tokens.
+
+        The engine pads to a multiple of `length_step`, up to `max_length`.
+        """
         longest = max(lengths)
         padded = len(lengths) * (longest + min(-longest % length_step, max(max_length - longest, 0)))
         self._batch_size.observe(len(lengths))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from serving.corpora.ports import Document
 from serving.corpora.search import SearchOptions
 from serving.inference.engines import ENGINES
 from serving.service import Service
+from tests.serving.shelf import Shelf
 
 MakeService = Callable[..., Service]
 Run = Callable[[Service, Callable[[], Coroutine[Any, Any, None]]], None]
@@ -62,5 +63,34 @@ def test_an_index_that_fails_is_rebuilt_from_the_store(
         monkeypatch.undo()
         (hits,) = (await service.library.search("c", ["two"], SearchOptions())).hits
         assert [hit.passage.document.id for hit in hits] == ["b", "a"]
+
+    run(service, work)
+
+
+def test_an_open_index_says_which_encoder_its_corpus_has(
+    shelf: Shelf, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is asked again, since a corpus that moves to another encoder may still have its old index."""
+    service = shelf.service("fake", "turned")
+    asked: list[str] = []
+    encoder = service.library.corpora.encoder
+
+    def noted(name: str, served: Sequence[str]) -> str:
+        asked.append(name)
+        return encoder(name, served)
+
+    async def found() -> list[str]:
+        (hits,) = (await service.library.search("c", ["one"], SearchOptions())).hits
+        return [hit.passage.document.id for hit in hits]
+
+    async def work() -> None:
+        await service.loaded.wait()
+        await service.library.on(lambda corpora: corpora.create("c"))
+        await service.library.add("c", [Document("a", "one", {})])
+        assert await found() == ["a"]
+        monkeypatch.setattr(service.library.corpora, "encoder", noted)
+        assert await found() == ["a"] and not asked
+        monkeypatch.setattr(service.library.corpora, "index_fingerprint", lambda _: "fake-2")
+        assert await found() == ["a"] and asked == ["c"]
 
     run(service, work)

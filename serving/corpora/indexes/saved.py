@@ -20,7 +20,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from models.bundle.disk import make_folder
+from models.bundle.disk import fsync, make_folder
 from models.runtimes.base import Floats
 from serving.corpora.indexes.exact import ExactIndex
 from serving.corpora.indexes.kind import BuildError, Kind, Parameters
@@ -70,7 +70,7 @@ def write_index(folder: Path, built: Approximate, vectors: Floats) -> Approximat
     reach("index.before-save")
     path = folder / INDEX
     built.kind.write(built.built, str(path))
-    _sync(path)
+    fsync(path)
     return built._replace(built=built.kind.read(str(path), vectors))
 
 
@@ -104,8 +104,8 @@ def save(folder: Path, manifest: dict[str, Any]) -> None:
     with _written(new) as file:
         file.write(json.dumps(manifest | {"seal": _seal(manifest)}, indent=1).encode())
     new.replace(folder / MANIFEST)
-    _sync(folder)
-    _sync(folder.parent)
+    fsync(folder)
+    fsync(folder.parent)
     reach("index.after-manifest")
 
 
@@ -151,9 +151,9 @@ def remove(folder: Path) -> None:
     """
     with suppress(FileNotFoundError):
         (folder / MANIFEST).unlink(missing_ok=True)
-        _sync(folder)
+        fsync(folder)
         shutil.rmtree(folder, ignore_errors=True)
-        _sync(folder.parent)
+        fsync(folder.parent)
 
 
 def damage(folder: Path) -> Iterator[str]:
@@ -240,14 +240,6 @@ def _written(path: Path) -> Iterator[Any]:
         yield file
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # Reading vectors from a source into the start of an index: in memory or, if they are many, in a file.

@@ -310,8 +310,8 @@ def test_neighbours_in_length_share_a_batch() -> None:
 def test_an_observer_that_fails_ends_its_batch_alone() -> None:
     seen: list[int] = []
 
-    def observe(batch: Sequence[Tokens]) -> None:
-        seen.append(len(batch))
+    def observe(lengths: Sequence[int]) -> None:
+        seen.append(len(lengths))
         if len(seen) == 1:
             raise ValueError("a bug in the metrics")
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client import Histogram as Theirs
 
-from models.bundle.tokenizer import Tokens
 from models.runtimes.openvino import LENGTH_STEP, padded
 from serving.app import create_app
 from serving.corpora.indexes import INDEXES
@@ -57,8 +56,7 @@ def test_values_are_counted_as_prometheus_counts_them(requests: list[list[int]])
 def test_padding_is_counted_as_the_engine_pads(lengths: list[int], longest: int) -> None:
     lengths = [min(length, longest) for length in lengths]
     metrics = Metrics()
-    batch = [Tokens(np.zeros(length, np.int64), length) for length in lengths]
-    metrics.batch(batch, length_step=LENGTH_STEP, max_length=longest, max_tokens=1024)
+    metrics.batch(lengths, length_step=LENGTH_STEP, max_length=longest, max_tokens=1024)
     computed = padded(np.zeros((len(lengths), max(lengths)), np.int64), longest).size
     found = samples(metrics)
     assert found["isosphere_padded_tokens_total"] == found["te_batch_next_tokens_sum"] == computed
