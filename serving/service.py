@@ -162,7 +162,7 @@ class Service:
         Raises:
             Unhealthy: it is not loaded.
         """
-        return self.encoders.default.at_work
+        return self.encoders.default.ready_embedder
 
     def remedy(self, corpus: str) -> str:
         """Explain how to make a corpus searchable again after a change of encoder, with the progress so far."""
@@ -250,7 +250,7 @@ class Service:
             Unhealthy: the server is loading, draining or failed.
             NotFound: there are several encoders, and none of that name.
         """
-        with self.admitted(), self.encoders.asked_for(model).at_work.held() as embedder:
+        with self.admitted(), self.encoders.requested(model).ready_embedder.held() as embedder:
             yield embedder
 
     async def embed(
@@ -320,7 +320,7 @@ class Service:
             await self._index_where_the_encoder_runs()
             self.report("opening the indexes")
             await self.library.threads.run("", self.snapshots.sweep)
-            await self.library.threads.run("", lambda: self.upload_order.begin(partial(self.jobs.unended, UPLOAD)))
+            await self.library.threads.run("", lambda: self.upload_order.begin(partial(self.jobs.unfinished, UPLOAD)))
             await self.library.threads.read("", self.library.corpora.warm)
             if self._prepare:
                 await self._prepare(self)

@@ -52,7 +52,7 @@ async def _measured(service: Service, collection: Collection) -> dict[str, Any]:
         began = time.perf_counter()
         await _stored(service, collection, "none")
         figures: dict[str, Any] = {"ingest_documents_per_s": round(len(collection.documents) / _since(began), 1)}
-        report = await service.library.on(lambda corpora: corpora.build_now("none"), of="none")
+        report = await service.library.run(lambda corpora: corpora.build_now("none"), of="none")
         assert report is not None, "it holds documents"
         figures["index"] = {"kind": report.kind, "parameters": report.parameters, "recall": report.recall}
         found = {way: await _rankings(service, collection, "none", asked) for way, asked in WAYS.items()}
@@ -68,7 +68,7 @@ async def _measured(service: Service, collection: Collection) -> dict[str, Any]:
 
 async def _stored(service: Service, collection: Collection, stemming: Stemming) -> None:
     """Store the collection in a corpus that is named after its stemming."""
-    await service.library.on(lambda corpora: corpora.create(stemming, stemming=stemming), of=stemming)
+    await service.library.run(lambda corpora: corpora.create(stemming, stemming=stemming), of=stemming)
     documents = [Document(name, text, {}) for name, text in collection.documents.items()]
     gate = asyncio.Semaphore(AT_ONCE)
 

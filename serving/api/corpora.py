@@ -58,7 +58,7 @@ async def create(
     """
     wanted = body or CorpusRequest()
     given = wanted.model_dump(exclude_none=True)
-    encoder = service.encoders.asked_for(wanted.model).model.manifest if wanted.model is not None else None
+    encoder = service.encoders.requested(wanted.model).model.manifest if wanted.model is not None else None
 
     def check_room() -> None:
         if name not in service.library.corpora.names():
@@ -79,7 +79,7 @@ async def create(
         return created, corpora.description(name)
 
     try:
-        created, described = await service.library.on(made, of=name)
+        created, described = await service.library.run(made, of=name)
     except NotFound:
         raise Conflict(f"corpus {name!r} was deleted at this very moment: create it again") from None
     response.status_code = 201 if created else 200
@@ -121,7 +121,7 @@ async def fields(
     values: Annotated[int, Query(ge=1, le=1000, description="Maximum number of values for each field.")] = 20,
 ) -> FieldsAnswer:
     """List the fields for filters: each with the types of its values and the most frequent values."""
-    found = await service.library.look_through(lambda corpora: corpora.facets(name, values), of=name)
+    found = await service.library.scan(lambda corpora: corpora.facets(name, values), of=name)
     return FieldsAnswer(
         fields=[
             FieldAnswer(**one._asdict() | {"values": [value._asdict() for value in one.values]}) for one in found.fields
@@ -136,7 +136,7 @@ async def delete(name: CorpusName, service: ServiceDep) -> None:
     with suppress(Damaged):
         await service.library.read(lambda corpora: corpora.corpus(name), of=name)
     async with service.jobs.deleting(name):
-        await service.library.on(lambda corpora: corpora.drop(name), of=name)
+        await service.library.run(lambda corpora: corpora.drop(name), of=name)
 
 
 class PointAnswer(BaseModel):
@@ -178,7 +178,7 @@ async def mapped(
 ) -> Response:
     """Place passages of the corpus, or a sample, on the two axes along which their vectors vary most (PCA)."""
     started = time.perf_counter()
-    found, (places, explained), unmatched = await service.library.look_through(
+    found, (places, explained), unmatched = await service.library.scan(
         lambda corpora: _map(corpora, name, sample, field), of=name
     )
     points = [

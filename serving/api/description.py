@@ -8,13 +8,13 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from serving.api.middleware.edge import HEADER as REQUEST_ID
+from serving.api.middleware.edge import REQUEST_ID
 from serving.api.routing.errors import Family, family_of
 from serving.api.routing.route import LONGEST_TIMEOUT, TIMEOUT
 from serving.api.schemas.bodies import ErrorAnswer
 from serving.api.schemas.cohere import CohereError
 from serving.api.schemas.openai import OpenAIError
-from serving.operations.context import HEADER as PRIORITY
+from serving.operations.context import PRIORITY
 
 TEXT = """Sentence embeddings, similarity and semantic search over uploaded corpora.
 

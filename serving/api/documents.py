@@ -41,7 +41,7 @@ async def listing(
     """
     after = None if cursor is None else _after(cursor)
     where = None if filter is None else read_filter(filter)
-    looked = service.library.look_through if where else service.library.read
+    looked = service.library.scan if where else service.library.read
     found = await looked(lambda corpora: corpora.page(name, after, limit, where), of=name)
     following = found.following
     return DocumentsAnswer(
@@ -60,7 +60,7 @@ async def delete_where(name: CorpusName, body: DeleteRequest, service: ServiceDe
     """
     if not body.filter:
         raise Invalid("would match everything; to empty a corpus, delete it", field="filter")
-    where = await service.library.prepared(partial(compile_filter, body.filter), of=name, large=is_large(body.filter))
+    where = await service.library.prepare(partial(compile_filter, body.filter), of=name, large=is_large(body.filter))
     before_commit = partial(check_stays, service.jobs, name)
 
     def delete(corpora: Corpora) -> DeleteAnswer:
@@ -85,7 +85,7 @@ async def delete(name: CorpusName, id: DocumentId, service: ServiceDep) -> None:
         check_stays(service.jobs, name)
         corpora.delete(name, id)
 
-    await service.library.on(removed, of=name)
+    await service.library.run(removed, of=name)
 
 
 def _after(cursor: str) -> DocumentCursor:

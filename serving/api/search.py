@@ -54,7 +54,7 @@ async def search_named(body: CorpusSearchRequest, service: ServiceDep, request: 
 async def _search(service: Service, name: str, body: SearchRequest) -> Response:
     started = time.perf_counter()
     queries = _queries(body, service.settings.max_text_bytes)
-    where, orders = await service.library.prepared(
+    where, orders = await service.library.prepare(
         lambda: (compile_filter(body.filter) if body.filter else None, _orders(name, body)),
         of=name,
         large=bool(body.filter or body.queries) and is_large([body.filter, body.queries]),
@@ -93,7 +93,7 @@ async def _search(service: Service, name: str, body: SearchRequest) -> Response:
         return json_response(answer | facts, headers=truncation_header(found.truncated))
 
     characters = sum(len(hit.passage.document.text) for hits in found.hits for hit in hits)
-    return await service.library.prepared(answered, of=name, large=characters >= LARGE)
+    return await service.library.prepare(answered, of=name, large=characters >= LARGE)
 
 
 def _queries(body: SearchRequest, most: int) -> list[str] | Floats:

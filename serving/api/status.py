@@ -73,7 +73,7 @@ async def info(
 
     Before the model is loaded, facts about the engine are null.
     """
-    served, settings = service.encoders.asked_for(asked), service.settings
+    served, settings = service.encoders.requested(asked), service.settings
     manifest, engine = served.model.manifest, served.embedder.engine if served.embedder else None
     scores = dict(manifest.scores or {})
     facts = {

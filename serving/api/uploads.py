@@ -170,7 +170,7 @@ async def add(
     key = None if idempotency_key is None else check_key(idempotency_key)
     async with service.library.encoder_of(name) as embedder:
         check_fits(asked_chunking(options["chunk_tokens"], options["chunk_overlap"]), embedder)
-    if key is None and not service.jobs.unended(UPLOAD, name):  # a repeated request may already have its answer
+    if key is None and not service.jobs.unfinished(UPLOAD, name):  # a repeated request may already have its answer
         await in_thread(service.disk_quota.check)
     async with service.jobs.spool() as spool:
         async with service.receiving():

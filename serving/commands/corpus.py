@@ -98,13 +98,13 @@ async def _ingest(settings: Settings, given: argparse.Namespace) -> int:
     chunking = options.chunking
     with given.file.open("rb") as file:
         async with _service(settings) as service:
-            created = await service.library.on(
+            created = await service.library.run(
                 lambda corpora: corpora.create(given.corpus, stemming=given.stemming), of=given.corpus
             )
 
             async def nothing_came() -> None:
                 if created:
-                    await service.library.on(lambda corpora: corpora.drop(given.corpus), of=given.corpus)
+                    await service.library.run(lambda corpora: corpora.drop(given.corpus), of=given.corpus)
 
             try:
                 async with service.library.encoder_of(given.corpus) as embedder:

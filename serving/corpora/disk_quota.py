@@ -13,7 +13,7 @@ from serving.corpora.corpora import Corpora
 from serving.errors import Damaged, NotFound
 from serving.operations.files import disk_errors
 from serving.operations.keys import Key
-from serving.operations.limits import payer
+from serving.operations.limits import current_caller
 
 Sees = Callable[[str], bool]
 
@@ -38,7 +38,7 @@ class DiskQuota:
             NoRoom: the key's corpora use the whole quota.
             Unhealthy: the disk fails.
         """
-        if caller := payer():
+        if caller := current_caller():
             caller.check_room(partial(self._used_by, caller.key, job))
 
     def check_restored(self, name: str, unpacked: int, job: str) -> None:
@@ -48,7 +48,7 @@ class DiskQuota:
             NoRoom: the snapshot exceeds the rest of the quota.
             Unhealthy: the disk fails.
         """
-        if caller := payer():
+        if caller := current_caller():
             caller.check_room(partial(self._used_by, caller.key, job), unpacked - self._stored(name))
 
     def _used_by(self, key: Key, job: str) -> int:

@@ -415,7 +415,7 @@ def with_id(metadata: Mapping[str, Any], id: str) -> dict[str, Any]:
     return {**metadata, ID: id}
 
 
-def reach(metadata: Mapping[str, Any], path: str) -> Iterator[Any]:
+def values_at(metadata: Mapping[str, Any], path: str) -> Iterator[Any]:
     """Yield all values at a dotted path. Names may contain dots, and all objects of a list are searched."""
     if "." not in path:
         if path in metadata:
@@ -427,7 +427,7 @@ def reach(metadata: Mapping[str, Any], path: str) -> Iterator[Any]:
         elif path.startswith(f"{name}."):
             for one in value if isinstance(value, list) else (value,):
                 if isinstance(one, Mapping):
-                    yield from reach(one, path[len(name) + 1 :])
+                    yield from values_at(one, path[len(name) + 1 :])
 
 
 def _at(found: Any, path: _Path) -> list[Any]:
@@ -436,7 +436,7 @@ def _at(found: Any, path: _Path) -> list[Any]:
     Every condition calls this, so that a filter can be cancelled between two conditions.
     """
     check_cancelled()
-    return [found] if path is None else list(reach(found, path))
+    return [found] if path is None else list(values_at(found, path))
 
 
 def _candidates(found: Any, path: _Path) -> list[Any]:

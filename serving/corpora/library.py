@@ -23,7 +23,7 @@ from serving.inference.embeddings import AS_DOCUMENTS, AS_QUERIES, Embeddings
 from serving.inference.encoders import Encoders
 from serving.inference.inputs import At
 from serving.operations.context import recorded
-from serving.operations.limits import check_paid
+from serving.operations.limits import check_no_debt
 from serving.operations.metrics import Metrics
 from serving.operations.threads import CorpusThreads
 
@@ -125,11 +125,11 @@ class Library:
         """
         if isinstance(queries, np.ndarray):
             with self._admitted():
-                check_paid()
+                check_no_debt()
                 return await self._found(corpus, [Query(None, row) for row in queries], options)
         if options.mode == "lexical":
             with self._admitted():
-                check_paid()
+                check_no_debt()
                 return await self._found(corpus, [Query(text, None) for text in queries], options)
         try:
             return await self._searched(corpus, queries, options)
@@ -145,7 +145,7 @@ class Library:
             found = await self._found(corpus, asked, options, made.manifest.fingerprint)
             return replace(found, truncated=made.truncated)
 
-    async def on(self, work: Callable[[Corpora], T], of: str = "", on_cancel: Callable[[], None] = lambda: None) -> T:
+    async def run(self, work: Callable[[Corpora], T], of: str = "", on_cancel: Callable[[], None] = lambda: None) -> T:
         """Run blocking work in a thread, once the server is ready. `of` is the name of the work's corpus, if any.
 
         If the caller is cancelled, `on_cancel` is called, and the caller still waits for the work's end.
@@ -158,17 +158,17 @@ class Library:
         with self._admitted():
             return await self.threads.read(of, lambda: work(self.corpora))
 
-    async def prepared(self, work: Callable[[], T], of: str, *, large: bool) -> T:
+    async def prepare(self, work: Callable[[], T], of: str, *, large: bool) -> T:
         """Prepare a request by `work`. A `large` request is prepared in a thread, to keep the event loop free."""
         return await self.read(lambda _: work(), of) if large else work()
 
-    async def look_through(self, work: Callable[[Corpora], T], of: str) -> T:
+    async def scan(self, work: Callable[[Corpora], T], of: str) -> T:
         """Run work that may read every document. The key pays for the CPU time.
 
         Raises:
             Overloaded: the key still owes for earlier work.
         """
-        check_paid()
+        check_no_debt()
         with self._admitted():
             return await self.threads.read(of, lambda: work(self.corpora), charged=True)
 
@@ -180,7 +180,7 @@ class Library:
         Raises:
             Overloaded: the key still owes for earlier work.
         """
-        check_paid()
+        check_no_debt()
         with self._admitted():
             return await self.threads.stoppable(of, lambda: work(self.corpora), charged=True)
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.runtimes.base import Floats
-from serving.corpora.filters import reach
+from serving.corpora.filters import values_at
 from serving.corpora.ports import Passage, Store
 
 AXES = 2
@@ -103,7 +103,7 @@ def _sampled_passages(store: Store, name: str, keys: Sequence[int], field: str |
     for start in range(0, len(keys), READ_TOGETHER):
         for key, passage in sorted(store.passages(name, keys[start : start + READ_TOGETHER]).items()):
             document = passage.document
-            value = next(reach(document.metadata, field), None) if field else None
+            value = next(values_at(document.metadata, field), None) if field else None
             yield key, Sampled(document.id, _excerpt(passage), value)
 
 

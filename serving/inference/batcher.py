@@ -25,7 +25,7 @@ from models.runtimes.base import Floats
 from serving.errors import Backend, Overloaded, ServiceError, shutting_down
 from serving.inference.engine import Embedded
 from serving.inference.fair_queue import FairQueue, Item, Waiting
-from serving.operations.limits import Caller, payer
+from serving.operations.limits import Caller, current_caller
 
 log = logging.getLogger(__name__)
 FAILURES = 3
@@ -201,7 +201,7 @@ class Batcher:
             missing=len(texts),
             waiting=tokens,
             claim=claim,
-            owner=payer(),
+            owner=current_caller(),
         )
         (self._bulk if bulk else self._interactive).add(request, queued=self.queued_tokens)
         self.queued_tokens += tokens
@@ -237,7 +237,7 @@ class Batcher:
         Raises:
             Overloaded: the queue, or the share of the key, has no room for so many tokens.
         """
-        caller = payer()
+        caller = current_caller()
         queued, limit = self._claimed_tokens, self._max_queued_tokens
         more = sum(coming.values()) + tokens
         if queued and queued + more > limit:

@@ -89,7 +89,7 @@ class Encoders:
         names = ", ".join(repr(served.name) for served in self._served)
         raise NotFound(f"there is no model {name!r}; this server runs {names}", field="model")
 
-    def asked_for(self, name: str | None) -> ServedModel:
+    def requested(self, name: str | None) -> ServedModel:
         """Return the slot that a request means. If the server only ever had one model, any name means it.
 
         Raises:
@@ -286,7 +286,7 @@ class ServedModel:
         return self.model.manifest.name
 
     @property
-    def at_work(self) -> Embedder:
+    def ready_embedder(self) -> Embedder:
         """The loaded encoder.
 
         Raises:

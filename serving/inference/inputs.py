@@ -22,7 +22,7 @@ from serving.inference.embeddings import AS_DOCUMENTS, EmbedOptions, Inputs, Rol
 from serving.inference.engine import Engine, EngineError
 from serving.inference.tokenizing import Tokenizing, Vocabulary
 from serving.operations.bounds import check_text
-from serving.operations.limits import Caller, payer
+from serving.operations.limits import Caller, current_caller
 from serving.settings import Settings
 
 NAMES: Mapping[Role, tuple[str, ...]] = {
@@ -183,7 +183,7 @@ class InputPreparation:
         # under overload, tokenise only what will be admitted, except that the cache may have the vectors
         if (self._batcher.queued_tokens or self._coming) and not self._settings.cache_bytes:
             self._batcher.check_room(about, self._coming)
-        caller = payer()
+        caller = current_caller()
         self._coming[caller] += about
         try:
             with self._tokenizing.admitted(sum(map(len, kept))):

@@ -13,7 +13,7 @@ from serving.errors import Conflict, Overloaded, shutting_down
 from serving.jobs.job import Duplicate, Job
 from serving.jobs.ledger import Answer, Keyed, Ledger, Requests, insert
 from serving.jobs.spool import Spool
-from serving.operations.limits import payer
+from serving.operations.limits import current_caller
 from serving.operations.threads import run_to_end
 
 Answered = tuple[Keyed, Callable[[Job], Answer]]
@@ -30,14 +30,14 @@ class Intake:
         ledger: Ledger,
         requests: Requests,
         spools: Path,
-        unended: Mapping[str, Job],
+        unfinished: Mapping[str, Job],
         *,
         accepting: Note,
         dropped: Note,
         most: int,
     ) -> None:
         """Create the intake. Callers without a limit of their own may have `most` waiting or running jobs."""
-        self._ledger, self._requests, self._spools, self._unended = ledger, requests, spools, unended
+        self._ledger, self._requests, self._spools, self._unended = ledger, requests, spools, unfinished
         self._accepting, self._dropped, self._most = accepting, dropped, most
         self._taking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._on_their_way = Counter[str]()
@@ -68,7 +68,7 @@ class Intake:
 
     def _check_few(self, caller: str) -> None:
         own = sum(job.caller == caller for job in self._unended.values()) + self._on_their_way[caller]
-        most = ((key := payer()) and key.jobs) or self._most
+        most = ((key := current_caller()) and key.jobs) or self._most
         if own >= most:
             whose = f" of the key {caller!r}" if caller else ""
             raise Overloaded(f"{own} jobs{whose} are waiting or running, as many as may", retry_after=RETRY_SECONDS)

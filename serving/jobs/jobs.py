@@ -25,7 +25,7 @@ from serving.jobs.ledger import EVERY, Ledger, Requests
 from serving.jobs.spool import Spool, check_kept
 from serving.operations.failpoints import reach
 from serving.operations.files import disk_errors
-from serving.operations.limits import Caller, paid_by, patient, payer
+from serving.operations.limits import Caller, charged_to, current_caller, patient
 from serving.operations.threads import run_to_end
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class Jobs:
         self._ledger = Ledger(folder / "ledger.sqlite")
         self.requests = Requests(self._ledger, answer_bytes)
         try:
-            self._unended = {job.id: job for job in self._ledger.unended()}
+            self._unended = {job.id: job for job in self._ledger.unfinished()}
         except ServiceError as error:
             raise StoreError(error.message) from None
         """Queued and running jobs, oldest first, as in the ledger."""
@@ -166,24 +166,24 @@ class Jobs:
         """
         digest = digest_of(kind, corpus, options, spool.digest if spool else "")
         now, id = time.time(), uuid.uuid4().hex
-        caller = key.key.name if (key := payer()) else ""
+        caller = key.key.name if (key := current_caller()) else ""
         job = Job(id=id, kind=kind, corpus=corpus, caller=caller, options=options, digest=digest, created=now)
         await self._intake.take(job, spool, answered, self._taken)
         return job
 
     def _taken(self, job: Job) -> None:
         self._unended[job.id] = job
-        if caller := payer():
+        if caller := current_caller():
             self._payers[job.id] = caller
         self._schedule()
 
-    def unended(self, kind: str, corpus: str) -> list[str]:
+    def unfinished(self, kind: str, corpus: str) -> list[str]:
         """Return the ids of queued and running jobs of a kind for a corpus, oldest first."""
         return [job.id for job in list(self._unended.values()) if (job.kind, job.corpus) == (kind, corpus)]
 
     def under_way(self, kind: str, corpus: str) -> Job | None:
         """Return the oldest queued or running job of a kind for a corpus, with its current progress, or None."""
-        for id in self.unended(kind, corpus):
+        for id in self.unfinished(kind, corpus):
             return running.seen if (running := self._running.get(id)) else self._unended[id]
         return None
 
@@ -298,9 +298,9 @@ class Jobs:
 
         Among equals, choose the caller whose last job began longest ago.
         """
-        at_work = Counter(self._callers.values())
-        fitting = (job for job in self._ready() if at_work[job.caller] < self._places(job.caller))
-        return min(fitting, key=lambda job: (at_work[job.caller], self._turns.get(job.caller, 0)), default=None)
+        running = Counter(self._callers.values())
+        fitting = (job for job in self._ready() if running[job.caller] < self._places(job.caller))
+        return min(fitting, key=lambda job: (running[job.caller], self._turns.get(job.caller, 0)), default=None)
 
     def _places(self, caller: str) -> int:
         return max(1, self._at_once - 1) if caller else self._at_once
@@ -349,7 +349,7 @@ class Jobs:
         try:
             if running.id in self._kept_before:
                 await check_kept(running.job, self._spools / running.id)
-            with paid_by(self._payers.get(running.id)), patient():
+            with charged_to(self._payers.get(running.id)), patient():
                 running.result |= await work(running) or {}
         except ServiceError as error:
             return "failed", (error.field or running.job.kind, error.message)

@@ -69,13 +69,13 @@ class JobKinds:
 
     async def _upload(self, job: Running) -> dict[str, Any]:
         """Record the acceptance again. A corpus lacks it if it was not opened at the start, or was restored."""
-        await retry_while_busy(lambda: self.library.on(lambda _: self.upload_order.accept(job.job), of=job.corpus))
+        await retry_while_busy(lambda: self.library.run(lambda _: self.upload_order.accept(job.job), of=job.corpus))
         return await ingest(self.library, self.settings, self.disk_quota, job)
 
     async def _snapshot(self, job: Running) -> dict[str, Any]:
         await self._begun(job)
         async with reporting_progress(job) as progress:
-            made = await self.library.on(
+            made = await self.library.run(
                 lambda _: self.snapshots.create(job.corpus, progress), of=job.corpus, on_cancel=progress.leave
             )
         return asdict(made)
@@ -88,10 +88,10 @@ class JobKinds:
             unpacked = await in_thread(lambda: self.snapshots.restored_bytes(file))
             await retry_while_busy(lambda: in_thread(lambda: self.disk_quota.check_restored(name, unpacked, job.id)))
             async with reporting_progress(job) as progress:
-                await self.library.on(
+                await self.library.run(
                     lambda _: self.snapshots.restore(name, file, progress), of=name, on_cancel=progress.leave
                 )
-        corpus, size = await self.library.on(lambda corpora: corpora.corpus(name), of=name)
+        corpus, size = await self.library.run(lambda corpora: corpora.corpus(name), of=name)
         return {"documents": size.documents, "passages": size.passages, "fingerprint": corpus.fingerprint}
 
 

@@ -86,9 +86,9 @@ _STATES: dict[str, State] = {state: state for state in get_args(State)}
 EVERY = -1
 """SQLite's value for no limit."""
 _JSON = ("options", "errors", "result")
-_UNENDED = "state IN ('queued', 'running')"
+_UNFINISHED = "state IN ('queued', 'running')"
 _ENDED = "state NOT IN ('queued', 'running')"
-HEADER = "Idempotency-Key"
+IDEMPOTENCY_KEY = "Idempotency-Key"
 KEPT_SECONDS = 24 * 3600
 MAX_KEY = 255
 ROW_BYTES = 1000
@@ -160,9 +160,9 @@ class Ledger:
                     self._connection.execute("ROLLBACK")
                 raise
 
-    def unended(self) -> list[Job]:
+    def unfinished(self) -> list[Job]:
         """Return queued and running jobs, oldest first."""
-        return self._jobs(f"WHERE {_UNENDED} ORDER BY number")
+        return self._jobs(f"WHERE {_UNFINISHED} ORDER BY number")
 
     def newest(self, of: Callable[[str], bool], limit: int, behind: str | None) -> list[Job]:
         """Return the newest `limit` jobs for corpora that `of` accepts, newest first.
@@ -284,7 +284,7 @@ def check_key(key: str) -> str:
         Invalid: the key is empty or too long.
     """
     if not 1 <= len(key) <= MAX_KEY:
-        raise Invalid(f"must be 1 to {MAX_KEY} characters long, not {len(key)}", field=HEADER)
+        raise Invalid(f"must be 1 to {MAX_KEY} characters long, not {len(key)}", field=IDEMPOTENCY_KEY)
     return key
 
 
@@ -312,7 +312,7 @@ class Requests:
             return
         place = keyed[:2]
         if place in self._under_way:
-            raise Conflict(f"{HEADER}: the request that first came with this key is not answered yet")
+            raise Conflict(f"{IDEMPOTENCY_KEY}: the request that first came with this key is not answered yet")
         self._under_way.add(place)
         try:
             yield await asyncio.to_thread(self._find, keyed)
@@ -363,7 +363,7 @@ class Requests:
         if row is None:
             return None
         if row["request"] != keyed.request:
-            raise Invalid("another request came with this key before", field=HEADER)
+            raise Invalid("another request came with this key before", field=IDEMPOTENCY_KEY)
         if row["generation"] not in (keyed.generation, UNKNOWN) or row["state"] in ("failed", "cancelled"):
             return None
         return Answer(row["status"], json.loads(row["headers"]), row["body"])

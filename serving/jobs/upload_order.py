@@ -43,14 +43,14 @@ class UploadOrder:
             except ServiceError as error:
                 log.error("corpus %r: %s; what is noted for job %s goes later", job.corpus, error, job.id)
 
-    def begin(self, unended: Callable[[str], Sequence[str]]) -> None:
-        """Delete records of jobs that no longer exist, and record all `unended` jobs, when the server starts.
+    def begin(self, unfinished: Callable[[str], Sequence[str]]) -> None:
+        """Delete records of jobs that no longer exist, and record all `unfinished` jobs, when the server starts.
 
         Records may be wrong if a server was killed after it had written one of two files. Earlier versions wrote none.
         """
         for name in self._store.names():
             try:
-                noted, waiting = set(self._store.accepted(name)), set(unended(name))
+                noted, waiting = set(self._store.accepted(name)), set(unfinished(name))
                 for job in noted - waiting:
                     self._store.release(name, job)
                 for job in waiting - noted:
@@ -65,5 +65,5 @@ def check_stays(jobs: Jobs, corpus: str) -> None:
     Raises:
         Conflict: a job will restore the corpus.
     """
-    if restoring := jobs.unended(RESTORE, corpus):
+    if restoring := jobs.unfinished(RESTORE, corpus):
         raise Conflict(f"corpus {corpus!r} is being restored by job {restoring[0]}: write when that has ended")

@@ -174,7 +174,7 @@ class Caller:
         self._take(self._requests, 1, "requests")
         self._running += 1
         try:
-            with paid_by(self):
+            with charged_to(self):
                 yield
         finally:
             self._running -= 1
@@ -313,7 +313,7 @@ class LoopTurn:
 _CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
 
 
-def payer() -> Caller | None:
+def current_caller() -> Caller | None:
     """Return the caller of the current request."""
     return _CALLER.get()
 
@@ -324,7 +324,7 @@ async def loop_turn() -> None:
         await caller.loop_turn.take()
 
 
-def paid_by(caller: Caller | None) -> AbstractContextManager[None]:
+def charged_to(caller: Caller | None) -> AbstractContextManager[None]:
     """Charge work to a caller within the block; its request may already be answered."""
     return holding(_CALLER, caller)
 
@@ -349,7 +349,7 @@ def charge(tokens: float, *, begun: bool = False) -> None:
         caller.charge(tokens, begun=begun)
 
 
-def check_paid() -> None:
+def check_no_debt() -> None:
     """Refuse work that is charged afterwards if its key still has a debt.
 
     Raises:

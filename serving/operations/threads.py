@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 
 from serving.errors import Overloaded, ServiceError, Stopped, shutting_down
 from serving.operations.context import holding
-from serving.operations.limits import RETRY_SECONDS, charge, is_patient, payer
+from serving.operations.limits import RETRY_SECONDS, charge, current_caller, is_patient
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -214,7 +214,7 @@ class CorpusThreads:
     @asynccontextmanager
     async def _share(self, what: Share) -> AsyncIterator[None]:
         """Take one of the threads that the paying key may use. Without a paying key, there is no limit."""
-        if (caller := payer()) is None:
+        if (caller := current_caller()) is None:
             yield
             return
         name, threads = caller.key.name, caller.threads

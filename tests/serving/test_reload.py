@@ -75,15 +75,15 @@ def test_an_upload_and_a_search_keep_to_one_encoder(make_service: MakeService, r
 
     async def work() -> None:
         await service.loaded.wait()
-        await service.library.on(lambda corpora: corpora.create("filled"))
-        await service.library.on(lambda corpora: corpora.create("empty"))
+        await service.library.run(lambda corpora: corpora.create("filled"))
+        await service.library.run(lambda corpora: corpora.create("empty"))
         await service.library.add("filled", [Document("a", "text", {})])
         gate.clear()
         adding = asyncio.create_task(service.library.add("empty", [Document("a", "text", {})]))
         searching = asyncio.create_task(service.library.search("filled", ["text"], SearchOptions()))
         await asyncio.sleep(0.1)
         await service.reload()
-        await service.library.on(lambda corpora: corpora.delete("filled", "a"))
+        await service.library.run(lambda corpora: corpora.delete("filled", "a"))
         await service.library.add("filled", [Document("b", "text", {})])
         gate.set()
         await adding

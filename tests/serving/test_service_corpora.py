@@ -29,7 +29,7 @@ def test_another_bundle_is_a_conflict(
 
     async def fill() -> None:
         await first.loaded.wait()
-        await first.library.on(lambda corpora: corpora.create("c"))
+        await first.library.run(lambda corpora: corpora.create("c"))
         await first.library.add("c", [document])
 
     run(first, fill)
@@ -56,7 +56,7 @@ def test_an_index_that_fails_is_rebuilt_from_the_store(
 
     async def work() -> None:
         await service.loaded.wait()
-        await service.library.on(lambda corpora: corpora.create("c"))
+        await service.library.run(lambda corpora: corpora.create("c"))
         await service.library.add("c", [Document("a", "one", {})])
         monkeypatch.setattr("serving.corpora.indexes.live.LiveIndex.change", lambda *_: 1 / 0)
         await service.library.add("c", [Document("b", "two", {})])
@@ -85,7 +85,7 @@ def test_an_open_index_says_which_encoder_its_corpus_has(
 
     async def work() -> None:
         await service.loaded.wait()
-        await service.library.on(lambda corpora: corpora.create("c"))
+        await service.library.run(lambda corpora: corpora.create("c"))
         await service.library.add("c", [Document("a", "one", {})])
         assert await found() == ["a"]
         monkeypatch.setattr(service.library.corpora, "encoder", noted)

@@ -19,7 +19,7 @@ from serving.api.middleware.unread_answers import PIECE, UNCOUNTED, UnreadLimit
 from serving.api.routing import answers
 from serving.app import create_app
 from serving.operations.keys import Key
-from serving.operations.limits import Caller, Limits, paid_by
+from serving.operations.limits import Caller, Limits, charged_to
 from serving.service import Service
 from tests.conftest import PATIENCE
 
@@ -55,7 +55,7 @@ class Reader:
             return {"type": "http.disconnect"}
 
         scope = {"type": "http", "method": method, "path": path, "headers": [], "size": size, "query_string": b""}
-        with paid_by(self._caller):
+        with charged_to(self._caller):
             self.asking = asyncio.create_task(self._app(scope, receive, send))
         async with asyncio.timeout(PATIENCE):
             await begun.wait()

@@ -22,7 +22,7 @@ from serving.service import Service
 
 log = logging.getLogger("serving.access")
 
-HEADER = "x-request-id"
+REQUEST_ID = "x-request-id"
 PROBES = {"/health", "/healthz", "/livez", "/readyz", "/ping", "/metrics"}
 """Paths that monitoring requests every few seconds. They are not traced. Successful ones are logged at debug level."""
 CORS_METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE")
@@ -87,14 +87,14 @@ class Edge:
             await self._app(scope, receive, send)
             return
         started, state = time.perf_counter(), scope.setdefault("state", {})
-        given = next((value for name, value in scope["headers"] if name == HEADER.encode()), b"")
+        given = next((value for name, value in scope["headers"] if name == REQUEST_ID.encode()), b"")
         name = given if _ACCEPTED_ID.fullmatch(given) else new_id().encode()
         state["request_id"], state["status"] = name.decode(), None
 
         async def stamped(message: Message) -> None:
             if message["type"] == "http.response.start":
                 state["status"] = message["status"]
-                message["headers"] = [*message.get("headers", []), (HEADER.encode(), name)]
+                message["headers"] = [*message.get("headers", []), (REQUEST_ID.encode(), name)]
             await send(message)
 
         try:

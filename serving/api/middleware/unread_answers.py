@@ -11,7 +11,7 @@ from serving.api.middleware.edge import PROBES
 from serving.api.routing.auth import SAFE, scope_for
 from serving.api.routing.errors import service_error
 from serving.errors import ServiceError
-from serving.operations.limits import UnreadBytes, payer
+from serving.operations.limits import UnreadBytes, current_caller
 from serving.settings import Settings
 
 UNCOUNTED = 65_536
@@ -68,7 +68,7 @@ class UnreadLimit:
             await service_error(Request(scope), refused)(scope, receive, send)
 
     def _bounds(self) -> list[UnreadBytes]:
-        caller = payer()
+        caller = current_caller()
         return [caller.unread, self._all] if caller and caller.unread else [self._all]
 
 
@@ -80,6 +80,6 @@ def _is_read(scope: Scope) -> bool:
 
 def largest_answer(settings: Settings) -> int:
     """Return the maximum bytes of an answer to the caller."""
-    caller = payer()
+    caller = current_caller()
     own = caller.unread.limit if caller and caller.unread else settings.max_unread_bytes
     return min(own, settings.max_unread_bytes)

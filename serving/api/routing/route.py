@@ -22,8 +22,7 @@ from serving.api.routing.request_body import BoundedRequest
 from serving.corpora.filters import is_number
 from serving.errors import Expired, Invalid, Malformed, ServiceError, UnsupportedMedia
 from serving.operations.bounds import check_count
-from serving.operations.context import HEADER as PRIORITY
-from serving.operations.context import asked_for, bulk_work
+from serving.operations.context import PRIORITY, bulk_work, parse_priority
 from serving.settings import Settings
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -253,7 +252,7 @@ def _in_time(answer: Work) -> Handler:
     async def in_time(received: Request) -> Response:
         request = BoundedRequest(received.scope, received.receive)
         seconds, priority = _patience(request), request.headers.get(PRIORITY)
-        bulk = priority is not None and asked_for(priority)
+        bulk = priority is not None and parse_priority(priority)
         if seconds is None and not bulk:
             return await answer(request)
         try:

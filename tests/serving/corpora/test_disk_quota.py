@@ -19,7 +19,7 @@ from serving.corpora import corpora
 from serving.errors import NoRoom, Unhealthy
 from serving.jobs.ingestion import BLOCK_DOCUMENTS, IN_FLIGHT
 from serving.operations.keys import Key, changed_keys, digest
-from serving.operations.limits import Caller, Limits, paid_by
+from serving.operations.limits import Caller, Limits, charged_to
 from serving.service import Service
 from tests.conftest import PATIENCE
 
@@ -324,7 +324,7 @@ def test_what_a_snapshot_unpacks_to_counts_before_it_does(tenants: Tenants) -> N
     room, used = tenants.service.disk_quota, tenants.used("large-one")
     unpacked = used - len(packed)
     owner = Key(name="k", sha256=digest("k"), scopes=("write",), corpora=("large-*",), disk_bytes=used + 1)
-    with paid_by(Caller(owner, Limits())):
+    with charged_to(Caller(owner, Limits())):
         room.check_restored("large-one", unpacked + 1, "")
         with pytest.raises(NoRoom, match="2 more would come"):
             room.check_restored("large-one", unpacked + 2, "")

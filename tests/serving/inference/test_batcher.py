@@ -17,7 +17,7 @@ from serving.inference.batcher import CULPRITS, RESERVED_SECONDS, Answer, Batche
 from serving.inference.engine import Embedded
 from serving.inference.fair_queue import PADDING
 from serving.operations.keys import Key
-from serving.operations.limits import Caller, Limits, paid_by
+from serving.operations.limits import Caller, Limits, charged_to
 from tests.conftest import PATIENCE
 from tests.serving.queues import BUDGET, POISON, Engine, batcher, lengths, tokens
 
@@ -217,19 +217,19 @@ def test_one_key_leaves_room_to_the_others() -> None:
 
     async def main() -> None:
         queue = batcher(engine, 100)
-        with paid_by(greedy):
+        with charged_to(greedy):
             admitted = [asyncio.create_task(queue.submit([tokens(mark, 25)])) for mark in (1, 2, 3)]
             await asyncio.sleep(0)
             with pytest.raises(
                 Overloaded, match="75 tokens of the key 'greedy' are queued and 1 more would exceed its"
             ):
                 await queue.submit([tokens(4, 1)])
-        with paid_by(other):
+        with charged_to(other):
             admitted.append(asyncio.create_task(queue.submit([tokens(5, 25)])))
         await asyncio.sleep(0)
         engine.open.set()
         await asyncio.gather(*admitted)
-        with paid_by(greedy):
+        with charged_to(greedy):
             await queue.submit([tokens(6, 90)])  # by a single request it may be more
         await queue.close()
 
@@ -248,7 +248,7 @@ def test_batches_are_small_while_several_keys_ask(monkeypatch: pytest.MonkeyPatc
         nonlocal now
         queue = batcher(engine)
         for who, mark in ((other, 1), (greedy, 2), (greedy, 3)):
-            with paid_by(who):
+            with charged_to(who):
                 await queue.submit([tokens(mark, 8)] * 16)
             now += RESERVED_SECONDS * (mark > 1)
         await queue.close()

@@ -25,7 +25,7 @@ from serving.inference.fake_engine import MAX_LENGTH, FakeEngine
 from serving.inference.inputs import CHARACTERS_PER_TOKEN
 from serving.inference.tokenizing import TOKENIZED_AT_ONCE
 from serving.operations.keys import Key
-from serving.operations.limits import Caller, Limits, paid_by
+from serving.operations.limits import Caller, Limits, charged_to
 from serving.operations.metrics import Metrics
 from serving.settings import Settings
 from tests.conftest import PATIENCE
@@ -228,7 +228,7 @@ def test_the_queue_s_refusal_costs_a_key_nothing() -> None:
         waiting = [asyncio.create_task(embedder.embed(["word " * 90], EmbedOptions())) for _ in range(3)]
         while embedder.batcher.queued_tokens < 3 * 92:
             await asyncio.sleep(0.001)
-        with paid_by(caller), pytest.raises(Overloaded, match="276 tokens are queued and 62 more"):
+        with charged_to(caller), pytest.raises(Overloaded, match="276 tokens are queued and 62 more"):
             await embedder.embed(["a " * 60], EmbedOptions())  # fewer than that, as long as they are guessed
         caller.charge(1)
         engine.embeds.set()

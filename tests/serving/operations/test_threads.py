@@ -14,7 +14,7 @@ import pytest
 from serving.errors import Conflict, Overloaded
 from serving.operations import threads as threads_of_corpora
 from serving.operations.keys import Key, digest
-from serving.operations.limits import Caller, Limits, paid_by, patient
+from serving.operations.limits import Caller, Limits, charged_to, patient
 from serving.operations.threads import CORPUS_THREADS, THREADS, CorpusThreads, check_cancelled, in_thread
 from tests.conftest import PATIENCE
 
@@ -145,14 +145,14 @@ def test_a_key_has_its_share_of_the_threads_and_leaves_the_others_theirs(
         assert finish.wait(PATIENCE)
 
     async def work(pool: CorpusThreads) -> None:
-        with paid_by(key("greedy", threads)):
+        with charged_to(key("greedy", threads)):
             names = ["a", "b", "c", "d", "e", "f"] * THREADS
             calls = [asyncio.create_task(getattr(pool, way)(name, partial(busy, name))) for name in names]
         while len(started) < most:
             await asyncio.sleep(0)
-        with paid_by(key("greedy", threads)):
+        with charged_to(key("greedy", threads)):
             assert await getattr(pool, beside)("a", lambda: "served") == "served"
-        with paid_by(key("modest")):
+        with charged_to(key("modest")):
             assert await getattr(pool, way)("a", lambda: "served") == "served"
         assert await pool.run("a", lambda: "served") == "served", "nobody's, as that of a job after a restart"
         assert len(started) == most
@@ -171,7 +171,7 @@ def test_so_many_wait_for_the_threads_of_a_key_and_the_next_request_is_refused(
     finish = threading.Event()
 
     async def work(pool: CorpusThreads) -> None:
-        with paid_by(key("greedy", 1)):
+        with charged_to(key("greedy", 1)):
             calls = [asyncio.create_task(getattr(pool, way)("a", partial(finish.wait, PATIENCE))) for _ in range(4)]
             await asyncio.sleep(0.01)
             with pytest.raises(Overloaded, match="3 requests wait for the threads of the key 'greedy'"):
@@ -179,7 +179,7 @@ def test_so_many_wait_for_the_threads_of_a_key_and_the_next_request_is_refused(
             with patient():
                 calls.append(asyncio.create_task(getattr(pool, way)("b", lambda: True)))
                 await asyncio.sleep(0)
-        with paid_by(key("modest")):
+        with charged_to(key("modest")):
             assert await getattr(pool, way)("a", lambda: "served") == "served"
         finish.set()
         assert all(await asyncio.gather(*calls))
