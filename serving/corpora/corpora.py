@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -218,8 +218,31 @@ class Corpora:
     def search(
         self, name: str, queries: Sequence[Query], options: SearchOptions, fingerprint: str | None = None
     ) -> SearchResult:
-        found = search(self._store, self._open, name, queries, options, fingerprint=fingerprint)
-        return replace(found, warnings=self.unmatched(name, options.where)) if options.where else found
+        """Return the best passages for each query, while others write.
+
+        Raises:
+            Conflict: the bundle of `fingerprint`, which made the query vectors, did not embed the corpus.
+            Invalid: the dimension of the query vectors is wrong, or the previous page is of an earlier generation.
+        """
+        with self._open.locked(name) as corpus:
+            index, removals = self._searched_index(name, corpus, queries, fingerprint), corpus.removals
+            generation = self._generation(name, index, options)
+        failure = None
+        try:
+            found = find(self._store, name, index, queries, options)
+        except Exception as error:  # maybe due to a change: other dimensions, a closed index
+            failure = error
+        with self._open.locked(name) as now:
+            if now is not corpus or now.removals != removals:
+                # The search may have missed a document that was replaced meanwhile, so it is repeated under the lock.
+                index = self._searched_index(name, now, queries, fingerprint)
+                generation = self._generation(name, index, options)
+                found = find(self._store, name, index, queries, options)
+            elif failure:
+                raise failure
+        kind = "exact" if index is None or options.exact else index.kind
+        warnings = self.unmatched(name, options.where) if options.where else ()
+        return SearchResult(found, generation, None if options.mode == "lexical" else kind, warnings=warnings)
 
     def index_fingerprint(self, name: str) -> str | None:
         """Return the fingerprint of the encoder of an open index, or None, without blocking.
@@ -231,7 +254,22 @@ class Corpora:
         return None if live is None else live.fingerprint
 
     def encoder(self, name: str, served: Sequence[str]) -> str:
-        return encoder(*self.corpus(name), served)
+        """Return the fingerprint of the served encoder that embeds the texts and queries of the corpus.
+
+        This is the encoder that embedded the corpus. If that encoder is not served and the corpus is empty, it is the
+        first served encoder.
+
+        Raises:
+            Stale: the corpus was embedded by a bundle that is not served. Vectors of different encoders can't be
+                compared.
+        """
+        corpus, size = self.corpus(name)
+        if is_stale(corpus, size, served):
+            raise Stale(
+                f"corpus {corpus.name!r} was embedded by an encoder (fingerprint {str(corpus.fingerprint)[:12]}) that "
+                "this server does not serve"
+            )
+        return next((one for one in served if one == corpus.fingerprint), served[0])
 
     def stale(self, name: str, fingerprint: str, limit: int) -> list[tuple[int, str]]:
         return self._store.stale(name, fingerprint, limit)
@@ -276,6 +314,27 @@ class Corpora:
         self._open.close()
         self._indexes.close()
         self._store.close()
+
+    def _searched_index(
+        self, name: str, corpus: OpenCorpus, queries: Sequence[Query], fingerprint: str | None
+    ) -> LiveIndex | None:
+        """Return the index to search; None if the corpus has no vectors."""
+        index = corpus.index()
+        if index is None or (fingerprint is not None and index.fingerprint != fingerprint):
+            if fingerprint is not None:
+                self.encoder(name, [fingerprint])
+            return None
+        wrong = next((q.vector for q in queries if q.vector is not None and len(q.vector) != index.dim), None)
+        if wrong is not None:
+            raise Invalid(f"{len(wrong)} numbers, but corpus {name!r} has {index.dim} dimensions", field="vector")
+        return index
+
+    def _generation(self, name: str, index: LiveIndex | None, options: SearchOptions) -> str:
+        """Return the generation that is searched. Check that the previous page, if any, belongs to it."""
+        generation = self._store.corpus(name).generation if index is None else index.identity.generation
+        if options.after:
+            check_generation(options.after.generation, generation)
+        return generation
 
     def _reconsider(self, name: str) -> None:
         with self._open.locked(name) as corpus:
@@ -323,23 +382,6 @@ def is_stale(corpus: Corpus, size: Size, served: Collection[str]) -> bool:
     return size.documents > 0 and corpus.fingerprint not in served
 
 
-def encoder(corpus: Corpus, size: Size, served: Sequence[str]) -> str:
-    """Return the fingerprint of the served encoder that embeds the texts and queries of the corpus.
-
-    This is the encoder that embedded the corpus. If that encoder is not served and the corpus is empty, it is the first
-    served encoder.
-
-    Raises:
-        Stale: the corpus was embedded by a bundle that is not served. Vectors of different encoders can't be compared.
-    """
-    if is_stale(corpus, size, served):
-        raise Stale(
-            f"corpus {corpus.name!r} was embedded by an encoder (fingerprint {str(corpus.fingerprint)[:12]}) that this "
-            f"server does not serve"
-        )
-    return next((one for one in served if one == corpus.fingerprint), served[0])
-
-
 def check_generation(seen: str, now: str) -> None:
     """Check that a cursor belongs to the corpus's current generation, because keys change between generations.
 
@@ -351,65 +393,3 @@ def check_generation(seen: str, now: str) -> None:
             "of the corpus as it was before it was deleted, restored or embedded again: begin with the first page",
             field="cursor",
         )
-
-
-# Search during concurrent writes. If a removal may have disturbed a search, the search is repeated under the lock.
-
-
-def search(
-    store: Store,
-    corpora: OpenCorpora,
-    name: str,
-    queries: Sequence[Query],
-    options: SearchOptions,
-    *,
-    fingerprint: str | None,
-) -> SearchResult:
-    """Return the best passages for each query.
-
-    Raises:
-        Conflict: the bundle of `fingerprint`, which made the query vectors, did not embed the corpus.
-        Invalid: the dimension of the query vectors is wrong, or the previous page is of an earlier generation.
-    """
-    with corpora.locked(name) as corpus:
-        index, removals = _index(store, name, corpus, queries, fingerprint), corpus.removals
-        generation = _generation(store, name, index, options)
-    failure = None
-    try:
-        found = find(store, name, index, queries, options)
-    except Exception as error:  # maybe due to a change: other dimensions, a closed index
-        failure = error
-    with corpora.locked(name) as now:
-        if now is not corpus or now.removals != removals:
-            # The search may have missed a document that was replaced meanwhile, so it is repeated under the lock.
-            index = _index(store, name, now, queries, fingerprint)
-            generation = _generation(store, name, index, options)
-            found = find(store, name, index, queries, options)
-        elif failure:
-            raise failure
-    if options.mode == "lexical":
-        return SearchResult(found, generation, None)
-    return SearchResult(found, generation, "exact" if index is None or options.exact else index.kind)
-
-
-def _index(
-    store: Store, name: str, corpus: OpenCorpus, queries: Sequence[Query], fingerprint: str | None
-) -> LiveIndex | None:
-    """Return the index to search; None if the corpus has no vectors."""
-    index = corpus.index()
-    if index is None or (fingerprint is not None and index.fingerprint != fingerprint):
-        if fingerprint is not None:
-            encoder(*store.described(name), [fingerprint])
-        return None
-    wrong = next((q.vector for q in queries if q.vector is not None and len(q.vector) != index.dim), None)
-    if wrong is not None:
-        raise Invalid(f"{len(wrong)} numbers, but corpus {name!r} has {index.dim} dimensions", field="vector")
-    return index
-
-
-def _generation(store: Store, name: str, index: LiveIndex | None, options: SearchOptions) -> str:
-    """Return the generation that is searched. Check that the previous page, if any, belongs to it."""
-    generation = store.corpus(name).generation if index is None else index.identity.generation
-    if options.after:
-        check_generation(options.after.generation, generation)
-    return generation

@@ -137,7 +137,7 @@ class Main:
     @property
     def fell_back(self) -> bool:
         """True if the CPU serves in place of a failed device, slower than an index built for the CPU."""
-        return self.approximate is not None and getattr(self.approximate.built, "fallen", False)
+        return self.approximate is not None and getattr(self.approximate.built, "fell_back", False)
 
     def search(
         self,

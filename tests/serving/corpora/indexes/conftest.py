@@ -18,7 +18,7 @@ def builder() -> Turns:
 @pytest.fixture
 def approximate(monkeypatch: pytest.MonkeyPatch) -> None:
     """However few candidates a filter leaves."""
-    for module in ("main", "tuning"):
+    for module in ("state", "building"):
         monkeypatch.setattr(f"serving.corpora.indexes.{module}.EXACT_ROWS", 50)
 
 

@@ -162,7 +162,7 @@ class Machine(RuleBasedStateMachine):
 def filters_are_not_searched_exactly() -> Iterator[None]:
     """For the whole module: Hypothesis runs many corpora in one test."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("main", "tuning"):
+        for module in ("state", "building"):
             patch.setattr(f"serving.corpora.indexes.{module}.EXACT_ROWS", 50)
         yield
 

@@ -23,7 +23,7 @@ COUNT, HELD, DIM = 4000, 400, 10
 
 @pytest.fixture(autouse=True)
 def filters_are_not_searched_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("main", "tuning"):
+    for module in ("state", "building"):
         monkeypatch.setattr(f"serving.corpora.indexes.{module}.EXACT_ROWS", 100)
 
 
