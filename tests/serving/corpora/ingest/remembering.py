@@ -39,7 +39,7 @@ class Library:
         chunking: Chunking | None = None,
         *,
         job: str,
-        stored: Callable[[], None],
+        after_commit: Callable[[], None],
     ) -> UploadResult:
         """Cancelled, every other block is kept all the same: too late."""
         assert is_bulk() and job
@@ -52,18 +52,18 @@ class Library:
             self._fails(number)
         except asyncio.CancelledError:
             if number % 2:
-                self._keep(documents, stored)
+                self._keep(documents, after_commit)
             raise
         finally:
             self.at_once -= 1
-        self._keep(documents, stored)
+        self._keep(documents, after_commit)
         return UploadResult(1, len(documents))
 
-    def _keep(self, documents: Sequence[Document], stored: Callable[[], None]) -> None:
+    def _keep(self, documents: Sequence[Document], after_commit: Callable[[], None]) -> None:
         self.count += len(documents)
         if self._keeps:
             self.documents |= {document.id: document for document in documents}
-        stored()
+        after_commit()
 
 
 def jobs_around(folder: Path, library: Library) -> Jobs:
