@@ -95,11 +95,11 @@ class ExactIndex:
     """
 
     def __init__(self, dim: int) -> None:
-        self._room = self.held = ExactRows(np.empty(0, np.int64), np.empty((0, dim), np.float32), np.empty(0, np.bool_))
-        """`held` is the used part of `_room`."""
+        self._room = self.rows = ExactRows(np.empty(0, np.int64), np.empty((0, dim), np.float32), np.empty(0, np.bool_))
+        """`rows` is the used part of `_room`."""
 
     def __len__(self) -> int:
-        return int(np.count_nonzero(self.held.live))
+        return int(np.count_nonzero(self.rows.live))
 
     @property
     def nbytes(self) -> int:
@@ -108,33 +108,33 @@ class ExactIndex:
 
     def add(self, keys: Keys, vectors: Floats) -> None:
         """Append rows, doubling the reserved room when it is used up."""
-        size, needed = len(self.held.keys), len(self.held.keys) + len(keys)
+        size, needed = len(self.rows.keys), len(self.rows.keys) + len(keys)
         if needed > len(self._room.keys):
             room = self._empty(max(needed, 2 * size))
-            room.keys[:size], room.vectors[:size], room.live[:size] = self.held
+            room.keys[:size], room.vectors[:size], room.live[:size] = self.rows
             self._room = room
         room = self._room
         room.keys[size:needed], room.vectors[size:needed], room.live[size:needed] = keys, vectors, True
-        self.held = ExactRows(room.keys[:needed], room.vectors[:needed], room.live[:needed])
+        self.rows = ExactRows(room.keys[:needed], room.vectors[:needed], room.live[:needed])
 
     def remove(self, keys: Keys) -> None:
         """Mark rows as removed, in a copy of the marks."""
-        rows = rows_of(self.held.keys, np.sort(keys))
-        if not self.held.live[rows].any():
+        rows = rows_of(self.rows.keys, np.sort(keys))
+        if not self.rows.live[rows].any():
             return
         live = self._room.live.copy()
         live[rows] = False
         self._room = self._room._replace(live=live)
-        self.held = self.held._replace(live=live[: len(self.held.keys)])
-        if 2 * len(self) < len(self.held.keys):
-            keys, vectors, live = self.held
-            self._room = self.held = ExactRows(keys[live], vectors[live], live[live])
+        self.rows = self.rows._replace(live=live[: len(self.rows.keys)])
+        if 2 * len(self) < len(self.rows.keys):
+            keys, vectors, live = self.rows
+            self._room = self.rows = ExactRows(keys[live], vectors[live], live[live])
 
     def search(self, queries: Floats, k: int, allowed: Keys | None = None) -> list[Ranking]:
-        return self.held.search(queries, k, allowed)
+        return self.rows.search(queries, k, allowed)
 
     def _empty(self, room: int) -> ExactRows:
-        vectors = np.empty((room, self.held.vectors.shape[1]), np.float32)
+        vectors = np.empty((room, self.rows.vectors.shape[1]), np.float32)
         return ExactRows(np.empty(room, np.int64), vectors, np.empty(room, np.bool_))
 
 

@@ -100,7 +100,7 @@ class LiveIndex:
         return self._seen.foremost.kind
 
     def __len__(self) -> int:
-        return self._seen.held
+        return self._seen.size
 
     @property
     def nbytes(self) -> int:
@@ -128,7 +128,7 @@ class LiveIndex:
             self._tail.add(added, vectors)
             if self._removed_since is not None:
                 self._removed_since.append(removed)
-            self._seen = self._seen.changed(removed, self._tail.held)
+            self._seen = self._seen.changed(removed, self._tail.rows)
         self._consider()
 
     def search(self, queries: Floats, k: int, allowed: Keys | None = None, *, exact: bool = False) -> list[Ranking]:
@@ -234,7 +234,7 @@ class LiveIndex:
         with self._changing:
             self._check_open()
             self._tail = self._seen.after(int(taken.keys[-1]))
-            self._seen = self._seen.grown(before, main, self._tail.held)
+            self._seen = self._seen.grown(before, main, self._tail.rows)
 
     def _step(self, pause: Pause) -> Pause:
         def step() -> None:
@@ -274,7 +274,7 @@ class LiveIndex:
         reach("index.compaction")
         if seen.main.fell_back:  # otherwise it would be built on the failed device again
             self._plan = self._plan.without(seen.main.kind)
-        count, target = seen.held, self._target()
+        count, target = seen.size, self._target()
         held = held_out(count if count >= self._plan.least else 0)
         keys, vectors = saved.write_vectors(generation, self.identity.dim, seen.copy(held))
         main = build(BuildInput(generation, keys, vectors, len(held)), target, self._plan, self._kinds, step)
@@ -284,8 +284,8 @@ class LiveIndex:
             self._check_open()
             saved.save(generation, saved.make_manifest(described, self.identity, covered))
             self._tail = self._seen.after(covered)
-            rebuilt = self._seen.rebuilt(main, covered, self._tail.held)
-            self._seen = rebuilt.changed(np.concatenate(removed), self._tail.held)
+            rebuilt = self._seen.rebuilt(main, covered, self._tail.rows)
+            self._seen = rebuilt.changed(np.concatenate(removed), self._tail.rows)
             self._generation, self._covered, self._growable = generation, covered, True
 
 
@@ -326,7 +326,7 @@ class IndexOpener:
 
         Removals are found by comparing keys, because the index that served meanwhile may have buried tombstones.
         """
-        held = np.concatenate([beside.main.keys, beside.tail.held.keys])
+        held = np.concatenate([beside.main.keys, beside.tail.rows.keys])
         try:
             gone = np.setdiff1d(held, self.source.keys(), assume_unique=True)
             found = self._caught_up(beside.main, beside.tail, beside.last, gone)
@@ -366,16 +366,16 @@ class IndexOpener:
         tail.remove(gone)
         for keys, vectors in self.source.vectors(last):
             tail.add(keys, vectors)
-        seen = IndexState((part,), tail.held)
-        if seen.held != (there := self.source.count()):
-            raise UnfitError(f"with what it holds {seen.held} vectors, in the store {there}")
+        seen = IndexState((part,), tail.rows)
+        if seen.size != (there := self.source.count()):
+            raise UnfitError(f"with what it holds {seen.size} vectors, in the store {there}")
         return OpenedIndex(seen, tail)
 
     def _anew(self) -> OpenedIndex:
         with suppress(ServiceError):  # the disk fails or is full: bury them another time
             self.source.bury(self.source.tombstones(self.source.last_key()))  # no stored index contains them
         found = read(self.generations.following(), self.identity.dim, self.source.vectors(0))
-        seen = IndexState((Part(found.main, Marks(len(found.main.keys))),), found.tail.held)
+        seen = IndexState((Part(found.main, Marks(len(found.main.keys))),), found.tail.rows)
         if found.folder is None:
             return OpenedIndex(seen, found.tail)
         saved.save(found.folder, saved.make_manifest(found.manifest, self.identity, found.last))

@@ -294,9 +294,9 @@ def read(folder: Path, dim: int, blocks: Iterable[tuple[Keys, Floats]]) -> Read:
     for keys, vectors in blocks:
         tail.add(keys, vectors)
         if len(tail) >= ROOM:
-            return _filed(folder, dim, chain([(tail.held.keys, tail.held.vectors)], blocks))
+            return _filed(folder, dim, chain([(tail.rows.keys, tail.rows.vectors)], blocks))
     nothing = Main(np.empty(0, np.int64), np.empty((0, dim), np.float32), None, Tuning(0.0))
-    return Read(nothing, tail, last=int(tail.held.keys[-1]) if len(tail) else 0)
+    return Read(nothing, tail, last=int(tail.rows.keys[-1]) if len(tail) else 0)
 
 
 def _filed(folder: Path, dim: int, blocks: Iterator[tuple[Keys, Floats]]) -> Read:

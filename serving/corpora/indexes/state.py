@@ -266,7 +266,7 @@ class IndexState(NamedTuple):
         return sum(part.marks.count for part in self.parts[1:]) + self.tail_count
 
     @property
-    def held(self) -> int:
+    def size(self) -> int:
         """Vectors that may be found."""
         return self.parts[0].marks.count + self.fresh
 

@@ -50,7 +50,7 @@ def test_equal_vectors_rank_oldest_first_wherever_they_lie() -> None:
 def test_a_search_keeps_to_the_rows_of_its_start() -> None:
     index, vectors = ExactIndex(16), clustered(200)
     index.add(keys(range(1, 101)), vectors[:100])
-    held = index.held
+    held = index.rows
     before = [ranking.keys.tolist() for ranking in held.search(vectors[:5], 10)]
     index.remove(keys(range(1, 90)))
     index.add(keys(range(101, 201)), vectors[100:])
