@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.encodings import BUNDLE, DATA
 from serving.commands.starting import opened_models, opened_service
 from serving.corpora.ports import Document, Stemming
-from serving.corpora.search import Fusion, Mode, Wanted
+from serving.corpora.search import Fusion, Mode, SearchOptions
 from serving.operations.context import bulk_work
 from serving.service import Service
 from serving.settings import read_settings
@@ -52,7 +52,7 @@ async def _measured(service: Service, collection: Collection) -> dict[str, Any]:
         began = time.perf_counter()
         await _stored(service, collection, "none")
         figures: dict[str, Any] = {"ingest_documents_per_s": round(len(collection.documents) / _since(began), 1)}
-        report = await service.library.on(lambda corpora: corpora.build_now("none"), of="none")
+        report = await service.library.run(lambda corpora: corpora.build_now("none"), of="none")
         assert report is not None, "it holds documents"
         figures["index"] = {"kind": report.kind, "parameters": report.parameters, "recall": report.recall}
         found = {way: await _rankings(service, collection, "none", asked) for way, asked in WAYS.items()}
@@ -68,7 +68,7 @@ async def _measured(service: Service, collection: Collection) -> dict[str, Any]:
 
 async def _stored(service: Service, collection: Collection, stemming: Stemming) -> None:
     """Store the collection in a corpus that is named after its stemming."""
-    await service.library.on(lambda corpora: corpora.create(stemming, stemming=stemming), of=stemming)
+    await service.library.run(lambda corpora: corpora.create(stemming, stemming=stemming), of=stemming)
     documents = [Document(name, text, {}) for name, text in collection.documents.items()]
     gate = asyncio.Semaphore(AT_ONCE)
 
@@ -83,7 +83,7 @@ async def _stored(service: Service, collection: Collection, stemming: Stemming) 
 async def _rankings(service: Service, collection: Collection, corpus: str, way: Way) -> Rankings:
     names, texts = list(collection.queries), list(collection.queries.values())
     mode, fusion, exact = way
-    wanted = Wanted(k=retrieval.DEPTH, mode=mode, fusion=fusion, exact=exact)
+    wanted = SearchOptions(k=retrieval.DEPTH, mode=mode, fusion=fusion, exact=exact)
     found = await service.library.search(corpus, texts, wanted)
     return {name: [hit.passage.document.id for hit in hits] for name, hits in zip(names, found.hits, strict=True)}
 

@@ -42,7 +42,7 @@ def _check_cut(body: CohereEmbedRequest, service: Service) -> None:
         Invalid: `max_tokens` is smaller than that.
         NotFound: several models are served, and none has this name.
     """
-    read = service.encoders.asked_for(body.model).model.manifest.max_length
+    read = service.encoders.requested(body.model).model.manifest.max_length
     if body.max_tokens is not None and body.max_tokens < read:
         raise Invalid(
             f"texts are cut to the {read} tokens that the model reads, and to no fewer: cut them before you ask",

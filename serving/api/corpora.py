@@ -1,15 +1,18 @@
-"""Corpora: create, list, describe, delete."""
+"""Corpora: create, list, describe, map, delete."""
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, Field
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from serving.api.routing.answers import json_response
 from serving.api.routing.auth import key_of
 from serving.api.routing.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.routing.route import Route
@@ -20,16 +23,26 @@ from serving.api.schemas.corpora import (
     FieldAnswer,
     FieldsAnswer,
     IndexAnswer,
+    warnings_of,
 )
-from serving.corpora.corpora import Corpora
-from serving.corpora.search import Description, is_stale
+from serving.corpora.corpora import Corpora, Description, is_stale
+from serving.corpora.filters import Exists
+from serving.corpora.maps import Projection, Sample, project
+from serving.corpora.ports import Scalar
 from serving.errors import Conflict, Damaged, NotFound
-from serving.jobs.acceptance import check_stays
+from serving.jobs.upload_order import check_stays
 from serving.operations.bounds import check_corpus_name
 from serving.operations.threads import in_thread
 from serving.service import Service
 
 router = APIRouter(tags=["corpora"], route_class=Route, dependencies=CLOSED)
+maps = APIRouter(tags=["corpora"], route_class=Route, dependencies=CLOSED)
+MAX_POINTS = 5000
+"""Maximum number of points."""
+MAX_VALUE = 100
+"""Maximum characters of a string value."""
+MAX_PATH = 512
+"""Maximum characters of a field's name."""
 
 
 @router.put("/corpora/{name}", summary="Create a corpus", responses={201: {"model": CorpusAnswer}})
@@ -45,11 +58,11 @@ async def create(
     """
     wanted = body or CorpusRequest()
     given = wanted.model_dump(exclude_none=True)
-    encoder = service.encoders.asked_for(wanted.model).model.manifest if wanted.model is not None else None
+    encoder = service.encoders.requested(wanted.model).model.manifest if wanted.model is not None else None
 
     def check_room() -> None:
         if name not in service.library.corpora.names():
-            service.room.check()
+            service.disk_quota.check()
 
     await in_thread(check_room)
 
@@ -66,7 +79,7 @@ async def create(
         return created, corpora.description(name)
 
     try:
-        created, described = await service.library.on(made, of=name)
+        created, described = await service.library.run(made, of=name)
     except NotFound:
         raise Conflict(f"corpus {name!r} was deleted at this very moment: create it again") from None
     response.status_code = 201 if created else 200
@@ -108,7 +121,7 @@ async def fields(
     values: Annotated[int, Query(ge=1, le=1000, description="Maximum number of values for each field.")] = 20,
 ) -> FieldsAnswer:
     """List the fields for filters: each with the types of its values and the most frequent values."""
-    found = await service.library.look_through(lambda corpora: corpora.facets(name, values), of=name)
+    found = await service.library.scan(lambda corpora: corpora.facets(name, values), of=name)
     return FieldsAnswer(
         fields=[
             FieldAnswer(**one._asdict() | {"values": [value._asdict() for value in one.values]}) for one in found.fields
@@ -122,8 +135,59 @@ async def delete(name: CorpusName, service: ServiceDep) -> None:
     """Delete the corpus with all documents, and cancel its jobs. A damaged file is kept under another name."""
     with suppress(Damaged):
         await service.library.read(lambda corpora: corpora.corpus(name), of=name)
-    async with service.jobs.leaving(name):
-        await service.library.on(lambda corpora: corpora.drop(name), of=name)
+    async with service.jobs.deleting(name):
+        await service.library.run(lambda corpora: corpora.drop(name), of=name)
+
+
+class PointAnswer(BaseModel):
+    """A passage and its position."""
+
+    id: str = Field(description="Id of the passage's document.")
+    text: str = Field(description="First 200 characters of the passage.")
+    x: float
+    y: float
+    value: str | int | float | bool | None = Field(
+        description="Value of `field` in the metadata: the first element of a list, null for an object."
+    )
+
+
+class MapAnswer(BaseModel):
+    """Passages in two dimensions."""
+
+    points: list[PointAnswer] = Field(description="Points, oldest passage first.")
+    passages: int = Field(
+        description="Number of passages in the corpus. If it exceeds `sample`, the points are a fixed random sample."
+    )
+    explained: list[float] = Field(
+        min_length=2, max_length=2, description="Share of the variance that each axis explains, from 0 to 1."
+    )
+    took_ms: float
+    warnings: list[str] | None = Field(
+        None, description="Warning that no document has `field`. Absent if a document has it."
+    )
+
+
+@maps.get("/corpora/{name}/map", summary="Map a corpus", response_model=MapAnswer)
+async def mapped(
+    name: CorpusName,
+    service: ServiceDep,
+    sample: Annotated[int, Query(ge=1, le=MAX_POINTS, description="Maximum number of points.")] = MAX_POINTS,
+    field: Annotated[
+        str | None, Query(max_length=MAX_PATH, description="Metadata field whose value is returned with each point.")
+    ] = None,
+) -> Response:
+    """Place passages of the corpus, or a sample, on the two axes along which their vectors vary most (PCA)."""
+    started = time.perf_counter()
+    found, (places, explained), unmatched = await service.library.scan(
+        lambda corpora: _map(corpora, name, sample, field), of=name
+    )
+    points = [
+        {"id": one.document, "text": one.excerpt, "x": x, "y": y, "value": _scalar(one.value)}
+        for one, (x, y) in zip(found.passages, places.tolist(), strict=True)
+    ]
+    took = round(1000 * (time.perf_counter() - started), 3)
+    answer = {"points": points, "passages": found.of, "explained": explained.round(6).tolist(), "took_ms": took}
+    return json_response(answer | ({"warnings": warnings_of(unmatched, "field")} if unmatched else {}))
 
 
 def unknown(otherwise: ASGIApp) -> ASGIApp:
@@ -158,3 +222,16 @@ def _answer(described: Description, service: Service) -> CorpusAnswer:
         state="damaged" if described.damage else "stale" if stale else "ready",
         created=corpus.created,
     )
+
+
+def _map(corpora: Corpora, name: str, size: int, field: str | None) -> tuple[Sample, Projection, list[str]]:
+    sample = corpora.sample(name, size, field)
+    return sample, project(sample.vectors), corpora.unmatched(name, Exists(field)) if field else []
+
+
+def _scalar(value: object) -> Scalar:
+    if isinstance(value, list):
+        return _scalar(value[0]) if value else None
+    if isinstance(value, str):
+        return value[:MAX_VALUE]
+    return value if isinstance(value, int | float) else None

@@ -1,4 +1,4 @@
-"""Status of the server: /info, health and metrics."""
+"""Status of the server: /info, health, metrics, and the promotion report of a served bundle."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ from serving.errors import NotFound
 from serving.inference.training_record import PARITY, training
 from serving.service import RETRY_SECONDS, Service
 
-# The promotion report of a served bundle.
-
 reports = APIRouter(tags=["status"], route_class=Route)
-
 PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; sandbox",
@@ -31,6 +28,7 @@ PAGE_HEADERS = {
 }
 """Headers that keep a report from running or loading anything, since it shows names from elsewhere."""
 CONTENT = {"application/json": {"schema": {"type": "object"}}, "text/html": {"schema": {"type": "string"}}}
+router = APIRouter(tags=["status"], route_class=Route)
 
 
 @reports.get(
@@ -64,9 +62,6 @@ async def report(
     return Response(model.report, headers=headers, media_type="application/json")
 
 
-router = APIRouter(tags=["status"], route_class=Route)
-
-
 @router.get("/info", response_model=InfoAnswer, summary="Describe the server")
 async def info(
     service: ServiceDep,
@@ -78,8 +73,8 @@ async def info(
 
     Before the model is loaded, facts about the engine are null.
     """
-    slot, settings = service.encoders.asked_for(asked), service.settings
-    manifest, engine = slot.model.manifest, slot.embedder.engine if slot.embedder else None
+    served, settings = service.encoders.requested(asked), service.settings
+    manifest, engine = served.model.manifest, served.embedder.engine if served.embedder else None
     scores = dict(manifest.scores or {})
     facts = {
         "model_id": manifest.name,
@@ -104,11 +99,11 @@ async def info(
         "objective": manifest.objective,
         "dim": manifest.dim,
         "prompts": manifest.prompts,
-        "int8_limit": slot.model.int8_limit,
+        "int8_limit": served.model.int8_limit,
         "parity": scores.pop(PARITY, None),
         "scores": scores,
         "training": training(manifest),
-        "report": slot.model.report is not None,
+        "report": served.model.report is not None,
         "engine": engine.name if engine else None,
         "precision": engine.precision if engine else None,
         "device": engine.device if engine else None,
@@ -155,9 +150,9 @@ def _observe(service: Service) -> None:
     """Update the metrics that are only computed on request."""
     metrics = service.metrics
     encoders = [
-        (slot.model.manifest, engine.name if engine else "", engine.precision if engine else "")
-        for slot in service.encoders.slots
-        for engine in [slot.embedder and slot.embedder.engine]
+        (served.model.manifest, engine.name if engine else "", engine.precision if engine else "")
+        for served in service.encoders.served
+        for engine in [served.embedder and served.embedder.engine]
     ]
     metrics.serving(service.readiness.state == "ready", encoders)
     metrics.indexes(service.library.corpora.index_sizes())

@@ -1,4 +1,4 @@
-"""Command `isosphere serve`: check, bind, load, announce, serve."""
+"""Commands `isosphere serve` and `isosphere openapi`: check, bind, load, announce, serve; or print what is served."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from serving.app import routes
 from serving.commands import demo
 from serving.commands.server import BindError, Server, bind
 from serving.commands.starting import opened_models, opened_service, with_bundles
+from serving.corpora.corpora import is_stale
 from serving.corpora.ports import StoreError
-from serving.corpora.search import is_stale
 from serving.inference.engine import EngineError
 from serving.operations import logs
 from serving.operations.collector import TracingError
@@ -27,23 +27,7 @@ from serving.operations.keys import KeysError
 from serving.service import Service
 from serving.settings import Settings, SettingsError, read_settings
 
-# Print the OpenAPI document of a server without keys, which is also docs/openapi.json.
-
-
-def openapi(arguments: Sequence[str]) -> int:
-    """Write the document to stdout and return the exit status."""
-    Parser(prog="isosphere openapi", description=__doc__).parse_args(arguments)
-    sys.stdout.write(document())
-    return 0
-
-
-def document() -> str:
-    """Return the document. It depends only on the code, not on machine or date."""
-    return json.dumps(routes().openapi(), indent=1, ensure_ascii=False) + "\n"
-
-
 log = logging.getLogger("serving")
-
 THINGS_TO_TRY = """\
 Isosphere is ready on {address}   (page: {address}/  API: {address}/docs)  Try:
 
@@ -86,7 +70,7 @@ def serve(arguments: Sequence[str]) -> int:
 
 async def _serve(server: Server, service: Service, listening: list[socket.socket], settings: Settings) -> None:
     address = f"http://{_reachable(settings.host)}:{listening[0].getsockname()[1]}"
-    names = " and ".join(slot.name for slot in service.encoders.slots)
+    names = " and ".join(served.name for served in service.encoders.served)
     log.info("listening on %s, loading %s (engine %s)", address, names, settings.engine)
     asyncio.get_running_loop().set_exception_handler(logs.loop_failed)
     announcing = asyncio.create_task(_announce(service, address))
@@ -134,3 +118,16 @@ def _warn_of_stale_corpora(service: Service) -> None:
             log.warning(
                 "corpus %s was embedded by an encoder that is not served. %s", corpus.name, service.remedy(corpus.name)
             )
+
+
+def openapi(arguments: Sequence[str]) -> int:
+    """Write the document to stdout and return the exit status."""
+    about = "Print the OpenAPI document of a server without keys, which is also docs/openapi.json."
+    Parser(prog="isosphere openapi", description=about).parse_args(arguments)
+    sys.stdout.write(document())
+    return 0
+
+
+def document() -> str:
+    """Return the document. It depends only on the code, not on machine or date."""
+    return json.dumps(routes().openapi(), indent=1, ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
-"""Construction of a service for the server, and for commands that work without a server."""
+"""Construction of a service for the server, and for commands that work without a server; the end of the process."""
 
 from __future__ import annotations
 
@@ -13,79 +13,15 @@ from contextlib import suppress
 
 from models.bundle.sources import as_bundle
 from serving.corpora.indexes.building import THREAD as BUILDS
-from serving.corpora.ports import Store
+from serving.corpora.ports import RESERVED_BYTES, Store
 from serving.corpora.stores import STORES
-from serving.corpora.stores.corpus_file import RESERVED_BYTES
 from serving.inference.encoders import THREAD as LOADS
 from serving.inference.engine import EngineOptions, Model
 from serving.inference.engines import ENGINES
 from serving.service import Service
 from serving.settings import Settings
 
-# The limit on files and connections that this process may have open at once.
-
-
-def raise_limit() -> None:
-    """Raise the limit to the system's maximum.
-
-    The usual default is 1,024. Each client takes one, and the corpora take some hundreds.
-    """
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):  # where the maximum is unlimited, the kernel's own limit may be lower
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-# The end of the process.
-
-
-def ended(status: int) -> int:
-    """Return `status`, or exit at once if a thread still loads a model or builds an index.
-
-    These threads can't be interrupted, and native code that runs during Python's shutdown may crash. Call this last.
-    """
-    if any(thread.name in (BUILDS, LOADS) for thread in threading.enumerate()):
-        logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-    return status
-
-
 log = logging.getLogger("serving")
-
-
-def with_bundles(settings: Settings) -> Settings:
-    """Replace each encoder that is not a bundle by a bundle, which is kept in the data folder.
-
-    Raises:
-        BundleError, SourceError, AdapterError: see `as_bundle`.
-    """
-    folders = [as_bundle(str(folder), settings.data / "encoders") for folder in settings.bundles]
-    return settings.model_copy(update={"bundle": os.pathsep.join(map(str, folders))})
-
-
-def opened_models(settings: Settings) -> list[Model]:
-    """Open and check the bundles that the settings name.
-
-    Raises:
-        BundleError, EngineError: a bundle can't be served here.
-    """
-    os.environ.setdefault("RAYON_NUM_THREADS", str(EngineOptions.of(settings).threads))  # the tokenizers' pool
-    log.info("checking the bundle in %s", " and ".join(map(str, settings.bundles)))
-    models = [ENGINES[settings.engine](folder) for folder in settings.bundles]
-    for model in models:
-        model.check(EngineOptions.of(settings))
-    return models
-
-
-def opened_store(settings: Settings) -> Store:
-    """Open the corpora in the data folder. Only one process may do so.
-
-    Raises:
-        StoreError: another process has opened the folder, or it can't be used.
-    """
-    raise_limit()
-    return STORES[settings.store](settings.data / "corpora")
 
 
 def opened_service(
@@ -105,3 +41,60 @@ def opened_service(
     except BaseException:
         store.close()
         raise
+
+
+def opened_store(settings: Settings) -> Store:
+    """Open the corpora in the data folder. Only one process may do so.
+
+    Raises:
+        StoreError: another process has opened the folder, or it can't be used.
+    """
+    raise_limit()
+    return STORES[settings.store](settings.data / "corpora")
+
+
+def opened_models(settings: Settings) -> list[Model]:
+    """Open and check the bundles that the settings name.
+
+    Raises:
+        BundleError, EngineError: a bundle can't be served here.
+    """
+    os.environ.setdefault("RAYON_NUM_THREADS", str(EngineOptions.of(settings).threads))  # the tokenizers' pool
+    log.info("checking the bundle in %s", " and ".join(map(str, settings.bundles)))
+    models = [ENGINES[settings.engine](folder) for folder in settings.bundles]
+    for model in models:
+        model.check(EngineOptions.of(settings))
+    return models
+
+
+def with_bundles(settings: Settings) -> Settings:
+    """Replace each encoder that is not a bundle by a bundle, which is kept in the data folder.
+
+    Raises:
+        BundleError, SourceError, AdapterError: see `as_bundle`.
+    """
+    folders = [as_bundle(str(folder), settings.data / "encoders") for folder in settings.bundles]
+    return settings.model_copy(update={"bundle": os.pathsep.join(map(str, folders))})
+
+
+def raise_limit() -> None:
+    """Raise the limit to the system's maximum.
+
+    The usual default is 1,024. Each client takes one, and the corpora take some hundreds.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):  # where the maximum is unlimited, the kernel's own limit may be lower
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def exit_status(status: int) -> int:
+    """Return `status`, or exit at once if a thread still loads a model or builds an index.
+
+    These threads can't be interrupted, and native code that runs during Python's shutdown may crash. Call this last.
+    """
+    if any(thread.name in (BUILDS, LOADS) for thread in threading.enumerate()):
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    return status

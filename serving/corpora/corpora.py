@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from models.bundle.bundle import Manifest
-from models.runtimes.base import Floats
-from serving.corpora.filters import Filter, reach, with_id
+from serving.corpora.filters import Filter, with_id
 from serving.corpora.indexes.live import LiveIndex
 from serving.corpora.indexes.saved import Read
 from serving.corpora.indexes.state import Report
+from serving.corpora.maps import Sample, sampled
 from serving.corpora.open_corpus import Indexes, OpenCorpora, OpenCorpus
 from serving.corpora.ports import (
     Chunking,
@@ -26,9 +25,8 @@ from serving.corpora.ports import (
     Corpus,
     Document,
     Facets,
-    Held,
     IndexSize,
-    Passage,
+    KnownText,
     Removal,
     Size,
     Stemming,
@@ -36,176 +34,9 @@ from serving.corpora.ports import (
     Store,
     never,
 )
-from serving.corpora.search import Description, Found, Listed, Query, Seen, Wanted, check_generation, encoder, find
-from serving.corpora.stores.records import blocks
-from serving.errors import Invalid, NotFound, ServiceError, Stopped
+from serving.corpora.search import Query, SearchOptions, SearchResult, find
+from serving.errors import Conflict, Invalid, NotFound, ServiceError, Stopped
 from serving.operations.bounds import BOUNDS, Bounds
-
-# Projection of vectors onto a plane by principal component analysis.
-
-AXES = 2
-DECIMALS = 5
-"""Decimals of a coordinate. More would be invisible on a screen, and would vary with the order of summation."""
-
-
-class Projection(NamedTuple):
-    """Vectors projected onto the plane of their largest variance, through their mean."""
-
-    points: NDArray[np.float64]
-    """(N, 2)."""
-    explained: NDArray[np.float64]
-    """(2,): share of the variance along each axis."""
-
-
-def project(vectors: NDArray[np.float32]) -> Projection:
-    """Project (N, D) `vectors`, minus their mean, onto their first two right singular vectors (Pearson 1901).
-
-    The singular vectors are computed in float64, as eigenvectors of the (D, D) scatter matrix, so the time hardly grows
-    with N. The sign of an axis makes its largest loading positive, so equal vectors always get equal coordinates. If
-    the vectors do not vary, all coordinates are 0.
-    """
-    points, explained = np.zeros((len(vectors), AXES)), np.zeros(AXES)
-    if not vectors.size:
-        return Projection(points, explained)
-    centred = vectors.astype(np.float64)
-    centred -= centred.mean(axis=0)
-    _, variances, axes = np.linalg.svd(centred.T @ centred, hermitian=True)
-    if (total := variances.sum()) <= np.finfo(np.float32).eps ** 2 * vectors.size:
-        return Projection(points, explained)
-    axes, variances = axes[:AXES], variances[:AXES]
-    largest = np.take_along_axis(axes, np.abs(axes).argmax(axis=1, keepdims=True), axis=1)
-    points[:, : len(axes)] = np.round(centred @ (axes * np.sign(largest)).T, DECIMALS)
-    explained[: len(axes)] = variances / total
-    return Projection(points, explained)
-
-
-# Random samples of a corpus's passages.
-
-SEED = 0
-"""Seed that makes samples of the same corpus identical."""
-READ_TOGETHER = 64
-"""Passages whose documents are in memory at a time, because each document is read whole."""
-EXCERPT = 200
-"""Maximum characters of a passage in a sample."""
-
-
-class Sampled(NamedTuple):
-    """A passage of a sample, shortened."""
-
-    document: str
-    """The id of its document."""
-    excerpt: str
-    value: object
-    """The value of the requested field; None if there is none."""
-
-
-class Sample(NamedTuple):
-    """Passages in the order in which they were written, their (n, D) vectors, and the number of all passages."""
-
-    passages: list[Sampled]
-    vectors: Floats
-    of: int
-
-
-def sampled(store: Store, name: str, size: int, field: str | None = None) -> Sample:
-    """Return up to `size` passages of the corpus `name`, uniformly drawn, each with its value of `field`.
-
-    If the corpus is embedded again meanwhile, sampling starts again, so that all vectors are of one encoder.
-    """
-    while True:
-        before, keys = _version(store, name), store.keys(name)
-        drawn = np.random.default_rng(SEED).choice(keys, min(size, len(keys)), replace=False)
-        rows = {
-            int(key): vector
-            for some, vectors in store.vectors(name, drawn.tolist())
-            for key, vector in zip(some, vectors, strict=True)
-        }
-        told = dict(_told(store, name, list(rows), field))
-        if _version(store, name) == before:
-            kept = [rows[key] for key in told]
-            return Sample(list(told.values()), np.stack(kept) if kept else np.empty((0, 0), np.float32), len(keys))
-
-
-def _version(store: Store, name: str) -> tuple[str, str | None]:
-    corpus = store.corpus(name)
-    return corpus.generation, corpus.fingerprint
-
-
-def _told(store: Store, name: str, keys: Sequence[int], field: str | None) -> Iterator[tuple[int, Sampled]]:
-    """Yield the passages of the sorted `keys` that still exist."""
-    for start in range(0, len(keys), READ_TOGETHER):
-        for key, passage in sorted(store.passages(name, keys[start : start + READ_TOGETHER]).items()):
-            document = passage.document
-            value = next(reach(document.metadata, field), None) if field else None
-            yield key, Sampled(document.id, _excerpt(passage), value)
-
-
-def _excerpt(passage: Passage) -> str:
-    text, (start, end) = passage.document.text, passage.span or (0, len(passage.document.text))
-    return text[start:end] if end - start <= EXCERPT else f"{text[start : start + EXCERPT - 1]}…"
-
-
-# Search during concurrent writes. If a removal may have disturbed a search, the search is repeated under the lock.
-
-
-def search(
-    store: Store,
-    corpora: OpenCorpora,
-    name: str,
-    queries: Sequence[Query],
-    wanted: Wanted,
-    *,
-    fingerprint: str | None,
-) -> Found:
-    """Return the best passages for each query.
-
-    Raises:
-        Conflict: the bundle of `fingerprint`, which made the query vectors, did not embed the corpus.
-        Invalid: the dimension of the query vectors is wrong, or the previous page is of an earlier generation.
-    """
-    with corpora.locked(name) as corpus:
-        index, removals = _index(store, name, corpus, queries, fingerprint), corpus.removals
-        generation = _generation(store, name, index, wanted)
-    failure = None
-    try:
-        found = find(store, name, index, queries, wanted)
-    except Exception as error:  # maybe due to a change: other dimensions, a closed index
-        failure = error
-    with corpora.locked(name) as now:
-        if now is not corpus or now.removals != removals:
-            # The search may have missed a document that was replaced meanwhile, so it is repeated under the lock.
-            index = _index(store, name, now, queries, fingerprint)
-            generation = _generation(store, name, index, wanted)
-            found = find(store, name, index, queries, wanted)
-        elif failure:
-            raise failure
-    if wanted.mode == "lexical":
-        return Found(found, generation, None)
-    return Found(found, generation, "exact" if index is None or wanted.exact else index.kind)
-
-
-def _index(
-    store: Store, name: str, corpus: OpenCorpus, queries: Sequence[Query], fingerprint: str | None
-) -> LiveIndex | None:
-    """Return the index to search; None if the corpus has no vectors."""
-    index = corpus.index()
-    if index is None or (fingerprint is not None and index.fingerprint != fingerprint):
-        if fingerprint is not None:
-            encoder(*store.described(name), [fingerprint])
-        return None
-    wrong = next((q.vector for q in queries if q.vector is not None and len(q.vector) != index.dim), None)
-    if wrong is not None:
-        raise Invalid(f"{len(wrong)} numbers, but corpus {name!r} has {index.dim} dimensions", field="vector")
-    return index
-
-
-def _generation(store: Store, name: str, index: LiveIndex | None, wanted: Wanted) -> str:
-    """Return the generation that is searched. Check that the previous page, if any, belongs to it."""
-    generation = index.identity.generation if index else store.corpus(name).generation
-    if wanted.after:
-        check_generation(wanted.after.generation, generation)
-    return generation
-
 
 log = logging.getLogger(__name__)
 REMOVED_TOGETHER = 500
@@ -328,18 +159,19 @@ class Corpora:
             raise NotFound(f"corpus {name!r} has no document {document!r}")
         self._store.give_back(name, least=GIVEN_BACK_FROM)
 
-    def delete_where(self, name: str, where: Filter, still: Callable[[], None] = lambda: None) -> int:
+    def delete_where(self, name: str, where: Filter, before_commit: Callable[[], None] = lambda: None) -> int:
         """Remove every document whose metadata match, and return their number.
 
-        Other reads and writes run between two commits. `still` is called before each commit, and prevents the commit by
-        raising an exception.
+        Other reads and writes run between two commits. `before_commit` is called before each commit. It prevents the
+        commit by raising an exception.
         """
-        still()
+        before_commit()
         corpus, removed = self._open.named(name), 0
-        for block in blocks(self._store.ids_matching(name, where), REMOVED_TOGETHER):
+        found = self._store.ids_matching(name, where)
+        for start in range(0, len(found), REMOVED_TOGETHER):
             with corpus.locked():
-                still()
-                ids = [id for id in block if self._matches(name, id, where)]
+                before_commit()
+                ids = [id for id in found[start : start + REMOVED_TOGETHER] if self._matches(name, id, where)]
                 corpus.write(Removal(ids))
             removed += len(ids)
         if removed:
@@ -357,13 +189,13 @@ class Corpora:
 
     def embedded(
         self, name: str, texts: Sequence[str], chunking: Chunking | None, fingerprint: str
-    ) -> list[Held | None]:
+    ) -> list[KnownText | None]:
         return self._store.embedded(name, texts, chunking, fingerprint)
 
     def document(self, name: str, document: str) -> Document:
         return self._store.document(name, document)
 
-    def page(self, name: str, after: Seen | None, limit: int, where: Filter | None = None) -> Listed:
+    def page(self, name: str, after: DocumentCursor | None, limit: int, where: Filter | None = None) -> DocumentPage:
         """Return a page of documents, see `Store.page`. With `limit` 0, it only counts them.
 
         Raises:
@@ -373,9 +205,9 @@ class Corpora:
         if after:
             check_generation(after.generation, generation)
         rows, more, total = self._store.page(name, after.key if after else 0, limit, where)
-        following = Seen(generation, rows[-1][0]) if rows and more else None
+        following = DocumentCursor(generation, rows[-1][0]) if rows and more else None
         warnings = self.unmatched(name, where) if where else ()
-        return Listed([document for _, document in rows], following, total, warnings)
+        return DocumentPage([document for _, document in rows], following, total, warnings)
 
     def facets(self, name: str, values: int) -> Facets:
         return self._store.facets(name, values)
@@ -383,12 +215,61 @@ class Corpora:
     def sample(self, name: str, size: int, field: str | None) -> Sample:
         return sampled(self._store, name, size, field)
 
-    def search(self, name: str, queries: Sequence[Query], wanted: Wanted, fingerprint: str | None = None) -> Found:
-        found = search(self._store, self._open, name, queries, wanted, fingerprint=fingerprint)
-        return replace(found, warnings=self.unmatched(name, wanted.where)) if wanted.where else found
+    def search(
+        self, name: str, queries: Sequence[Query], options: SearchOptions, fingerprint: str | None = None
+    ) -> SearchResult:
+        """Return the best passages for each query, while others write.
+
+        Raises:
+            Conflict: the bundle of `fingerprint`, which made the query vectors, did not embed the corpus.
+            Invalid: the dimension of the query vectors is wrong, or the previous page is of an earlier generation.
+        """
+        with self._open.locked(name) as corpus:
+            index, removals = self._searched_index(name, corpus, queries, fingerprint), corpus.removals
+            generation = self._generation(name, index, options)
+        failure = None
+        try:
+            found = find(self._store, name, index, queries, options)
+        except Exception as error:  # maybe due to a change: other dimensions, a closed index
+            failure = error
+        with self._open.locked(name) as now:
+            if now is not corpus or now.removals != removals:
+                # The search may have missed a document that was replaced meanwhile, so it is repeated under the lock.
+                index = self._searched_index(name, now, queries, fingerprint)
+                generation = self._generation(name, index, options)
+                found = find(self._store, name, index, queries, options)
+            elif failure:
+                raise failure
+        kind = "exact" if index is None or options.exact else index.kind
+        warnings = self.unmatched(name, options.where) if options.where else ()
+        return SearchResult(found, generation, None if options.mode == "lexical" else kind, warnings=warnings)
+
+    def index_fingerprint(self, name: str) -> str | None:
+        """Return the fingerprint of the encoder of an open index, or None, without blocking.
+
+        Raises:
+            NotFound: there is no such corpus.
+        """
+        live = self._open.named(name).live
+        return None if live is None else live.fingerprint
 
     def encoder(self, name: str, served: Sequence[str]) -> str:
-        return encoder(*self.corpus(name), served)
+        """Return the fingerprint of the served encoder that embeds the texts and queries of the corpus.
+
+        This is the encoder that embedded the corpus. If that encoder is not served and the corpus is empty, it is the
+        first served encoder.
+
+        Raises:
+            Stale: the corpus was embedded by a bundle that is not served. Vectors of different encoders can't be
+                compared.
+        """
+        corpus, size = self.corpus(name)
+        if is_stale(corpus, size, served):
+            raise Stale(
+                f"corpus {corpus.name!r} was embedded by an encoder (fingerprint {str(corpus.fingerprint)[:12]}) that "
+                "this server does not serve"
+            )
+        return next((one for one in served if one == corpus.fingerprint), served[0])
 
     def stale(self, name: str, fingerprint: str, limit: int) -> list[tuple[int, str]]:
         return self._store.stale(name, fingerprint, limit)
@@ -434,7 +315,81 @@ class Corpora:
         self._indexes.close()
         self._store.close()
 
+    def _searched_index(
+        self, name: str, corpus: OpenCorpus, queries: Sequence[Query], fingerprint: str | None
+    ) -> LiveIndex | None:
+        """Return the index to search; None if the corpus has no vectors."""
+        index = corpus.index()
+        if index is None or (fingerprint is not None and index.fingerprint != fingerprint):
+            if fingerprint is not None:
+                self.encoder(name, [fingerprint])
+            return None
+        wrong = next((q.vector for q in queries if q.vector is not None and len(q.vector) != index.dim), None)
+        if wrong is not None:
+            raise Invalid(f"{len(wrong)} numbers, but corpus {name!r} has {index.dim} dimensions", field="vector")
+        return index
+
+    def _generation(self, name: str, index: LiveIndex | None, options: SearchOptions) -> str:
+        """Return the generation that is searched. Check that the previous page, if any, belongs to it."""
+        generation = self._store.corpus(name).generation if index is None else index.identity.generation
+        if options.after:
+            check_generation(options.after.generation, generation)
+        return generation
+
     def _reconsider(self, name: str) -> None:
         with self._open.locked(name) as corpus:
             if (live := corpus.index()) is not None:
                 live.reconsider()
+
+
+@dataclass(frozen=True)
+class Description:
+    """A corpus, its size, its index, and its damage, if any."""
+
+    corpus: Corpus
+    size: Size
+    index: Report | None
+    """The report of the index; None before the first document."""
+    damage: str | None = None
+    """The reason why the corpus can't be served, if it can't."""
+
+
+class DocumentCursor(NamedTuple):
+    """The end of a page: the key of its last document, in listing order."""
+
+    generation: str
+    key: int
+
+
+class DocumentPage(NamedTuple):
+    """A page of documents."""
+
+    documents: list[Document]
+    following: DocumentCursor | None
+    """The end of this page, or None on the last page."""
+    total: int
+    """Documents on all pages."""
+    warnings: Sequence[str]
+    """Warnings of `Store.unmatched`."""
+
+
+class Stale(Conflict):
+    """No served encoder embedded this corpus."""
+
+
+def is_stale(corpus: Corpus, size: Size, served: Collection[str]) -> bool:
+    """Return whether the corpus has documents that no bundle of the fingerprints `served` embedded."""
+    return size.documents > 0 and corpus.fingerprint not in served
+
+
+def check_generation(seen: str, now: str) -> None:
+    """Check that a cursor belongs to the corpus's current generation, because keys change between generations.
+
+    Raises:
+        Invalid: since the cursor was made, the corpus was recreated, restored or embedded again.
+    """
+    if seen != now:
+        raise Invalid(
+            "of the corpus as it was before it was deleted, restored or embedded again: begin with the first page",
+            field="cursor",
+        )

@@ -10,16 +10,16 @@ from pathlib import Path
 
 from models.bundle.disk import size
 from serving.corpora.corpora import Corpora
-from serving.corpora.stores.failures import naming
 from serving.errors import Damaged, NotFound
+from serving.operations.files import disk_errors
 from serving.operations.keys import Key
-from serving.operations.limits import payer
+from serving.operations.limits import current_caller
 
 Sees = Callable[[str], bool]
 
 
 @dataclass(frozen=True)
-class Room:
+class DiskQuota:
     """Disk usage of a key's corpora, checked against its quota. Blocking.
 
     Usage is the sum of the corpora, their indexes and snapshots in `folders`, waiting uploads, and stored answers.
@@ -38,7 +38,7 @@ class Room:
             NoRoom: the key's corpora use the whole quota.
             Unhealthy: the disk fails.
         """
-        if caller := payer():
+        if caller := current_caller():
             caller.check_room(partial(self._used_by, caller.key, job))
 
     def check_restored(self, name: str, unpacked: int, job: str) -> None:
@@ -48,7 +48,7 @@ class Room:
             NoRoom: the snapshot exceeds the rest of the quota.
             Unhealthy: the disk fails.
         """
-        if caller := payer():
+        if caller := current_caller():
             caller.check_room(partial(self._used_by, caller.key, job), unpacked - self._stored(name))
 
     def _used_by(self, key: Key, job: str) -> int:
@@ -71,6 +71,6 @@ class Room:
 
     def _beside(self, sees: Sees) -> Iterator[int]:
         for folder in self.folders:
-            with naming(folder):
+            with disk_errors(folder):
                 if folder.exists():
                     yield from (size(one) for one in folder.iterdir() if sees(one.name))

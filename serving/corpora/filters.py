@@ -22,10 +22,8 @@ from typing import Any, Literal
 import orjson
 
 from serving.errors import Invalid
-from serving.operations.cancelling import check_cancelled
 from serving.operations.json_body import MAX_DEPTH, TOO_DEEP, is_unicode, levels, no_json
-
-# Dates and times of RFC 3339 as bytes that sort chronologically.
+from serving.operations.threads import check_cancelled
 
 _DATE = re.compile(
     r"(?P<day>\d{4}-\d\d-\d\d)"
@@ -34,27 +32,6 @@ _DATE = re.compile(
     re.ASCII,
 )
 _FIRST, _DAY = datetime(1, 1, 1, tzinfo=UTC), 86_400
-
-
-def instant(text: str) -> bytes | None:
-    """Return the point in time of a date or a date and time as sortable bytes; None if `text` is neither.
-
-    A date means its midnight. Without an offset the time is UTC, as in Qdrant.
-    """
-    if not (found := _DATE.fullmatch(text)):
-        return None
-    second = int(found["second"] or 0)
-    try:
-        minute = datetime.fromisoformat(f"{found['day']}T{found['minute'] or '00:00'}{found['offset'] or 'Z'}".upper())
-    except ValueError:  # the calendar does not have this day
-        return None
-    seconds = (
-        _DAY + (minute - _FIRST) // timedelta(seconds=1) + second
-    )  # an offset may lead to the day before the first
-    # Digits of a fraction sort like the fraction if trailing zeros are removed.
-    return seconds.to_bytes(6) + (found["fraction"] or "").rstrip("0").encode()
-
-
 MAX_CONDITIONS = 1000
 """Conditions of a filter. Each is a lookup; an $in counts as one."""
 MAX_VALUES = 100_000
@@ -80,6 +57,26 @@ ID = "$id"
 """Name of the document's id in filters. No metadata field can be queried by this name."""
 _Path = str | None
 """A dotted path; None in a filter of `$elemMatch` that tests the element itself."""
+Kind = Literal["number", "string", "date"]
+
+
+def instant(text: str) -> bytes | None:
+    """Return the point in time of a date or a date and time as sortable bytes; None if `text` is neither.
+
+    A date means its midnight. Without an offset the time is UTC, as in Qdrant.
+    """
+    if not (found := _DATE.fullmatch(text)):
+        return None
+    second = int(found["second"] or 0)
+    try:
+        minute = datetime.fromisoformat(f"{found['day']}T{found['minute'] or '00:00'}{found['offset'] or 'Z'}".upper())
+    except ValueError:  # the calendar does not have this day
+        return None
+    seconds = (
+        _DAY + (minute - _FIRST) // timedelta(seconds=1) + second
+    )  # an offset may lead to the day before the first
+    # Digits of a fraction sort like the fraction if trailing zeros are removed.
+    return seconds.to_bytes(6) + (found["fraction"] or "").rstrip("0").encode()
 
 
 class _Named:
@@ -215,7 +212,6 @@ class Element(_Named):
         )
 
 
-Kind = Literal["number", "string", "date"]
 Filter = All | AnyOf | Not | In | Compares | Exists | Element
 
 
@@ -419,7 +415,7 @@ def with_id(metadata: Mapping[str, Any], id: str) -> dict[str, Any]:
     return {**metadata, ID: id}
 
 
-def reach(metadata: Mapping[str, Any], path: str) -> Iterator[Any]:
+def values_at(metadata: Mapping[str, Any], path: str) -> Iterator[Any]:
     """Yield all values at a dotted path. Names may contain dots, and all objects of a list are searched."""
     if "." not in path:
         if path in metadata:
@@ -431,7 +427,7 @@ def reach(metadata: Mapping[str, Any], path: str) -> Iterator[Any]:
         elif path.startswith(f"{name}."):
             for one in value if isinstance(value, list) else (value,):
                 if isinstance(one, Mapping):
-                    yield from reach(one, path[len(name) + 1 :])
+                    yield from values_at(one, path[len(name) + 1 :])
 
 
 def _at(found: Any, path: _Path) -> list[Any]:
@@ -440,7 +436,7 @@ def _at(found: Any, path: _Path) -> list[Any]:
     Every condition calls this, so that a filter can be cancelled between two conditions.
     """
     check_cancelled()
-    return [found] if path is None else list(reach(found, path))
+    return [found] if path is None else list(values_at(found, path))
 
 
 def _candidates(found: Any, path: _Path) -> list[Any]:

@@ -1,4 +1,4 @@
-"""A corpus in use: its writes, committed in groups, and its index, which follows them."""
+"""The corpora in use: their writes, which are committed in groups, and their indexes, which follow the writes."""
 
 from __future__ import annotations
 
@@ -32,275 +32,14 @@ from serving.corpora.ports import (
     Write,
     never,
 )
-from serving.corpora.stores.failures import naming
 from serving.errors import Conflict, Damaged, NotFound, Stopped
 from serving.operations.bounds import BOUNDS, Bounds
-from serving.operations.cancelling import for_others, uninterrupted
-
-# Opening of the corpora's indexes. One builder serves all of them.
-
-
-@dataclass(frozen=True)
-class _Source:
-    """A corpus of a store, with the interface of `indexes.live.Source`."""
-
-    store: Store
-    name: str
-
-    def vectors(self, after: int) -> Blocks:
-        return self.store.vectors(self.name, after=after)
-
-    def keys(self) -> Keys:
-        return self.store.keys(self.name)
-
-    def tombstones(self, upto: int) -> Keys:
-        return self.store.tombstones(self.name, upto)
-
-    def bury(self, keys: Keys) -> None:
-        self.store.bury(self.name, keys)
-
-    def last_key(self) -> int:
-        return self.store.last_key(self.name)
-
-    def count(self) -> int:
-        return self.store.size(self.name).passages
-
-
-class Indexes:
-    """The opener of indexes, each with its own folder under `folder`.
-
-    Approximate indexes begin at `least` vectors, but not below `FEWEST`.
-
-    Raises:
-        StoreError: `gpu` is set, but FAISS can't search on a GPU; the message says why.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        approximate: bool = True,
-        gpu: bool = False,
-        threads: int = 1,
-        least: int = Plan.least,
-    ) -> None:
-        self._folder, self._beside = folder, folder / ".beside"
-        shutil.rmtree(self._beside, ignore_errors=True)  # left by a killed server
-        self._plan = Plan(max(least, FEWEST)) if approximate else Plan(kinds=())
-        self._kinds = KINDS
-        self._threads = threads
-        self._builder = Builder()
-        if gpu and (reason := self.use_gpu()):
-            raise StoreError(f"--index gpu: {reason}")
-
-    def use_gpu(self) -> str | None:
-        """Use the first CUDA device for the indexes of corpora that are opened from now on.
-
-        Returns:
-            None, or the reason why FAISS can't search on the device. In that case nothing changes.
-        """
-        from serving.corpora.indexes.gpu import GPU_KINDS, trouble
-
-        if reason := trouble():
-            return reason
-        self._plan = replace(self._plan, kinds=(*GPU_KINDS, *self._plan.kinds))
-        self._kinds = {**KINDS, **GPU_KINDS}
-        return None
-
-    def read(self, vectors: Blocks) -> Read | None:
-        """Read `vectors` into a partial index before they are served. Return None if there are no vectors.
-
-        Raises:
-            InsufficientStorage, Unhealthy: the disk fails.
-        """
-        first = next(vectors, None)
-        if first is None:
-            return None
-        folder = self._beside / secrets.token_hex(8)
-        with naming(folder):
-            return read(folder, first[1].shape[1], chain([first], vectors))
-
-    @contextmanager
-    def reading(self, vectors: Blocks) -> Iterator[Read | None]:
-        """Read `vectors` as `read` does. After the block, discard the result unless an index uses it."""
-        beside = self.read(vectors)
-        try:
-            yield beside
-        finally:
-            if beside:
-                beside.discard()
-
-    def open(self, store: Store, corpus: Corpus, target: Callable[[], float], beside: Read | None = None) -> LiveIndex:
-        """Open the index of `corpus`, whose dimension must be known.
-
-        `target` returns the wanted recall. `beside` is a result of `read`, if the vectors were read before.
-
-        Raises:
-            InsufficientStorage, Unhealthy: the disk fails.
-        """
-        assert corpus.fingerprint is not None and corpus.dim is not None
-        identity = Identity(corpus.generation, corpus.fingerprint, corpus.dim)
-        source, folder = _Source(store, corpus.name), self._folder / corpus.name
-        with naming(folder):
-            return LiveIndex(
-                source,
-                identity,
-                self._builder,
-                folder=folder,
-                target=target,
-                threads=self._threads,
-                plan=self._plan,
-                kinds=self._kinds,
-                beside=beside,
-            )
-
-    def erase(self, name: str) -> None:
-        """Remove the files of an index that is not open, or never was.
-
-        Raises:
-            Unhealthy: the disk fails.
-        """
-        folder = self._folder / name
-        with naming(folder):
-            Generations(folder).erase()
-
-    def close(self) -> None:
-        self._builder.close()
-
+from serving.operations.files import disk_errors
+from serving.operations.threads import for_others, uninterrupted
 
 log = logging.getLogger(__name__)
-
 OpenIndex = Callable[[Corpus, Read | None], LiveIndex]
 """Function that opens the index of a corpus. It starts from vectors that were read before, if any."""
-
-
-@dataclass(eq=False)
-class _Pending:
-    """A write that waits for its commit. After the commit it has the outcome."""
-
-    write: Write
-    outcome: Change | Exception | None = None
-
-
-class OpenCorpus:
-    """An open corpus. Its lock covers both commits and index updates, so their orders are the same.
-
-    The thread that has the lock commits all waiting writes. Concurrent uploads therefore share one wait for the disk.
-    """
-
-    def __init__(self, store: Store, name: str, open_index: OpenIndex) -> None:
-        self._store = store
-        self._name = name
-        self._open_index = open_index
-        self._lock = threading.RLock()
-        self._pending: deque[_Pending] = deque()
-        self._gone = False
-        self.copying = threading.Lock()
-        """Lock for copies, which take long. To replace or drop the file, take this lock before the corpus's main lock,
-        so that reads and writes don't wait for a copy."""
-        self.live: LiveIndex | None = None
-        """The index, if it is open; None for a corpus that has never contained a document."""
-        self.removals = 0
-        """Number of writes that removed passages. If it changes between two reads, their results may be
-        inconsistent."""
-        self.damage: str | None = None
-        """The reason why the index can't be opened, if only a new file would help. Writes are then refused, because no
-        search would find them."""
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the lock, for steps that must not run between a commit and the commit's index update.
-
-        Raises:
-            NotFound: the corpus was dropped, maybe while this waited.
-        """
-        with self._lock:
-            self.check_there()
-            yield
-
-    def check_there(self) -> None:
-        """Raise `NotFound` if the corpus was dropped."""
-        if self._gone:
-            raise NotFound(f"there is no corpus {self._name!r}")
-
-    def write(self, write: Write) -> Change:
-        """Commit `write` together with other waiting writes. On return, every search that starts sees it.
-
-        Raises:
-            Damaged: the index can't be opened, so no search would find the write.
-        """
-        mine = _Pending(write)
-        self._pending.append(mine)
-        with self.locked(), uninterrupted():  # a read of the index must not be cancelled: the write is committed
-            if mine.outcome is None:
-                self._commit([self._pending.popleft() for _ in range(len(self._pending))])
-        if isinstance(mine.outcome, Exception):
-            raise mine.outcome
-        assert mine.outcome is not None, "see _commit"
-        return mine.outcome
-
-    def index(self, beside: Read | None = None) -> LiveIndex | None:
-        """Return the index, opening it if necessary. The lock must be held.
-
-        With `beside`, the vectors were read before, so opening takes almost no time.
-        """
-        if self.live is None:
-            try:
-                corpus = self._store.corpus(self._name)
-                if corpus.dim is not None:
-                    with for_others():  # a caller with a short deadline must not stop the opening
-                        self.live = self._open_index(corpus, beside)
-            except Damaged as error:
-                self.damage = error.message
-                raise
-            self.damage = None
-        return self.live
-
-    def close(self, *, gone: bool = False, erase: bool = False) -> None:
-        """Close the index. `gone` means that the corpus no longer exists; `erase` also removes the index's files."""
-        with self._lock:
-            self._gone = self._gone or gone
-            self.removals += 1
-            live, self.live = self.live, None
-            if live is not None:
-                with naming(Path("indexes", self._name)):
-                    live.close(erase=erase)
-
-    def _commit(self, together: Sequence[_Pending]) -> None:
-        """Commit these writes. Set the outcome of each, even on errors, because other threads wait for it."""
-        try:
-            if self.damage:
-                raise Damaged(self.damage)
-            outcomes = self._store.write(self._name, [pending.write for pending in together])
-        except Exception as error:
-            for pending in together:
-                pending.outcome = error
-            return
-        for pending, outcome in zip(together, outcomes, strict=True):
-            pending.outcome = outcome
-        for pending in together:
-            if isinstance(pending.outcome, Change):
-                self._follow(pending.outcome, pending.write)
-
-    def _follow(self, change: Change, write: Write) -> None:
-        """Update the index. A failure here can't undo the write, which the store has committed."""
-        self.removals += len(change.removed) > 0
-        if self.live is None:
-            return
-        if isinstance(write, Content) and write.fingerprint != self.live.fingerprint:
-            self.close()  # the corpus was empty: another encoder needs another index
-            return
-        try:
-            if isinstance(write, Content):
-                self.live.change(change.removed, change.added, change.vectors)
-            else:
-                self.live.remove(change.removed)
-        except Exception:
-            log.exception("the index of corpus %r could not be updated; it is opened anew", self._name)
-            self.close()
-
-
-# The corpora in use, by name. They can be created, replaced and dropped during reads and writes.
 
 
 class OpenCorpora:
@@ -405,3 +144,260 @@ class OpenCorpora:
         return OpenCorpus(
             self._store, name, lambda corpus, beside: self._indexes.open(self._store, corpus, target, beside)
         )
+
+
+class OpenCorpus:
+    """An open corpus. Its lock covers both commits and index updates, so their orders are the same.
+
+    The thread that has the lock commits all waiting writes. Concurrent uploads therefore share one wait for the disk.
+    """
+
+    def __init__(self, store: Store, name: str, open_index: OpenIndex) -> None:
+        self._store = store
+        self._name = name
+        self._open_index = open_index
+        self._lock = threading.RLock()
+        self._pending: deque[_Pending] = deque()
+        self._gone = False
+        self.copying = threading.Lock()
+        """Lock for copies, which take long. To replace or drop the file, take this lock before the corpus's main lock,
+        so that reads and writes don't wait for a copy."""
+        self.live: LiveIndex | None = None
+        """The index, if it is open; None for a corpus that has never contained a document."""
+        self.removals = 0
+        """Number of writes that removed passages. If it changes between two reads, their results may be
+        inconsistent."""
+        self.damage: str | None = None
+        """The reason why the index can't be opened, if only a new file would help. Writes are then refused, because no
+        search would find them."""
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock, for steps that must not run between a commit and the commit's index update.
+
+        Raises:
+            NotFound: the corpus was dropped, maybe while this waited.
+        """
+        with self._lock:
+            self.check_there()
+            yield
+
+    def check_there(self) -> None:
+        """Raise `NotFound` if the corpus was dropped."""
+        if self._gone:
+            raise NotFound(f"there is no corpus {self._name!r}")
+
+    def write(self, write: Write) -> Change:
+        """Commit `write` together with other waiting writes. On return, every search that starts sees it.
+
+        Raises:
+            Damaged: the index can't be opened, so no search would find the write.
+        """
+        mine = _Pending(write)
+        self._pending.append(mine)
+        with self.locked(), uninterrupted():  # a read of the index must not be cancelled: the write is committed
+            if mine.outcome is None:
+                self._commit([self._pending.popleft() for _ in range(len(self._pending))])
+        if isinstance(mine.outcome, Exception):
+            raise mine.outcome
+        assert mine.outcome is not None, "see _commit"
+        return mine.outcome
+
+    def index(self, beside: Read | None = None) -> LiveIndex | None:
+        """Return the index, opening it if necessary. The lock must be held.
+
+        With `beside`, the vectors were read before, so opening takes almost no time.
+        """
+        if self.live is None:
+            try:
+                corpus = self._store.corpus(self._name)
+                if corpus.dim is not None:
+                    with for_others():  # a caller with a short deadline must not stop the opening
+                        self.live = self._open_index(corpus, beside)
+            except Damaged as error:
+                self.damage = error.message
+                raise
+            self.damage = None
+        return self.live
+
+    def close(self, *, gone: bool = False, erase: bool = False) -> None:
+        """Close the index. `gone` means that the corpus no longer exists; `erase` also removes the index's files."""
+        with self._lock:
+            self._gone = self._gone or gone
+            self.removals += 1
+            live, self.live = self.live, None
+            if live is not None:
+                with disk_errors(Path("indexes", self._name)):
+                    live.close(erase=erase)
+
+    def _commit(self, together: Sequence[_Pending]) -> None:
+        """Commit these writes. Set the outcome of each, even on errors, because other threads wait for it."""
+        try:
+            if self.damage:
+                raise Damaged(self.damage)
+            outcomes = self._store.write(self._name, [pending.write for pending in together])
+        except Exception as error:
+            for pending in together:
+                pending.outcome = error
+            return
+        for pending, outcome in zip(together, outcomes, strict=True):
+            pending.outcome = outcome
+        for pending in together:
+            if isinstance(pending.outcome, Change):
+                self._follow(pending.outcome, pending.write)
+
+    def _follow(self, change: Change, write: Write) -> None:
+        """Update the index. A failure here can't undo the write, which the store has committed."""
+        self.removals += len(change.removed) > 0
+        if self.live is None:
+            return
+        if isinstance(write, Content) and write.fingerprint != self.live.fingerprint:
+            self.close()  # the corpus was empty: another encoder needs another index
+            return
+        try:
+            if isinstance(write, Content):
+                self.live.change(change.removed, change.added, change.vectors)
+            else:
+                self.live.remove(change.removed)
+        except Exception:
+            log.exception("the index of corpus %r could not be updated; it is opened anew", self._name)
+            self.close()
+
+
+@dataclass(eq=False)
+class _Pending:
+    """A write that waits for its commit. After the commit it has the outcome."""
+
+    write: Write
+    outcome: Change | Exception | None = None
+
+
+# Opening of indexes. One builder serves all of them.
+
+
+class Indexes:
+    """The opener of indexes, each with its own folder under `folder`.
+
+    Approximate indexes begin at `least` vectors, but not below `FEWEST`.
+
+    Raises:
+        StoreError: `gpu` is set, but FAISS can't search on a GPU; the message says why.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        approximate: bool = True,
+        gpu: bool = False,
+        threads: int = 1,
+        least: int = Plan.least,
+    ) -> None:
+        self._folder, self._beside = folder, folder / ".beside"
+        shutil.rmtree(self._beside, ignore_errors=True)  # left by a killed server
+        self._plan = Plan(max(least, FEWEST)) if approximate else Plan(kinds=())
+        self._kinds = KINDS
+        self._threads = threads
+        self._builder = Builder()
+        if gpu and (reason := self.use_gpu()):
+            raise StoreError(f"--index gpu: {reason}")
+
+    def use_gpu(self) -> str | None:
+        """Use the first CUDA device for the indexes of corpora that are opened from now on.
+
+        Returns:
+            None, or the reason why FAISS can't search on the device. In that case nothing changes.
+        """
+        from serving.corpora.indexes.gpu import GPU_KINDS, trouble
+
+        if reason := trouble():
+            return reason
+        self._plan = replace(self._plan, kinds=(*GPU_KINDS, *self._plan.kinds))
+        self._kinds = {**KINDS, **GPU_KINDS}
+        return None
+
+    def read(self, vectors: Blocks) -> Read | None:
+        """Read `vectors` into a partial index before they are served. Return None if there are no vectors.
+
+        Raises:
+            InsufficientStorage, Unhealthy: the disk fails.
+        """
+        first = next(vectors, None)
+        if first is None:
+            return None
+        folder = self._beside / secrets.token_hex(8)
+        with disk_errors(folder):
+            return read(folder, first[1].shape[1], chain([first], vectors))
+
+    @contextmanager
+    def reading(self, vectors: Blocks) -> Iterator[Read | None]:
+        """Read `vectors` as `read` does. After the block, discard the result unless an index uses it."""
+        beside = self.read(vectors)
+        try:
+            yield beside
+        finally:
+            if beside:
+                beside.discard()
+
+    def open(self, store: Store, corpus: Corpus, target: Callable[[], float], beside: Read | None = None) -> LiveIndex:
+        """Open the index of `corpus`, whose dimension must be known.
+
+        `target` returns the wanted recall. `beside` is a result of `read`, if the vectors were read before.
+
+        Raises:
+            InsufficientStorage, Unhealthy: the disk fails.
+        """
+        assert corpus.fingerprint is not None and corpus.dim is not None
+        identity = Identity(corpus.generation, corpus.fingerprint, corpus.dim)
+        source, folder = _Source(store, corpus.name), self._folder / corpus.name
+        with disk_errors(folder):
+            return LiveIndex(
+                source,
+                identity,
+                self._builder,
+                folder=folder,
+                target=target,
+                threads=self._threads,
+                plan=self._plan,
+                kinds=self._kinds,
+                beside=beside,
+            )
+
+    def erase(self, name: str) -> None:
+        """Remove the files of an index that is not open, or never was.
+
+        Raises:
+            Unhealthy: the disk fails.
+        """
+        folder = self._folder / name
+        with disk_errors(folder):
+            Generations(folder).erase()
+
+    def close(self) -> None:
+        self._builder.close()
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A corpus of a store, with the interface of `indexes.live.Source`."""
+
+    store: Store
+    name: str
+
+    def vectors(self, after: int) -> Blocks:
+        return self.store.vectors(self.name, after=after)
+
+    def keys(self) -> Keys:
+        return self.store.keys(self.name)
+
+    def tombstones(self, upto: int) -> Keys:
+        return self.store.tombstones(self.name, upto)
+
+    def bury(self, keys: Keys) -> None:
+        self.store.bury(self.name, keys)
+
+    def last_key(self) -> int:
+        return self.store.last_key(self.name)
+
+    def count(self) -> int:
+        return self.store.size(self.name).passages

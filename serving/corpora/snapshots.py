@@ -22,120 +22,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from models.bundle.disk import fsync, make_folder, replacing
 from serving.corpora.corpora import Corpora
 from serving.corpora.ports import StoreError
-from serving.corpora.stores.failures import naming
 from serving.errors import Invalid, NotFound, Stopped, TooLarge
 from serving.operations.bounds import BOUNDS, CORPUS_NAME, Bounds, Count, Fingerprint, Moment
 from serving.operations.failpoints import reach
-
-# Progress of work in a thread, such as a snapshot. Whoever waits for the work reports it.
-
-
-class Progress:
-    """Number of documents done, estimated from the share of bytes done.
-
-    One thread updates it, any thread may read it.
-    """
-
-    def __init__(self) -> None:
-        self.documents: int | None = None
-        """Total number; None until it is known."""
-        self._bytes = 0
-        self._done = 0
-        self._growing: Path | None = None
-        self._left = False
-
-    def leave(self) -> None:
-        """Cancel the work at its next progress."""
-        self._left = True
-
-    def left(self) -> bool:
-        """Return whether the work is cancelled."""
-        return self._left
-
-    @property
-    def done(self) -> int:
-        """Number of documents done so far."""
-        growing = self._growing
-        done = self._done + (growing.stat().st_size if growing and growing.exists() else 0)
-        return (self.documents or 0) * min(done, self._bytes) // max(self._bytes, 1)
-
-    def expect(self, documents: int, bytes: int) -> None:
-        """Set the total amount of work."""
-        self.documents, self._bytes = documents, bytes
-
-    def add(self, bytes: int) -> None:
-        """Add bytes that are done.
-
-        Raises:
-            Stopped: the work was cancelled.
-        """
-        if self._left:
-            raise Stopped("stopped")
-        self._done += bytes
-
-    @contextmanager
-    def growing(self, file: Path) -> Iterator[None]:
-        """While the block writes `file` without reporting progress, count the file's bytes as done."""
-        self._growing = file
-        try:
-            yield
-            self.add(file.stat().st_size)
-        finally:
-            self._growing = None
-
-
-# The manifest of a snapshot.
-
-MANIFEST = "manifest.json"
-FORMAT = 1
-
-
-class Content(BaseModel):
-    """The manifest's entry for the corpus file."""
-
-    model_config = ConfigDict(strict=True)
-
-    bytes: Count
-    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-
-
-class _Format(BaseModel):
-    model_config = ConfigDict(strict=True)
-
-    format: Count
-
-
-class Manifest(_Format):
-    """The manifest of a snapshot."""
-
-    corpus: Annotated[str, Field(pattern=CORPUS_NAME)]
-    created: Moment
-    documents: Count
-    passages: Count
-    fingerprint: Fingerprint | None
-    content: Content
-
-
-def read_manifest(raw: bytes) -> Manifest:
-    """Parse and check a manifest.
-
-    Raises:
-        Invalid: the format is unknown, or a part is missing or wrong.
-    """
-    try:
-        described = orjson.loads(raw)
-        format = _Format.model_validate(described).format
-        if format != FORMAT:
-            raise Invalid(f"of format {format}, this version reads {FORMAT}", field="snapshot")
-        return Manifest.model_validate(described)
-    except orjson.JSONDecodeError as error:
-        raise Invalid(f"{MANIFEST} is not JSON", field="snapshot") from error
-    except ValidationError as error:
-        *_, place = ("format", *error.errors(include_input=False)[0]["loc"])
-        raise Invalid(
-            f"{MANIFEST} does not describe a snapshot: its {place!r} is missing or wrong", field="snapshot"
-        ) from error
-
+from serving.operations.files import disk_errors
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -143,6 +33,8 @@ else:
     from backports import zstd
 
 log = logging.getLogger(__name__)
+MANIFEST = "manifest.json"
+FORMAT = 1
 SUFFIX = ".tar.zst"
 CONTENT = "corpus.sqlite"
 MAX_MANIFEST = 65_536
@@ -220,7 +112,7 @@ class Snapshots:
             Unhealthy: the disk fails. The methods below raise this error, too.
         """
         found = []
-        with naming(self._folder / name):
+        with disk_errors(self._folder / name):
             for file in (self._folder / name).glob(f"*{SUFFIX}"):
                 try:
                     found += [_read(file)] if _ID.match(file.name.removesuffix(SUFFIX)) else []
@@ -274,7 +166,7 @@ class Snapshots:
 
     def restored_bytes(self, file: Path) -> int:
         """Return the unpacked size that the snapshot in `file` declares, see `unpacked_bytes`."""
-        with naming(file), file.open("rb") as opened:
+        with disk_errors(file), file.open("rb") as opened:
             return self.unpacked_bytes(opened, file.stat().st_size, sent=self._folder not in file.parents)
 
     def restore(self, name: str, file: Path, progress: Progress) -> None:
@@ -304,7 +196,7 @@ class Snapshots:
     @contextmanager
     def _there(self, name: str, id: str) -> Iterator[Path]:
         """Yield the file of a snapshot. Raise `NotFound` if the block finds that it is gone."""
-        with naming(self._folder / name):
+        with disk_errors(self._folder / name):
             try:
                 if not _ID.match(id):
                     raise FileNotFoundError
@@ -317,7 +209,7 @@ class Snapshots:
         """Yield a temporary file name for a corpus, in the folder of its snapshots."""
         folder = self._folder / name
         file = folder / f".{os.getpid()}-{time.monotonic_ns()}.sqlite"
-        with naming(folder):
+        with disk_errors(folder):
             make_folder(folder)
             try:
                 yield file
@@ -435,3 +327,110 @@ def _exactly(packed: IO[bytes], size: int) -> bytes:
             raise EOFError("it is cut short")
         read += piece
     return read
+
+
+# The manifest of a snapshot.
+
+
+class Content(BaseModel):
+    """The manifest's entry for the corpus file."""
+
+    model_config = ConfigDict(strict=True)
+
+    bytes: Count
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class _Format(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    format: Count
+
+
+class Manifest(_Format):
+    """The manifest of a snapshot."""
+
+    corpus: Annotated[str, Field(pattern=CORPUS_NAME)]
+    created: Moment
+    documents: Count
+    passages: Count
+    fingerprint: Fingerprint | None
+    content: Content
+
+
+def read_manifest(raw: bytes) -> Manifest:
+    """Parse and check a manifest.
+
+    Raises:
+        Invalid: the format is unknown, or a part is missing or wrong.
+    """
+    try:
+        described = orjson.loads(raw)
+        format = _Format.model_validate(described).format
+        if format != FORMAT:
+            raise Invalid(f"of format {format}, this version reads {FORMAT}", field="snapshot")
+        return Manifest.model_validate(described)
+    except orjson.JSONDecodeError as error:
+        raise Invalid(f"{MANIFEST} is not JSON", field="snapshot") from error
+    except ValidationError as error:
+        *_, place = ("format", *error.errors(include_input=False)[0]["loc"])
+        raise Invalid(
+            f"{MANIFEST} does not describe a snapshot: its {place!r} is missing or wrong", field="snapshot"
+        ) from error
+
+
+# Progress of work in a thread. Whoever waits for the work reports it.
+
+
+class Progress:
+    """Number of documents done, estimated from the share of bytes done.
+
+    One thread updates it, any thread may read it.
+    """
+
+    def __init__(self) -> None:
+        self.documents: int | None = None
+        """Total number; None until it is known."""
+        self._bytes = 0
+        self._done = 0
+        self._growing: Path | None = None
+        self._left = False
+
+    def leave(self) -> None:
+        """Cancel the work at its next progress."""
+        self._left = True
+
+    def left(self) -> bool:
+        """Return whether the work is cancelled."""
+        return self._left
+
+    @property
+    def done(self) -> int:
+        """Number of documents done so far."""
+        growing = self._growing
+        done = self._done + (growing.stat().st_size if growing and growing.exists() else 0)
+        return (self.documents or 0) * min(done, self._bytes) // max(self._bytes, 1)
+
+    def expect(self, documents: int, bytes: int) -> None:
+        """Set the total amount of work."""
+        self.documents, self._bytes = documents, bytes
+
+    def add(self, bytes: int) -> None:
+        """Add bytes that are done.
+
+        Raises:
+            Stopped: the work was cancelled.
+        """
+        if self._left:
+            raise Stopped("stopped")
+        self._done += bytes
+
+    @contextmanager
+    def growing(self, file: Path) -> Iterator[None]:
+        """While the block writes `file` without reporting progress, count the file's bytes as done."""
+        self._growing = file
+        try:
+            yield
+            self.add(file.stat().st_size)
+        finally:
+            self._growing = None

@@ -1,4 +1,7 @@
-"""Dynamic batching: requests that arrive while the engine is busy form the next batch."""
+"""Dynamic batching: requests that arrive while the engine is busy form the next batch.
+
+`FairQueue` chooses the texts of each batch. Batches of several engines take turns in `EngineSlots`.
+"""
 
 from __future__ import annotations
 
@@ -8,73 +11,23 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from time import perf_counter
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from models.bundle.tokenizer import Tokens
-from serving.errors import Backend, Overloaded, ServiceError, going
+from models.runtimes.base import Floats
+from serving.errors import Backend, Overloaded, ServiceError, shutting_down
 from serving.inference.engine import Embedded
-from serving.inference.turns import Answer, Item, Request, Turns
-from serving.operations.limits import Caller, payer
-
-# Streams in which batches run, shared by the engines of all encoders.
-
-
-class Streams:
-    """A fixed number of streams. A free stream goes to the waiting encoder that got one longest ago.
-
-    Fairness: before the next batch of an encoder, each other encoder begins at most one, however many it has waiting.
-    """
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-        self.idle = number
-        self._waiting: dict[object, deque[asyncio.Future[None]]] = {}
-        """Waiting batches of each encoder in order of arrival. While any wait, no stream is idle."""
-        self._begun = count()
-        self._last: WeakKeyDictionary[object, int] = WeakKeyDictionary()
-        """Number of the last stream given to each encoder."""
-
-    @property
-    def busy(self) -> int:
-        """Number of streams in use."""
-        return self._number - self.idle
-
-    async def take(self, encoder: object) -> None:
-        """Wait for a stream for a batch of `encoder`, which must give it back."""
-        if self.idle:
-            self.idle -= 1
-            self._last[encoder] = next(self._begun)
-            return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(encoder, deque()).append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if not turn.cancelled():  # a stream was given to it before it noticed the cancellation
-                self.give()
-            raise
-
-    def give(self) -> None:
-        """Pass a stream to the next encoder."""
-        while self._waiting:
-            encoder = min(self._waiting, key=lambda one: self._last.get(one, -1))
-            turns = self._waiting[encoder]
-            turn = turns.popleft()
-            if not turns:
-                del self._waiting[encoder]
-            if not turn.done():
-                self._last[encoder] = next(self._begun)
-                turn.set_result(None)
-                return
-        self.idle += 1
-
+from serving.inference.fair_queue import FairQueue, Item, Waiting
+from serving.operations.limits import Caller, current_caller
 
 log = logging.getLogger(__name__)
-
 FAILURES = 3
 """Consecutive failed batches after which an engine counts as failing."""
 RESERVED_SECONDS = 1.0
@@ -92,6 +45,57 @@ SMALL_PART = 8
 active, and to bulk work on a single stream shortly after interactive requests."""
 
 
+class Answer(NamedTuple):
+    """Result of a request."""
+
+    vectors: Floats
+    """(N, D), unit length."""
+    norms: Floats
+    """(N,), before normalisation."""
+    begun: float
+    """Time at which the engine got the request's first text, in seconds of `time.perf_counter`."""
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Request(Waiting):
+    """Texts that are embedded in one batch or several."""
+
+    texts: Sequence[Tokens]
+    future: asyncio.Future[Answer]
+    bulk: bool
+    missing: int
+    """Number of rows without a vector."""
+    waiting: int
+    """Tokens that count as queued."""
+    claim: int
+    """Tokens of the queue's room that this request takes; see `Batcher.check_room`."""
+    begun: float | None = None
+    answer: Embedded | None = None
+    """Filled row by row, from the first batch on."""
+
+    @property
+    def gone(self) -> bool:
+        """Return whether the request was answered, failed, or cancelled by its caller."""
+        return self.future.done()
+
+    def take(self, row: int, vector: Floats, norm: np.float32) -> int:
+        """Store a row (D,) of the answer, and complete the answer with the last row.
+
+        Return the number of tokens that no longer count as queued.
+        """
+        if self.answer is None:
+            texts = len(self.texts)
+            self.answer = Embedded(np.empty((texts, len(vector)), vector.dtype), np.empty(texts, norm.dtype))
+        self.answer.vectors[row] = vector
+        self.answer.norms[row] = norm
+        self.missing -= 1
+        done = min(self.lengths[row], self.waiting)
+        self.waiting -= done
+        if not self.missing and not self.gone:
+            self.future.set_result(Answer(*self.answer, begun=self.begun or 0.0))
+        return done
+
+
 class Embed(Protocol):
     """The embedding function of an engine."""
 
@@ -103,7 +107,7 @@ class Batcher:
     """Queue of texts for one engine. `embed` runs in as many threads as the engine has streams.
 
     No batch waits for a timer: an idle stream starts at once, and idle streams share the waiting texts. All texts of a
-    request are admitted, or none. Interactive requests and bulk work each have their own order, defined by `Turns`.
+    request are admitted, or none. Interactive requests and bulk work each have their own order, defined by `FairQueue`.
     Interactive requests come first: for `RESERVED_SECONDS` after an interactive request, bulk work leaves a stream
     free. If interactive requests never stop, bulk work gets one batch after every `BULK_TURN` interactive batches.
     Engines that share the streams of a machine get the same `shared`.
@@ -116,19 +120,19 @@ class Batcher:
         max_batch_tokens: int,
         max_queued_tokens: int,
         streams: int = 1,
-        shared: Streams | None = None,
+        shared: EngineSlots | None = None,
         length_step: int = 1,
-        observe: Callable[[Sequence[Tokens]], None] = lambda _: None,
+        observe: Callable[[Sequence[int]], None] = lambda _: None,
     ) -> None:
         self._embed = embed
         self._observe = observe
         self._streams = streams
-        self._shared = shared or Streams(streams)
+        self._shared = shared or EngineSlots(streams)
         self._length_step = length_step
         self._max_batch_tokens = max_batch_tokens
         self._max_queued_tokens = max_queued_tokens
-        self._interactive: Turns[Request] = Turns(max_batch_tokens)
-        self._bulk: Turns[Request] = Turns(max_batch_tokens)
+        self._interactive: FairQueue[Request] = FairQueue(max_batch_tokens)
+        self._bulk: FairQueue[Request] = FairQueue(max_batch_tokens)
         self._running = {self._interactive: 0, self._bulk: 0}
         """Number of batches that are being embedded."""
         self._reserved_until = self._mixed_until = -math.inf
@@ -197,13 +201,13 @@ class Batcher:
             missing=len(texts),
             waiting=tokens,
             claim=claim,
-            owner=payer(),
+            owner=current_caller(),
         )
         (self._bulk if bulk else self._interactive).add(request, queued=self.queued_tokens)
         self.queued_tokens += tokens
         self._claim(request, claim)
         self._live.add(future)
-        future.add_done_callback(lambda _: self._leave(request))
+        future.add_done_callback(lambda _: self._release(request))
         if not bulk:
             self._reserved_until = perf_counter() + RESERVED_SECONDS
         if request.owner is not self._last_owner or len(self._claimed_by) > 1:
@@ -218,7 +222,7 @@ class Batcher:
             Unhealthy: the batcher is closed.
         """
         if self._closed:
-            raise going()
+            raise shutting_down()
 
     def check_room(self, tokens: int, coming: Mapping[Caller | None, int] = NOBODY) -> None:
         """Refuse `tokens` if the queue has no room. `coming` is the number of tokens that each caller will soon submit.
@@ -233,7 +237,7 @@ class Batcher:
         Raises:
             Overloaded: the queue, or the share of the key, has no room for so many tokens.
         """
-        caller = payer()
+        caller = current_caller()
         queued, limit = self._claimed_tokens, self._max_queued_tokens
         more = sum(coming.values()) + tokens
         if queued and queued + more > limit:
@@ -269,15 +273,15 @@ class Batcher:
             await asyncio.wait(workers)
         for future in self._live:
             if not future.done():
-                future.set_exception(going())
+                future.set_exception(shutting_down())
         await asyncio.to_thread(self._threads.shutdown)
 
     def _start(self) -> None:
         worker = asyncio.create_task(self._work())
         self._workers.add(worker)
-        worker.add_done_callback(self._ended)
+        worker.add_done_callback(self._on_worker_end)
 
-    def _ended(self, worker: asyncio.Task[None]) -> None:
+    def _on_worker_end(self, worker: asyncio.Task[None]) -> None:
         """Fail all requests if the worker ended by a bug. The next request starts a new worker."""
         self._workers.discard(worker)
         if not worker.cancelled() and (error := worker.exception()):
@@ -286,49 +290,49 @@ class Batcher:
 
     async def _work(self) -> None:
         while True:
-            if (self._interactive.empty and self._bulk.empty) or not await self._ran():
+            if (self._interactive.empty and self._bulk.empty) or not await self._run_next():
                 self._arrived.clear()
                 await self._arrived.wait()
 
-    async def _ran(self) -> bool:
+    async def _run_next(self) -> bool:
         """Wait for a stream and run a batch on it. Return whether there was a batch."""
         await self._shared.take(self)
         try:
-            lane, batch = self._next_batch()
+            queue, batch = self._next_batch()
             if not batch:
                 return False
-            alone = len(batch) == 1 and self._shared.busy == 1
-            alone = alone and not (self._interactive.waiting or self._bulk.waiting)
-            self._running[lane] += 1
+            alone = len(batch) == 1 and not (self._interactive.waiting or self._bulk.waiting)
+            alone = alone and self._shared.busy == 1
+            self._running[queue] += 1
             try:
                 await self._run(batch, alone)
             finally:
-                self._running[lane] -= 1
+                self._running[queue] -= 1
             return True
         finally:
             self._shared.give()
 
     async def _run(self, batch: Sequence[Item[Request]], alone: bool) -> None:
-        tokens = [item.request.texts[item.row] for item in batch]
+        lengths = [item.request.lengths[item.row] for item in batch]
         started = perf_counter()
         for item in batch:
             item.request.begun = item.request.begun or started
         try:
-            self._observe(tokens)
+            self._observe(lengths)
         except Exception as error:  # its callers get the error, and the next batch runs
             self._fail({item.request.future for item in batch}, error)
             return
-        raised = await self._failed(batch, alone)
+        raised = await self._try_batch(batch, alone)
         if raised is None:
-            self._measure(sum(map(len, tokens)), perf_counter() - started)
-        elif not await self._isolated(batch, raised):
-            self._count(raised)
+            self._measure(sum(lengths), perf_counter() - started)
+        elif not await self._retry_in_halves(batch, raised):
+            self._record_failure(raised)
             return
         if self.failing:
             log.info("the engine works again")
         self.failures.clear()
 
-    async def _failed(self, batch: Sequence[Item[Request]], alone: bool = False) -> Exception | None:
+    async def _try_batch(self, batch: Sequence[Item[Request]], alone: bool = False) -> Exception | None:
         """Embed a batch and deliver its vectors. Return the engine's exception, if any."""
         embed = partial(self._embed, [item.request.texts[item.row] for item in batch], alone=alone)
         try:
@@ -337,7 +341,7 @@ class Batcher:
             return error
         return None
 
-    async def _isolated(self, batch: Sequence[Item[Request]], error: Exception) -> bool:
+    async def _retry_in_halves(self, batch: Sequence[Item[Request]], error: Exception) -> bool:
         """Retry a failed batch in halves, so that only requests that fail alone fail. Return whether any succeeded.
 
         The number of runs is limited: if `CULPRITS` requests failed alone and none succeeded, the rest fails, too. An
@@ -349,24 +353,24 @@ class Batcher:
             part, error = parts.pop()
             requests = list(dict.fromkeys(item.request for item in part if not item.request.gone))
             if len(requests) < 2 or not (works or tries):
-                self._tell({request.future for request in requests}, error)
+                self._set_error({request.future for request in requests}, error)
                 tries = max(0, tries - 1)
                 continue
             for half in (requests[: len(requests) // 2], requests[len(requests) // 2 :]):
                 items = [item for item in part if item.request in half]
-                if failed := await self._failed(items):
+                if failed := await self._try_batch(items):
                     parts.append((items, failed))
                 else:
                     works = True
         return works
 
-    def _next_batch(self) -> tuple[Turns[Request], list[Item[Request]]]:
+    def _next_batch(self) -> tuple[FairQueue[Request], list[Item[Request]]]:
         """Choose a batch. Interactive requests come first, unless it is bulk work's turn."""
-        lanes = [(self._interactive, self._interactive_batch), (self._bulk, self._bulk_batch)]
-        for lane, taken in reversed(lanes) if self._since_bulk >= BULK_TURN else lanes:
+        queues = [(self._interactive, self._interactive_batch), (self._bulk, self._bulk_batch)]
+        for queue, taken in reversed(queues) if self._since_bulk >= BULK_TURN else queues:
             if batch := taken():
-                self._since_bulk = self._since_bulk + 1 if lane is self._interactive else 0
-                return lane, batch
+                self._since_bulk = self._since_bulk + 1 if queue is self._interactive else 0
+                return queue, batch
         return self._interactive, []
 
     def _interactive_batch(self) -> list[Item[Request]]:
@@ -402,22 +406,22 @@ class Batcher:
                 self._claim(item.request, -given_back)
 
     def _fail(self, futures: Collection[asyncio.Future[Answer]], error: Exception) -> None:
-        self._count(error)
-        self._tell(futures, error)
+        self._record_failure(error)
+        self._set_error(futures, error)
 
-    def _count(self, error: Exception) -> None:
+    def _record_failure(self, error: Exception) -> None:
         """Record that a batch failed."""
-        known, message = self.failing, _told(error).message
+        known, message = self.failing, _service_error(error).message
         self.failures = [*self.failures, message][-FAILURES:]
         if self.failing and not known:
             log.error("%d batches in a row failed, so the server is not ready: %s", FAILURES, message)
 
-    def _tell(self, futures: Collection[asyncio.Future[Answer]], error: Exception) -> None:
+    def _set_error(self, futures: Collection[asyncio.Future[Answer]], error: Exception) -> None:
         for future in futures:
             if not future.done():
-                future.set_exception(_told(error))
+                future.set_exception(_service_error(error))
 
-    def _leave(self, request: Request) -> None:
+    def _release(self, request: Request) -> None:
         """Free the queue's room of a request that was answered, failed or cancelled."""
         self.queued_tokens -= request.waiting
         self._claim(request, -request.claim)
@@ -434,6 +438,56 @@ class Batcher:
         return min(60, max(1, math.ceil(self.queued_tokens / (self._tokens_per_second * self._streams))))
 
 
-def _told(error: Exception) -> ServiceError:
+def _service_error(error: Exception) -> ServiceError:
     """Return the error that callers get."""
     return error if isinstance(error, ServiceError) else Backend(f"the engine failed: {error}")
+
+
+class EngineSlots:
+    """A fixed number of streams. A free stream goes to the waiting encoder that got one longest ago.
+
+    Fairness: before the next batch of an encoder, each other encoder begins at most one, however many it has waiting.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self.idle = number
+        self._waiting: dict[object, deque[asyncio.Future[None]]] = {}
+        """Waiting batches of each encoder in order of arrival. While any wait, no stream is idle."""
+        self._begun = count()
+        self._last: WeakKeyDictionary[object, int] = WeakKeyDictionary()
+        """Number of the last stream given to each encoder."""
+
+    @property
+    def busy(self) -> int:
+        """Number of streams in use."""
+        return self._number - self.idle
+
+    async def take(self, encoder: object) -> None:
+        """Wait for a stream for a batch of `encoder`, which must give it back."""
+        if self.idle:
+            self.idle -= 1
+            self._last[encoder] = next(self._begun)
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(encoder, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # a stream was given to it before it noticed the cancellation
+                self.give()
+            raise
+
+    def give(self) -> None:
+        """Pass a stream to the next encoder."""
+        while self._waiting:
+            encoder = min(self._waiting, key=lambda one: self._last.get(one, -1))
+            turns = self._waiting[encoder]
+            turn = turns.popleft()
+            if not turns:
+                del self._waiting[encoder]
+            if not turn.done():
+                self._last[encoder] = next(self._begun)
+                turn.set_result(None)
+                return
+        self.idle += 1

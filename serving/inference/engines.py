@@ -16,8 +16,6 @@ from models.runtimes.choice import candidates, opened
 from serving.inference import fake_engine
 from serving.inference.engine import Embedded, EngineError, EngineOptions, Model
 
-# Engine on a runtime of `models.runtimes`: the named one, or the fastest here.
-
 
 class RuntimeEngine:
     """The bundle's tokenizer, and its graph on a runtime. None selects the fastest, measured once on this host.

@@ -1,4 +1,7 @@
-"""Model inputs: texts with their prompts, cut to the model's length, or given token ids."""
+"""Model inputs: texts with their prompts, cut to the model's length, or given token ids.
+
+A prompt comes from the request, from the bundle by name or role, or it is the server's default.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,8 @@ from serving.inference.embeddings import AS_DOCUMENTS, EmbedOptions, Inputs, Rol
 from serving.inference.engine import Engine, EngineError
 from serving.inference.tokenizing import Tokenizing, Vocabulary
 from serving.operations.bounds import check_text
-from serving.operations.limits import Caller, payer
+from serving.operations.limits import Caller, current_caller
 from serving.settings import Settings
-
-# Prompts before texts: from the request, from the bundle by name or role, or the server's default.
 
 NAMES: Mapping[Role, tuple[str, ...]] = {
     "search_query": QUERY,
@@ -31,10 +32,15 @@ NAMES: Mapping[Role, tuple[str, ...]] = {
     "clustering": ("clustering",),
 }
 """Names that bundles use for the prompts of a role."""
-
-
 MAX_BYTES = 10_000
 """Maximum bytes of a prompt, which is repeated before every text."""
+At = Callable[[int], str]
+"""Function that returns the name of an input in errors, by its index."""
+CHARACTERS_EACH = 5
+"""Characters per token in prose, to estimate token counts before texts are tokenised."""
+CHARACTERS_PER_TOKEN = 250
+"""Characters per token of the model's limit. Longer texts are cut to this before they are tokenised, as in
+text-embeddings-inference."""
 
 
 class Prompts:
@@ -46,6 +52,7 @@ class Prompts:
 
     def __init__(self, known: Mapping[str, str], settings: Settings) -> None:
         self._known = known
+        self._of_role = {role: of_role(known, names) for role, names in NAMES.items()}
         name = settings.default_prompt_name
         if name is not None and name not in known:
             raise EngineError(f"--default-prompt-name {name}: the bundle has no such prompt (it has: {self._names})")
@@ -65,8 +72,7 @@ class Prompts:
             return options.prompt
         if options.prompt_name is not None:
             return self._named(options.prompt_name)
-        own = of_role(self._known, NAMES[options.role] if options.role else ())
-        if own is not None:
+        if options.role and (own := self._of_role[options.role]) is not None:
             return own
         return "" if options.by_the_bundle else self._default
 
@@ -90,17 +96,7 @@ class Prompts:
         return self._known[name]
 
 
-At = Callable[[int], str]
-"""Function that returns the name of an input in errors, by its index."""
-
-CHARACTERS_EACH = 5
-"""Characters per token in prose, to estimate token counts before texts are tokenised."""
-CHARACTERS_PER_TOKEN = 250
-"""Characters per token of the model's limit. Longer texts are cut to this before they are tokenised, as in
-text-embeddings-inference."""
-
-
-class Reading:
+class InputPreparation:
     """Reader of one encoder's inputs. It asks the `batcher`'s queue for room before it tokenises texts."""
 
     def __init__(
@@ -152,8 +148,10 @@ class Reading:
         Raises:
             Empty, TooLarge, Invalid: a text is not valid for the model.
         """
+        limit = self._settings.max_text_bytes
         for i, text in enumerate(texts):
-            check_text(text, self._settings.max_text_bytes, at(i))
+            if not text.isascii() or len(text) > limit:
+                check_text(text, limit, at(i))
         if prompts is not None:
             return [prompt + text for prompt, text in zip(prompts, texts, strict=True)]
         prompt = self._prompts.before(options)
@@ -185,7 +183,7 @@ class Reading:
         # under overload, tokenise only what will be admitted, except that the cache may have the vectors
         if (self._batcher.queued_tokens or self._coming) and not self._settings.cache_bytes:
             self._batcher.check_room(about, self._coming)
-        caller = payer()
+        caller = current_caller()
         self._coming[caller] += about
         try:
             with self._tokenizing.admitted(sum(map(len, kept))):

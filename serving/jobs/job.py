@@ -1,18 +1,22 @@
-"""A job as its caller sees it."""
+"""A job: as its caller sees it, as its work function sees it while it runs, and how its steps are retried."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from serving.errors import Conflict, shortened
+from serving.errors import Backend, Conflict, Damaged, InsufficientStorage, NoRoom, Overloaded, Unhealthy, shortened
+from serving.operations.context import bulk_work
 
+T = TypeVar("T")
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 MAX_ERRORS = 100
 """Maximum number of errors that are stored for one job. Further errors are only counted."""
@@ -24,6 +28,8 @@ MAX_STARTS = 2
 """Consecutive starts without progress after which a job is not started again, because it may crash the server."""
 WINDOW = 10.0
 """Seconds over which the rate is measured."""
+TRIES = 6
+"""Attempts if the engine fails. The delay doubles after each attempt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,8 +135,6 @@ class Pace:
         return (after - before) / max(time.monotonic() - began, 1e-3)
 
 
-# A running job, as its work function sees it.
-
 Save = Callable[[Job], Awaitable[None]]
 
 
@@ -191,7 +195,7 @@ class Running:
         before = -1 if self.position is None else self.position
         await self._save(replace(now, starts=0) if (position, done) > (before, self.done) else now)
 
-    async def tell(self, done: int) -> None:
+    async def report(self, done: int) -> None:
         """Report progress without a checkpoint. After a restart, work since the last checkpoint is repeated."""
         await self._save(replace(self._now(), done=done))
 
@@ -227,3 +231,26 @@ class Running:
             error_count=self._error_count,
             result=dict(self.result),
         )
+
+
+async def retry_while_busy(work: Callable[[], Awaitable[T]]) -> T:
+    """Do bulk work; retry while the server is overloaded or stopping, the disk is full or the engine fails.
+
+    Raises:
+        ServiceError: an error that waiting does not solve, such as damaged data or a key's full disk quota.
+    """
+    failures = count(1)
+    while True:
+        try:
+            with bulk_work():
+                return await work()
+        except Overloaded as error:
+            await asyncio.sleep(error.retry_after or 1)
+        except (Damaged, NoRoom):
+            raise
+        except (Unhealthy, InsufficientStorage):
+            await asyncio.sleep(1)
+        except Backend:
+            if (failed := next(failures)) == TRIES:
+                raise
+            await asyncio.sleep(2.0 ** (failed - 2))

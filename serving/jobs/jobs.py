@@ -18,49 +18,15 @@ from typing import Any
 
 from models.bundle.disk import make_folder, size
 from serving.corpora.ports import StoreError
-from serving.corpora.stores.failures import naming
-from serving.errors import NotFound, ServiceError, going
+from serving.errors import NotFound, ServiceError, shutting_down
 from serving.jobs.intake import Answered, Intake, Note
-from serving.jobs.job import MAX_ERRORS, MAX_STARTS, Job, Running, State, digest_of, error_of
+from serving.jobs.job import MAX_ERRORS, MAX_STARTS, Job, Running, State, digest_of, error_of, retry_while_busy
 from serving.jobs.ledger import EVERY, Ledger, Requests
-from serving.jobs.patience import patiently
 from serving.jobs.spool import Spool, check_kept
 from serving.operations.failpoints import reach
-from serving.operations.limits import Caller, paid_by, patient, payer
-from serving.operations.threads import whole
-
-# Notification of changes of jobs.
-
-
-class Changes:
-    """Events of awaited jobs. Each is set at the job's next change."""
-
-    def __init__(self) -> None:
-        self._events: dict[str, asyncio.Event] = {}
-
-    def next(self, id: str) -> asyncio.Event:
-        """Return the event that is set at the next change of the job."""
-        return self._events.setdefault(id, asyncio.Event())
-
-    def tell(self, id: str) -> None:
-        """Set the event of a job that has changed."""
-        if event := self._events.pop(id, None):
-            event.set()
-
-    def tell_all(self) -> None:
-        """Set all events, since no more changes will come."""
-        for id in list(self._events):
-            self.tell(id)
-
-
-async def set_within(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for an event, and return whether it was set within `seconds`."""
-    try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
-        return False
-    return True
-
+from serving.operations.files import disk_errors
+from serving.operations.limits import Caller, charged_to, current_caller, patient
+from serving.operations.threads import run_to_end
 
 log = logging.getLogger(__name__)
 Work = Callable[[Running], Awaitable[dict[str, Any] | None]]
@@ -111,7 +77,7 @@ class Jobs:
         self._ledger = Ledger(folder / "ledger.sqlite")
         self.requests = Requests(self._ledger, answer_bytes)
         try:
-            self._unended = {job.id: job for job in self._ledger.unended()}
+            self._unended = {job.id: job for job in self._ledger.unfinished()}
         except ServiceError as error:
             raise StoreError(error.message) from None
         """Queued and running jobs, oldest first, as in the ledger."""
@@ -157,10 +123,10 @@ class Jobs:
             task.cancel()
         while self._tasks:
             await asyncio.wait(self._tasks.values())
-        await asyncio.to_thread(self._leave)
+        await asyncio.to_thread(self._record_interruption)
         self._changes.tell_all()
 
-    def _leave(self) -> None:
+    def _record_interruption(self) -> None:
         """Record that the running jobs were interrupted by a regular shutdown, not by a crash."""
         try:
             for job in list(self._unended.values()):
@@ -200,24 +166,24 @@ class Jobs:
         """
         digest = digest_of(kind, corpus, options, spool.digest if spool else "")
         now, id = time.time(), uuid.uuid4().hex
-        caller = key.key.name if (key := payer()) else ""
+        caller = key.key.name if (key := current_caller()) else ""
         job = Job(id=id, kind=kind, corpus=corpus, caller=caller, options=options, digest=digest, created=now)
         await self._intake.take(job, spool, answered, self._taken)
         return job
 
     def _taken(self, job: Job) -> None:
         self._unended[job.id] = job
-        if caller := payer():
+        if caller := current_caller():
             self._payers[job.id] = caller
         self._schedule()
 
-    def unended(self, kind: str, corpus: str) -> list[str]:
+    def unfinished(self, kind: str, corpus: str) -> list[str]:
         """Return the ids of queued and running jobs of a kind for a corpus, oldest first."""
         return [job.id for job in list(self._unended.values()) if (job.kind, job.corpus) == (kind, corpus)]
 
     def under_way(self, kind: str, corpus: str) -> Job | None:
         """Return the oldest queued or running job of a kind for a corpus, with its current progress, or None."""
-        for id in self.unended(kind, corpus):
+        for id in self.unfinished(kind, corpus):
             return running.seen if (running := self._running.get(id)) else self._unended[id]
         return None
 
@@ -230,7 +196,7 @@ class Jobs:
             Unhealthy: the disk fails.
         """
         others = [job.id for job in list(self._unended.values()) if job.id != besides and of(job.corpus)]
-        with naming(self._spools):
+        with disk_errors(self._spools):
             return sum(size(self._spools / id) for id in others)
 
     async def job(self, id: str) -> Job:
@@ -267,11 +233,11 @@ class Jobs:
             NotFound: the job does not exist.
             Unhealthy: the server is shutting down, and the next one will resume the job.
         """
-        await whole(self._cancel(await self.job(id)))
+        await run_to_end(self._cancel(await self.job(id)))
         return await self.job(id)
 
     @asynccontextmanager
-    async def leaving(self, corpus: str) -> AsyncIterator[None]:
+    async def deleting(self, corpus: str) -> AsyncIterator[None]:
         """Stop all jobs of a corpus that is being deleted, so that none affects a later corpus of the same name.
 
         Running jobs of kinds in `beside` go on. During the block, new jobs for the corpus are refused.
@@ -279,11 +245,11 @@ class Jobs:
         Raises:
             Unhealthy: the server is shutting down, and the next one would resume the jobs.
         """
-        async with self._intake.leaving(corpus):
+        async with self._intake.deleting(corpus):
             for job in reversed(list(self._unended.values())):  # waiting jobs before the jobs that they wait for
                 begun = job.kind in self._beside and job.id in self._tasks
                 if job.corpus == corpus and not begun:
-                    await whole(self._cancel(job))
+                    await run_to_end(self._cancel(job))
             yield
 
     async def _cancel(self, job: Job) -> None:
@@ -295,7 +261,7 @@ class Jobs:
                 await asyncio.wait([task])
             if job.id in self._unended:
                 if self._stopped:
-                    raise going()
+                    raise shutting_down()
                 await self._end(running.seen if running else job, "cancelled")
         finally:
             self._cancelled.discard(job.id)
@@ -332,9 +298,9 @@ class Jobs:
 
         Among equals, choose the caller whose last job began longest ago.
         """
-        at_work = Counter(self._callers.values())
-        fitting = (job for job in self._ready() if at_work[job.caller] < self._places(job.caller))
-        return min(fitting, key=lambda job: (at_work[job.caller], self._turns.get(job.caller, 0)), default=None)
+        running = Counter(self._callers.values())
+        fitting = (job for job in self._ready() if running[job.caller] < self._places(job.caller))
+        return min(fitting, key=lambda job: (running[job.caller], self._turns.get(job.caller, 0)), default=None)
 
     def _places(self, caller: str) -> int:
         return max(1, self._at_once - 1) if caller else self._at_once
@@ -367,14 +333,14 @@ class Jobs:
     async def _run(self, job: Job) -> None:
         if job.starts >= MAX_STARTS:
             why = f"the server was killed {job.starts} times in a row while it did this, and begins it no more"
-            await patiently(lambda: self._end(job, "failed", (job.kind, why)))
+            await retry_while_busy(lambda: self._end(job, "failed", (job.kind, why)))
             return
         job = replace(job, state="running", started=job.started or _now(job.created), starts=job.starts + 1)
         await self._save_patiently(job)
         spool = self._spools / job.id
         running = self._running[job.id] = Running(job, spool if spool.exists() else None, self._save_patiently)
         state, error = await self._worked(running)
-        await patiently(lambda: self._end(running.seen, state, error))
+        await retry_while_busy(lambda: self._end(running.seen, state, error))
 
     async def _worked(self, running: Running) -> tuple[State, tuple[str, str] | None]:
         work = self._kinds.get(running.job.kind)
@@ -383,7 +349,7 @@ class Jobs:
         try:
             if running.id in self._kept_before:
                 await check_kept(running.job, self._spools / running.id)
-            with paid_by(self._payers.get(running.id)), patient():
+            with charged_to(self._payers.get(running.id)), patient():
                 running.result |= await work(running) or {}
         except ServiceError as error:
             return "failed", (error.field or running.job.kind, error.message)
@@ -416,10 +382,10 @@ class Jobs:
                 self._schedule()
             self._changes.tell(job.id)
 
-        await whole(finished())
+        await run_to_end(finished())
 
     async def _save_patiently(self, job: Job) -> None:
-        await patiently(lambda: self._save(job))
+        await retry_while_busy(lambda: self._save(job))
 
     async def _save(self, job: Job) -> None:
         async def saved() -> None:
@@ -430,7 +396,7 @@ class Jobs:
                 running.kept(job)
             self._changes.tell(job.id)
 
-        await whole(saved())
+        await run_to_end(saved())
 
     def _sweep(self) -> None:
         """Delete the uploads of ended jobs, and uploads that never became jobs."""
@@ -442,3 +408,36 @@ class Jobs:
 def _now(after: float) -> float:
     """Return seconds since the epoch, but at least `after`, since the clock may have been set back."""
     return max(time.time(), after)
+
+
+# Notification of changes of jobs.
+
+
+class Changes:
+    """Events of awaited jobs. Each is set at the job's next change."""
+
+    def __init__(self) -> None:
+        self._events: dict[str, asyncio.Event] = {}
+
+    def next(self, id: str) -> asyncio.Event:
+        """Return the event that is set at the next change of the job."""
+        return self._events.setdefault(id, asyncio.Event())
+
+    def tell(self, id: str) -> None:
+        """Set the event of a job that has changed."""
+        if event := self._events.pop(id, None):
+            event.set()
+
+    def tell_all(self) -> None:
+        """Set all events, since no more changes will come."""
+        for id in list(self._events):
+            self.tell(id)
+
+
+async def set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event, and return whether it was set within `seconds`."""
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True

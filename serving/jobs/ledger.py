@@ -1,4 +1,7 @@
-"""Durable records of jobs, in one SQLite file. Every change is on disk before callers see it."""
+"""Durable records of jobs and of answers to repeated requests, in one SQLite file.
+
+Every change is on disk before callers see it.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,10 @@ from typing import Any, NamedTuple, get_args
 
 from models.bundle.disk import fsync
 from serving.corpora.ports import StoreError
-from serving.corpora.stores import sqlite
-from serving.corpora.stores.connections import connect
-from serving.corpora.stores.failures import DamageError, is_damage, naming
 from serving.errors import Conflict, Invalid
 from serving.jobs.job import Job, State, as_json
 from serving.operations.failpoints import reach
+from serving.operations.files import DamageError, connect, disk_errors, is_damage, move, remove
 
 FORMAT = 3
 UNKNOWN = "?"
@@ -85,8 +86,24 @@ _STATES: dict[str, State] = {state: state for state in get_args(State)}
 EVERY = -1
 """SQLite's value for no limit."""
 _JSON = ("options", "errors", "result")
-_UNENDED = "state IN ('queued', 'running')"
+_UNFINISHED = "state IN ('queued', 'running')"
 _ENDED = "state NOT IN ('queued', 'running')"
+IDEMPOTENCY_KEY = "Idempotency-Key"
+KEPT_SECONDS = 24 * 3600
+MAX_KEY = 255
+ROW_BYTES = 1000
+"""Bytes of a stored answer besides its headers and body, such as key and digest."""
+_EVICT = """
+DELETE FROM answers WHERE caller = :caller AND key IN (
+  SELECT key FROM (
+    SELECT key, sum(bytes) OVER (ORDER BY created DESC ROWS UNBOUNDED PRECEDING) AS kept
+    FROM answers WHERE caller = :caller AND key != :key
+  ) WHERE kept > :room
+)
+"""
+"""Deletes old answers, but never the answer to `key`, which may seem old because the clock was set back.
+"""
+_SPACE = uuid.UUID("5ab4ce0e-3c9f-4f43-8f5b-8a9a7a7f0c11")
 
 
 class Ledger:
@@ -133,7 +150,7 @@ class Ledger:
         Raises:
             InsufficientStorage, Unhealthy: the disk fails.
         """
-        with self._lock, naming(self._path):
+        with self._lock, disk_errors(self._path):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self._connection
@@ -143,9 +160,9 @@ class Ledger:
                     self._connection.execute("ROLLBACK")
                 raise
 
-    def unended(self) -> list[Job]:
+    def unfinished(self) -> list[Job]:
         """Return queued and running jobs, oldest first."""
-        return self._jobs(f"WHERE {_UNENDED} ORDER BY number")
+        return self._jobs(f"WHERE {_UNFINISHED} ORDER BY number")
 
     def newest(self, of: Callable[[str], bool], limit: int, behind: str | None) -> list[Job]:
         """Return the newest `limit` jobs for corpora that `of` accepts, newest first.
@@ -193,7 +210,7 @@ class Ledger:
     def _jobs(
         self, which: str, values: Mapping[str, Any] = MappingProxyType({}), of: Callable[[str], bool] = bool
     ) -> list[Job]:
-        with naming(self._path):
+        with disk_errors(self._path):
             with self._lock:
                 self._connection.create_function("listed", 1, of)
                 rows = self._connection.execute(f"SELECT {_COLUMNS} FROM jobs {which}", dict(values)).fetchall()
@@ -203,11 +220,11 @@ class Ledger:
 def _make(path: Path) -> None:
     """Create the file. It gets its final name when it is complete, so an empty file is always a damaged one."""
     part = path.with_name(f".{path.name}.part")
-    sqlite.remove(part)
+    remove(part)
     with closing(sqlite3.connect(part, isolation_level=None)) as connection:
         connection.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version = {FORMAT};COMMIT;")
     fsync(part)
-    sqlite.move(part, path)
+    move(part, path)
 
 
 def insert(connection: sqlite3.Connection, job: Job) -> None:
@@ -231,23 +248,6 @@ def _job(row: sqlite3.Row) -> Job:
 
 
 # `Idempotency-Key`: a repeated request gets the first answer and does nothing.
-
-HEADER = "Idempotency-Key"
-KEPT_SECONDS = 24 * 3600
-MAX_KEY = 255
-ROW_BYTES = 1000
-"""Bytes of a stored answer besides its headers and body, such as key and digest."""
-_EVICT = """
-DELETE FROM answers WHERE caller = :caller AND key IN (
-  SELECT key FROM (
-    SELECT key, sum(bytes) OVER (ORDER BY created DESC ROWS UNBOUNDED PRECEDING) AS kept
-    FROM answers WHERE caller = :caller AND key != :key
-  ) WHERE kept > :room
-)
-"""
-"""Deletes old answers, but never the answer to `key`, which may seem old because the clock was set back.
-"""
-_SPACE = uuid.UUID("5ab4ce0e-3c9f-4f43-8f5b-8a9a7a7f0c11")
 
 
 class Answer(NamedTuple):
@@ -284,7 +284,7 @@ def check_key(key: str) -> str:
         Invalid: the key is empty or too long.
     """
     if not 1 <= len(key) <= MAX_KEY:
-        raise Invalid(f"must be 1 to {MAX_KEY} characters long, not {len(key)}", field=HEADER)
+        raise Invalid(f"must be 1 to {MAX_KEY} characters long, not {len(key)}", field=IDEMPOTENCY_KEY)
     return key
 
 
@@ -312,7 +312,7 @@ class Requests:
             return
         place = keyed[:2]
         if place in self._under_way:
-            raise Conflict(f"{HEADER}: the request that first came with this key is not answered yet")
+            raise Conflict(f"{IDEMPOTENCY_KEY}: the request that first came with this key is not answered yet")
         self._under_way.add(place)
         try:
             yield await asyncio.to_thread(self._find, keyed)
@@ -363,7 +363,7 @@ class Requests:
         if row is None:
             return None
         if row["request"] != keyed.request:
-            raise Invalid("another request came with this key before", field=HEADER)
+            raise Invalid("another request came with this key before", field=IDEMPOTENCY_KEY)
         if row["generation"] not in (keyed.generation, UNKNOWN) or row["state"] in ("failed", "cancelled"):
             return None
         return Answer(row["status"], json.loads(row["headers"]), row["body"])

@@ -11,7 +11,7 @@ from serving.corpora.library import Library, embed_passages
 from serving.inference.embedder import Embedder
 from serving.inference.encoders import Encoders
 from serving.jobs import Running
-from serving.jobs.patience import patiently
+from serving.jobs.job import retry_while_busy
 
 BLOCK = 512
 """Passages between two checkpoints."""
@@ -24,7 +24,7 @@ async def reembed(library: Library, encoders: Encoders, job: Running) -> dict[st
     which the store knows. If the encoder's bundle is replaced meanwhile, the job begins anew with the new bundle.
     """
     while True:
-        with encoders.asked_for(job.options.get("model")).at_work.held() as embedder:
+        with encoders.requested(job.options.get("model")).ready_embedder.held() as embedder:
             fingerprint = embedder.manifest.fingerprint
             truncated = await _moved(library, encoders, job, embedder)
             if truncated is not None and fingerprint in encoders.fingerprints:
@@ -39,13 +39,13 @@ async def _moved(library: Library, encoders: Encoders, job: Running, embedder: E
     Return how many were truncated; None, without a swap, if the encoder is no longer served.
     """
     name, fingerprint = job.corpus, embedder.manifest.fingerprint
-    _, size = await library.on(lambda corpora: corpora.corpus(name), of=name)
+    _, size = await library.run(lambda corpora: corpora.corpus(name), of=name)
     job.total = size.passages
     truncated = await _embedded(library, encoders, job, embedder)
     beside = await library.stoppable(lambda corpora: corpora.read_fresh(name), of=name)
     try:
         while fingerprint in encoders.fingerprints:
-            if await library.on(lambda corpora: corpora.swap(name, fingerprint, beside), of=name):
+            if await library.run(lambda corpora: corpora.swap(name, fingerprint, beside), of=name):
                 return truncated
             truncated += await _embedded(library, encoders, job, embedder)  # documents that were written meanwhile
     finally:
@@ -58,9 +58,9 @@ async def _embedded(library: Library, encoders: Encoders, job: Running, embedder
     """Embed all passages without a vector of the new encoder. Return how many were truncated."""
     name, fingerprint, truncated = job.corpus, embedder.manifest.fingerprint, 0
     while fingerprint in encoders.fingerprints:
-        if not (rows := await library.on(lambda corpora: corpora.stale(name, fingerprint, BLOCK), of=name)):
+        if not (rows := await library.run(lambda corpora: corpora.stale(name, fingerprint, BLOCK), of=name)):
             break
-        truncated += await patiently(partial(_refresh, library, name, embedder, rows))
+        truncated += await retry_while_busy(partial(_refresh, library, name, embedder, rows))
         await job.checkpoint(0, min(job.done + len(rows), job.total or 0))
     return truncated
 
@@ -70,5 +70,5 @@ async def _refresh(library: Library, name: str, embedder: Embedder, rows: Sequen
     keys = [key for key, _ in rows]
     vectors, cut = await embed_passages(embedder, [text for _, text in rows], lambda i: f"passage {keys[i]}")
     fingerprint = embedder.manifest.fingerprint
-    await library.on(lambda corpora: corpora.refresh(name, fingerprint, keys, vectors), of=name)
+    await library.run(lambda corpora: corpora.refresh(name, fingerprint, keys, vectors), of=name)
     return cut

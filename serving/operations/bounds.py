@@ -1,11 +1,10 @@
-"""Limits on requests and on corpora that come from elsewhere."""
+"""Limits on requests and on corpora that come from elsewhere, and legal names of corpora and documents."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address
 from typing import Annotated, Any
 
 import orjson
@@ -14,8 +13,6 @@ from pydantic import Field, FiniteFloat
 from serving.errors import Empty, Invalid, TooLarge
 from serving.operations.json_body import misfit
 
-# Legal names of corpora and documents. A corpus name is also a safe file name.
-
 CORPUS_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 MAX_ID_BYTES = 512
 MAX_COLUMN = 256
@@ -23,6 +20,18 @@ MAX_COLUMN = 256
 MAX_COLUMN_TYPES = 8192
 """Characters of the types of columns, as JSON."""
 _CORPUS = re.compile(CORPUS_NAME.rstrip("$") + r"\Z")
+MAX_VECTOR = 65_536
+"""Numbers in a vector, more than any encoder has dimensions."""
+About = Annotated[str, Field(max_length=2000)]
+"""Description of a corpus."""
+RecallTarget = Annotated[float, Field(gt=0, le=1)]
+Fingerprint = Annotated[str, Field(max_length=255)]
+"""Fingerprint of a bundle."""
+Moment = Annotated[FiniteFloat, Field(ge=0, lt=253_402_300_800)]
+"""Seconds since the epoch, before the year 10000."""
+MAX_COUNT = 2**48
+"""Passages that a corpus may ever have had. At a million a second, they last nine years."""
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
 
 def check_corpus_name(name: str, field: str = "corpus") -> str:
@@ -56,33 +65,6 @@ def check_document_id(name: str, field: str) -> str:
     if not 1 <= size <= MAX_ID_BYTES:
         raise Invalid(f"must be 1 to {MAX_ID_BYTES} bytes long, not {size}", field=field)
     return name
-
-
-# Detection of loopback addresses.
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether `host` is an address of the loopback interface. Names don't count."""
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return False
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return (mapped or address).is_loopback
-
-
-MAX_VECTOR = 65_536
-"""Numbers in a vector, more than any encoder has dimensions."""
-About = Annotated[str, Field(max_length=2000)]
-"""Description of a corpus."""
-RecallTarget = Annotated[float, Field(gt=0, le=1)]
-Fingerprint = Annotated[str, Field(max_length=255)]
-"""Fingerprint of a bundle."""
-Moment = Annotated[FiniteFloat, Field(ge=0, lt=253_402_300_800)]
-"""Seconds since the epoch, before the year 10000."""
-MAX_COUNT = 2**48
-"""Passages that a corpus may ever have had. At a million a second, they last nine years."""
-Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
 
 @dataclass(frozen=True, kw_only=True)

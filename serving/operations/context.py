@@ -1,4 +1,4 @@
-"""Context variables inherited by tasks."""
+"""Context variables inherited by tasks: the priority of work, and the recording of its parts for traces."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def holding(variable: ContextVar[T], value: T) -> Iterator[None]:
 
 # Priority of work: bulk work may wait for interactive requests.
 
-HEADER = "x-priority"
+PRIORITY = "x-priority"
 _bulk: ContextVar[bool] = ContextVar("bulk", default=False)
 
 
@@ -39,7 +39,7 @@ def bulk_work(bulk: bool = True) -> AbstractContextManager[None]:
     return holding(_bulk, bulk)
 
 
-def asked_for(header: str | None) -> bool:
+def parse_priority(header: str | None) -> bool:
     """Read the priority from the header `x-priority`; return whether it is bulk.
 
     Raises:
@@ -47,7 +47,7 @@ def asked_for(header: str | None) -> bool:
     """
     value = "interactive" if header is None else header.strip().lower()
     if value not in ("interactive", "bulk"):
-        raise Invalid("must be interactive or bulk", field=HEADER)
+        raise Invalid("must be interactive or bulk", field=PRIORITY)
     return value == "bulk"
 
 

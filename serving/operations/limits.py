@@ -1,4 +1,4 @@
-"""Limits of one key: requests and tokens per second, concurrency, disk space, and unread answers."""
+"""The callers of a server: their API keys, and the limits of each key."""
 
 from __future__ import annotations
 
@@ -17,278 +17,13 @@ from serving.errors import NoRoom, Overloaded, TooLarge, Unhealthy
 from serving.operations.context import holding
 from serving.operations.keys import Key, KeysError, UnreadableError, digest, read_keys
 
-# Fairness between keys: one step of a key in each pass of the event loop, however many requests it has.
-
-
-class LoopTurn:
-    """Steps of a key, first in, first out. A step without others before it runs at once."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._taken = False
-
-    async def take(self) -> None:
-        """Wait for a pass of the event loop in which no other step runs."""
-        if not self._taken:
-            self._take()
-            return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        await turn
-
-    def _take(self) -> None:
-        self._taken = True
-        asyncio.get_running_loop().call_soon(self._give)
-
-    def _give(self) -> None:
-        self._taken = False
-        while self._waiting and not self._taken:
-            turn = self._waiting.popleft()
-            if not turn.done():  # its caller still waits
-                turn.set_result(None)
-                self._take()
-
-
+log = logging.getLogger(__name__)
 Clock = Callable[[], int]
 """Clock in nanoseconds that never goes back."""
 SECOND = 1_000_000_000
 RETRY_SECONDS = 1
 """Guess of when a request of the key ends. Rate limits know the exact time."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Limits of a key. None means no limit."""
-
-    requests_per_second: float | None = None
-    tokens_per_second: float | None = None
-    concurrency: int | None = None
-    disk_bytes: int | None = None
-    """Bytes of all corpora that the key has access to."""
-    unread_bytes: int | None = None
-    threads: int = 2
-    """Threads that read corpora for the key at a time, and as many that write. Further work waits."""
-    jobs: int | None = None
-    """Waiting and running jobs."""
-
-
-class Unread:
-    """Counter of answer bytes that callers have not read yet."""
-
-    def __init__(self, limit: int, whose: str) -> None:
-        self.limit, self._whose = limit, whose
-        self._bytes = 0
-
-    @contextmanager
-    def holding(self, size: int, *, refusable: bool = True) -> Iterator[None]:
-        """Count an answer while it is sent. An answer that is not `refusable` ignores the limit.
-
-        Raises:
-            TooLarge: the answer alone exceeds the limit.
-            Overloaded: the answer and the unread ones exceed the limit.
-        """
-        if refusable and size > self.limit:
-            raise TooLarge(f"the answer of {size} bytes is more than the {self.limit} that may be sent: ask for less")
-        if refusable and self._bytes + size > self.limit:
-            raise Overloaded(
-                f"{self._whose} that nobody has read hold {self._bytes} bytes, with this one of {size} it were more "
-                f"than {self.limit}",
-                retry_after=RETRY_SECONDS,
-            )
-        self._bytes += size
-        try:
-            yield
-        finally:
-            self._bytes -= size
-
-
-class Bucket:
-    """A token bucket that may be overdrawn.
-
-    A caller without debt may take any amount, then waits until the debt is paid.
-
-    So a request larger than a second's worth passes like any other. At most one second's worth is saved. The state is
-    one point in time, as in the generic cell rate algorithm (ITU-T I.371), in whole nanoseconds. No rounding makes a
-    caller who has waited for `Retry-After` wait again.
-    """
-
-    def __init__(self, rate: float, clock: Clock) -> None:
-        self._clock = clock
-        self._set(rate)
-        self._paid = clock() - self._saved
-
-    def _set(self, rate: float) -> None:
-        self._unit = SECOND / rate
-        self._saved = max(0, SECOND - int(self._unit))
-
-    def change(self, rate: float) -> None:
-        """Change the rate; debts and savings stay the same."""
-        now, unit = self._clock(), self._unit
-        self._set(rate)
-        self._paid = max(now + int((self._paid - now) * self._unit / unit), now - self._saved)
-
-    def wait(self) -> int:
-        """Return the nanoseconds until something may be taken."""
-        return max(0, self._paid - self._clock())
-
-    def take(self, amount: float) -> None:
-        """Take an amount of any size. A negative amount is given back."""
-        self._paid = max(self._paid, self._clock() - self._saved) + int(amount * self._unit)
-
-
-class Caller:
-    """A key's usage of its limits, which are `defaults` where the key has none."""
-
-    def __init__(self, key: Key, defaults: Limits, clock: Clock = time.monotonic_ns) -> None:
-        self._defaults, self._clock = defaults, clock
-        self._running = 0
-        self.loop_turn = LoopTurn()
-        self.unread: Unread | None = None
-        self._requests: tuple[float, Bucket] | None = None
-        self._tokens: tuple[float, Bucket] | None = None
-        self.limit(key)
-
-    def limit(self, key: Key) -> None:
-        """Adopt the current limits of `key`, keeping the usage so far."""
-        defaults = self._defaults
-        self.key = key
-        self.threads = key.threads or defaults.threads
-        self._concurrency = key.concurrency or defaults.concurrency
-        self._disk_bytes = key.disk_bytes or defaults.disk_bytes
-        self.jobs = key.jobs or defaults.jobs
-        """Waiting and running jobs that the key may have. None means the same as for other callers."""
-        if unread := key.unread_bytes or defaults.unread_bytes:
-            self.unread = self.unread or Unread(unread, f"answers to the key {key.name!r}")
-            self.unread.limit = unread
-        else:
-            self.unread = None
-        self._requests = self._rated(self._requests, key.requests_per_second or defaults.requests_per_second)
-        self._tokens = self._rated(self._tokens, key.tokens_per_second or defaults.tokens_per_second)
-
-    def _rated(self, before: tuple[float, Bucket] | None, rate: float | None) -> tuple[float, Bucket] | None:
-        if rate is None or before is None:
-            return (rate, Bucket(rate, self._clock)) if rate else None
-        before[1].change(rate)
-        return rate, before[1]
-
-    @contextmanager
-    def admitted(self) -> Iterator[None]:
-        """Admit a request, and charge its tokens to this key until it ends.
-
-        Raises:
-            Overloaded: too many requests are running, or the rate is exceeded.
-        """
-        if self._concurrency and self._running >= self._concurrency:
-            raise Overloaded(
-                f"{self._running} requests of the key {self.key.name!r} are running, its limit is {self._concurrency}",
-                retry_after=RETRY_SECONDS,
-            )
-        self._take(self._requests, 1, "requests")
-        self._running += 1
-        try:
-            with paid_by(self):
-                yield
-        finally:
-            self._running -= 1
-
-    def check_room(self, used: Callable[[], int], adding: int = 0) -> None:
-        """Refuse to add to corpora that have used up the key's share of the disk, or would with `adding` more bytes.
-
-        If the size is unknown, a write that begins below the limit is accepted as a whole.
-
-        Raises:
-            NoRoom: the corpora take as many bytes, or more.
-        """
-        if self._disk_bytes and ((taken := used()) >= self._disk_bytes or taken + adding > self._disk_bytes):
-            more = f", {adding} more would come" if adding > 0 else ""
-            raise NoRoom(
-                f"the corpora of the key {self.key.name!r} take {taken} bytes of the {self._disk_bytes} that they may"
-                f"{more}: delete documents, snapshots or corpora"
-            )
-
-    def charge(self, tokens: float, *, begun: bool = False) -> None:
-        """Take tokens from the key's rate. Further tokens of work that has `begun` are taken whatever the debt.
-
-        Raises:
-            Overloaded: the key has a debt; nothing is taken.
-        """
-        self._take(self._tokens, tokens, "tokens", begun=begun)
-
-    def refund(self, tokens: int) -> None:
-        """Give back tokens that were charged for work that was not done."""
-        if self._tokens:
-            self._tokens[1].take(-tokens)
-
-    def _take(self, limit: tuple[float, Bucket] | None, amount: float, what: str, *, begun: bool = False) -> None:
-        if limit:
-            rate, bucket = limit
-            if not begun and (wait := bucket.wait()):
-                raise Overloaded(
-                    f"the key {self.key.name!r} has used up its {rate:g} {what} a second", retry_after=wait / SECOND
-                )
-            bucket.take(amount)
-
-
-_CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
-
-
-def payer() -> Caller | None:
-    """Return the caller of the current request."""
-    return _CALLER.get()
-
-
-async def loop_turn() -> None:
-    """Wait for the next pass of the event loop if the key has already had a step in this one."""
-    if caller := _CALLER.get():
-        await caller.loop_turn.take()
-
-
-def paid_by(caller: Caller | None) -> AbstractContextManager[None]:
-    """Charge work to a caller within the block; its request may already be answered."""
-    return holding(_CALLER, caller)
-
-
 _PATIENT: ContextVar[bool] = ContextVar("patient", default=False)
-
-
-def is_patient() -> bool:
-    """Return whether the work waits for a turn of its key however many wait, as that of a job does."""
-    return _PATIENT.get()
-
-
-def patient() -> AbstractContextManager[None]:
-    """Mark work within the block as patient, since no connection waits for it."""
-    return holding(_PATIENT, True)
-
-
-def charge(tokens: float, *, begun: bool = False) -> None:
-    """Charge tokens to the key of the current request. Without a key (no keys, a warm-up) nothing is charged.
-
-    Raises:
-        Overloaded: see `Caller.charge`.
-    """
-    if caller := _CALLER.get():
-        caller.charge(tokens, begun=begun)
-
-
-def check_paid() -> None:
-    """Refuse work that is charged afterwards if its key still has a debt.
-
-    Raises:
-        Overloaded: see `Caller.charge`.
-    """
-    charge(0)
-
-
-def refund(tokens: int) -> None:
-    """Give back what `charge` took for work that was not done."""
-    if caller := _CALLER.get():
-        caller.refund(tokens)
-
-
-# The valid keys, from a file that is read again when it changes.
-
-log = logging.getLogger(__name__)
 LOOK_AGAIN = 1_000_000_000
 """Nanoseconds between two looks at the file. A revoked key is valid for at most so much longer."""
 GRACE_SECONDS = 10.0
@@ -368,3 +103,262 @@ def _version(path: Path) -> Version:
     except OSError as error:
         raise UnreadableError(f"{path}: {error.strerror}") from None
     return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
+
+
+# Limits of one key: requests and tokens per second, concurrency, threads, disk space, unread answers and jobs.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Limits of a key. None means no limit."""
+
+    requests_per_second: float | None = None
+    tokens_per_second: float | None = None
+    concurrency: int | None = None
+    disk_bytes: int | None = None
+    """Bytes of all corpora that the key has access to."""
+    unread_bytes: int | None = None
+    threads: int = 2
+    """Threads that read corpora for the key at a time, and as many that write. Further work waits."""
+    jobs: int | None = None
+    """Waiting and running jobs."""
+
+
+class Caller:
+    """A key's usage of its limits, which are `defaults` where the key has none."""
+
+    def __init__(self, key: Key, defaults: Limits, clock: Clock = time.monotonic_ns) -> None:
+        self._defaults, self._clock = defaults, clock
+        self._running = 0
+        self.loop_turn = LoopTurn()
+        self.unread: UnreadBytes | None = None
+        self._requests: tuple[float, Bucket] | None = None
+        self._tokens: tuple[float, Bucket] | None = None
+        self.limit(key)
+
+    def limit(self, key: Key) -> None:
+        """Adopt the current limits of `key`, keeping the usage so far."""
+        defaults = self._defaults
+        self.key = key
+        self.threads = key.threads or defaults.threads
+        self._concurrency = key.concurrency or defaults.concurrency
+        self._disk_bytes = key.disk_bytes or defaults.disk_bytes
+        self.jobs = key.jobs or defaults.jobs
+        """Waiting and running jobs that the key may have. None means the same as for other callers."""
+        if unread := key.unread_bytes or defaults.unread_bytes:
+            self.unread = self.unread or UnreadBytes(unread, f"answers to the key {key.name!r}")
+            self.unread.limit = unread
+        else:
+            self.unread = None
+        self._requests = self._rated(self._requests, key.requests_per_second or defaults.requests_per_second)
+        self._tokens = self._rated(self._tokens, key.tokens_per_second or defaults.tokens_per_second)
+
+    def _rated(self, before: tuple[float, Bucket] | None, rate: float | None) -> tuple[float, Bucket] | None:
+        if rate is None or before is None:
+            return (rate, Bucket(rate, self._clock)) if rate else None
+        before[1].change(rate)
+        return rate, before[1]
+
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Admit a request, and charge its tokens to this key until it ends.
+
+        Raises:
+            Overloaded: too many requests are running, or the rate is exceeded.
+        """
+        if self._concurrency and self._running >= self._concurrency:
+            raise Overloaded(
+                f"{self._running} requests of the key {self.key.name!r} are running, its limit is {self._concurrency}",
+                retry_after=RETRY_SECONDS,
+            )
+        self._take(self._requests, 1, "requests")
+        self._running += 1
+        try:
+            with charged_to(self):
+                yield
+        finally:
+            self._running -= 1
+
+    def check_room(self, used: Callable[[], int], adding: int = 0) -> None:
+        """Refuse to add to corpora that have used up the key's share of the disk, or would with `adding` more bytes.
+
+        If the size is unknown, a write that begins below the limit is accepted as a whole.
+
+        Raises:
+            NoRoom: the corpora take as many bytes, or more.
+        """
+        if self._disk_bytes and ((taken := used()) >= self._disk_bytes or taken + adding > self._disk_bytes):
+            more = f", {adding} more would come" if adding > 0 else ""
+            raise NoRoom(
+                f"the corpora of the key {self.key.name!r} take {taken} bytes of the {self._disk_bytes} that they may"
+                f"{more}: delete documents, snapshots or corpora"
+            )
+
+    def charge(self, tokens: float, *, begun: bool = False) -> None:
+        """Take tokens from the key's rate. Further tokens of work that has `begun` are taken whatever the debt.
+
+        Raises:
+            Overloaded: the key has a debt; nothing is taken.
+        """
+        self._take(self._tokens, tokens, "tokens", begun=begun)
+
+    def refund(self, tokens: int) -> None:
+        """Give back tokens that were charged for work that was not done."""
+        if self._tokens:
+            self._tokens[1].take(-tokens)
+
+    def _take(self, limit: tuple[float, Bucket] | None, amount: float, what: str, *, begun: bool = False) -> None:
+        if limit:
+            rate, bucket = limit
+            if not begun and (wait := bucket.wait()):
+                raise Overloaded(
+                    f"the key {self.key.name!r} has used up its {rate:g} {what} a second", retry_after=wait / SECOND
+                )
+            bucket.take(amount)
+
+
+class UnreadBytes:
+    """Counter of answer bytes that callers have not read yet."""
+
+    def __init__(self, limit: int, whose: str) -> None:
+        self.limit, self._whose = limit, whose
+        self._bytes = 0
+
+    @contextmanager
+    def holding(self, size: int, *, refusable: bool = True) -> Iterator[None]:
+        """Count an answer while it is sent. An answer that is not `refusable` ignores the limit.
+
+        Raises:
+            TooLarge: the answer alone exceeds the limit.
+            Overloaded: the answer and the unread ones exceed the limit.
+        """
+        if refusable and size > self.limit:
+            raise TooLarge(f"the answer of {size} bytes is more than the {self.limit} that may be sent: ask for less")
+        if refusable and self._bytes + size > self.limit:
+            raise Overloaded(
+                f"{self._whose} that nobody has read hold {self._bytes} bytes, with this one of {size} it were more "
+                f"than {self.limit}",
+                retry_after=RETRY_SECONDS,
+            )
+        self._bytes += size
+        try:
+            yield
+        finally:
+            self._bytes -= size
+
+
+class Bucket:
+    """A token bucket that may be overdrawn.
+
+    A caller without debt may take any amount, then waits until the debt is paid.
+
+    So a request larger than a second's worth passes like any other. At most one second's worth is saved. The state is
+    one point in time, as in the generic cell rate algorithm (ITU-T I.371), in whole nanoseconds. No rounding makes a
+    caller who has waited for `Retry-After` wait again.
+    """
+
+    def __init__(self, rate: float, clock: Clock) -> None:
+        self._clock = clock
+        self._set(rate)
+        self._paid = clock() - self._saved
+
+    def _set(self, rate: float) -> None:
+        self._unit = SECOND / rate
+        self._saved = max(0, SECOND - int(self._unit))
+
+    def change(self, rate: float) -> None:
+        """Change the rate; debts and savings stay the same."""
+        now, unit = self._clock(), self._unit
+        self._set(rate)
+        self._paid = max(now + int((self._paid - now) * self._unit / unit), now - self._saved)
+
+    def wait(self) -> int:
+        """Return the nanoseconds until something may be taken."""
+        return max(0, self._paid - self._clock())
+
+    def take(self, amount: float) -> None:
+        """Take an amount of any size. A negative amount is given back."""
+        self._paid = max(self._paid, self._clock() - self._saved) + int(amount * self._unit)
+
+
+class LoopTurn:
+    """Steps of a key, first in, first out. A step without others before it runs at once."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._taken = False
+
+    async def take(self) -> None:
+        """Wait for a pass of the event loop in which no other step runs."""
+        if not self._taken:
+            self._take()
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        await turn
+
+    def _take(self) -> None:
+        self._taken = True
+        asyncio.get_running_loop().call_soon(self._give)
+
+    def _give(self) -> None:
+        self._taken = False
+        while self._waiting and not self._taken:
+            turn = self._waiting.popleft()
+            if not turn.done():  # its caller still waits
+                turn.set_result(None)
+                self._take()
+
+
+_CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
+
+
+def current_caller() -> Caller | None:
+    """Return the caller of the current request."""
+    return _CALLER.get()
+
+
+async def loop_turn() -> None:
+    """Wait for the next pass of the event loop if the key has already had a step in this one."""
+    if caller := _CALLER.get():
+        await caller.loop_turn.take()
+
+
+def charged_to(caller: Caller | None) -> AbstractContextManager[None]:
+    """Charge work to a caller within the block; its request may already be answered."""
+    return holding(_CALLER, caller)
+
+
+def is_patient() -> bool:
+    """Return whether the work waits for a turn of its key however many wait, as that of a job does."""
+    return _PATIENT.get()
+
+
+def patient() -> AbstractContextManager[None]:
+    """Mark work within the block as patient, since no connection waits for it."""
+    return holding(_PATIENT, True)
+
+
+def charge(tokens: float, *, begun: bool = False) -> None:
+    """Charge tokens to the key of the current request. Without a key (no keys, a warm-up) nothing is charged.
+
+    Raises:
+        Overloaded: see `Caller.charge`.
+    """
+    if caller := _CALLER.get():
+        caller.charge(tokens, begun=begun)
+
+
+def check_no_debt() -> None:
+    """Refuse work that is charged afterwards if its key still has a debt.
+
+    Raises:
+        Overloaded: see `Caller.charge`.
+    """
+    charge(0)
+
+
+def refund(tokens: int) -> None:
+    """Give back what `charge` took for work that was not done."""
+    if caller := _CALLER.get():
+        caller.refund(tokens)

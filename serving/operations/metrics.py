@@ -29,16 +29,30 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from models.bundle.bundle import Manifest
-from models.bundle.tokenizer import Tokens
 from serving.errors import Kind, ServiceError
 
-# A Prometheus histogram that observes many values at once.
-#
-# That of prometheus_client takes one, at three times the cost.
+_SECONDS = tuple(0.000_5 * 1.75**i for i in range(20))
+_POWERS = tuple(float(2**i) for i in range(15))
+_SHARES = (0.01, 0.02, 0.05, *(i / 10 for i in range(1, 11)))
+_STAGES = {
+    "duration": "Seconds to a result",
+    "tokenization_duration": "Seconds to tokenise",
+    "queue_duration": "Seconds until the engine took it up",
+    "inference_duration": "Seconds from then to the last vector",
+}
+_FAILURES: Mapping[Kind, str] = {"Tokenizer": "tokenization", "Backend": "inference", "Empty": "validation"}
+"""Names that text-embeddings-inference has for kinds of errors. Other kinds keep their own name."""
+NAMED_CORPORA = 50
+"""Default number of corpora with labels. Each adds 0.16 ms to a scrape, which blocks all requests."""
+OTHERS = "_others"
+"""Label of all corpora without their own. It is not a legal corpus name."""
 
 
 class Histogram(Collector):
-    """Cumulative counts of values by the upper `bounds`, in one series, or in one for each value of `label`."""
+    """Cumulative counts of values by the upper `bounds`, in one series, or in one for each value of `label`.
+
+    It observes many values at once. The histogram of prometheus_client takes one, at three times the cost.
+    """
 
     def __init__(
         self,
@@ -82,22 +96,6 @@ class Histogram(Collector):
 
 
 disable_created_metrics()  # type: ignore[no-untyped-call] # one more series for each counter, which nobody asks for
-
-_SECONDS = tuple(0.000_5 * 1.75**i for i in range(20))
-_POWERS = tuple(float(2**i) for i in range(15))
-_SHARES = (0.01, 0.02, 0.05, *(i / 10 for i in range(1, 11)))
-_STAGES = {
-    "duration": "Seconds to a result",
-    "tokenization_duration": "Seconds to tokenise",
-    "queue_duration": "Seconds until the engine took it up",
-    "inference_duration": "Seconds from then to the last vector",
-}
-_FAILURES: Mapping[Kind, str] = {"Tokenizer": "tokenization", "Backend": "inference", "Empty": "validation"}
-"""Names that text-embeddings-inference has for kinds of errors. Other kinds keep their own name."""
-NAMED_CORPORA = 50
-"""Default number of corpora with labels. Each adds 0.16 ms to a scrape, which blocks all requests."""
-OTHERS = "_others"
-"""Label of all corpora without their own. It is not a legal corpus name."""
 
 
 @dataclass(frozen=True)
@@ -221,9 +219,11 @@ class Metrics:
         self._hits.inc(hits)
         self._misses.inc(misses)
 
-    def batch(self, batch: Sequence[Tokens], *, length_step: int, max_length: int, max_tokens: int) -> None:
-        """Observe a batch for an engine that pads to a multiple of `length_step`, up to `max_length`."""
-        lengths = [len(tokens) for tokens in batch]
+    def batch(self, lengths: Sequence[int], *, length_step: int, max_length: int, max_tokens: int) -> None:
+        """Observe a batch of texts of `lengths` tokens.
+
+        The engine pads to a multiple of `length_step`, up to `max_length`.
+        """
         longest = max(lengths)
         padded = len(lengths) * (longest + min(-longest % length_step, max(max_length - longest, 0)))
         self._batch_size.observe(len(lengths))

@@ -131,7 +131,7 @@ def test_requests_finish_on_a_model_that_is_unloaded(shelf: Shelf, run: Run) -> 
     async def work() -> None:
         await service.loaded.wait()
         gate.clear()
-        encoder = service.encoders.named("gated").at_work
+        encoder = service.encoders.named("gated").ready_embedder
         begun = asyncio.create_task(service.embed(["a b c d"] * 500, EmbedOptions(), model="gated"))
         await asyncio.sleep(0.05)
         service.encoders.remove("gated")

@@ -24,7 +24,7 @@ from serving.errors import TooLarge
 from serving.inference.embeddings import EmbedOptions
 from serving.inference.engine import Model
 from serving.inference.engines import ENGINES
-from serving.jobs.acceptance import UPLOAD
+from serving.jobs.upload_order import UPLOAD
 from serving.operations import failpoints
 from serving.operations.failpoints import VARIABLE
 from serving.service import Service
@@ -41,7 +41,8 @@ WHOLE = 600
 COMMAND = (
     sys.executable,
     "-c",
-    "import sys; from serving import __main__, demo; demo.MAX_DOCUMENTS = 2000; sys.exit(__main__.main())",
+    "import sys; from serving import __main__; from serving.commands import demo; "
+    "demo.MAX_DOCUMENTS = 2000; sys.exit(__main__.main())",
 )
 """A server whose demo corpus is made in a moment."""
 
@@ -160,7 +161,7 @@ def test_a_server_that_went_before_the_upload_fills_it_at_its_next_start(make_se
 
     async def goes() -> None:
         await first.loaded.wait()
-        await first.library.on(lambda corpora: corpora.create("mine"))
+        await first.library.run(lambda corpora: corpora.create("mine"))
 
     run(first, goes)
     second = started(make_service())
@@ -183,7 +184,7 @@ def test_half_of_it_by_another_encoder_becomes_the_whole_by_this_one(
         await first.loaded.wait()
         failpoints.arm({VARIABLE: "jobs.before-checkpoint=raise:EIO@4"})  # the job waits for the next server
         filling = asyncio.create_task(demo.fill(first))
-        await until(lambda: first.jobs.unended(UPLOAD, demo.NAME) and documents(first))
+        await until(lambda: first.jobs.unfinished(UPLOAD, demo.NAME) and documents(first))
         filling.cancel()
         async with first.jobs.spool() as spool:
             await spool.write(b"a text of somebody else")
@@ -221,7 +222,7 @@ def test_it_follows_the_encoder_and_keeps_what_others_put_into_it(
             for job in await service.jobs.listing():
                 await ended(service.jobs, job.id)
             if own:
-                await service.library.on(lambda corpora: corpora.create("mine"))
+                await service.library.run(lambda corpora: corpora.create("mine"))
                 await service.library.add("mine", [Document("a", "one", {})])
                 await service.library.add(demo.NAME, [Document("a", "mine, too", {})])
             assert documents(service) == WHOLE + 1
@@ -242,7 +243,7 @@ def test_what_a_person_removes_stays_so_though_another_upload_failed(make_servic
     async def work() -> None:
         await service.loaded.wait()
         await demo.fill(service)
-        await service.library.on(lambda corpora: corpora.delete(demo.NAME, "module0:name0#1"))
+        await service.library.run(lambda corpora: corpora.delete(demo.NAME, "module0:name0#1"))
         async with service.jobs.spool() as spool:
             await spool.write(b"no JSON")
             bad = Options(format="ndjson").model_dump()
@@ -263,8 +264,8 @@ def test_a_job_that_a_person_cancels_is_not_begun_again(make_service: MakeServic
         await service.loaded.wait()
         engine.open.clear()
         filling = asyncio.create_task(demo.fill(service))
-        await until(lambda: service.jobs.unended(UPLOAD, demo.NAME))
-        (job,) = service.jobs.unended(UPLOAD, demo.NAME)
+        await until(lambda: service.jobs.unfinished(UPLOAD, demo.NAME))
+        (job,) = service.jobs.unfinished(UPLOAD, demo.NAME)
         cancelling = asyncio.create_task(service.jobs.cancel(job))
         engine.open.set()
         assert (await cancelling).state == "cancelled"
@@ -286,10 +287,10 @@ def test_it_may_be_deleted_while_it_is_embedded_and_comes_back_where_there_is_no
         await service.loaded.wait()
         engine.open.clear()
         filling = asyncio.create_task(demo.fill(service))
-        await until(lambda: service.jobs.unended(UPLOAD, demo.NAME))
+        await until(lambda: service.jobs.unfinished(UPLOAD, demo.NAME))
         engine.open.set()
-        async with service.jobs.leaving(demo.NAME):
-            await service.library.on(lambda corpora: corpora.drop(demo.NAME), of=demo.NAME)
+        async with service.jobs.deleting(demo.NAME):
+            await service.library.run(lambda corpora: corpora.drop(demo.NAME), of=demo.NAME)
         await filling
         await demo.fill(service)
         assert service.library.corpora.names() == []
@@ -313,7 +314,7 @@ def test_the_job_of_a_corpus_that_is_gone_does_not_go_on_in_a_new_one(make_servi
         await first.loaded.wait()
         failpoints.arm({VARIABLE: "jobs.before-checkpoint=raise:EIO@4"})
         filling = asyncio.create_task(demo.fill(first))
-        await until(lambda: first.jobs.unended(UPLOAD, demo.NAME) and documents(first))
+        await until(lambda: first.jobs.unfinished(UPLOAD, demo.NAME) and documents(first))
         filling.cancel()
 
     run(first, goes)
@@ -370,7 +371,7 @@ def test_a_corpus_of_ones_own_with_its_name_is_not_touched(make_service: MakeSer
 
     async def mine() -> None:
         await service.loaded.wait()
-        await service.library.on(lambda corpora: corpora.create(demo.NAME, description="mine"))
+        await service.library.run(lambda corpora: corpora.create(demo.NAME, description="mine"))
         await service.library.add(demo.NAME, [Document("a", "one", {})])
 
     run(service, mine)

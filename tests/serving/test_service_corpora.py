@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,10 @@ from fastapi.testclient import TestClient
 
 from serving.app import create_app
 from serving.corpora.ports import Document
-from serving.corpora.search import Wanted
+from serving.corpora.search import SearchOptions
 from serving.inference.engines import ENGINES
 from serving.service import Service
+from tests.serving.shelf import Shelf
 
 MakeService = Callable[..., Service]
 Run = Callable[[Service, Callable[[], Coroutine[Any, Any, None]]], None]
@@ -28,7 +29,7 @@ def test_another_bundle_is_a_conflict(
 
     async def fill() -> None:
         await first.loaded.wait()
-        await first.library.on(lambda corpora: corpora.create("c"))
+        await first.library.run(lambda corpora: corpora.create("c"))
         await first.library.add("c", [document])
 
     run(first, fill)
@@ -55,12 +56,41 @@ def test_an_index_that_fails_is_rebuilt_from_the_store(
 
     async def work() -> None:
         await service.loaded.wait()
-        await service.library.on(lambda corpora: corpora.create("c"))
+        await service.library.run(lambda corpora: corpora.create("c"))
         await service.library.add("c", [Document("a", "one", {})])
         monkeypatch.setattr("serving.corpora.indexes.live.LiveIndex.change", lambda *_: 1 / 0)
         await service.library.add("c", [Document("b", "two", {})])
         monkeypatch.undo()
-        (hits,) = (await service.library.search("c", ["two"], Wanted())).hits
+        (hits,) = (await service.library.search("c", ["two"], SearchOptions())).hits
         assert [hit.passage.document.id for hit in hits] == ["b", "a"]
+
+    run(service, work)
+
+
+def test_an_open_index_says_which_encoder_its_corpus_has(
+    shelf: Shelf, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is asked again, since a corpus that moves to another encoder may still have its old index."""
+    service = shelf.service("fake", "turned")
+    asked: list[str] = []
+    encoder = service.library.corpora.encoder
+
+    def noted(name: str, served: Sequence[str]) -> str:
+        asked.append(name)
+        return encoder(name, served)
+
+    async def found() -> list[str]:
+        (hits,) = (await service.library.search("c", ["one"], SearchOptions())).hits
+        return [hit.passage.document.id for hit in hits]
+
+    async def work() -> None:
+        await service.loaded.wait()
+        await service.library.run(lambda corpora: corpora.create("c"))
+        await service.library.add("c", [Document("a", "one", {})])
+        assert await found() == ["a"]
+        monkeypatch.setattr(service.library.corpora, "encoder", noted)
+        assert await found() == ["a"] and not asked
+        monkeypatch.setattr(service.library.corpora, "index_fingerprint", lambda _: "fake-2")
+        assert await found() == ["a"] and asked == ["c"]
 
     run(service, work)

@@ -1,7 +1,4 @@
-"""IVF: lists of vectors by their nearest centroid. A search reads the lists of the centroids nearest to the query.
-
-The lists contain the vectors in full, with 8 bits per component (SQ8), or as product codes (PQ; Jégou et al., 2011).
-"""
+"""Kinds of indexes that FAISS builds on the CPU: flat, HNSW and IVF."""
 
 from __future__ import annotations
 
@@ -17,11 +14,21 @@ from models.runtimes.base import Floats
 from serving.corpora.indexes.exact import flat
 from serving.corpora.indexes.kind import BuildError, Candidates, Parameters, Pause, blocks, limited, steps
 
-# FAISS flat index: exact search over every vector in FAISS's own loop.
+LINKS, WIDTH = 32, 80
+MOST = 2_048
+"""Effort (`efSearch`) above which a search costs about as much as reading every vector."""
+Codes = Literal["flat", "sq8", "pq"]
+ROUNDS = 10
+"""Iterations of k-means."""
+POINTS = 64
+"""Training vectors per centroid. FAISS's default of 256 takes four times as long for the same recall."""
+PQ_POINTS = 16_384
+LEAST = 1_024
+"""Minimum number of vectors. Below it, IVF gains nothing and has too little to train on."""
 
 
 class Flat:
-    """A kind that builds and stores nothing. It reads the mapped vectors."""
+    """FAISS's own loop over every vector. This kind builds and stores nothing; it reads the mapped vectors."""
 
     name = "flat"
     knob: str | None = None
@@ -57,15 +64,11 @@ class Flat:
         return rows  # type: ignore[no-any-return]
 
 
-# HNSW: a layered graph of neighbours, searched from the top layer (Malkov and Yashunin, 2018).
-
-LINKS, WIDTH = 32, 80
-MOST = 2_048
-"""Effort (`efSearch`) above which a search costs about as much as reading every vector."""
-
-
 class Hnsw:
-    """A kind that stores only the graph. Distances are computed from the mapped vectors."""
+    """A layered graph of neighbours, searched from the top layer (Malkov and Yashunin, 2018).
+
+    This kind stores only the graph. Distances are computed from the mapped vectors.
+    """
 
     name = "hnsw"
     knob: str | None = "efSearch"
@@ -122,18 +125,12 @@ def _with(index: faiss.Index, vectors: Floats, pause: Pause) -> faiss.Index:
     return index
 
 
-Codes = Literal["flat", "sq8", "pq"]
-ROUNDS = 10
-"""Iterations of k-means."""
-POINTS = 64
-"""Training vectors per centroid. FAISS's default of 256 takes four times as long for the same recall."""
-PQ_POINTS = 16_384
-LEAST = 1_024
-"""Minimum number of vectors. Below it, IVF gains nothing and has too little to train on."""
-
-
 class Ivf:
-    """An inverted file, trained on a sample of its vectors."""
+    """An inverted file: lists of vectors by their nearest centroid, trained on a sample of the vectors.
+
+    A search reads the lists of the centroids nearest to the query. They contain the vectors in full, with 8 bits per
+    component (SQ8), or as product codes (PQ; Jégou et al., 2011).
+    """
 
     knob: str | None = "nprobe"
 

@@ -20,183 +20,18 @@ from models.bundle.disk import make_folder
 from models.runtimes.base import Floats
 from serving.corpora.indexes import KINDS, saved
 from serving.corpora.indexes.approximate import Hnsw
-from serving.corpora.indexes.building import CERTAIN, Builder, Material, Plan, build, held_out, most_queries, tune
-from serving.corpora.indexes.built import Approximate, Main, Marks, Tuning
+from serving.corpora.indexes.building import CERTAIN, Builder, BuildInput, Plan, build, held_out, most_queries, tune
 from serving.corpora.indexes.exact import ExactIndex
 from serving.corpora.indexes.kind import CancelledError, Kind, Pause
 from serving.corpora.indexes.saved import Identity, Read, Source, UnfitError, read
-from serving.corpora.indexes.state import Part, Report, Seen
+from serving.corpora.indexes.state import Approximate, IndexState, Main, Marks, Part, Report, Tuning
 from serving.corpora.ports import Keys, Ranking
 from serving.errors import ServiceError
 from serving.operations.failpoints import reach
 
-# A graph beside the main index, which takes in the older part of a long tail until a build includes both.
-
-_HNSW = Hnsw()
-
-
-class Oldest(NamedTuple):
-    """The oldest part of a tail: (N, D) vectors under N keys, and (Q, D) later vectors as queries for measurement."""
-
-    keys: Keys
-    vectors: Floats
-    later: Floats
-
-
-def grown(before: Main | None, oldest: Oldest, target: float, pause: Pause) -> Main:
-    """Return one graph of the vectors grown `before` and the `oldest` of the tail. `before` itself stays unchanged.
-
-    Raises:
-        BuildError: no effort reaches the target.
-    """
-    begin = perf_counter()
-    keys, vectors, queries = oldest
-    faiss.omp_set_num_threads(1)
-    if before is None or before.approximate is None:
-        parameters = _HNSW.parameters(*vectors.shape)
-        index = _HNSW.build(vectors, parameters, pause)
-    else:
-        parameters = before.approximate.parameters
-        index = _HNSW.extended(before.approximate.built, vectors, pause)
-        keys = np.concatenate([before.keys, keys])
-    built = Approximate(_HNSW, parameters, index)
-    size = _HNSW.memory(len(keys), vectors.shape[1])
-    main = Main(keys, _stored(index), built, Tuning(target), bytes=size, holds_queries=False)
-    tuning = tune(main, queries, target, pause)
-    seconds = perf_counter() - begin + (before.build_seconds if before else 0.0)
-    return replace(main, tuning=tuning, build_seconds=seconds)
-
-
-def _stored(index: faiss.Index) -> Floats:
-    """Return the (N, D) vectors stored in the graph, without a copy.
-
-    They live as long as the graph, so `Main` keeps both.
-    """
-    storage = faiss.downcast_index(index.storage)
-    vectors: Floats = faiss.rev_swig_ptr(storage.get_xb(), index.ntotal * index.d).reshape(index.ntotal, index.d)
-    return vectors
-
-
-# Opening an index from vectors that were read beforehand, from its folder, or from its source.
-
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Generations:
-    """The numbered builds of a corpus, each in a subfolder of `folder`."""
-
-    folder: Path
-
-    def newest_first(self) -> list[Path]:
-        """Return all builds, complete or not."""
-        return sorted((path for path in self.folder.glob("*-*") if path.is_dir()), reverse=True)
-
-    def following(self) -> Path:
-        """Return a path for the next build."""
-        numbers = [int(path.name.split("-")[0]) for path in self.newest_first()]
-        return self.folder / f"{max(numbers, default=0) + 1:08d}-{secrets.token_hex(4)}"
-
-    def erase(self) -> None:
-        """Remove all builds and the folder."""
-        for generation in self.newest_first():
-            saved.remove(generation)
-        with suppress(OSError):  # not there, or not empty
-            self.folder.rmdir()
-
-
-class Opened(NamedTuple):
-    """An index that contains everything in its source."""
-
-    seen: Seen
-    tail: ExactIndex
-    generation: Path | None = None
-    """The folder of the main part."""
-    covered: int = 0
-    """Key up to which the main part contains what exists."""
-
-
-@dataclass(frozen=True)
-class Opening:
-    """Sources from which an index is opened, and the identity that they must have."""
-
-    source: Source
-    identity: Identity
-    generations: Generations
-    kinds: Mapping[str, Kind] = field(default_factory=dict)
-    threads: int = 1
-    plan: Plan = field(default_factory=Plan)
-
-    def opened(self, beside: Read | None) -> Opened:
-        """Open from `beside`, the folder or the source, whichever fits first.
-
-        Everything else in the folder is removed.
-        """
-        return (beside and self._taken(beside)) or self._kept() or self._anew()
-
-    def _taken(self, beside: Read) -> Opened | None:
-        """Open from `beside`; return None if it does not fit the current source.
-
-        Removals are found by comparing keys, because the index that served meanwhile may have buried tombstones.
-        """
-        held = np.concatenate([beside.main.keys, beside.tail.held.keys])
-        try:
-            gone = np.setdiff1d(held, self.source.keys(), assume_unique=True)
-            found = self._caught_up(beside.main, beside.tail, beside.last, gone)
-        except UnfitError as error:
-            log.warning("%s: what was read beside is read again: %s", self.generations.folder, error)
-            return None
-        if beside.folder is None:
-            return found
-        make_folder(self.generations.folder)
-        generation = beside.folder.rename(self.generations.following())
-        saved.save(generation, saved.vouched(beside.manifest, self.identity, beside.last))
-        return found._replace(generation=generation, covered=beside.last)
-
-    def _kept(self) -> Opened | None:
-        found = None
-        for generation in self.generations.newest_first():
-            if found is None and (generation / saved.MANIFEST).exists():
-                try:
-                    main, covered = saved.load(generation, self.identity, self.kinds, self.threads)
-                    kind, count = main.approximate and main.approximate.kind.name, len(main.keys)
-                    if kind and not self.plan.allows(kind, count):
-                        raise UnfitError(f"{kind}, but by the server's options {count} vectors are searched exactly")
-                    gone = self.source.tombstones(covered)
-                    found = self._caught_up(main, ExactIndex(self.identity.dim), covered, gone)
-                    found = found._replace(generation=generation, covered=covered)
-                    continue
-                except UnfitError as error:
-                    log.warning("index %s is made anew from the store: %s", generation, error)
-            saved.remove(generation)  # including unfinished and replaced builds
-        return found
-
-    def _caught_up(self, main: Main, tail: ExactIndex, last: int, gone: Keys) -> Opened:
-        """Apply everything that the source did since `main` and `tail` were complete, up to the key `last`."""
-        if last > self.source.last_key():
-            raise UnfitError("it covers more than the store ever held")
-        part = Part(main, Marks(len(main.keys))).without(gone)
-        tail.remove(gone)
-        for keys, vectors in self.source.vectors(last):
-            tail.add(keys, vectors)
-        seen = Seen((part,), tail.held)
-        if seen.held != (there := self.source.count()):
-            raise UnfitError(f"with what it holds {seen.held} vectors, in the store {there}")
-        return Opened(seen, tail)
-
-    def _anew(self) -> Opened:
-        with suppress(ServiceError):  # the disk fails or is full: bury them another time
-            self.source.bury(self.source.tombstones(self.source.last_key()))  # no stored index contains them
-        found = read(self.generations.following(), self.identity.dim, self.source.vectors(0))
-        seen = Seen((Part(found.main, Marks(len(found.main.keys))),), found.tail.held)
-        if found.folder is None:
-            return Opened(seen, found.tail)
-        saved.save(found.folder, saved.vouched(found.manifest, self.identity, found.last))
-        return Opened(seen, found.tail, found.folder, found.last)
-
-
+_HNSW = Hnsw()
 __all__ = ["Identity", "LiveIndex", "Plan", "Report", "Source"]
-
 AGAIN = 60.0
 """Seconds to wait after a failed build before the next one."""
 
@@ -247,7 +82,7 @@ class LiveIndex:
         self._queued = self._growing = False
         self._not_before = 0.0
         self._closed = False
-        opening = Opening(source, identity, self._generations, self._kinds, threads, self._plan)
+        opening = IndexOpener(source, identity, self._generations, self._kinds, threads, self._plan)
         self._seen, self._tail, self._generation, self._covered = opening.opened(beside)
         self._consider()
 
@@ -265,7 +100,7 @@ class LiveIndex:
         return self._seen.foremost.kind
 
     def __len__(self) -> int:
-        return self._seen.held
+        return self._seen.size
 
     @property
     def nbytes(self) -> int:
@@ -293,7 +128,7 @@ class LiveIndex:
             self._tail.add(added, vectors)
             if self._removed_since is not None:
                 self._removed_since.append(removed)
-            self._seen = self._seen.changed(removed, self._tail.held)
+            self._seen = self._seen.changed(removed, self._tail.rows)
         self._consider()
 
     def search(self, queries: Floats, k: int, allowed: Keys | None = None, *, exact: bool = False) -> list[Ranking]:
@@ -304,7 +139,7 @@ class LiveIndex:
         """
         seen = self._seen
         found = seen.search(queries, k, allowed, exact=exact, threads=self._threads)
-        if seen.main.fallen:
+        if seen.main.fell_back:
             self._consider()
         return found
 
@@ -341,7 +176,7 @@ class LiveIndex:
         seen = self._seen
         if self._closed:
             return False
-        if seen.main.fallen:
+        if seen.main.fell_back:
             return True
         if self._plan.kinds and len(seen.main.keys) >= self._plan.least:
             target = self._target()
@@ -394,12 +229,12 @@ class LiveIndex:
         held = most_queries(len(live))
         oldest, newest = live[: len(live) - held][: self._plan.least], live[len(live) - held :]
         before = seen.parts[-1].main if len(seen.parts) > 1 and seen.last_grown > building else None
-        taken = Oldest(seen.tail.keys[oldest], seen.tail.vectors[oldest], seen.tail.vectors[newest])
+        taken = OldestRows(seen.tail.keys[oldest], seen.tail.vectors[oldest], seen.tail.vectors[newest])
         main = grown(before, taken, self._target(), step)
         with self._changing:
             self._check_open()
             self._tail = self._seen.after(int(taken.keys[-1]))
-            self._seen = self._seen.grown(before, main, self._tail.held)
+            self._seen = self._seen.grown(before, main, self._tail.rows)
 
     def _step(self, pause: Pause) -> Pause:
         def step() -> None:
@@ -437,18 +272,179 @@ class LiveIndex:
             self._removed_since = removed
             covered = self._building = max(self._covered, seen.last)
         reach("index.compaction")
-        if seen.main.fallen:  # otherwise it would be built on the failed device again
+        if seen.main.fell_back:  # otherwise it would be built on the failed device again
             self._plan = self._plan.without(seen.main.kind)
-        count, target = seen.held, self._target()
+        count, target = seen.size, self._target()
         held = held_out(count if count >= self._plan.least else 0)
         keys, vectors = saved.write_vectors(generation, self.identity.dim, seen.copy(held))
-        main = build(Material(generation, keys, vectors, len(held)), target, self._plan, self._kinds, step)
+        main = build(BuildInput(generation, keys, vectors, len(held)), target, self._plan, self._kinds, step)
         described = saved.describe(generation, main)
         main = replace(main, bytes=saved.size(described))
         with self._changing:
             self._check_open()
-            saved.save(generation, saved.vouched(described, self.identity, covered))
+            saved.save(generation, saved.make_manifest(described, self.identity, covered))
             self._tail = self._seen.after(covered)
-            rebuilt = self._seen.rebuilt(main, covered, self._tail.held)
-            self._seen = rebuilt.changed(np.concatenate(removed), self._tail.held)
+            rebuilt = self._seen.rebuilt(main, covered, self._tail.rows)
+            self._seen = rebuilt.changed(np.concatenate(removed), self._tail.rows)
             self._generation, self._covered, self._growable = generation, covered, True
+
+
+# Opening an index from vectors that were read beforehand, from its folder, or from its source.
+
+
+class OpenedIndex(NamedTuple):
+    """An index that contains everything in its source."""
+
+    seen: IndexState
+    tail: ExactIndex
+    generation: Path | None = None
+    """The folder of the main part."""
+    covered: int = 0
+    """Key up to which the main part contains what exists."""
+
+
+@dataclass(frozen=True)
+class IndexOpener:
+    """Sources from which an index is opened, and the identity that they must have."""
+
+    source: Source
+    identity: Identity
+    generations: Generations
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    threads: int = 1
+    plan: Plan = field(default_factory=Plan)
+
+    def opened(self, beside: Read | None) -> OpenedIndex:
+        """Open from `beside`, the folder or the source, whichever fits first.
+
+        Everything else in the folder is removed.
+        """
+        return (beside and self._taken(beside)) or self._kept() or self._anew()
+
+    def _taken(self, beside: Read) -> OpenedIndex | None:
+        """Open from `beside`; return None if it does not fit the current source.
+
+        Removals are found by comparing keys, because the index that served meanwhile may have buried tombstones.
+        """
+        held = np.concatenate([beside.main.keys, beside.tail.rows.keys])
+        try:
+            gone = np.setdiff1d(held, self.source.keys(), assume_unique=True)
+            found = self._caught_up(beside.main, beside.tail, beside.last, gone)
+        except UnfitError as error:
+            log.warning("%s: what was read beside is read again: %s", self.generations.folder, error)
+            return None
+        if beside.folder is None:
+            return found
+        make_folder(self.generations.folder)
+        generation = beside.folder.rename(self.generations.following())
+        saved.save(generation, saved.make_manifest(beside.manifest, self.identity, beside.last))
+        return found._replace(generation=generation, covered=beside.last)
+
+    def _kept(self) -> OpenedIndex | None:
+        found = None
+        for generation in self.generations.newest_first():
+            if found is None and (generation / saved.MANIFEST).exists():
+                try:
+                    main, covered = saved.load(generation, self.identity, self.kinds, self.threads)
+                    kind, count = main.approximate and main.approximate.kind.name, len(main.keys)
+                    if kind and not self.plan.allows(kind, count):
+                        raise UnfitError(f"{kind}, but by the server's options {count} vectors are searched exactly")
+                    gone = self.source.tombstones(covered)
+                    found = self._caught_up(main, ExactIndex(self.identity.dim), covered, gone)
+                    found = found._replace(generation=generation, covered=covered)
+                    continue
+                except UnfitError as error:
+                    log.warning("index %s is made anew from the store: %s", generation, error)
+            saved.remove(generation)  # including unfinished and replaced builds
+        return found
+
+    def _caught_up(self, main: Main, tail: ExactIndex, last: int, gone: Keys) -> OpenedIndex:
+        """Apply everything that the source did since `main` and `tail` were complete, up to the key `last`."""
+        if last > self.source.last_key():
+            raise UnfitError("it covers more than the store ever held")
+        part = Part(main, Marks(len(main.keys))).without(gone)
+        tail.remove(gone)
+        for keys, vectors in self.source.vectors(last):
+            tail.add(keys, vectors)
+        seen = IndexState((part,), tail.rows)
+        if seen.size != (there := self.source.count()):
+            raise UnfitError(f"with what it holds {seen.size} vectors, in the store {there}")
+        return OpenedIndex(seen, tail)
+
+    def _anew(self) -> OpenedIndex:
+        with suppress(ServiceError):  # the disk fails or is full: bury them another time
+            self.source.bury(self.source.tombstones(self.source.last_key()))  # no stored index contains them
+        found = read(self.generations.following(), self.identity.dim, self.source.vectors(0))
+        seen = IndexState((Part(found.main, Marks(len(found.main.keys))),), found.tail.rows)
+        if found.folder is None:
+            return OpenedIndex(seen, found.tail)
+        saved.save(found.folder, saved.make_manifest(found.manifest, self.identity, found.last))
+        return OpenedIndex(seen, found.tail, found.folder, found.last)
+
+
+@dataclass(frozen=True)
+class Generations:
+    """The numbered builds of a corpus, each in a subfolder of `folder`."""
+
+    folder: Path
+
+    def newest_first(self) -> list[Path]:
+        """Return all builds, complete or not."""
+        return sorted((path for path in self.folder.glob("*-*") if path.is_dir()), reverse=True)
+
+    def following(self) -> Path:
+        """Return a path for the next build."""
+        numbers = [int(path.name.split("-")[0]) for path in self.newest_first()]
+        return self.folder / f"{max(numbers, default=0) + 1:08d}-{secrets.token_hex(4)}"
+
+    def erase(self) -> None:
+        """Remove all builds and the folder."""
+        for generation in self.newest_first():
+            saved.remove(generation)
+        with suppress(OSError):  # not there, or not empty
+            self.folder.rmdir()
+
+
+# A graph beside the main index, which takes in the older part of a long tail until a build includes both.
+
+
+class OldestRows(NamedTuple):
+    """The oldest part of a tail: (N, D) vectors under N keys, and (Q, D) later vectors as queries for measurement."""
+
+    keys: Keys
+    vectors: Floats
+    later: Floats
+
+
+def grown(before: Main | None, oldest: OldestRows, target: float, pause: Pause) -> Main:
+    """Return one graph of the vectors grown `before` and the `oldest` of the tail. `before` itself stays unchanged.
+
+    Raises:
+        BuildError: no effort reaches the target.
+    """
+    begin = perf_counter()
+    keys, vectors, queries = oldest
+    faiss.omp_set_num_threads(1)
+    if before is None or before.approximate is None:
+        parameters = _HNSW.parameters(*vectors.shape)
+        index = _HNSW.build(vectors, parameters, pause)
+    else:
+        parameters = before.approximate.parameters
+        index = _HNSW.extended(before.approximate.built, vectors, pause)
+        keys = np.concatenate([before.keys, keys])
+    built = Approximate(_HNSW, parameters, index)
+    size = _HNSW.memory(len(keys), vectors.shape[1])
+    main = Main(keys, _stored(index), built, Tuning(target), bytes=size, holds_queries=False)
+    tuning = tune(main, queries, target, pause)
+    seconds = perf_counter() - begin + (before.build_seconds if before else 0.0)
+    return replace(main, tuning=tuning, build_seconds=seconds)
+
+
+def _stored(index: faiss.Index) -> Floats:
+    """Return the (N, D) vectors stored in the graph, without a copy.
+
+    They live as long as the graph, so `Main` keeps both.
+    """
+    storage = faiss.downcast_index(index.storage)
+    vectors: Floats = faiss.rev_swig_ptr(storage.get_xb(), index.ntotal * index.d).reshape(index.ntotal, index.d)
+    return vectors

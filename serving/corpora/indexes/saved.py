@@ -20,50 +20,23 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from models.bundle.disk import make_folder
+from models.bundle.disk import fsync, make_folder
 from models.runtimes.base import Floats
-from serving.corpora.indexes.built import Approximate, Main, Tuning
 from serving.corpora.indexes.exact import ExactIndex
 from serving.corpora.indexes.kind import BuildError, Kind, Parameters
+from serving.corpora.indexes.state import Approximate, Main, Tuning
 from serving.corpora.ports import Keys
 from serving.operations.failpoints import reach
-
-# Checksums of large files at about memory speed, because opening an index verifies all of it.
 
 PIECE = 8 * 1024 * 1024
 """Bytes per checksum."""
 WIDTHS = (1024, 1021)
 """Words per row. Two places of a piece that share a column in both widths are 1021 x 1024 words apart, which is nearly
 the whole piece."""
-
-
-def checksums(path: Path, threads: int) -> list[int]:
-    """Return a checksum for each piece of the file.
-
-    A piece is laid out in rows of 64-bit words, once for each width. The rows are XORed to one row, and CRC-32 covers
-    both results. It always detects one wrong word. It detects two wrong words, such as two swapped pages, unless they
-    are as far apart as `WIDTHS` says. SHA-256 alone takes twice as long, CRC-32 alone three times.
-    """
-    if not path.stat().st_size:
-        return []
-    content = np.memmap(path, np.uint8, "r")
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(lambda at: _checksum(content[at : at + PIECE]), range(0, len(content), PIECE)))
-
-
-def _checksum(piece: NDArray[np.uint8]) -> int:
-    words = piece[: len(piece) // 8 * 8].view(np.uint64)
-    found = zlib.crc32(piece[8 * len(words) :].tobytes())
-    for width in WIDTHS:
-        whole = len(words) // width * width
-        row = np.bitwise_xor.reduce(words[:whole].reshape(-1, width), axis=0)
-        row[: len(words) - whole] ^= words[whole:]
-        found = zlib.crc32(row.tobytes(), found)
-    return found
-
-
 FORMAT = 1
 VECTORS, KEYS, INDEX, MANIFEST = "vectors.f32", "keys.npy", "index.faiss", "manifest.json"
+ROOM = 250_000
+"""Maximum vectors that are read into memory. More are copied to a file."""
 
 
 class Identity(NamedTuple):
@@ -97,7 +70,7 @@ def write_index(folder: Path, built: Approximate, vectors: Floats) -> Approximat
     reach("index.before-save")
     path = folder / INDEX
     built.kind.write(built.built, str(path))
-    _sync(path)
+    fsync(path)
     return built._replace(built=built.kind.read(str(path), vectors))
 
 
@@ -115,7 +88,7 @@ def describe(folder: Path, main: Main) -> dict[str, Any]:
     }
 
 
-def vouched(described: dict[str, Any], identity: Identity, covered: int) -> dict[str, Any]:
+def make_manifest(described: dict[str, Any], identity: Identity, covered: int) -> dict[str, Any]:
     """Return the manifest: the description with the identity of the vectors.
 
     Args:
@@ -131,8 +104,8 @@ def save(folder: Path, manifest: dict[str, Any]) -> None:
     with _written(new) as file:
         file.write(json.dumps(manifest | {"seal": _seal(manifest)}, indent=1).encode())
     new.replace(folder / MANIFEST)
-    _sync(folder)
-    _sync(folder.parent)
+    fsync(folder)
+    fsync(folder.parent)
     reach("index.after-manifest")
 
 
@@ -178,9 +151,9 @@ def remove(folder: Path) -> None:
     """
     with suppress(FileNotFoundError):
         (folder / MANIFEST).unlink(missing_ok=True)
-        _sync(folder)
+        fsync(folder)
         shutil.rmtree(folder, ignore_errors=True)
-        _sync(folder.parent)
+        fsync(folder.parent)
 
 
 def damage(folder: Path) -> Iterator[str]:
@@ -269,18 +242,7 @@ def _written(path: Path) -> Iterator[Any]:
         os.fsync(file.fileno())
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 # Reading vectors from a source into the start of an index: in memory or, if they are many, in a file.
-
-ROOM = 250_000
-"""Maximum vectors that are read into memory. More are copied to a file."""
 
 
 class Source(Protocol):
@@ -332,9 +294,9 @@ def read(folder: Path, dim: int, blocks: Iterable[tuple[Keys, Floats]]) -> Read:
     for keys, vectors in blocks:
         tail.add(keys, vectors)
         if len(tail) >= ROOM:
-            return _filed(folder, dim, chain([(tail.held.keys, tail.held.vectors)], blocks))
+            return _filed(folder, dim, chain([(tail.rows.keys, tail.rows.vectors)], blocks))
     nothing = Main(np.empty(0, np.int64), np.empty((0, dim), np.float32), None, Tuning(0.0))
-    return Read(nothing, tail, last=int(tail.held.keys[-1]) if len(tail) else 0)
+    return Read(nothing, tail, last=int(tail.rows.keys[-1]) if len(tail) else 0)
 
 
 def _filed(folder: Path, dim: int, blocks: Iterator[tuple[Keys, Floats]]) -> Read:
@@ -345,3 +307,31 @@ def _filed(folder: Path, dim: int, blocks: Iterator[tuple[Keys, Floats]]) -> Rea
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+# Checksums of large files at about memory speed, because opening an index verifies all of it.
+
+
+def checksums(path: Path, threads: int) -> list[int]:
+    """Return a checksum for each piece of the file.
+
+    A piece is laid out in rows of 64-bit words, once for each width. The rows are XORed to one row, and CRC-32 covers
+    both results. It always detects one wrong word. It detects two wrong words, such as two swapped pages, unless they
+    are as far apart as `WIDTHS` says. SHA-256 alone takes twice as long, CRC-32 alone three times.
+    """
+    if not path.stat().st_size:
+        return []
+    content = np.memmap(path, np.uint8, "r")
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(lambda at: _checksum(content[at : at + PIECE]), range(0, len(content), PIECE)))
+
+
+def _checksum(piece: NDArray[np.uint8]) -> int:
+    words = piece[: len(piece) // 8 * 8].view(np.uint64)
+    found = zlib.crc32(piece[8 * len(words) :].tobytes())
+    for width in WIDTHS:
+        whole = len(words) // width * width
+        row = np.bitwise_xor.reduce(words[:whole].reshape(-1, width), axis=0)
+        row[: len(words) - whole] ^= words[whole:]
+        found = zlib.crc32(row.tobytes(), found)
+    return found

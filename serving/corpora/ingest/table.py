@@ -20,8 +20,6 @@ from serving.errors import Empty, Invalid, Malformed, ServiceError, TooLarge
 from serving.operations.json_body import FITS, LEAST, MOST
 from serving.settings import Settings
 
-# The columns of a table: the text, the id, and the metadata with their types.
-
 _INTEGER = re.compile(r"[+-]?0*([0-9]+)")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _DIGITS = 20
@@ -35,6 +33,14 @@ JSON_HINT = (
     "the header looks like JSON: send it as application/json, or as application/x-ndjson where each line is a "
     "document, or name the file .json or .ndjson"
 )
+_PADDED = re.compile(r"\s*(\+|-?0[0-9])")
+"""Prefixes of fields that are no plain numbers, such as telephone numbers and postal codes."""
+DELIMITERS = ",;\t"
+_SEPARATOR = re.compile(r'"?sep=([^"\r\n])"?\s*', re.IGNORECASE)
+CR_ALONE = "a line ends in CR alone: lines end in LF or CR LF"
+
+
+# The columns of a table: the text, the id, and the metadata with their types.
 
 
 class Columns(NamedTuple):
@@ -158,8 +164,6 @@ def _date(field: str) -> str | None:
 
 
 _TYPES: dict[str, Callable[[str], Any]] = {"number": _number, "boolean": _boolean, "date": _date, "string": str}
-_PADDED = re.compile(r"\s*(\+|-?0[0-9])")
-"""Prefixes of fields that are no plain numbers, such as telephone numbers and postal codes."""
 
 
 def types_of(found: Iterable[Row]) -> dict[str, str]:
@@ -200,9 +204,6 @@ def _is(kind: str, field: str) -> bool:
     return kind != "number" or not _PADDED.match(field)
 
 
-DELIMITERS = ",;\t"
-_SEPARATOR = re.compile(r'"?sep=([^"\r\n])"?\s*', re.IGNORECASE)
-CR_ALONE = "a line ends in CR alone: lines end in LF or CR LF"
 csv.field_size_limit(sys.maxsize)  # process-wide, and too small for texts by default; `_Feed` limits rows
 
 

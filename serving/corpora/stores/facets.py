@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from types import NoneType
 from typing import Any
 
-from serving.corpora.filters import is_number, reach
+from serving.corpora.filters import is_number, values_at
 from serving.corpora.ports import Facet, Facets, FacetValue
 from serving.corpora.stores.fields import FALSE, LIST, NULL, OBJECT, OPAQUE, TRUE, WHOLE, Value, documents, numbers
-from serving.operations.cancelling import check_cancelled
+from serving.operations.threads import check_cancelled
 
 MAX_FIELDS = 64
 """Maximum number of fields reported. The oldest fields of the corpus are reported."""
@@ -77,7 +77,7 @@ def _unposted(reader: sqlite3.Connection, field: int, path: str) -> tuple[list[A
     """Return the field's values in the first documents with opaque postings. True means that these are all of them."""
     select = "SELECT DISTINCT document AS number FROM postings WHERE field IN (?, ?) AND value = ? LIMIT ?"
     left_open = numbers(reader, select, field, WHOLE, OPAQUE, OPEN + 1)
-    found = [value for _, _, metadata in documents(reader, left_open[:OPEN]) for value in reach(metadata, path)]
+    found = [value for _, _, metadata in documents(reader, left_open[:OPEN]) for value in values_at(metadata, path)]
     elements = [one for value in found for one in (value if isinstance(value, list) else ())]
     return [*found, *elements], len(left_open) <= OPEN
 

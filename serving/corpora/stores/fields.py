@@ -146,7 +146,7 @@ def _field(writer: sqlite3.Connection, path: str) -> int:
 
 
 def _fields(metadata: Mapping[str, Any], parent: str) -> Iterator[tuple[str, Any]]:
-    """Yield each path with each of its values, as `filters.reach` finds them."""
+    """Yield each path with each of its values, as `filters.values_at` finds them."""
     for name, value in metadata.items():
         path = parent + name
         yield path, value

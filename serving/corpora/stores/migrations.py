@@ -1,4 +1,7 @@
-"""The format of a corpus file, as numbered migrations. A released migration never changes."""
+"""The format of a corpus file: numbered migrations, the check of a file from elsewhere, and verification.
+
+A released migration never changes.
+"""
 
 from __future__ import annotations
 
@@ -17,73 +20,12 @@ import orjson
 
 from serving.corpora.ports import Document, Stemming, StoreError
 from serving.corpora.stores import fields, reading, records, words, writing
-from serving.corpora.stores.failures import UNREADABLE, DamageError
 from serving.corpora.stores.records import DOCUMENT, PASSAGE, DocumentRow, PassageRow, document_in
-
-# Verification of a whole corpus file, row by row.
-
-SAID = 20
-"""Maximum lines of one kind, because a failing disk can cause the same line for every row."""
-
-
-def verify(reader: sqlite3.Connection) -> list[str]:
-    """Return a line for each defect, except in the word index, whose check needs a connection that may write."""
-    if said := _structure(reader):
-        return said  # what is read from broken pages tells nothing more
-    said = []
-    for check in (_rows, _counts, fields.check):
-        try:
-            said += check(reader)
-        except UNREADABLE as error:
-            said.append(str(error))
-    return said
-
-
-def _structure(reader: sqlite3.Connection) -> list[str]:
-    try:
-        found = [line for (line,) in reader.execute(f"PRAGMA integrity_check({SAID})")]
-        loose = reader.execute("PRAGMA foreign_key_check").fetchmany(SAID)
-    except sqlite3.DatabaseError as error:
-        return [str(error)]
-    return [line for line in found if line != "ok"] + [
-        f"{table}: row {row} belongs to a row of {parent} that is not there" for table, row, parent, _ in loose
-    ]
-
-
-def _rows(reader: sqlite3.Connection) -> Iterator[str]:
-    (dim,) = reader.execute("SELECT dim FROM corpora").fetchone() or (None,)
-    yield from _damaged(reader, f"SELECT {DOCUMENT} FROM documents", document_in)
-    yield from _damaged(reader, f"SELECT {PASSAGE} FROM passages", lambda row: PassageRow._make(row).span())
-    for table in ("vectors", "fresh"):
-        select = f"SELECT key, vector, checksum FROM {table}"
-        yield from _damaged(reader, select, lambda row: records.matrix([row]))
-    other = reader.execute("SELECT key FROM vectors WHERE length(vector) IS NOT 4 * ? LIMIT ?", (dim, SAID)).fetchall()
-    yield from (f"the vector of passage {key} does not have {dim} dimensions" for (key,) in other)
-
-
-def _damaged(reader: sqlite3.Connection, select: str, read: Callable[[Any], object]) -> Iterator[str]:
-    said = 0
-    for row in reader.execute(select):  # one row in memory at a time: a text may have a megabyte
-        try:
-            read(row)
-        except (DamageError, ValueError) as error:
-            said += 1
-            if said <= SAID:
-                yield str(error)
-
-
-def _counts(reader: sqlite3.Connection) -> Iterator[str]:
-    for said, counted, what in reader.execute(
-        """SELECT documents, (SELECT count(*) FROM documents), 'documents' FROM corpora UNION ALL
-        SELECT passages, (SELECT count(*) FROM passages), 'passages' FROM corpora UNION ALL
-        SELECT spans, (SELECT count(start) FROM passages), 'spans' FROM corpora UNION ALL
-        SELECT passages, (SELECT count(*) FROM vectors), 'vectors' FROM corpora"""
-    ):
-        if said != counted:
-            yield f"it says that it holds {said} {what}, and holds {counted}"
-
+from serving.operations.files import UNREADABLE, DamageError
 
 log = logging.getLogger(__name__)
+SAID = 20
+"""Maximum lines of one kind, because a failing disk can cause the same line for every row."""
 APPLICATION = int.from_bytes(b"ISOS")
 """SQLite's `application_id`, which distinguishes a corpus file from any other database."""
 _MAGIC, _APPLICATION_AT = b"SQLite format 3\0", slice(68, 72)
@@ -91,7 +33,6 @@ _MAGIC, _APPLICATION_AT = b"SQLite format 3\0", slice(68, 72)
 _PAGE_BYTES = 8192
 """Page size that fits five vectors of 384 dimensions. SQLite's default of 4096 bytes fits two vectors and wastes a
 quarter of the page (ADR 0018)."""
-
 _FOLDED_SINCE = 6
 _UNFOLDED: dict[Stemming, str] = {
     "none": "CREATE VIRTUAL TABLE words USING fts5(text, content = '', tokenize = 'unicode61 remove_diacritics 2')",
@@ -99,10 +40,15 @@ _UNFOLDED: dict[Stemming, str] = {
     "text, content = '', tokenize = 'porter unicode61 remove_diacritics 2')",
 }
 """Statements that create the word index, up to format 5."""
-
 TOGETHER = 64
 """Documents in memory at a time. Each may have a megabyte of text."""
 Step = Callable[[sqlite3.Connection], None]
+_RENAMED = re.compile(r'^(CREATE TABLE )"(\w+)"')
+"""The statement of a renamed table, whose name SQLite quotes. Re-embedding renames tables."""
+MAX_STATEMENT = 65_536
+"""Maximum bytes of a table's CREATE statement. Ours have a few hundred bytes."""
+Schema = frozenset[tuple[str, str, str, str | None]]
+"""SQLite's schema of tables and indexes: type, name, table and statement."""
 
 
 def _first(connection: sqlite3.Connection) -> None:
@@ -245,37 +191,6 @@ def _fields_within_lists(connection: sqlite3.Connection) -> None:
 MIGRATIONS: tuple[Step, ...] = (_first, _passages, _spans, _uploads, _stemming, _unicode, _fields_within_lists)
 
 
-def create_words(connection: sqlite3.Connection, format: int, stemming: Stemming) -> None:
-    """Create the empty word index that files of `format` have."""
-    words.create(connection, stemming)
-    if format < _FOLDED_SINCE:
-        connection.execute("DROP TABLE words")
-        connection.execute(_UNFOLDED[stemming])
-
-
-def check_ours(path: Path) -> None:
-    """Check the first bytes only, because SQLite may write when it opens a file.
-
-    Raises:
-        DamageError: the file is empty or begins with zeros.
-        StoreError: another program wrote this file.
-    """
-    with path.open("rb") as file:
-        header = file.read(100)
-    if not any(header):
-        raise DamageError("holds no corpus: it is empty, or begins with zeros")
-    if not (header.startswith(_MAGIC) and header[_APPLICATION_AT] == APPLICATION.to_bytes(4)):
-        raise StoreError(f"{path}: not a corpus of this server; move it elsewhere and start again")
-
-
-def mark(path: Path) -> None:
-    """Mark a new file as ours. Call this before the write-ahead log is used, so that the mark is in the file itself."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        connection.execute(f"PRAGMA application_id = {APPLICATION}")
-
-
 def migrate(connection: sqlite3.Connection, file: Path) -> None:
     """Run the missing migrations inside the caller's transaction, and reindex outdated words.
 
@@ -318,20 +233,44 @@ def _texts(connection: sqlite3.Connection) -> Iterator[tuple[int, str]]:
             yield key, text[start:end]
 
 
+def create_words(connection: sqlite3.Connection, format: int, stemming: Stemming) -> None:
+    """Create the empty word index that files of `format` have."""
+    words.create(connection, stemming)
+    if format < _FOLDED_SINCE:
+        connection.execute("DROP TABLE words")
+        connection.execute(_UNFOLDED[stemming])
+
+
+def check_ours(path: Path) -> None:
+    """Check the first bytes only, because SQLite may write when it opens a file.
+
+    Raises:
+        DamageError: the file is empty or begins with zeros.
+        StoreError: another program wrote this file.
+    """
+    with path.open("rb") as file:
+        header = file.read(100)
+    if not any(header):
+        raise DamageError("holds no corpus: it is empty, or begins with zeros")
+    if not (header.startswith(_MAGIC) and header[_APPLICATION_AT] == APPLICATION.to_bytes(4)):
+        raise StoreError(f"{path}: not a corpus of this server; move it elsewhere and start again")
+
+
+def mark(path: Path) -> None:
+    """Mark a new file as ours. Call this before the write-ahead log is used, so that the mark is in the file itself."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        connection.execute(f"PRAGMA application_id = {APPLICATION}")
+
+
 # Check that a file from another machine has the tables of a corpus and nothing else.
 #
 # Views, triggers and expressions in tables run whenever a table is read or written. A malicious file could use them to
 # run without end.
 
-_RENAMED = re.compile(r'^(CREATE TABLE )"(\w+)"')
-"""The statement of a renamed table, whose name SQLite quotes. Re-embedding renames tables."""
-MAX_STATEMENT = 65_536
-"""Maximum bytes of a table's CREATE statement. Ours have a few hundred bytes."""
-Shape = frozenset[tuple[str, str, str, str | None]]
-"""SQLite's schema of tables and indexes: type, name, table and statement."""
 
-
-def check_shape(path: Path) -> None:
+def check_schema(path: Path) -> None:
     """Check the schema of the file, and read nothing else. A later format is accepted, because `migrate` reports it.
 
     Raises:
@@ -339,29 +278,89 @@ def check_shape(path: Path) -> None:
     """
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)) as reader:
         reader.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_STATEMENT)  # set before SQLite reads the schema
-        (format,), found = reader.execute("PRAGMA user_version").fetchone(), _shape(reader)
+        (format,), found = reader.execute("PRAGMA user_version").fetchone(), _schema(reader)
     format = max(format, 0)  # formats begin at 0
-    if format <= len(MIGRATIONS) and found not in (shapes := _shapes(format)):
-        first = min(found.symmetric_difference(shapes[0]), key=lambda one: one[1])
+    if format <= len(MIGRATIONS) and found not in (schemas := _schemas(format)):
+        first = min(found.symmetric_difference(schemas[0]), key=lambda one: one[1])
         raise StoreError(
             f"{path}: not a corpus of this server: {first[0]} {first[1]!r} is not what format {format} has"
         )
 
 
 @cache
-def _shapes(format: int) -> list[Shape]:
+def _schemas(format: int) -> list[Schema]:
     """Return the schemas of a format, one for each kind of stemming."""
     found = []
     for stemming in get_args(Stemming):
         with closing(sqlite3.connect(":memory:", isolation_level=None)) as made:
             for step in MIGRATIONS[:format]:
                 step(made)
-            if any(name == "words" for _, name, *_ in _shape(made)):
+            if any(name == "words" for _, name, *_ in _schema(made)):
                 create_words(made, format, stemming)
-            found.append(_shape(made))
+            found.append(_schema(made))
     return found
 
 
-def _shape(reader: sqlite3.Connection) -> Shape:
+def _schema(reader: sqlite3.Connection) -> Schema:
     rows = reader.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema")
     return frozenset((kind, name, table, sql and _RENAMED.sub(r"\1\2", sql)) for kind, name, table, sql in rows)
+
+
+# Verification of a whole corpus file, row by row.
+
+
+def verify(reader: sqlite3.Connection) -> list[str]:
+    """Return a line for each defect, except in the word index, whose check needs a connection that may write."""
+    if said := _structure(reader):
+        return said  # what is read from broken pages tells nothing more
+    said = []
+    for check in (_rows, _counts, fields.check):
+        try:
+            said += check(reader)
+        except UNREADABLE as error:
+            said.append(str(error))
+    return said
+
+
+def _structure(reader: sqlite3.Connection) -> list[str]:
+    try:
+        found = [line for (line,) in reader.execute(f"PRAGMA integrity_check({SAID})")]
+        loose = reader.execute("PRAGMA foreign_key_check").fetchmany(SAID)
+    except sqlite3.DatabaseError as error:
+        return [str(error)]
+    return [line for line in found if line != "ok"] + [
+        f"{table}: row {row} belongs to a row of {parent} that is not there" for table, row, parent, _ in loose
+    ]
+
+
+def _rows(reader: sqlite3.Connection) -> Iterator[str]:
+    (dim,) = reader.execute("SELECT dim FROM corpora").fetchone() or (None,)
+    yield from _damaged(reader, f"SELECT {DOCUMENT} FROM documents", document_in)
+    yield from _damaged(reader, f"SELECT {PASSAGE} FROM passages", lambda row: PassageRow._make(row).span())
+    for table in ("vectors", "fresh"):
+        select = f"SELECT key, vector, checksum FROM {table}"
+        yield from _damaged(reader, select, lambda row: records.matrix([row]))
+    other = reader.execute("SELECT key FROM vectors WHERE length(vector) IS NOT 4 * ? LIMIT ?", (dim, SAID)).fetchall()
+    yield from (f"the vector of passage {key} does not have {dim} dimensions" for (key,) in other)
+
+
+def _damaged(reader: sqlite3.Connection, select: str, read: Callable[[Any], object]) -> Iterator[str]:
+    said = 0
+    for row in reader.execute(select):  # one row in memory at a time: a text may have a megabyte
+        try:
+            read(row)
+        except (DamageError, ValueError) as error:
+            said += 1
+            if said <= SAID:
+                yield str(error)
+
+
+def _counts(reader: sqlite3.Connection) -> Iterator[str]:
+    for said, counted, what in reader.execute(
+        """SELECT documents, (SELECT count(*) FROM documents), 'documents' FROM corpora UNION ALL
+        SELECT passages, (SELECT count(*) FROM passages), 'passages' FROM corpora UNION ALL
+        SELECT spans, (SELECT count(start) FROM passages), 'spans' FROM corpora UNION ALL
+        SELECT passages, (SELECT count(*) FROM vectors), 'vectors' FROM corpora"""
+    ):
+        if said != counted:
+            yield f"it says that it holds {said} {what}, and holds {counted}"

@@ -1,4 +1,4 @@
-"""Documents and passages as rows of SQLite. Each row has a checksum that includes its key."""
+"""Documents, passages and vectors as rows of SQLite. Each row has a checksum that includes its key."""
 
 from __future__ import annotations
 
@@ -14,27 +14,12 @@ import orjson
 
 from models.runtimes.base import Floats
 from serving.corpora.ports import Chunking, Document, Keys, Page, Passage, Span
-from serving.corpora.stores.failures import DamageError
 from serving.corpora.stores.fields import Numbers
-
-# Helpers for SQL statements about many keys, one block at a time.
+from serving.operations.files import DamageError
 
 T = TypeVar("T")
-
 BLOCK = 4096
 """Maximum rows that one statement names or fetches."""
-
-
-def blocks(values: Sequence[T], size: int = BLOCK) -> Iterator[Sequence[T]]:
-    """Split `values` into consecutive blocks of up to `size`."""
-    return (values[i : i + size] for i in range(0, len(values), size))
-
-
-def marks(block: Sequence[object]) -> str:
-    """Return a placeholder for each value, for use in `IN (…)`."""
-    return ",".join("?" * len(block))
-
-
 DOCUMENT = "number, id, text, metadata, hash, checksum"
 PASSAGE = 'key, document, start, "end", checksum'
 PAGE_CHARACTERS = 4_000_000
@@ -45,6 +30,23 @@ of any length."""
 _PLACE = struct.Struct("<qqqq")
 _OTHER_TYPES = (AttributeError, TypeError, struct.error)
 """Exceptions that computing a checksum raises if a damaged value has the wrong type."""
+BLOCK_BYTES = 32 << 20
+"""A block ends after this many bytes of vectors, even if it has few vectors."""
+Row = tuple[int, bytes, int]
+"""Key, vector, checksum."""
+STORED = "<f4"
+Table = Literal["vectors", "fresh"]
+"""The table of served vectors, and the table of a re-embedding's vectors, which will replace them."""
+
+
+def blocks(values: Sequence[T], size: int = BLOCK) -> Iterator[Sequence[T]]:
+    """Split `values` into consecutive blocks of up to `size`."""
+    return (values[i : i + size] for i in range(0, len(values), size))
+
+
+def marks(block: Sequence[object]) -> str:
+    """Return a placeholder for each value, for use in `IN (…)`."""
+    return ",".join("?" * len(block))
 
 
 class DocumentRow(NamedTuple):
@@ -189,15 +191,7 @@ def passages_of(reader: sqlite3.Connection, numbers: Sequence[int]) -> Iterator[
         yield from map(PassageRow._make, reader.execute(select, block))
 
 
-# Vectors as rows of SQLite: float32 in a blob, with a checksum that includes the key.
-
-BLOCK_BYTES = 32 << 20
-"""A block ends after this many bytes of vectors, even if it has few vectors."""
-Row = tuple[int, bytes, int]
-"""Key, vector, checksum."""
-STORED = "<f4"
-Table = Literal["vectors", "fresh"]
-"""The table of served vectors, and the table of a re-embedding's vectors, which will replace them."""
+# Vectors as rows: float32 in a blob.
 
 
 def rows(keys: Iterable[int], vectors: Floats) -> Iterator[Row]:

@@ -30,29 +30,6 @@ from serving.corpora.stores.records import (
 )
 from serving.errors import Conflict, Invalid, ServiceError
 
-# Tombstones: keys of removed passages, kept while an index on disk may contain them.
-
-
-def add(writer: sqlite3.Connection, keys: Iterable[int]) -> None:
-    """Add the keys of passages that have just been removed."""
-    writer.executemany("INSERT INTO tombstones (key) VALUES (?)", ((key,) for key in keys))
-
-
-def upto(reader: sqlite3.Connection, key: int) -> Keys:
-    """Implement `Store.tombstones`."""
-    return fields.numbers(reader, "SELECT key AS number FROM tombstones WHERE key <= ? ORDER BY key", key)
-
-
-def bury(writer: sqlite3.Connection, keys: Keys) -> None:
-    """Implement `Store.bury`."""
-    writer.executemany("DELETE FROM tombstones WHERE key = ?", ((key,) for key in keys.tolist()))
-
-
-# Ids that were written or removed since an upload was accepted.
-#
-# An upload takes effect at its acceptance, so later writes win. But its job may run for long, and after a restart it
-# repeats work. Until the job ends, the ids of all other writes are recorded. The job skips its rows with these ids.
-
 TABLES = (
     "CREATE TABLE uploads (job TEXT PRIMARY KEY) STRICT, WITHOUT ROWID",
     """CREATE TABLE overtaken (
@@ -61,46 +38,9 @@ TABLES = (
         PRIMARY KEY (job, id)
     ) STRICT, WITHOUT ROWID""",
 )
-
-
-def accepted(reader: sqlite3.Connection) -> list[str]:
-    """Return the jobs for which ids are recorded, sorted."""
-    return [job for (job,) in reader.execute("SELECT job FROM uploads ORDER BY job")]
-
-
-def accept(writer: sqlite3.Connection, job: str) -> None:
-    """Start recording the ids of other writes for `job`."""
-    writer.execute("INSERT OR IGNORE INTO uploads (job) VALUES (?)", (job,))
-
-
-def release(writer: sqlite3.Connection, job: str) -> None:
-    """Stop recording ids for `job`, which has ended."""
-    writer.execute("DELETE FROM uploads WHERE job = ?", (job,))
-
-
-def note(writer: sqlite3.Connection, ids: Sequence[str]) -> None:
-    """Record `ids` that a request writes or removes outside of any job."""
-    for job in accepted(writer):
-        writer.executemany("INSERT OR IGNORE INTO overtaken (job, id) VALUES (?, ?)", ((job, id) for id in ids))
-
-
-def remaining(reader: sqlite3.Connection, content: Content) -> Content:
-    """Return the content of a job without documents that a later write replaced or removed."""
-    ids = [document.id for document in content.documents]
-    gone = set[str]()
-    for block in blocks(ids):
-        select = f"SELECT id FROM overtaken WHERE job = ? AND id IN ({marks(block)})"
-        gone.update(id for (id,) in reader.execute(select, (content.job, *block)))
-    if not gone:
-        return content
-    stay = [id not in gone for id in ids]
-    rows = stay if content.spans is None else np.repeat(stay, [len(own) for own in content.spans])
-    return replace(
-        content,
-        documents=[document for document, stays in zip(content.documents, stay, strict=True) if stays],
-        vectors=content.vectors[np.asarray(rows, dtype=np.bool_)],
-        spans=content.spans and [own for own, stays in zip(content.spans, stay, strict=True) if stays],
-    )
+_LACKING = (
+    f"SELECT {PASSAGE} FROM passages WHERE key > ? AND NOT EXISTS (SELECT 1 FROM fresh WHERE fresh.key = passages.key)"
+)
 
 
 def create(writer: sqlite3.Connection, corpus: Corpus) -> None:
@@ -140,13 +80,13 @@ def apply(writer: sqlite3.Connection, write: Write) -> Change:
     """
     match write:
         case Removal(ids):
-            note(writer, ids)
+            note_newer_writes(writer, ids)
             return Change(_remove(writer, ids), np.array([], dtype=np.int64), np.empty((0, 0), dtype=np.float32))
         case Content(job=None):
-            note(writer, [document.id for document in write.documents])
+            note_newer_writes(writer, [document.id for document in write.documents])
             return _put(writer, write)
         case Content():
-            return _put(writer, remaining(writer, write))
+            return _put(writer, without_newer_writes(writer, write))
 
 
 def stem(writer: sqlite3.Connection, stemming: Stemming) -> None:
@@ -234,7 +174,7 @@ def _remove(writer: sqlite3.Connection, ids: Sequence[str]) -> np.ndarray[tuple[
         fields.remove(writer, ((number, document.metadata) for number, document in documents.items()))
         keys = [row.key for row in passages]
         writer.executemany("DELETE FROM documents WHERE number = ?", ((number,) for number in documents))
-        add(writer, keys)
+        add_tombstones(writer, keys)
         _count(writer, -1, len(documents), passages)
         gone += keys
     return np.sort(np.array(gone, dtype=np.int64))
@@ -247,10 +187,6 @@ def _count(writer: sqlite3.Connection, sign: Literal[1, -1], documents: int, pas
 
 
 # Re-embedding: vectors of a new encoder are stored beside the served vectors until every passage has one.
-
-_LACKING = (
-    f"SELECT {PASSAGE} FROM passages WHERE key > ? AND NOT EXISTS (SELECT 1 FROM fresh WHERE fresh.key = passages.key)"
-)
 
 
 def stale(reader: sqlite3.Connection, fingerprint: str, limit: int) -> list[tuple[int, str]]:
@@ -300,3 +236,67 @@ def swap(writer: sqlite3.Connection, fingerprint: str) -> bool:
         (fingerprint, secrets.token_hex(8)),
     )
     return True
+
+
+# Tombstones: keys of removed passages, kept while an index on disk may contain them.
+
+
+def add_tombstones(writer: sqlite3.Connection, keys: Iterable[int]) -> None:
+    """Add the keys of passages that have just been removed."""
+    writer.executemany("INSERT INTO tombstones (key) VALUES (?)", ((key,) for key in keys))
+
+
+def tombstones(reader: sqlite3.Connection, key: int) -> Keys:
+    """Implement `Store.tombstones`."""
+    return fields.numbers(reader, "SELECT key AS number FROM tombstones WHERE key <= ? ORDER BY key", key)
+
+
+def bury(writer: sqlite3.Connection, keys: Keys) -> None:
+    """Implement `Store.bury`."""
+    writer.executemany("DELETE FROM tombstones WHERE key = ?", ((key,) for key in keys.tolist()))
+
+
+# Newer writes: ids that were written or removed since an upload was accepted.
+#
+# An upload takes effect at its acceptance, so later writes win. But its job may run for long, and after a restart it
+# repeats work. Until the job ends, the ids of all other writes are recorded. The job skips its rows with these ids.
+
+
+def accepted(reader: sqlite3.Connection) -> list[str]:
+    """Return the jobs for which ids are recorded, sorted."""
+    return [job for (job,) in reader.execute("SELECT job FROM uploads ORDER BY job")]
+
+
+def accept(writer: sqlite3.Connection, job: str) -> None:
+    """Start recording the ids of other writes for `job`."""
+    writer.execute("INSERT OR IGNORE INTO uploads (job) VALUES (?)", (job,))
+
+
+def release(writer: sqlite3.Connection, job: str) -> None:
+    """Stop recording ids for `job`, which has ended."""
+    writer.execute("DELETE FROM uploads WHERE job = ?", (job,))
+
+
+def note_newer_writes(writer: sqlite3.Connection, ids: Sequence[str]) -> None:
+    """Record `ids` that a request writes or removes outside of any job."""
+    for job in accepted(writer):
+        writer.executemany("INSERT OR IGNORE INTO overtaken (job, id) VALUES (?, ?)", ((job, id) for id in ids))
+
+
+def without_newer_writes(reader: sqlite3.Connection, content: Content) -> Content:
+    """Return the content of a job without documents that a later write replaced or removed."""
+    ids = [document.id for document in content.documents]
+    gone = set[str]()
+    for block in blocks(ids):
+        select = f"SELECT id FROM overtaken WHERE job = ? AND id IN ({marks(block)})"
+        gone.update(id for (id,) in reader.execute(select, (content.job, *block)))
+    if not gone:
+        return content
+    stay = [id not in gone for id in ids]
+    rows = stay if content.spans is None else np.repeat(stay, [len(own) for own in content.spans])
+    return replace(
+        content,
+        documents=[document for document, stays in zip(content.documents, stay, strict=True) if stays],
+        vectors=content.vectors[np.asarray(rows, dtype=np.bool_)],
+        spans=content.spans and [own for own, stays in zip(content.spans, stay, strict=True) if stays],
+    )

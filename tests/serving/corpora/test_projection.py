@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from serving.corpora.corpora import project
+from serving.corpora.maps import project
 
 MATRICES = arrays(
     np.float32,

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.durability.shim import LOSSES, Disk, Loss
 from serving.corpora.stores.connections import OpenFiles
-from serving.corpora.stores.reading import Shared
+from serving.corpora.stores.corpus_file import Shared
 from serving.corpora.stores.sqlite import SqliteStore
 from tests.conftest import PATIENCE
 from tests.serving.conftest import ROOT
@@ -23,9 +23,9 @@ import random, sys
 from pathlib import Path
 from serving.corpora.ports import Corpus
 from serving.corpora.stores.connections import OpenFiles
-from serving.corpora.stores.reading import Shared
+from serving.corpora.stores.corpus_file import Shared
 from serving.corpora.stores.sqlite import SqliteStore
-from tests.serving.stores.contents import content
+from tests.serving.corpora.stores.contents import content
 
 store, rng = SqliteStore(Path(sys.argv[1]), shared=Shared(OpenFiles(1))), random.Random(int(sys.argv[2]))
 for name in sys.argv[4:]:
@@ -43,9 +43,9 @@ from pathlib import Path
 from serving.errors import ServiceError
 from serving.corpora.ports import Corpus
 from serving.corpora.stores.connections import OpenFiles
-from serving.corpora.stores.reading import Shared
+from serving.corpora.stores.corpus_file import Shared
 from serving.corpora.stores.sqlite import SqliteStore
-from tests.serving.stores.contents import content
+from tests.serving.corpora.stores.contents import content
 
 fault, names = Path(os.environ["SHIM_FAULT"]), sys.argv[2:]
 store = SqliteStore(Path(sys.argv[1]), shared=Shared(OpenFiles(1)))

@@ -45,14 +45,14 @@ def test_a_job_that_the_ledger_lost_sight_of_keeps_others_from_its_corpus(
         behind = await jobs.submit("take", "c", {})
         elsewhere = await jobs.submit("take", "d", {})
         assert (await ended(jobs, elsewhere.id)).state == "succeeded"
-        assert jobs.unended("take", "c") == [stalled.id, behind.id] and begun == ["c", "d"]
+        assert jobs.unfinished("take", "c") == [stalled.id, behind.id] and begun == ["c", "d"]
         failing[0] = False
         assert (await jobs.cancel(stalled.id)).state == "cancelled"
         assert (await ended(jobs, behind.id)).state == "succeeded"
         await jobs.stop()
         jobs.close()
         with closing(Jobs(tmp_path, {})) as again:
-            assert again.unended("take", "c") == []
+            assert again.unfinished("take", "c") == []
 
     run(work)
 
@@ -103,7 +103,7 @@ def test_what_was_not_accepted_leaves_nothing(tmp_path: Path, monkeypatch: pytes
                 patch.setattr("serving.jobs.intake.insert", full)
                 with pytest.raises(InsufficientStorage):
                     await jobs.submit("take", "c", {}, spool=spool)
-        assert not list((tmp_path / "spool").iterdir()) and not jobs.unended("take", "c")
+        assert not list((tmp_path / "spool").iterdir()) and not jobs.unfinished("take", "c")
         assert [what for what, _ in told] == ["accepted", "ended"] and len({id for _, id in told}) == 1
         jobs.close()
 

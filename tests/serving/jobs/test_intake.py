@@ -13,7 +13,7 @@ import pytest
 from serving.errors import Overloaded
 from serving.jobs import Job, Jobs, Running
 from serving.operations.keys import Key, digest
-from serving.operations.limits import Caller, Limits, paid_by, payer
+from serving.operations.limits import Caller, Limits, charged_to, current_caller
 from tests.conftest import PATIENCE
 from tests.serving.jobs.counting import KINDS, ended, run
 
@@ -34,7 +34,7 @@ def test_what_keeps_one_corpus_waiting_keeps_no_other(tmp_path: Path) -> None:
         assert await asyncio.to_thread(waits.wait, PATIENCE)
         other = await jobs.submit("count", "c", {})
         assert (await ended(jobs, other.id)).state == "succeeded"
-        async with jobs.leaving("c"):
+        async with jobs.deleting("c"):
             assert not submitting.done()
         go_on.set()
         assert (await ended(jobs, (await submitting).id)).state == "succeeded"
@@ -62,7 +62,7 @@ def test_what_is_on_its_way_counts_as_waiting(tmp_path: Path) -> None:
         finally:
             go_on.set()
         job = await submitting
-        assert jobs.unended("count", "a") == [job.id]
+        assert jobs.unfinished("count", "a") == [job.id]
         jobs.close()
 
     run(work)
@@ -76,14 +76,14 @@ def test_a_job_is_paid_by_its_key_and_has_nothing_else_of_a_request(tmp_path: Pa
     seen: list[tuple[Any, str]] = []
 
     async def looking(_: Running) -> None:
-        seen.append((payer(), request.get()))
+        seen.append((current_caller(), request.get()))
 
     async def work() -> None:
         jobs = Jobs(tmp_path, {"look": looking})
         queued = []
         for name, caller in callers.items():
             request.set(name)
-            with paid_by(caller):
+            with charged_to(caller):
                 queued.append(await jobs.submit("look", "c", {"of": name}))
         jobs.start()
         for job in queued:
@@ -91,7 +91,7 @@ def test_a_job_is_paid_by_its_key_and_has_nothing_else_of_a_request(tmp_path: Pa
         await jobs.stop()
         jobs.close()
         jobs = Jobs(tmp_path, {})
-        with paid_by(callers["a"]):
+        with charged_to(callers["a"]):
             left = await jobs.submit("look", "c", {"of": "a server that went"})
         jobs.close()
         jobs = Jobs(tmp_path, {"look": looking})

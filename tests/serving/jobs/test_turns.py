@@ -10,7 +10,7 @@ import pytest
 from serving.errors import Overloaded
 from serving.jobs import Job, Jobs, Running
 from serving.operations.keys import Key, digest
-from serving.operations.limits import Caller, Limits, paid_by
+from serving.operations.limits import Caller, Limits, charged_to
 from tests.serving.jobs.counting import KINDS, ended, run, state
 
 
@@ -19,7 +19,7 @@ def caller(name: str, jobs: int | None = None) -> Caller:
 
 
 async def asked(jobs: Jobs, by: Caller | None, corpus: str, n: int = 0) -> Job:
-    with paid_by(by):
+    with charged_to(by):
         return await jobs.submit("work", corpus, {"n": n})
 
 

@@ -1,0 +1,112 @@
+"""Maps of a corpus: a random sample of its passages, and the projection of their vectors onto a plane."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.runtimes.base import Floats
+from serving.corpora.filters import values_at
+from serving.corpora.ports import Passage, Store
+
+AXES = 2
+DECIMALS = 5
+"""Decimals of a coordinate. More would be invisible on a screen, and would vary with the order of summation."""
+
+
+class Projection(NamedTuple):
+    """Vectors projected onto the plane of their largest variance, through their mean."""
+
+    points: NDArray[np.float64]
+    """(N, 2)."""
+    explained: NDArray[np.float64]
+    """(2,): share of the variance along each axis."""
+
+
+def project(vectors: NDArray[np.float32]) -> Projection:
+    """Project (N, D) `vectors`, minus their mean, onto their first two right singular vectors (Pearson 1901).
+
+    The singular vectors are computed in float64, as eigenvectors of the (D, D) scatter matrix, so the time hardly grows
+    with N. The sign of an axis makes its largest loading positive, so equal vectors always get equal coordinates. If
+    the vectors do not vary, all coordinates are 0.
+    """
+    points, explained = np.zeros((len(vectors), AXES)), np.zeros(AXES)
+    if not vectors.size:
+        return Projection(points, explained)
+    centred = vectors.astype(np.float64)
+    centred -= centred.mean(axis=0)
+    _, variances, axes = np.linalg.svd(centred.T @ centred, hermitian=True)
+    if (total := variances.sum()) <= np.finfo(np.float32).eps ** 2 * vectors.size:
+        return Projection(points, explained)
+    axes, variances = axes[:AXES], variances[:AXES]
+    largest = np.take_along_axis(axes, np.abs(axes).argmax(axis=1, keepdims=True), axis=1)
+    points[:, : len(axes)] = np.round(centred @ (axes * np.sign(largest)).T, DECIMALS)
+    explained[: len(axes)] = variances / total
+    return Projection(points, explained)
+
+
+SEED = 0
+"""Seed that makes samples of the same corpus identical."""
+READ_TOGETHER = 64
+"""Passages whose documents are in memory at a time, because each document is read whole."""
+EXCERPT = 200
+"""Maximum characters of a passage in a sample."""
+
+
+class Sampled(NamedTuple):
+    """A passage of a sample, shortened."""
+
+    document: str
+    """The id of its document."""
+    excerpt: str
+    value: object
+    """The value of the requested field; None if there is none."""
+
+
+class Sample(NamedTuple):
+    """Passages in the order in which they were written, their (n, D) vectors, and the number of all passages."""
+
+    passages: list[Sampled]
+    vectors: Floats
+    of: int
+
+
+def sampled(store: Store, name: str, size: int, field: str | None = None) -> Sample:
+    """Return up to `size` passages of the corpus `name`, uniformly drawn, each with its value of `field`.
+
+    If the corpus is embedded again meanwhile, sampling starts again, so that all vectors are of one encoder.
+    """
+    while True:
+        before, keys = _version(store, name), store.keys(name)
+        drawn = np.random.default_rng(SEED).choice(keys, min(size, len(keys)), replace=False)
+        rows = {
+            int(key): vector
+            for some, vectors in store.vectors(name, drawn.tolist())
+            for key, vector in zip(some, vectors, strict=True)
+        }
+        told = dict(_sampled_passages(store, name, list(rows), field))
+        if _version(store, name) == before:
+            kept = [rows[key] for key in told]
+            return Sample(list(told.values()), np.stack(kept) if kept else np.empty((0, 0), np.float32), len(keys))
+
+
+def _version(store: Store, name: str) -> tuple[str, str | None]:
+    corpus = store.corpus(name)
+    return corpus.generation, corpus.fingerprint
+
+
+def _sampled_passages(store: Store, name: str, keys: Sequence[int], field: str | None) -> Iterator[tuple[int, Sampled]]:
+    """Yield the passages of the sorted `keys` that still exist."""
+    for start in range(0, len(keys), READ_TOGETHER):
+        for key, passage in sorted(store.passages(name, keys[start : start + READ_TOGETHER]).items()):
+            document = passage.document
+            value = next(values_at(document.metadata, field), None) if field else None
+            yield key, Sampled(document.id, _excerpt(passage), value)
+
+
+def _excerpt(passage: Passage) -> str:
+    text, (start, end) = passage.document.text, passage.span or (0, len(passage.document.text))
+    return text[start:end] if end - start <= EXCERPT else f"{text[start : start + EXCERPT - 1]}…"
