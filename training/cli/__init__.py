@@ -31,7 +31,7 @@ COMMANDS = {
 }
 """Commands with their help.
 
-Each command has a module of its name in `training.commands`. The module is loaded only for its command, because torch
+Each command has a module of its name in `training.cli`. The module is loaded only for its command, because torch
 takes seconds to import.
 """
 
@@ -78,7 +78,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary)
         if name == chosen:
-            import_module(f"training.commands.{name}").add(command)
+            import_module(f"training.cli.{name}").add(command)
     return top.parse_args(_spelt_out(arguments))
 
 

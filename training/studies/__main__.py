@@ -1,4 +1,4 @@
-"""`python -m training.study FOLDER PARENT`: one run of a study, in a process that the study starts."""
+"""`python -m training.studies FOLDER PARENT`: one run of a study, in a process that the study starts."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ class Processes:
                 # The process gets its own session, so that Ctrl-C in a terminal reaches only this process, which passes
                 # it on once.
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "training.study", str(folder), str(os.getpid())],
+                    [sys.executable, "-m", "training.studies", str(folder), str(os.getpid())],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
