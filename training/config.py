@@ -18,12 +18,12 @@ from training.data.augment import Augmentation
 from training.data.positives import POSITIVES, Positives
 from training.machine.hardware import Precision
 from training.objectives import OBJECTIVES
-from training.objectives.base import ON_PASSAGES, AugmentationName, Recipe
+from training.objectives.base import PASSAGES_SUFFIX, AugmentationName, Recipe
 
 # Parsing of dataclass fields by type, from command-line text and from JSON.
 
 
-def kinds(cls: type[Any]) -> dict[str, Any]:
+def field_types(cls: type[Any]) -> dict[str, Any]:
     """Return the type of each field of a dataclass, by name."""
     hints = get_type_hints(cls)
     return {field.name: hints[field.name] for field in fields(cls)}
@@ -43,11 +43,11 @@ def parse(text: str, kind: Any) -> Any:
     try:
         value = read.get(kind, str)(text)
     except ValueError:
-        raise ValueError(f"expected {described(kind)}, got {text!r}") from None
-    return check(value, kind)
+        raise ValueError(f"expected {describe_type(kind)}, got {text!r}") from None
+    return check_value(value, kind)
 
 
-def settings(texts: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
+def parse_settings(texts: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
     """Parse `--set key=value` options, each value by its key's kind.
 
     Raises:
@@ -67,25 +67,25 @@ def settings(texts: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def check(value: Any, kind: Any) -> Any:
+def check_value(value: Any, kind: Any) -> Any:
     """Check a JSON value against a `kind`, and convert it.
 
     Raises:
         ValueError: the value is not a `kind`; the message says what is expected.
     """
     if get_origin(kind) is tuple and isinstance(value, Sequence) and not isinstance(value, str):
-        return tuple(check(part, get_args(kind)[0]) for part in value)
+        return tuple(check_value(part, get_args(kind)[0]) for part in value)
     if (inner := _optional(kind)) is not None:
-        return None if value is None else check(value, inner)
+        return None if value is None else check_value(value, inner)
     if get_origin(kind) is Literal and value in get_args(kind):
         return value
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)
     if kind is int and type(value) is int and not -(1 << 63) <= value < 1 << 63:
-        raise ValueError(f"expected {described(kind)} of 63 bits, got one of {value.bit_length()}")
+        raise ValueError(f"expected {describe_type(kind)} of 63 bits, got one of {value.bit_length()}")
     if kind in (bool, int, str) and type(value) is kind:
         return value
-    raise ValueError(f"expected {described(kind)}, got {value!r}")
+    raise ValueError(f"expected {describe_type(kind)}, got {value!r}")
 
 
 def check_finite(values: Any) -> None:
@@ -102,14 +102,14 @@ def check_finite(values: Any) -> None:
             raise ValueError(f"{field.name}: {value} is not a finite number")
 
 
-def described(kind: Any) -> str:
+def describe_type(kind: Any) -> str:
     """Describe a `kind` in words."""
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(str(option) for option in get_args(kind))
     if get_origin(kind) is tuple:
-        return f"a list, each {described(get_args(kind)[0])}"
+        return f"a list, each {describe_type(get_args(kind)[0])}"
     if (inner := _optional(kind)) is not None:
-        return f"{described(inner)} or none"
+        return f"{describe_type(inner)} or none"
     return {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[kind]
 
 
@@ -133,22 +133,22 @@ FALLBACK_PRESET = "bert-base-uncased"
 NOT_SET = ("objective", "backbone", "preset", "params")
 """Fields that `--set` does not accept, because they have options of their own."""
 
-PATHS = ("backbone", "corpus", "dev_data", "eval_data", "out", "run", "teacher", "tokenizer")
+PATH_FIELDS = ("backbone", "corpus", "dev_data", "eval_data", "out", "run", "teacher", "tokenizer")
 """Fields with paths. They are compared after resolution, because a path can be written in several ways."""
 
 
-POSITIVE = (
+POSITIVE_FIELDS = (
     *("adapter_rank", "batch_size", "chunk_size", "epochs", "eval_every", "max_length", "max_steps"),
     *("learning_rate", "clip_norm"),
 )
 
-ADDED = {"adapter_rank": None, "dev_data": None, "dev_tasks": "stsb", "text_column": None}
+ADDED_FIELDS = {"adapter_rank": None, "dev_data": None, "dev_tasks": "stsb", "text_column": None}
 """Fields that configurations of earlier versions lack, with the values that those versions used."""
 
 
 DevTasks = Literal["stsb", "stsb+sickr"]
 
-LEAST_LENGTH = 3
+MIN_LENGTH = 3
 """Minimum length in tokens: one token and two special tokens."""
 
 
@@ -156,7 +156,9 @@ class ConfigError(Refused):
     """The configuration is invalid. The message is one line and names the option."""
 
 
-def apart(put: Mapping[str, Any], given: Mapping[str, Any], spelt: Mapping[str, str] | None = None) -> dict[str, Any]:
+def without_conflicts(
+    put: Mapping[str, Any], given: Mapping[str, Any], spelt: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Return `put`, the settings of `--set`, after a check that `given`, the other options, has none of their fields.
 
     `spelt` maps fields to options with another name.
@@ -243,7 +245,7 @@ class RunConfig:
             check_finite(self.params)
         except ValueError as error:
             raise ConfigError(str(error)) from error
-        for name in POSITIVE:
+        for name in POSITIVE_FIELDS:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"{name}: {value} is not above 0")
@@ -256,7 +258,7 @@ class RunConfig:
         if self.positives and self.augmentation_rate is not None:
             raise ConfigError(f"augmentation_rate: {self.augmentation} has none; leave it out")
         check_seed(self.seed)
-        if self.max_length < LEAST_LENGTH:
+        if self.max_length < MIN_LENGTH:
             raise ConfigError(f"max_length: {self.max_length} leaves no room between the special tokens")
         try:
             _ = self.augmented
@@ -284,8 +286,8 @@ class RunConfig:
 
         So a run of an earlier version keeps its description and digest.
         """
-        added = OBJECTIVES[self.objective].added
-        return _without(asdict(self), ADDED) | {"params": _without(asdict(self.params), added)}
+        added = OBJECTIVES[self.objective].added_params
+        return _without(asdict(self), ADDED_FIELDS) | {"params": _without(asdict(self.params), added)}
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -298,8 +300,10 @@ class RunConfig:
             values = json.loads(text)
             recipe = OBJECTIVES[values["objective"]]
             params = next(iter(recipe.presets.values())).params
-            values["params"] = type(params)(**checked({**recipe.added, **values["params"]}, kinds(type(params))))
-            return cls(**checked(ADDED | values, kinds(cls)))
+            values["params"] = type(params)(
+                **check_fields({**recipe.added_params, **values["params"]}, field_types(type(params)))
+            )
+            return cls(**check_fields(ADDED_FIELDS | values, field_types(cls)))
         except ConfigError:
             raise
         except (TypeError, KeyError, ValueError) as error:
@@ -325,16 +329,16 @@ class RunConfig:
         Raises:
             ConfigError: a key is unknown, or a value is not of the key's type.
         """
-        known = kinds(type(self)) | kinds(type(self.params))
+        known = field_types(type(self)) | field_types(type(self.params))
         try:
-            return settings(texts, {name: kind for name, kind in known.items() if name not in NOT_SET})
+            return parse_settings(texts, {name: kind for name, kind in known.items() if name not in NOT_SET})
         except ValueError as error:
             raise ConfigError(str(error)) from error
 
     def differences(self, other: RunConfig) -> list[str]:
         """List the differing fields as `field (this, other)`. Paths are compared after resolution."""
         mine, theirs = (asdict(c) | asdict(c.params) for c in (self, other))
-        names = [name for name in mine if name != "params" and place(name, mine) != place(name, theirs)]
+        names = [name for name in mine if name != "params" and resolved(name, mine) != resolved(name, theirs)]
         return [f"{name} ({mine[name]}, {theirs.get(name)})" for name in names]
 
 
@@ -384,15 +388,15 @@ def preset_of(recipe: Recipe[Any], backbone: str) -> str:
         SourceError: the backbone is a folder without a supported encoder.
     """
     folder = path(backbone)
-    by_backbone = [name for name in recipe.presets if not name.endswith(ON_PASSAGES)]
+    by_backbone = [name for name in recipe.presets if not name.endswith(PASSAGES_SUFFIX)]
     if folder.name in by_backbone:
         return folder.name
-    names = sorted(by_backbone, key=lambda name: (not _akin(folder.name, name), name != FALLBACK_PRESET))
+    names = sorted(by_backbone, key=lambda name: (not _same_family(folder.name, name), name != FALLBACK_PRESET))
     pooling = declared(folder).get("pooling")
     return next((name for name in names if recipe.presets[name].pooling == pooling), names[0])
 
 
-def _akin(backbone: str, preset: str) -> bool:
+def _same_family(backbone: str, preset: str) -> bool:
     """Return whether a backbone's name begins with a preset's family and size, such as `bert-large`."""
     return backbone.startswith(preset.removesuffix("-uncased"))
 
@@ -427,15 +431,15 @@ def check_folders(config: Any) -> None:
             raise ConfigError(f"{name}: is empty, expected a folder")
 
 
-def place(name: str, values: Mapping[str, Any]) -> Any:
+def resolved(name: str, values: Mapping[str, Any]) -> Any:
     """Return the value of a field, with paths resolved."""
     value = values.get(name)
-    if name not in PATHS or value is None:
+    if name not in PATH_FIELDS or value is None:
         return value
     return [Path(path).resolve() for path in ((value,) if isinstance(value, str) else value)]
 
 
-def checked(values: Any, known: Mapping[str, Any]) -> dict[str, Any]:
+def check_fields(values: Any, known: Mapping[str, Any]) -> dict[str, Any]:
     """Check JSON values against the kinds in `known`.
 
     The names must be the same.
@@ -449,7 +453,7 @@ def checked(values: Any, known: Mapping[str, Any]) -> dict[str, Any]:
     found = {}
     for name, value in values.items():
         try:
-            found[name] = value if known[name] is Any else check(value, known[name])
+            found[name] = value if known[name] is Any else check_value(value, known[name])
         except ValueError as error:
             raise ConfigError(f"{name}: {error}") from error
     return found

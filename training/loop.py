@@ -18,12 +18,12 @@ from torch.amp.grad_scaler import GradScaler
 from models.encoder.encoder import Encoder
 from models.errors import Failed
 from training.checkpoints import checkpoint
-from training.checkpoints.checkpoint import Best, CheckpointError, Moment, State
+from training.checkpoints.checkpoint import Best, CheckpointError, Snapshot, State
 from training.checkpoints.progress import Progress
-from training.checkpoints.record import Write, fsync_metrics
-from training.checkpoints.speed import Meter
+from training.checkpoints.record import WriteMetrics, fsync_metrics
+from training.checkpoints.speed import SpeedMeter
 from training.config import RunConfig
-from training.data.batches import Batch, Tokenise, ahead
+from training.data.batches import Batch, Tokenise, prefetch
 from training.data.corpus import Corpus
 from training.encoding import teacher_cache
 from training.machine.devices import Devices
@@ -35,12 +35,12 @@ from training.step import Step, learning_rate
 
 
 @dataclass(frozen=True)
-class Taken:
+class PendingStep:
     """A step with its inputs and results."""
 
     step: int
     batch: Batch
-    before: Moment
+    before: Snapshot
     """State from before the step, without weights. The step can be repeated while weights are unchanged."""
     values: Mapping[str, Tensor]
 
@@ -49,7 +49,7 @@ class Taken:
 class Read:
     """A step with its values as numbers."""
 
-    taken: Taken
+    taken: PendingStep
     values: dict[str, float]
 
     @property
@@ -58,18 +58,18 @@ class Read:
         return not all(map(math.isfinite, self.values.values()))
 
 
-class Unread:
+class PendingSteps:
     """Steps whose losses have not been read."""
 
     def __init__(self) -> None:
-        self._taken: list[Taken] = []
+        self._taken: list[PendingStep] = []
         self.restart()
 
     def restart(self) -> None:
         """Restart the clock, so that the time until now does not count for the next steps."""
         self._since = time.perf_counter()
 
-    def append(self, taken: Taken) -> None:
+    def append(self, taken: PendingStep) -> None:
         self._taken.append(taken)
 
     def read(self) -> tuple[list[Read], float]:
@@ -93,7 +93,7 @@ class DivergedError(Failed):
     """A loss, gradient or weight is not finite. The message names step and terms."""
 
 
-def only_out_of_range(values: Mapping[str, float], scaler: GradScaler) -> bool:
+def is_fp16_overflow(values: Mapping[str, float], scaler: GradScaler) -> bool:
     """Return whether a finite loss has a gradient beyond the range of fp16.
 
     The update is then skipped and the scale halved. A scale below 1 rules this explanation out.
@@ -113,12 +113,12 @@ def check_weights(state: State) -> None:
         )
 
 
-def listed(values: Mapping[str, float]) -> str:
+def format_terms(values: Mapping[str, float]) -> str:
     """Format the terms in one line."""
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
-def last(folder: Path) -> Path:
+def last_divergence(folder: Path) -> Path:
     """Return the file of the last step at which the run in `folder` diverged.
 
     Raises:
@@ -130,7 +130,7 @@ def last(folder: Path) -> Path:
     return files[-1]
 
 
-def save(state: State, taken: Taken, folder: Path, devices: Devices) -> Path:
+def save_divergence(state: State, taken: PendingStep, folder: Path, devices: Devices) -> Path:
     """Write weights, random states and sentences from before the step.
 
     No weight has changed since.
@@ -140,7 +140,7 @@ def save(state: State, taken: Taken, folder: Path, devices: Devices) -> Path:
     """
     file = folder / f"diverged-{taken.step:08d}.safetensors"
     if devices.first:
-        checkpoint.save_moment(state, taken.before, file, step=taken.step - 1, sentences=taken.batch.sentences)
+        checkpoint.save_snapshot(state, taken.before, file, step=taken.step - 1, sentences=taken.batch.sentences)
         for other in _kept(folder):
             if other != file:
                 other.unlink()
@@ -159,14 +159,14 @@ READ_EVERY = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class RunContext:
     """Everything that stays the same from step to step."""
 
     config: RunConfig
     devices: Devices
     corpus: Corpus
     tokenise: Tokenise
-    meter: Meter
+    meter: SpeedMeter
     scores: Callable[[Encoder], Mapping[str, float]]
     """A function that computes the figures of an evaluation."""
     metric: str
@@ -178,7 +178,7 @@ class Setting:
 
 
 def train(
-    state: State, step: Step, setting: Setting, record: Write, progress: Progress, *, stop: Callable[[], bool]
+    state: State, step: Step, setting: RunContext, record: WriteMetrics, progress: Progress, *, stop: Callable[[], bool]
 ) -> None:
     """Train `state` from its step to the last.
 
@@ -193,17 +193,17 @@ def train(
     if state.step == 0:
         _evaluate(state, setting, record, progress)
     order = setting.corpus.batches(config.batch_size, seed=config.seed, start=state.step, least=devices.count)
-    batches = ahead(map(setting.tokenise, islice(order, total - state.step), count(state.step)))
+    batches = prefetch(map(setting.tokenise, islice(order, total - state.step), count(state.step)))
     read_every = READ_EVERY if devices.device.type == "cuda" else 1
     state.encoder.train()
-    unread = Unread()
+    unread = PendingSteps()
 
     with closing(batches):
         for batch in batches:
-            before = Moment.of(state)
+            before = Snapshot.of(state)
             values = step(batch, learning_rate(config.learning_rate, state.step, total))
             state.step += 1
-            unread.append(Taken(state.step, batch, before, values))
+            unread.append(PendingStep(state.step, batch, before, values))
 
             due = state.step % config.eval_every == 0 or state.step == total
             if not due and state.step % read_every:
@@ -212,28 +212,28 @@ def train(
             if due:
                 check_weights(state)
                 _evaluate(state, setting, record, progress)
-            interrupted = state.step < total and any(devices.each(stop()))
+            interrupted = state.step < total and any(devices.from_all(stop()))
             if due or interrupted:
                 if devices.first:  # A run that resumes from the checkpoint does not write earlier lines again.
                     fsync_metrics(setting.folder)
-                    teacher_cache.settle(setting.folder)
+                    teacher_cache.fsync_caches(setting.folder)
                 checkpoint.save(state, setting.folder, devices, corpus=setting.corpus.census.digest)
             if interrupted:
                 raise InterruptedRun(f"stopped after step {state.step} of {total}")
             unread.restart()
 
 
-def _read(unread: Unread, state: State, setting: Setting, record: Write, progress: Progress) -> None:
+def _read(unread: PendingSteps, state: State, setting: RunContext, record: WriteMetrics, progress: Progress) -> None:
     """Record metrics for every step since the last reading, with their mean speed."""
     steps, seconds = unread.read()
     speed = setting.meter([(each.taken.step, each.taken.batch) for each in steps], seconds)
     for each in steps:
         taken, values = each.taken, each.values
-        if each.diverged and not only_out_of_range(values, state.scaler):
-            file = save(state, taken, setting.folder, setting.devices)
+        if each.diverged and not is_fp16_overflow(values, state.scaler):
+            file = save_divergence(state, taken, setting.folder, setting.devices)
             folder = shlex.quote(str(setting.folder))
             raise DivergedError(
-                f"step {taken.step}: {listed(values)}; {file} has the weights and the batch: "
+                f"step {taken.step}: {format_terms(values)}; {file} has the weights and the batch: "
                 f"isosphere replay {folder} looks into it, "
                 f"finish {folder} makes a bundle of the best weights before it"
             )
@@ -248,10 +248,10 @@ def _read(unread: Unread, state: State, setting: Setting, record: Write, progres
             )
 
 
-def _evaluate(state: State, setting: Setting, record: Write, progress: Progress) -> None:
+def _evaluate(state: State, setting: RunContext, record: WriteMetrics, progress: Progress) -> None:
     """Evaluate in the first process, and share its score with all."""
     scores = setting.scores(state.encoder) if setting.devices.first else {setting.metric: 0.0}
-    score = setting.devices.agreed(scores[setting.metric])
+    score = setting.devices.from_first(scores[setting.metric])
     report = state.objective.report() if isinstance(state.objective, Reports) else {}
     record("evaluation", state.step, {**scores, **report})
     best = state.best is None or score > state.best.score

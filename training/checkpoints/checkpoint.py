@@ -23,14 +23,14 @@ from models.errors import Refused, first_line
 from training.machine.devices import Devices, RandomState
 from training.machine.state_file import (
     digest,
-    facts_of,
-    named,
     optimiser_tensors,
     random_tensors,
+    read_header,
     restore_optimiser,
     restore_random,
-    under,
-    write,
+    save_state,
+    with_prefix,
+    without_prefix,
 )
 from training.objectives.base import Objective
 
@@ -49,7 +49,7 @@ class Best:
     score: float
 
 
-class Kept(NamedTuple):
+class StoredProgress(NamedTuple):
     """A run's progress as stored in its checkpoint."""
 
     step: int
@@ -71,7 +71,7 @@ class State:
     """Scaler of the loss in fp16. It does nothing in other precisions."""
     step: int = 0
     best: Best | None = None
-    recalled: dict[str, int] = field(default_factory=dict)
+    cached_vectors: dict[str, int] = field(default_factory=dict)
     """Number of cached vectors in each file of a frozen encoder's cache."""
     frozen: str = field(init=False)
     """Digest of the encoder's frozen weights."""
@@ -81,7 +81,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Moment:
+class Snapshot:
     """Copies of the state before a step, without weights and optimiser moments."""
 
     random: RandomState
@@ -109,11 +109,11 @@ def save(state: State, folder: Path, devices: Devices, *, corpus: str) -> None:
         "frozen": state.frozen,
         "scaler": state.scaler.state_dict(),
         "processes": devices.count,
-        "recalled": state.recalled,
+        "recalled": state.cached_vectors,
     }
-    tensors = _tensors(state) | random_tensors(devices.every(RandomState.of(devices.device)))
+    tensors = _tensors(state) | random_tensors(devices.every_random_state(RandomState.of(devices.device)))
     if devices.first:
-        write(folder / CHECKPOINT, tensors, facts)
+        save_state(folder / CHECKPOINT, tensors, facts)
         for file in folder.glob("best-*.safetensors"):
             if state.best is None or file != _best_file(folder, state.best):
                 file.unlink()
@@ -133,7 +133,7 @@ def load(state: State, folder: Path, devices: Devices, *, corpus: str) -> bool:
     if not file.exists():
         return False
     try:
-        facts = facts_of(file)
+        facts = read_header(file)
         check_origin(file, facts, devices, corpus=corpus)
         _check_frozen(file, facts, state.frozen)
         tensors = load_file(file)
@@ -146,11 +146,11 @@ def load(state: State, folder: Path, devices: Devices, *, corpus: str) -> bool:
         raise CheckpointError(f"{file}: not a checkpoint of this run: {first_line(error)}") from error
     state.step = facts["step"]
     state.best = Best(**facts["best"]) if facts["best"] else None
-    state.recalled = facts.get("recalled", {})  # Earlier versions did not write this field.
+    state.cached_vectors = facts.get("recalled", {})  # Earlier versions did not write this field.
     return True
 
 
-def kept(folder: Path) -> Kept:
+def stored_progress(folder: Path) -> StoredProgress:
     """Read the progress of a run from the checkpoint in `folder`.
 
     Raises:
@@ -160,8 +160,8 @@ def kept(folder: Path) -> Kept:
     if not file.exists():
         raise CheckpointError(f"{folder}: this run has no checkpoint yet")
     try:
-        facts = facts_of(file)
-        return Kept(facts["step"], Best(**facts["best"]), facts["corpus"])
+        facts = read_header(file)
+        return StoredProgress(facts["step"], Best(**facts["best"]), facts["corpus"])
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{file}: not a checkpoint of this run: {first_line(error)}") from error
 
@@ -189,21 +189,21 @@ def check_corpus(file: Path, begun: str, corpus: str) -> None:
         raise CheckpointError(f"{file}: the corpus has changed since; its order can't be taken up")
 
 
-def save_moment(state: State, moment: Moment, file: Path, *, step: int, sentences: Sequence[str]) -> None:
+def save_snapshot(state: State, moment: Snapshot, file: Path, *, step: int, sentences: Sequence[str]) -> None:
     """Write a diverged step for replay: weights and optimiser of `state`, the rest from `moment`, and the sentences."""
-    tensors = _tensors(state) | random_tensors([moment.random]) | named("objective.", moment.objective)
+    tensors = _tensors(state) | random_tensors([moment.random]) | with_prefix("objective.", moment.objective)
     tensors |= {"rng.objective": moment.rng, "scale": moment.scale}
-    write(file, tensors, {"step": step, "sentences": list(sentences), "frozen": state.frozen})
+    save_state(file, tensors, {"step": step, "sentences": list(sentences), "frozen": state.frozen})
 
 
-def load_moment(state: State, file: Path, devices: Devices) -> list[str]:
-    """Restore `state` from a file of `save_moment`, and return the sentences.
+def load_snapshot(state: State, file: Path, devices: Devices) -> list[str]:
+    """Restore `state` from a file of `save_snapshot`, and return the sentences.
 
     Raises:
         CheckpointError: the file is missing, damaged, or of another run, or the backbone has changed.
     """
     try:
-        facts, tensors = facts_of(file), load_file(file)
+        facts, tensors = read_header(file), load_file(file)
         _check_frozen(file, facts, state.frozen)
         _restore(state, tensors)
         restore_random(tensors, devices)
@@ -220,7 +220,7 @@ def load_moment(state: State, file: Path, devices: Devices) -> list[str]:
 def save_best(state: State, best: Best, folder: Path) -> None:
     """Write the weights of the best evaluation. The next checkpoint refers to them."""
     facts = {**asdict(best), "frozen": state.frozen}
-    write(_best_file(folder, best), named("", _trained(state.encoder)), facts)
+    save_state(_best_file(folder, best), with_prefix("", _trained(state.encoder)), facts)
 
 
 def load_best(encoder: Encoder, best: Best, folder: Path) -> None:
@@ -231,8 +231,8 @@ def load_best(encoder: Encoder, best: Best, folder: Path) -> None:
     """
     file = _best_file(folder, best)
     try:
-        _check_frozen(file, facts_of(file), _frozen(encoder))
-        _put(load_file(file), encoder)
+        _check_frozen(file, read_header(file), _frozen(encoder))
+        _load_trained(load_file(file), encoder)
     except CheckpointError:
         raise
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -245,16 +245,16 @@ def _best_file(folder: Path, best: Best) -> Path:
 
 def _tensors(state: State) -> dict[str, Tensor]:
     return {
-        **named("encoder.", _trained(state.encoder)),
-        **named("objective.", state.objective.state_dict()),
+        **with_prefix("encoder.", _trained(state.encoder)),
+        **with_prefix("objective.", state.objective.state_dict()),
         **optimiser_tensors(state.optimiser),
         "rng.objective": state.rng.get_state(),
     }
 
 
 def _restore(state: State, tensors: dict[str, Tensor]) -> None:
-    _put(under("encoder.", tensors), state.encoder)
-    state.objective.load_state_dict(under("objective.", tensors))
+    _load_trained(without_prefix("encoder.", tensors), state.encoder)
+    state.objective.load_state_dict(without_prefix("objective.", tensors))
     restore_optimiser(state.optimiser, tensors)
     state.rng.set_state(tensors["rng.objective"])
 
@@ -274,7 +274,7 @@ def _check_frozen(file: Path, facts: Mapping[str, Any], frozen: str) -> None:
         raise CheckpointError(f"{file}: the backbone has changed since; the run can't go on from another one")
 
 
-def _put(tensors: dict[str, Tensor], encoder: Encoder) -> None:
+def _load_trained(tensors: dict[str, Tensor], encoder: Encoder) -> None:
     """Load trained weights.
 
     Files of earlier versions contain the frozen weights too.

@@ -24,7 +24,7 @@ METRICS = "metrics.jsonl"
 
 C = TypeVar("C")
 
-Write = Callable[[str, int, Mapping[str, float]], None]
+WriteMetrics = Callable[[str, int, Mapping[str, float]], None]
 """Type of `Record.write`. Processes that write no record have a function that does nothing."""
 
 
@@ -74,14 +74,14 @@ class Record:
             self._events.close()
 
 
-def start(config: Described, environment: Mapping[str, Any]) -> Path:
+def create_run(config: Described, environment: Mapping[str, Any]) -> Path:
     """Create the folder of a new run and describe the run in it.
 
     Raises:
         RunError: the folder already has a run.
     """
     folder = Path(config.run)
-    refuse_second(folder)
+    check_no_run(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -91,12 +91,12 @@ def start(config: Described, environment: Mapping[str, Any]) -> Path:
     return folder
 
 
-def begun(folder: Path) -> bool:
+def has_run(folder: Path) -> bool:
     """Return whether `folder` has a run."""
     return (folder / CONFIG).exists()
 
 
-def refuse_second(folder: Path, *, replace: str = "remove it") -> None:
+def check_no_run(folder: Path, *, replace: str = "remove it") -> None:
     """Check that `folder` has no run.
 
     `replace` tells the user how to make room for another.
@@ -104,20 +104,20 @@ def refuse_second(folder: Path, *, replace: str = "remove it") -> None:
     Raises:
         RunError: the folder already has a run.
     """
-    if begun(folder):
+    if has_run(folder):
         raise RunError(f"{folder} holds a run already: --resume it, {replace}, or name another --out")
 
 
-def remove(folder: Path) -> None:
+def remove_run(folder: Path) -> None:
     """Remove the run in `folder`, if there is one.
 
     Raises:
         LockError: another process uses the folder.
         RunError: the folder contains something other than a run, or can't be removed.
     """
-    if not begun(folder):
+    if not has_run(folder):
         return
-    stored(folder)  # This call refuses a model folder of transformers, which has a config.json too.
+    stored_config(folder)  # This call refuses a model folder of transformers, which has a config.json too.
     with locked(folder):
         try:
             shutil.rmtree(folder)
@@ -125,18 +125,18 @@ def remove(folder: Path) -> None:
             raise RunError(f"{folder}: {error.strerror}") from error
 
 
-def stored(folder: Path) -> RunConfig:
+def stored_config(folder: Path) -> RunConfig:
     """Read the configuration of the run in `folder`.
 
     Raises:
         RunError: there is no run, or its configuration can't be read.
     """
-    if not begun(folder):
+    if not has_run(folder):
         raise RunError(f"{folder} holds no run")
-    return described(folder / CONFIG)
+    return read_config(folder / CONFIG)
 
 
-def described(file: Path) -> RunConfig:
+def read_config(file: Path) -> RunConfig:
     """Read the configuration in a `config.json`.
 
     Raises:

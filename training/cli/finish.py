@@ -8,7 +8,7 @@ from pathlib import Path
 
 from training import run
 from training.checkpoints import record
-from training.cli.train import left
+from training.cli.train import evaluate_and_publish
 from training.config import check_folders
 from training.machine.interrupt import terminable
 
@@ -25,7 +25,7 @@ def add(command: argparse.ArgumentParser) -> None:
 def finish(options: argparse.Namespace) -> int:
     """Evaluate and publish, as at the end of `train`."""
     moved = {"run": str(options.run)} | ({} if options.out is None else {"out": options.out})
-    config = record.stored(options.run).override(moved)
+    config = record.stored_config(options.run).override(moved)
     check_folders(config)
     with terminable():
-        return left(config, run.finish(config, sys.stderr))
+        return evaluate_and_publish(config, run.finish(config, sys.stderr))

@@ -10,11 +10,11 @@ from typing import Any
 
 from training.checkpoints import record
 from training.checkpoints.record import RunError
-from training.config import ConfigError, apart
+from training.config import ConfigError, without_conflicts
 from training.machine.interrupt import terminable
 from training.pretraining.config import PretrainConfig
 from training.pretraining.run import fit
-from training.pretraining.start import like
+from training.pretraining.start import backbone_fields
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -62,12 +62,12 @@ def resolve(options: argparse.Namespace) -> PretrainConfig:
         given["corpus"] = tuple(options.corpus)
     if options.out:
         given["run"] = str(Path("runs") / Path(options.out).resolve().name)
-    given |= apart(PretrainConfig().parse(options.set), given)
+    given |= without_conflicts(PretrainConfig().parse(options.set), given)
     if not options.resume:
         backbone = given.get("backbone")
-        return PretrainConfig().override(given if backbone is None else like(backbone) | given)
+        return PretrainConfig().override(given if backbone is None else backbone_fields(backbone) | given)
     folder = Path(given.get("run", PretrainConfig.run))
-    if not record.begun(folder):
+    if not record.has_run(folder):
         raise RunError(f"{folder} holds no run")
     stored = record.parsed(folder / record.CONFIG, PretrainConfig.from_json)
     if differences := stored.differences(stored.override(given)):

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from training.promotion.checks import NOT_WORSE, Decision
 from training.promotion.engines import Machine
-from training.promotion.place import check_default
+from training.promotion.place import open_place
 from training.promotion.promote import Terms
 from training.promotion.promote import promote as decide
-from training.promotion.yardsticks import pick
+from training.promotion.yardsticks import choose_yardstick
 
 DEFAULT = Path("artifacts/default")
 REQUIRED = ("sts",)
@@ -66,8 +66,8 @@ def promote(options: argparse.Namespace) -> int:
     scored = options.data and not options.retrieval
     require = options.require if options.require is not None else REQUIRED if scored else ()
     terms = Terms(margin=options.margin, require=require, reports=options.report, force=options.force)
-    place = check_default(options.default)
-    yardstick = partial(pick, options.data, options.corpus, options.retrieval, column=options.text_column)
+    place = open_place(options.default)
+    yardstick = partial(choose_yardstick, options.data, options.corpus, options.retrieval, column=options.text_column)
     decision = decide(options.bundle, place, terms, yardstick, stream=sys.stderr, machine=Machine())
     if decision.outcome == "refused":
         print(f"{options.bundle}: refused, {place.default} stays as it is\n{_listed(decision)}", file=sys.stderr)

@@ -25,10 +25,10 @@ def add(command: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="corpus files: text with one sentence per line, or any source that train accepts",
     )
-    command.set_defaults(command=remade)
+    command.set_defaults(command=rebuild_encoder)
 
 
-def remade(options: argparse.Namespace) -> int:
+def rebuild_encoder(options: argparse.Namespace) -> int:
     """Rebuild the encoder. Return 1 if a score differs from the expected one, and 130 after Ctrl-C or SIGTERM."""
     plan, met = Rebuild.read(options.file), True
     try:

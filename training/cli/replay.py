@@ -18,10 +18,10 @@ def add(command: argparse.ArgumentParser) -> None:
 
 def show(options: argparse.Namespace) -> int:
     """Print the terms of the loss, and the sentences whose views are not finite."""
-    config = record.stored(options.run)
-    file = loop.last(options.run)
+    config = record.stored_config(options.run)
+    file = loop.last_divergence(options.run)
     step, values, odd = replay(config, file)
-    print(f"{file}: step {step}: {loop.listed(values)}")
+    print(f"{file}: step {step}: {loop.format_terms(values)}")
     for sentence in odd:
         print(f"  not finite: {sentence}")
     return 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from training.cli.promote import DEFAULT, TOLD
 from training.promotion import history
-from training.promotion.place import check_default
+from training.promotion.place import open_place
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -21,7 +21,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 def rollback(options: argparse.Namespace) -> int:
     """Roll back, and print the bundle that is served now."""
-    place = check_default(options.default)
+    place = open_place(options.default)
     line = history.rollback(place, stream=sys.stderr)
     print(f"{place.default}: back to {line['candidate']['name']} ({place.copies / line['copy']}); {TOLD}")
     return 0

@@ -11,7 +11,7 @@ from training.checkpoints.publish import sts_scores
 from training.evaluation import sts
 from training.evaluation.pairs import sts_tasks
 from training.evaluation.selection import by_stsb_dev
-from training.studies.soup import GRID, Mixing, cook
+from training.studies.soup import GRID, SoupRecipe, make_soup
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -44,11 +44,11 @@ def add(command: argparse.ArgumentParser) -> None:
 
 def soup(options: argparse.Namespace) -> int:
     """Average and export, and evaluate if there is evaluation data."""
-    mixing = Mixing(weights=options.weights, greedy=options.greedy, towards=options.towards, share=options.share)
+    mixing = SoupRecipe(weights=options.weights, greedy=options.greedy, towards=options.towards, share=options.share)
     destination.refuse_foreign(options.out)
     data = options.eval_data
     selection, tasks = (by_stsb_dev(data), sts_tasks(data)) if data else (None, {})
-    cooked = cook(options.sources, mixing, selection, sys.stderr)
+    cooked = make_soup(options.sources, mixing, selection, sys.stderr)
     scores = sts_scores(cooked.encoder, tasks, sys.stderr)
     if scores:
         print(sts.table(scores))

@@ -16,13 +16,13 @@ from training import run
 from training.checkpoints import record
 from training.checkpoints.checkpoint import CHECKPOINT
 from training.checkpoints.publish import Outcome, publish, sts_scores
-from training.config import ConfigError, RunConfig, apart, check_folders, from_preset, preset_of
-from training.data.corpus import holds_passages
+from training.config import ConfigError, RunConfig, check_folders, from_preset, preset_of, without_conflicts
+from training.data.corpus import has_passages
 from training.evaluation import known_item, sts
 from training.evaluation.known_item import gain
 from training.machine.interrupt import InterruptedRun, terminable
 from training.objectives import OBJECTIVES
-from training.objectives.base import ON_PASSAGES
+from training.objectives.base import PASSAGES_SUFFIX
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -69,10 +69,10 @@ def train(options: argparse.Namespace) -> int:
             named = options.out or any(each.startswith("run=") for each in options.set)
             unnamed = f"--resume --set run={run_folder}" if options.config and not named else "--resume"
             raise InterruptedRun(says, again=unnamed) from stop
-    return left(config, outcome) if outcome.first else 0
+    return evaluate_and_publish(config, outcome) if outcome.first else 0
 
 
-def left(config: RunConfig, outcome: Outcome) -> int:
+def evaluate_and_publish(config: RunConfig, outcome: Outcome) -> int:
     """Evaluate a run's outcome, publish it, and print its place."""
     scores = sts_scores(outcome.encoder, outcome.tasks, sys.stderr)
     if scores:
@@ -92,7 +92,7 @@ def left(config: RunConfig, outcome: Outcome) -> int:
 
 def _compare(config: RunConfig, encoder: Encoder) -> None:
     """Report the effect of training on the retrieval of held-out passages that selected no weights."""
-    collection = known_item.judging(run.corpus_of(config))
+    collection = known_item.test_collection(run.open_run_corpus(config))
     if collection.queries:
         start = Encoder.load(config.backbone, pooling=config.pooling).eval()
         for line in gain(start.encode, encoder.encode, collection):
@@ -116,7 +116,7 @@ def resolve(options: argparse.Namespace) -> RunConfig:
         given["corpus"] = tuple(options.corpus)
     if options.out:
         given["run"] = str(Path("runs") / Path(options.out).resolve().name)
-    given |= apart(base.parse(options.set), given)
+    given |= without_conflicts(base.parse(options.set), given)
     wanted = base.override(given)
     check_folders(wanted)
     if options.resume:
@@ -124,11 +124,11 @@ def resolve(options: argparse.Namespace) -> RunConfig:
             raise ConfigError("--resume: name the run that --config began, by --out or --set run=FOLDER")
         if options.force:
             raise ConfigError("--resume goes on with a run, --force replaces it: leave one of them out")
-        stored = record.stored(Path(wanted.run))
+        stored = record.stored_config(Path(wanted.run))
         if differences := stored.differences(stored.override(given)):
             raise ConfigError(f"--resume goes on with the run as it was; changed: {', '.join(differences)}")
         return stored
-    return _beside(wanted, given) if options.config else wanted
+    return _in_free_folders(wanted, given) if options.config else wanted
 
 
 def _described(options: argparse.Namespace) -> RunConfig:
@@ -140,7 +140,7 @@ def _described(options: argparse.Namespace) -> RunConfig:
         return from_preset(
             options.objective, backbone=backbone, preset=options.preset or _on_passages(options, backbone)
         )
-    config = record.described(options.config)
+    config = record.read_config(options.config)
     for option in ("preset", "backbone"):
         if getattr(options, option) is not None:
             raise ConfigError(f"--{option}: the run in {options.config} has its own")
@@ -152,13 +152,13 @@ def _described(options: argparse.Namespace) -> RunConfig:
 def _on_passages(options: argparse.Namespace, backbone: str) -> str | None:
     """Return the preset for passages, if the backbone has one and the corpus has passages."""
     recipe = OBJECTIVES[options.objective]
-    preset = f"{preset_of(recipe, backbone)}{ON_PASSAGES}"
+    preset = f"{preset_of(recipe, backbone)}{PASSAGES_SUFFIX}"
     if preset not in recipe.presets or any(each.startswith("augmentation=") for each in options.set):
         return None
-    return preset if holds_passages(options.corpus or (), column=options.text_column) else None
+    return preset if has_passages(options.corpus or (), column=options.text_column) else None
 
 
-def _beside(wanted: RunConfig, given: Mapping[str, Any]) -> RunConfig:
+def _in_free_folders(wanted: RunConfig, given: Mapping[str, Any]) -> RunConfig:
     """Place the repetition of a run in the first free folders beside the original, unless folders are given."""
     if given.keys() >= {"run", "out"}:
         return wanted

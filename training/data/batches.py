@@ -84,7 +84,7 @@ def tokeniser(
     return batch
 
 
-def ahead(items: Iterator[T], *, depth: int = AHEAD) -> Generator[T, None, None]:
+def prefetch(items: Iterator[T], *, depth: int = AHEAD) -> Generator[T, None, None]:
     """Yield the same items in order, computing up to `depth` of them in advance.
 
     An exception from `items` is raised where its item is due.

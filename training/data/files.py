@@ -62,7 +62,7 @@ MARKUP = (
 JSON = r'\[?\s*\{\s*"[^"]*"\s*:'
 
 
-def seen(head: bytes, delimiters: Mapping[str, str], columns: Collection[str]) -> str | None:
+def detect_format(head: bytes, delimiters: Mapping[str, str], columns: Collection[str]) -> str | None:
     """Name the format that the first `HEAD` bytes show, or return None for possible text with a sentence per line.
 
     Args:
@@ -113,7 +113,7 @@ ALIASES = {"~parquet": "refs/convert/parquet"}
 """
 
 
-def fetched(url: str, endings: Collection[str]) -> str:
+def download_from_hub(url: str, endings: Collection[str]) -> str:
     """Download data to the hub's cache, and return its path there: a file, a folder or a glob pattern.
 
     The URL is `hf://datasets/OWNER/NAME[@REVISION][/PATH]`, and PATH may be a pattern. From a folder only files with
@@ -179,7 +179,7 @@ def refuse(error: CorpusError) -> None:
     raise error
 
 
-def found(files: Sequence[str]) -> list[Path]:
+def resolve_files(files: Sequence[str]) -> list[Path]:
     """List the files of folders, glob patterns and paths.
 
     Files of a data set on the hub, `hf://datasets/…`, are downloaded to the hub's cache unless they are there.
@@ -298,7 +298,7 @@ def text_sha256(files: Sequence[str]) -> str:
         CorpusError: see `lines`.
     """
     digest = hashlib.sha256()
-    for path in found(files):
+    for path in resolve_files(files):
         with _opened(path) as file:
             while part := file.read(READ_AT_ONCE):
                 digest.update(part)
@@ -308,7 +308,9 @@ def text_sha256(files: Sequence[str]) -> str:
 def _named(file: str) -> list[Path]:
     path = Path(file)
     if file.startswith(SCHEME):
-        return _named(fetched(file, [*IN_FOLDERS, *(f"{kind}{packed}" for kind in IN_FOLDERS for packed in OPENERS)]))
+        return _named(
+            download_from_hub(file, [*IN_FOLDERS, *(f"{kind}{packed}" for kind in IN_FOLDERS for packed in OPENERS)])
+        )
     if path.is_dir():
         inside = sorted(one for one in path.rglob("[!.]*") if one.is_file())
         kept = [one for one in inside if _inner(one).suffix.lower() in IN_FOLDERS]
@@ -363,7 +365,7 @@ def _check_text(path: Path) -> None:
         CorpusError: it looks like a table, markup or a format that is not text; the message says which.
     """
     with _opened(path) as file:
-        what = seen(file.read(HEAD), DELIMITERS, COLUMNS)
+        what = detect_format(file.read(HEAD), DELIMITERS, COLUMNS)
     if what:
         raise CorpusError(f"{path}: looks like {what}; a corpus is text, a sentence a line, or a table with a column")
 

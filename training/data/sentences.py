@@ -12,7 +12,7 @@ from models.scripts import UNSPACED
 _WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
 
 
-def starts(sentence: str) -> list[int]:
+def word_starts(sentence: str) -> list[int]:
     """Find the starts of words: after spaces and, in scripts without spaces, at each character."""
     return [found.start() for found in _WORD.finditer(sentence)]
 
@@ -52,14 +52,14 @@ LETTERS = 0.75
 """Minimum share of letters and spaces in a clean sentence. Three quarters leave room for years and prices."""
 
 
-def split(text: str) -> Iterator[str]:
+def clean_sentences(text: str) -> Iterator[str]:
     """Yield the clean sentences of `text`, whose paragraphs are separated by empty lines."""
     for paragraph in re.split(r"\n\s*\n", text):
         if not any(line.lstrip().startswith((">>>", "... ", "$ ")) for line in paragraph.splitlines()):
-            yield from filter(is_clean, cut(paragraph))
+            yield from filter(is_clean, all_sentences(paragraph))
 
 
-def cut(paragraph: str) -> Iterator[str]:
+def all_sentences(paragraph: str) -> Iterator[str]:
     """Yield every sentence of a paragraph, clean or not. Together they are the paragraph with single spaces."""
     flat = " ".join(paragraph.split())
     start = 0

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.encoder.encoder import Encoder, dropout_off, full_precision, position_embeddings
-from training.encoding.attention import Dropout, Packed, packs, sparing
+from training.encoding.attention import Dropout, PackedLayout, exempting, supports_packing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -36,7 +36,7 @@ On devices that are missing here, one pass is best.
 """
 
 
-def by_length(lengths: Sequence[int], *, device: str, most: int | None = None) -> list[list[int]]:
+def group_by_length(lengths: Sequence[int], *, device: str, most: int | None = None) -> list[list[int]]:
     """Assign each row to one pass: sort by length, and cut where a further pass saves more than it costs.
 
     `lengths` are in tokens, `device` is a torch device type, `most` the maximum sentences per pass.
@@ -93,36 +93,36 @@ class Pass(NamedTuple):
     """The texts of the first view, if they differ from those of the other views."""
 
 
-def encoded(encoder: Encoder, passes: Sequence[Pass], copies: int = 1, *, clean: bool = False) -> Tensor:
+def encode_passes(encoder: Encoder, passes: Sequence[Pass], copies: int = 1, *, clean: bool = False) -> Tensor:
     """Compute vectors (copies, n, D) in float32 or wider of the n sentences of all passes.
 
     Sentences are in the order of the passes. With `clean`, there is one more copy, without dropout. It is the last.
     """
-    if clean and not (copies and _can_spare(encoder.backbone)):
-        noisy = [encoded(encoder, passes, copies)] if copies else []
+    if clean and not (copies and _can_exempt(encoder.backbone)):
+        noisy = [encode_passes(encoder, passes, copies)] if copies else []
         with dropout_off(encoder):
-            return torch.cat([*noisy, encoded(encoder, passes)])
-    if not packs(encoder.backbone):
-        vectors = _apart(encoder, passes, copies)
+            return torch.cat([*noisy, encode_passes(encoder, passes)])
+    if not supports_packing(encoder.backbone):
+        vectors = _encode_separately(encoder, passes, copies)
     else:
-        vectors = _packed(encoder, passes, copies, clean)
+        vectors = _encode_packed(encoder, passes, copies, clean)
     wide = [full_precision(each) for each in vectors]
     noisy, whole = wide[: len(passes)], wide[len(passes) :]
     views = torch.cat([each.view(copies, -1, encoder.dim) for each in noisy], dim=1)
     return torch.cat([views, torch.cat(whole)[None]]) if clean else views
 
 
-def _can_spare(backbone: PreTrainedModel) -> bool:
+def _can_exempt(backbone: PreTrainedModel) -> bool:
     """Return whether some packed sentences can be exempt from dropout."""
     dropouts = [module for module in backbone.modules() if isinstance(module, nn.Dropout)]
-    return packs(backbone) and all(isinstance(module, Dropout) for module in dropouts)
+    return supports_packing(backbone) and all(isinstance(module, Dropout) for module in dropouts)
 
 
-def _apart(encoder: Encoder, passes: Sequence[Pass], copies: int) -> list[Tensor]:
+def _encode_separately(encoder: Encoder, passes: Sequence[Pass], copies: int) -> list[Tensor]:
     return [encoder(each.input_ids.repeat(copies, 1), each.attention_mask.repeat(copies, 1)) for each in passes]
 
 
-def _packed(encoder: Encoder, passes: Sequence[Pass], copies: int, clean: bool) -> list[Tensor]:
+def _encode_packed(encoder: Encoder, passes: Sequence[Pass], copies: int, clean: bool) -> list[Tensor]:
     """Compute vectors (copies x n, D) of each pass in one run over (1, T) tokens.
 
     With `clean`, vectors (n, D) of each pass, computed without dropout, follow. Each copy has an equal share of the T
@@ -134,14 +134,14 @@ def _packed(encoder: Encoder, passes: Sequence[Pass], copies: int, clean: bool) 
     first = _first_position(encoder)
     positions = [torch.arange(first, first + each.size(1), device=each.device).expand_as(each) for each in ids]
     idle = -sum(each.input_ids.numel() for each in passes) % GRANULE.get(encoder.device.type, 1)
-    packed = Packed([_additive(mask) for mask in masks], (copies * idle, clean * idle), whole=clean * len(passes))
+    packed = PackedLayout([_additive(mask) for mask in masks], (copies * idle, clean * idle), whole=clean * len(passes))
     last = _after_attention(encoder) if encoder.pooling == "cls" else None
-    with sparing(encoder.backbone, copies + 1 if clean else None), _first_tokens(packed, of=last):
+    with exempting(encoder.backbone, copies + 1 if clean else None), _first_tokens(packed, of=last):
         layers = encoder.layers(
             _sequence(ids, packed.margins), None, position_ids=_sequence(positions, packed.margins), packed=packed
         )
     if last is not None:
-        packed, masks = Packed([each[..., :1] for each in packed.masks]), [mask[:, :1] for mask in masks]
+        packed, masks = PackedLayout([each[..., :1] for each in packed.masks]), [mask[:, :1] for mask in masks]
     split = zip(*(packed.split(layer.squeeze(0)) for layer in layers), strict=True)
     return [
         encoder.pooled([layer.view(*mask.shape, -1) for layer in part], mask)
@@ -165,7 +165,7 @@ def _after_attention(encoder: Encoder) -> nn.Module | None:
 
 
 @contextmanager
-def _first_tokens(packed: Packed, *, of: nn.Module | None) -> Iterator[None]:
+def _first_tokens(packed: PackedLayout, *, of: nn.Module | None) -> Iterator[None]:
     """Pass only the first token of each sentence to the module `of` inside the block. Its inputs are (1, T, D)."""
     if of is None:
         yield

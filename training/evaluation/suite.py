@@ -18,7 +18,7 @@ from training.evaluation.beir import Collection
 from training.evaluation.labelled import TRANSFER_TASKS, Labelled
 from training.evaluation.pairs import STS_TASKS, STSB_DEV, DataError, Subsets, data_root, texts
 from training.evaluation.subjects import OtherGraph, Subject
-from training.evaluation.vectors import Encode, remembered
+from training.evaluation.vectors import Encode, cached
 from training.machine.environment import environment
 
 # Tables of an evaluation for a terminal.
@@ -141,7 +141,7 @@ Only the first sentence of each pair is used. Otherwise a batch could contain pa
 
 
 @dataclass(frozen=True)
-class Material:
+class EvaluationData:
     """Data of the requested tasks. Tasks that were not requested are empty."""
 
     sts: Mapping[str, Subsets] = field(default_factory=dict)
@@ -152,7 +152,7 @@ class Material:
     """Sentences of a corpus, whose nearest in-batch neighbours are measured."""
 
 
-def material(data: Path, tasks: Sequence[str]) -> Material:
+def load_data(data: Path, tasks: Sequence[str]) -> EvaluationData:
     """Load the tasks' data from a folder in SentEval's and BEIR's layouts.
 
     For SentEval, `data` contains `senteval/downstream`, or is the `downstream` folder itself. For BEIR, `data` contains
@@ -166,7 +166,7 @@ def material(data: Path, tasks: Sequence[str]) -> Material:
         raise DataError(f"{data}: no {beir.FOLDER}/<name>/{beir.CORPUS} and no {beir.CORPUS}: no collection of BEIR's")
     if not data_root(data).is_dir():
         raise DataError(f"{data}: no such folder")
-    return Material(
+    return EvaluationData(
         sts={name: files.load(data) for name, files in STS_TASKS.items() if {"sts", name} & {*tasks}},
         transfer={name: files.load(data) for name, files in TRANSFER_TASKS.items() if {"transfer", name} & {*tasks}},
         retrieval={name: beir.load(place) for name, place in collections.items()} if "retrieval" in tasks else {},
@@ -174,7 +174,7 @@ def material(data: Path, tasks: Sequence[str]) -> Material:
     )
 
 
-def judge(subject: Subject, given: Material, *, command: str) -> dict[str, Any]:
+def evaluate(subject: Subject, given: EvaluationData, *, command: str) -> dict[str, Any]:
     """Evaluate every task that has data.
 
     Raises:
@@ -185,8 +185,8 @@ def judge(subject: Subject, given: Material, *, command: str) -> dict[str, Any]:
     if given.sts:
         for other in subject.others.values():
             other.encode(["a text"])
-    watched = Watched(subject.encode)
-    encode = remembered(watched)
+    watched = TimedEncoder(subject.encode)
+    encode = cached(watched)
     found: dict[str, Any] = {
         "format": FORMAT,
         "command": command,
@@ -208,7 +208,7 @@ def judge(subject: Subject, given: Material, *, command: str) -> dict[str, Any]:
         tasks = {name: score.to_json() for name, score in accuracies.items()}
         found["transfer"] = {"tasks": tasks, **({"mean": mean} if all_transfer else {})}
     if given.retrieval:
-        found["retrieval"] = {name: _searched(subject, encode, each) for name, each in given.retrieval.items()}
+        found["retrieval"] = {name: _retrieval_score(subject, encode, each) for name, each in given.retrieval.items()}
     if watched.texts:  # A server's own search encodes on the server and can't be timed here.
         found["speed"] = {**watched.speed(), "latency_ms": _latency(subject.encode, given)}
     if given.sts and subject.others:
@@ -218,7 +218,7 @@ def judge(subject: Subject, given: Material, *, command: str) -> dict[str, Any]:
     return found
 
 
-class Watched:
+class TimedEncoder:
     """An encoder whose calls are timed."""
 
     def __init__(self, encode: Encode) -> None:
@@ -242,7 +242,7 @@ class Watched:
         }
 
 
-def _searched(subject: Subject, encode: Encode, collection: Collection) -> dict[str, Any]:
+def _retrieval_score(subject: Subject, encode: Encode, collection: Collection) -> dict[str, Any]:
     if subject.rankings is None:
         score = retrieval.evaluate(encode, collection, prompts=subject.prompts)
         return {**score.to_json(), "through": "exact search"}
@@ -250,7 +250,7 @@ def _searched(subject: Subject, encode: Encode, collection: Collection) -> dict[
     return {**score.to_json(), "through": "the server's index"}
 
 
-def _latency(encode: Encode, given: Material) -> dict[str, float]:
+def _latency(encode: Encode, given: EvaluationData) -> dict[str, float]:
     """Measure milliseconds per single text."""
     seconds = []
     for text in _some_texts(given)[:ALONE]:
@@ -261,7 +261,7 @@ def _latency(encode: Encode, given: Material) -> dict[str, float]:
     return {"p50": p50, "p95": p95}
 
 
-def _some_texts(given: Material) -> list[str]:
+def _some_texts(given: EvaluationData) -> list[str]:
     """Return texts of any task that has data."""
     scored = texts({**given.sts, "geometry": given.geometry})
     labelled = [text for each in given.transfer.values() for example in each.train for text in example.texts]
@@ -277,8 +277,8 @@ def _precisions(subject: Subject, tasks: Mapping[str, Subsets]) -> dict[str, dic
     judged = subject.called
     graphs = {judged: OtherGraph(subject.encode, subject.facts["bytes"]), **subject.others}
     reference = FP32 if FP32 in graphs else judged
-    watched = {precision: Watched(graph.encode) for precision, graph in graphs.items()}
-    encoders = {precision: remembered(each) for precision, each in watched.items()}
+    watched = {precision: TimedEncoder(graph.encode) for precision, graph in graphs.items()}
+    encoders = {precision: cached(each) for precision, each in watched.items()}
     sentences = texts(tasks)
     exact = encoders[reference](sentences)
     return {

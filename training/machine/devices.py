@@ -71,7 +71,7 @@ class Devices:
         return self.rank == 0
 
     @property
-    def alone_on_cuda(self) -> bool:
+    def single_cuda(self) -> bool:
         """Return whether a single process trains on CUDA: only then can a step be recorded as a CUDA graph."""
         return self.device.type == "cuda" and self.count == 1
 
@@ -91,7 +91,7 @@ class Devices:
         module.to(self.device)
         return self._group.prepare_model(module) if self._group else module
 
-    def gathered(self, pooled: Tensor, sentences: int) -> Tensor:
+    def gather(self, pooled: Tensor, sentences: int) -> Tensor:
         """Gather (..., n, D) of each process to (..., N, D) in the order of the batch, without gradient."""
         if self._group is None:
             return pooled
@@ -102,11 +102,11 @@ class Devices:
         sizes = [(r + 1) * sentences // self.count - r * sentences // self.count for r in range(self.count)]
         return torch.cat([share[:size] for share, size in zip(shares, sizes, strict=True)]).movedim(0, -2)
 
-    def agreed(self, value: float) -> float:
+    def from_first(self, value: float) -> float:
         """Return the first process's value on all processes."""
-        return self.each(value)[0]
+        return self.from_all(value)[0]
 
-    def each(self, value: float) -> list[float]:
+    def from_all(self, value: float) -> list[float]:
         """Return every process's value, ordered by rank."""
         if self._group is None:
             return [value]
@@ -115,7 +115,7 @@ class Devices:
         ).tolist()
         return numbers
 
-    def every(self, state: RandomState) -> list[RandomState]:
+    def every_random_state(self, state: RandomState) -> list[RandomState]:
         """Return every process's random state, ordered by rank."""
         if self._group is None:
             return [state]
@@ -136,7 +136,7 @@ class Devices:
                     gradient.copy_(self._group.reduce(gradient, "mean"))
 
     @contextmanager
-    def apart(self, module: nn.Module) -> Iterator[None]:
+    def no_sync(self, module: nn.Module) -> Iterator[None]:
         """Keep the gradients of a `parallel` module local inside the block. The next backward exchanges them."""
         with self._group.no_sync(module) if self._group else nullcontext():
             yield

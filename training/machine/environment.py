@@ -13,7 +13,7 @@ import torch
 # The git commit of the running code.
 
 
-def checkout() -> dict[str, str | bool | None]:
+def git_state() -> dict[str, str | bool | None]:
     """Return the commit, None outside git, and whether tracked files are modified."""
     return {
         "git_commit": _git("rev-parse", "HEAD"),
@@ -41,7 +41,7 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
         "cuda": torch.version.cuda if torch.cuda.is_available() else None,
-        **checkout(),
+        **git_state(),
     }
 
 

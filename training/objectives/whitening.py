@@ -16,7 +16,7 @@ from models.encoder.encoder import full_precision
 
 # Inverse square roots of batches of covariance matrices, with finite gradients at repeated eigenvalues.
 
-IN_CLOSED_FORM = 2
+CLOSED_FORM_SIZE = 2
 """Matrices of this size have a closed form of the inverse square root."""
 
 
@@ -25,8 +25,8 @@ def inverse_square_root(matrix: Tensor, eps: float) -> Tensor:
 
     The result and its gradient are finite if eps > 0.
     """
-    if matrix.shape[-1] == IN_CLOSED_FORM:
-        return _of_pairs(matrix, eps)
+    if matrix.shape[-1] == CLOSED_FORM_SIZE:
+        return _inverse_root_2x2(matrix, eps)
     root: Tensor = _ByEigenvalues.apply(matrix, eps)  # type: ignore[no-untyped-call]
     return root
 
@@ -41,7 +41,7 @@ def principal_axes(matrix: Tensor, eps: float) -> Tensor:
     return (vectors * largest.sign() / roots[..., None, :]).flip(-1)
 
 
-def _of_pairs(matrix: Tensor, eps: float) -> Tensor:
+def _inverse_root_2x2(matrix: Tensor, eps: float) -> Tensor:
     """Compute (t + s - A) / (s sqrt(t + 2 s)) of matrices (..., 2, 2).
 
     s^2 is the determinant and t the trace of A + eps. An eigendecomposition by LAPACK takes six times as long for 1,152
@@ -126,7 +126,7 @@ class Statistics(NamedTuple):
     mean: Tensor
     covariance: Tensor
 
-    def moved(self, rows: Tensor, momentum: float) -> Statistics:
+    def updated(self, rows: Tensor, momentum: float) -> Statistics:
         """Return beta · self + (1 - beta) · the statistics of `rows` (N, D) (WhitenedCSE, equation 13)."""
         mean = rows.mean(0)
         spread = covariance(rows - mean, correction=1)
@@ -148,7 +148,7 @@ class GroupWhitening(nn.Module):
             valid = ", ".join(str(k) for k in range(1, dim + 1) if dim % k == 0)
             raise ValueError(f"groups: {groups} does not divide the width {dim}; these do: {valid}")
         self.groups = groups
-        self.host = dim // groups != IN_CLOSED_FORM
+        self.host = dim // groups != CLOSED_FORM_SIZE
         """True if whitening needs eigenvectors, because the host must wait for them."""
         self.shuffled = shuffled
         self.eps = eps
@@ -189,7 +189,7 @@ class MomentumWhitening(nn.Module):
         """Whiten (V, N, D) to the same shape. The result becomes more precise with the number of steps."""
         with torch.autocast(views.device.type, enabled=False):
             rows = views.double()
-            mean, spread = Statistics(self.mean, self.covariance).moved(rows.flatten(0, 1), self.momentum)
+            mean, spread = Statistics(self.mean, self.covariance).updated(rows.flatten(0, 1), self.momentum)
             self.mean, self.covariance = mean.detach(), spread.detach()
             if self.kind == "pca":
                 matrix = principal_axes(spread, self.eps)

@@ -17,7 +17,7 @@ from models.bundle.tokenizer import Tokens
 from training.data.corpus import Corpus
 from training.machine.devices import Devices
 from training.pretraining.config import PretrainConfig
-from training.pretraining.model import NO_ANSWER, Masked, MaskedLM, Questions, masked
+from training.pretraining.model import IGNORED, Masked, MaskedLM, MaskedTokens, masked
 
 # A corpus as sequences of equal length: tokenised sentences are concatenated, then cut.
 #
@@ -83,7 +83,7 @@ def _passed(waiting: deque[Ids], at: Position) -> Position:
     return at
 
 
-def parts(ids: Ids, cls: int) -> list[int]:
+def sentence_lengths(ids: Ids, cls: int) -> list[int]:
     """Return the lengths of the sentences, or parts of sentences, in sequences (N, L). Each begins with `cls`."""
     begins = ids == cls
     begins[:, 0] = True
@@ -107,7 +107,7 @@ HELD_OUT_SEED = 0
 class Batch:
     """Sequences of one step, and the masked tokens that this process predicts."""
 
-    chunks: Sequence[Questions]
+    chunks: Sequence[MaskedTokens]
     """Parts that pass through the model one at a time."""
     hidden: int
     """Number of masked tokens in the whole batch."""
@@ -140,11 +140,11 @@ class Batches:
         for number, (ids, end) in enumerate(packed, start=step + 1):
             hidden = self._masked(ids, np.random.default_rng((config.seed, number)))
             chunks = self._chunks(hidden, self._devices.rows(len(ids)))
-            yield Batch(chunks, len(hidden.labels), parts(ids, self._model.vocabulary.cls), end)
+            yield Batch(chunks, len(hidden.labels), sentence_lengths(ids, self._model.vocabulary.cls), end)
 
-    def held_out(self) -> list[Questions]:
+    def held_out(self) -> list[MaskedTokens]:
         """Pack the held-out sentences in order and mask them. The last sequence has the remaining length."""
-        ids, length = end_to_end(self._encode(self._corpus.census.watched)), self._config.max_length
+        ids, length = end_to_end(self._encode(self._corpus.census.monitored)), self._config.max_length
         rng = np.random.default_rng(HELD_OUT_SEED)
         whole, rest = np.split(ids, [len(ids) - len(ids) % length])
         packed = [each for each in (whole.reshape(-1, length), rest[None]) if each.size]
@@ -162,14 +162,14 @@ class Batches:
     def _masked(self, ids: np.ndarray, rng: np.random.Generator) -> Masked:
         return masked(ids, self._model.vocabulary, share=self._config.share, rng=rng)
 
-    def _chunks(self, hidden: Masked, rows: range) -> list[Questions]:
+    def _chunks(self, hidden: Masked, rows: range) -> list[MaskedTokens]:
         """Divide the rows into parts that fit through the model at once."""
         size = self._config.chunk_size or self._config.batch_size
         starts = rows[::size]
         return [_questions(hidden, range(s, min(s + size, rows.stop)), self._devices.device) for s in starts]
 
 
-def _questions(hidden: Masked, rows: range, device: torch.device) -> Questions:
+def _questions(hidden: Masked, rows: range, device: torch.device) -> MaskedTokens:
     """Return the masked tokens of some rows, for CUDA in pinned memory so that copies are asynchronous.
 
     Empty questions pad their number, so that most steps have equally many.
@@ -180,7 +180,7 @@ def _questions(hidden: Masked, rows: range, device: torch.device) -> Questions:
     arrays = (
         hidden.ids[rows.start : rows.stop],
         np.pad(hidden.places[first:last] - rows.start * length, (0, idle)),
-        np.pad(hidden.labels[first:last], (0, idle), constant_values=NO_ANSWER),
+        np.pad(hidden.labels[first:last], (0, idle), constant_values=IGNORED),
     )
     tensors = [torch.from_numpy(array) for array in arrays]
-    return Questions(*(tensor.pin_memory() if device.type == "cuda" else tensor for tensor in tensors))
+    return MaskedTokens(*(tensor.pin_memory() if device.type == "cuda" else tensor for tensor in tensors))

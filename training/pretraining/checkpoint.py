@@ -17,14 +17,14 @@ from models.errors import first_line
 from training.checkpoints.checkpoint import CHECKPOINT, CheckpointError, check_origin
 from training.machine.devices import Devices, RandomState
 from training.machine.state_file import (
-    facts_of,
-    named,
     optimiser_tensors,
     random_tensors,
+    read_header,
     restore_optimiser,
     restore_random,
-    under,
-    write,
+    save_state,
+    with_prefix,
+    without_prefix,
 )
 from training.pretraining.batches import START, Position
 from training.pretraining.model import MaskedLM
@@ -46,10 +46,10 @@ def save(state: State, folder: Path, devices: Devices, *, corpus: str) -> None:
     facts = {"step": state.step, "position": state.position, "corpus": corpus, "processes": devices.count}
     # Tied weights are stored once.
     weights = {name: weight.detach() for name, weight in state.model.named_parameters()}
-    random = random_tensors(devices.every(RandomState.of(devices.device)))
+    random = random_tensors(devices.every_random_state(RandomState.of(devices.device)))
     if devices.first:
-        tensors = named("model.", weights) | optimiser_tensors(state.optimiser) | random
-        write(folder / CHECKPOINT, tensors, facts)
+        tensors = with_prefix("model.", weights) | optimiser_tensors(state.optimiser) | random
+        save_state(folder / CHECKPOINT, tensors, facts)
     devices.wait()
 
 
@@ -65,9 +65,9 @@ def load(state: State, folder: Path, devices: Devices, *, corpus: str) -> bool:
     if not file.exists():
         return False
     try:
-        facts, tensors = facts_of(file), load_file(file)
+        facts, tensors = read_header(file), load_file(file)
         check_origin(file, facts, devices, corpus=corpus)
-        weights = under("model.", tensors)
+        weights = without_prefix("model.", tensors)
         with torch.no_grad():
             for name, weight in state.model.named_parameters():
                 weight.copy_(weights[name])

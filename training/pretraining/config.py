@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from training.config import (
-    LEAST_LENGTH,
+    MIN_LENGTH,
     ConfigError,
+    check_fields,
     check_finite,
     check_folders,
     check_seed,
-    checked,
-    kinds,
-    place,
-    settings,
+    field_types,
+    parse_settings,
+    resolved,
 )
 
 POSITIVE = (
@@ -91,7 +91,7 @@ class PretrainConfig:
         self._check_backbone()
         if self.width % self.heads:
             raise ConfigError(f"heads: a width of {self.width} is not to be divided among {self.heads}")
-        if self.max_length < LEAST_LENGTH:
+        if self.max_length < MIN_LENGTH:
             raise ConfigError(f"max_length: {self.max_length} leaves no room between the special tokens")
         if Path(self.run).resolve().is_relative_to(Path(self.out).resolve()):
             raise ConfigError(f"run: {self.run} would lie in out, {self.out}, which holds the model and nothing else")
@@ -100,10 +100,10 @@ class PretrainConfig:
         if self.backbone is None:
             return
         values = asdict(self)
-        start = place("backbone", values)
-        if place("tokenizer", values) != start:
+        start = resolved("backbone", values)
+        if resolved("tokenizer", values) != start:
             raise ConfigError(f"tokenizer: {self.tokenizer}, where the backbone, {self.backbone}, has its own")
-        if place("out", values) == start:
+        if resolved("out", values) == start:
             raise ConfigError(f"out: {self.out} is the backbone, which would be replaced")
 
     def rate(self, step: int) -> float:
@@ -124,7 +124,7 @@ class PretrainConfig:
             ConfigError: a key is unknown or missing, or a value has the wrong type.
         """
         try:
-            return cls(**checked({"text_column": None} | json.loads(text), kinds(cls)))
+            return cls(**check_fields({"text_column": None} | json.loads(text), field_types(cls)))
         except ConfigError:
             raise
         except (TypeError, ValueError) as error:
@@ -145,11 +145,13 @@ class PretrainConfig:
             ConfigError: a key is unknown, or a value is not of the key's type.
         """
         try:
-            return settings(texts, kinds(type(self)))
+            return parse_settings(texts, field_types(type(self)))
         except ValueError as error:
             raise ConfigError(str(error)) from error
 
     def differences(self, other: PretrainConfig) -> list[str]:
         """List the differing fields as `field (this, other)`. Paths are compared after resolution."""
         mine, theirs = asdict(self), asdict(other)
-        return [f"{name} ({mine[name]}, {theirs[name]})" for name in mine if place(name, mine) != place(name, theirs)]
+        return [
+            f"{name} ({mine[name]}, {theirs[name]})" for name in mine if resolved(name, mine) != resolved(name, theirs)
+        ]

@@ -15,18 +15,18 @@ import torch
 from torch import Tensor
 
 from training.checkpoints.progress import Progress
-from training.checkpoints.record import Write, fsync_metrics
-from training.checkpoints.speed import FIGURES, Work
-from training.data.batches import ahead
-from training.loop import READ_EVERY, DivergedError, listed
+from training.checkpoints.record import WriteMetrics, fsync_metrics
+from training.checkpoints.speed import FIGURES, OperationCount
+from training.data.batches import prefetch
+from training.loop import READ_EVERY, DivergedError, format_terms
 from training.machine.devices import Devices
 from training.machine.interrupt import InterruptedRun
 from training.pretraining import checkpoint
 from training.pretraining.batches import Batch, Batches
 from training.pretraining.checkpoint import State
 from training.pretraining.config import PretrainConfig
-from training.pretraining.model import Questions
-from training.pretraining.step import Step, judged
+from training.pretraining.model import MaskedTokens
+from training.pretraining.step import Step, evaluate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Setting:
     """Digest of the corpus."""
     precision: torch.dtype | None
     """Type of matrix products. None is float32."""
-    work: Work
+    work: OperationCount
     peak: float
     """Operations per second of a large matrix product, on all devices together."""
     folder: Path
@@ -56,7 +56,7 @@ class Taken(NamedTuple):
 
 
 def pretrain(
-    state: State, step: Step, setting: Setting, record: Write, progress: Progress, *, stop: Callable[[], bool]
+    state: State, step: Step, setting: Setting, record: WriteMetrics, progress: Progress, *, stop: Callable[[], bool]
 ) -> None:
     """Train `state` from its step to the last.
 
@@ -69,7 +69,7 @@ def pretrain(
     held_out = setting.batches.held_out()
     if state.step == 0:
         _evaluate(state, setting, held_out, record, progress)
-    batches = ahead(islice(setting.batches.after(state.step, state.position), config.steps - state.step))
+    batches = prefetch(islice(setting.batches.after(state.step, state.position), config.steps - state.step))
     read_every = READ_EVERY if devices.device.type == "cuda" else 1
     state.model.train()
     unread: list[Taken] = []
@@ -88,7 +88,7 @@ def pretrain(
             unread.clear()
             if due:
                 _evaluate(state, setting, held_out, record, progress)
-            interrupted = state.step < config.steps and any(devices.each(stop()))
+            interrupted = state.step < config.steps and any(devices.from_all(stop()))
             if due or interrupted:
                 _save(state, setting)
             if interrupted:
@@ -96,7 +96,7 @@ def pretrain(
             since = time.perf_counter()
 
 
-def speed(batches: Sequence[Batch], seconds: float, work: Work, peak: float) -> dict[str, float]:
+def speed(batches: Sequence[Batch], seconds: float, work: OperationCount, peak: float) -> dict[str, float]:
     """Compute sentences (or parts), tokens and operations per second. A backward pass counts as two forward passes."""
     lengths = [length for batch in batches for length in batch.lengths]
     operations = 3 * work.forward(lengths) / seconds
@@ -104,7 +104,7 @@ def speed(batches: Sequence[Batch], seconds: float, work: Work, peak: float) -> 
     return dict(zip(FIGURES, figures, strict=True))
 
 
-def _read(unread: Sequence[Taken], since: float, setting: Setting, record: Write, progress: Progress) -> None:
+def _read(unread: Sequence[Taken], since: float, setting: Setting, record: WriteMetrics, progress: Progress) -> None:
     """Record metrics for every step, with their mean speed."""
     rows = torch.stack([torch.stack(list(taken.values.values())) for taken in unread]).tolist()
     seconds = time.perf_counter() - since
@@ -119,17 +119,19 @@ def _read(unread: Sequence[Taken], since: float, setting: Setting, record: Write
 
 def _check_finite(step: int, values: Mapping[str, float]) -> None:
     if not all(map(math.isfinite, values.values())):
-        raise DivergedError(f"step {step}: {listed(values)}; begin again with a lower learning_rate")
+        raise DivergedError(f"step {step}: {format_terms(values)}; begin again with a lower learning_rate")
 
 
-def _evaluate(state: State, setting: Setting, held_out: Sequence[Questions], record: Write, progress: Progress) -> None:
+def _evaluate(
+    state: State, setting: Setting, held_out: Sequence[MaskedTokens], record: WriteMetrics, progress: Progress
+) -> None:
     """Evaluate in the first process. The others wait for it at the next step."""
     if not setting.devices.first:
         return
-    scores = judged(state.model, held_out, setting.precision)
+    scores = evaluate(state.model, held_out, setting.precision)
     _check_finite(state.step, scores)
     record("evaluation", state.step, scores)
-    progress.say(f"step {state.step}: {listed({name: round(value, 4) for name, value in scores.items()})}")
+    progress.say(f"step {state.step}: {format_terms({name: round(value, 4) for name, value in scores.items()})}")
 
 
 def _save(state: State, setting: Setting) -> None:

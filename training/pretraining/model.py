@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from models.bundle.origin import Origin
 from models.encoder.encoder import Encoder, full_precision
-from training.checkpoints.speed import Work
-from training.encoding.attention import swift
+from training.checkpoints.speed import OperationCount
+from training.encoding.attention import use_fast_operations
 
 if TYPE_CHECKING:
     from transformers import BertForMaskedLM, PreTrainedTokenizerBase
@@ -113,11 +113,11 @@ def words(ids: NDArray[np.int64], vocabulary: Vocabulary) -> NDArray[np.int64]:
     return word
 
 
-NO_ANSWER = -100
+IGNORED = -100
 """Label of an empty question. `cross_entropy` ignores it, and no token has it."""
 
 
-class Questions(NamedTuple):
+class MaskedTokens(NamedTuple):
     """Sequences with masked tokens."""
 
     ids: Tensor
@@ -127,14 +127,14 @@ class Questions(NamedTuple):
     labels: Tensor
     """Original ids (m,), or `NO_ANSWER`."""
 
-    def to(self, device: torch.device) -> Questions:
+    def to(self, device: torch.device) -> MaskedTokens:
         """Copy to the device. Copies from pinned memory are asynchronous."""
-        return Questions(*(each.to(device, non_blocking=True) for each in self))
+        return MaskedTokens(*(each.to(device, non_blocking=True) for each in self))
 
     @property
     def answered(self) -> int:
         """Return the number of questions with an answer."""
-        return int((self.labels != NO_ANSWER).sum())
+        return int((self.labels != IGNORED).sum())
 
 
 class MaskedLM(nn.Module):
@@ -154,7 +154,7 @@ class MaskedLM(nn.Module):
         self.vocabulary = Vocabulary.of(tokenizer)
         # The tuple prevents a second registration of the body's weights in this module.
         encoder = Encoder(bert.bert, tokenizer, pooling="mean", max_length=max_length, origin=origin)
-        self._encoder = (swift(encoder),)
+        self._encoder = (use_fast_operations(encoder),)
 
     @property
     def encoder(self) -> Encoder:
@@ -166,19 +166,19 @@ class MaskedLM(nn.Module):
 
         The head is computed only for masked tokens, which are all that the loss needs.
         """
-        mask, positions = apart(ids, self.vocabulary.cls)
+        mask, positions = separate_sentences(ids, self.vocabulary.cls)
         hidden = self.bert.bert(input_ids=ids, attention_mask=mask, position_ids=positions).last_hidden_state
         logits = full_precision(self.bert.cls(hidden.flatten(0, 1).index_select(0, places)))
         return F.cross_entropy(logits, labels, reduction="sum"), (logits.argmax(dim=1) == labels).sum()
 
-    def work(self, share: float) -> Work:
+    def work(self, share: float) -> OperationCount:
         """Return the operations per token, if a `share` of tokens passes the head."""
-        body = Work.of(self.encoder)
+        body = OperationCount.of(self.encoder)
         head = sum(each.weight.numel() for each in self.bert.cls.modules() if isinstance(each, nn.Linear))
-        return Work(body.weights + round(share * head), body.attention)
+        return OperationCount(body.weights + round(share * head), body.attention)
 
 
-def apart(ids: Tensor, cls: int) -> tuple[Tensor, Tensor]:
+def separate_sentences(ids: Tensor, cls: int) -> tuple[Tensor, Tensor]:
     """Return an additive mask (n, 1, L, L) and positions (n, L) that separate the sentences of a sequence.
 
     A sentence begins at its [CLS], and a cut sentence with its sequence. The corpus is shuffled, so neighbouring

@@ -21,14 +21,14 @@ from models.bundle.origin import Origin
 from models.encoder.encoder import save_tokenizer
 from training.checkpoints import record
 from training.checkpoints.progress import Progress
-from training.checkpoints.publish import counts
+from training.checkpoints.publish import corpus_counts
 from training.checkpoints.record import Record, RunError
 from training.checkpoints.speed import matmul_peak
 from training.config import ConfigError
 from training.data.corpus import Census, Corpus, open_corpus
 from training.machine.devices import Devices
 from training.machine.environment import environment
-from training.machine.hardware import autocast_dtype, named
+from training.machine.hardware import autocast_dtype, precision_name
 from training.machine.interrupt import interruptible, locked
 from training.pretraining import checkpoint
 from training.pretraining.batches import Batches
@@ -36,9 +36,9 @@ from training.pretraining.checkpoint import State
 from training.pretraining.config import PretrainConfig
 from training.pretraining.loop import Setting, pretrain
 from training.pretraining.model import MaskedLM
-from training.pretraining.start import initial
+from training.pretraining.start import build_model
 from training.pretraining.step import Step
-from training.run import left_to_the_first, surroundings
+from training.run import ignore_metrics, run_environment
 from training.step import adamw
 
 # The output folder of a run in transformers' format, with a record of the run.
@@ -83,7 +83,7 @@ def publish(config: PretrainConfig, model: MaskedLM, census: Census) -> None:
         made = {
             "config": asdict(config),
             "environment": environment(),
-            "corpus": counts(census),
+            "corpus": corpus_counts(census),
             "curve": curve,
             "files": sorted(_files(draft)),
         }
@@ -162,7 +162,7 @@ def _judged(config: PretrainConfig, census: Census, curve: Sequence[Mapping[str,
         return ""
     loss, accuracy = last[-1]["masked_loss"], last[-1]["masked_accuracy"]
     return (
-        f"On {len(census.watched)} sentences that it was not trained on: {loss:.4f} nats a hidden token, "
+        f"On {len(census.monitored)} sentences that it was not trained on: {loss:.4f} nats a hidden token, "
         f"{accuracy:.1%} of them\nnamed right. "
     )
 
@@ -187,15 +187,15 @@ def fit(config: PretrainConfig, stream: TextIO, *, resume: bool = False) -> Stat
     if devices.first:
         check(Path(config.out))
         if not resume:
-            record.refuse_second(Path(config.run))
+            record.check_no_run(Path(config.run))
     corpus = open_corpus(config.corpus, column=config.text_column)
     torch.manual_seed(config.seed)
-    model = initial(config, devices.device)
+    model = build_model(config, devices.device)
     optimiser = adamw(model.parameters(), learning_rate=config.learning_rate, weight_decay=config.weight_decay)
     state = State(model, optimiser)
     setting = _setting(config, model, corpus, devices)
     if devices.first and not resume:
-        record.start(config, surroundings(corpus, devices, setting.precision))
+        record.create_run(config, run_environment(corpus, devices, setting.precision))
     with locked(setting.folder) if devices.first else nullcontext():
         devices.wait()
         torch.manual_seed(devices.own_seed(config.seed))  # The seed fixes dropout.
@@ -230,7 +230,7 @@ def _headline(state: State, setting: Setting, corpus: Corpus) -> str:
         f"a BERT of {config.layers} layers, {config.width} wide, {millions:.1f} million weights"
         f"{f' of {config.backbone}' if config.backbone else ''}: "
         f"{corpus.census.sentences} sentences of {corpus.name}, {config.steps} steps of {config.batch_size} sequences "
-        f"of {config.max_length} tokens{begin}, {named(setting.precision)} on {setting.devices.device}"
+        f"of {config.max_length} tokens{begin}, {precision_name(setting.precision)} on {setting.devices.device}"
     )
 
 
@@ -244,12 +244,12 @@ def _loop(state: State, setting: Setting, headline: str, stream: TextIO) -> None
         setting.devices,
         clip_norm=config.clip_norm,
         precision=setting.precision,
-        record=setting.devices.alone_on_cuda
+        record=setting.devices.single_cuda
         and config.chunk_size is None,  # Chunks have varying numbers of questions, so they are not recorded.
     )
     try:
         with interruptible() as stop:
-            pretrain(state, step, setting, lines.write if lines else left_to_the_first, progress, stop=stop)
+            pretrain(state, step, setting, lines.write if lines else ignore_metrics, progress, stop=stop)
     finally:
         progress.close()
         if lines:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from training.objectives import OBJECTIVES
-from training.studies.description import STUDIES, Study, contents
+from training.studies.description import STUDIES, Study, read_toml
 from training.studies.trial import StudyError, Trial
 
 # Estimated duration of a study, from the number of encoded sentences and speeds measured by this project.
@@ -103,14 +103,14 @@ def left_out(paper: str) -> list[LeftOut]:
     Raises:
         StudyError: their file is damaged.
     """
-    named = contents(LEFT_OUT)
+    named = read_toml(LEFT_OUT)
     try:
         return [LeftOut(name, **values) for name, values in named.items() if name.startswith(f"{paper}/")]
     except TypeError as error:
         raise StudyError(f"{LEFT_OUT}: {error}") from error
 
 
-def text(papers: Sequence[str]) -> str:
+def describe_papers(papers: Sequence[str]) -> str:
     """Describe each study of the papers, and each table and figure without one, in a paragraph."""
     parts = []
     for paper in papers:

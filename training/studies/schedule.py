@@ -21,7 +21,7 @@ from typing import TextIO
 
 from models.bundle.disk import write_whole
 from training.machine.interrupt import LOCK, LockError, locked, terminable
-from training.studies.results import LOG, TRIAL, collect, finished, folder_of, measured
+from training.studies.results import LOG, TRIAL, collect_results, is_finished, read_result, run_folder
 from training.studies.trial import StudyError, Trial
 
 # Locks that show whether a process works in a run's folder.
@@ -30,7 +30,7 @@ ATTEMPTS, PAUSE = 20, 0.05
 """Attempts to take the lock, and seconds between two attempts."""
 
 
-def occupied(folder: Path) -> bool:
+def is_locked(folder: Path) -> bool:
     """Return whether another process has the folder.
 
     The check takes a shared lock for an instant, so any number of processes can check at once. A process that wants the
@@ -47,7 +47,7 @@ def occupied(folder: Path) -> bool:
 
 
 @contextmanager
-def occupying(folder: Path) -> Iterator[None]:
+def locked_with_retry(folder: Path) -> Iterator[None]:
     """Lock the folder, and create it if needed.
 
     Concurrent checks do not prevent the lock.
@@ -73,7 +73,7 @@ PR_SET_PDEATHSIG = 1
 """Constant of Linux's prctl(2)."""
 
 
-def follow(parent: int) -> None:
+def stop_with_parent(parent: int) -> None:
     """Stop this process on SIGINT, on SIGTERM, and when its parent ends.
 
     Raises:
@@ -100,7 +100,7 @@ def _as_ctrl_c(_signal: int, _frame: FrameType | None) -> None:
 STOPPED = 130
 """Exit code of a process that was interrupted and can resume."""
 
-ELSEWHERE = 75
+LOCKED_ELSEWHERE = 75
 """Exit code of a process if another process already works on its run: EX_TEMPFAIL of sysexits.h."""
 
 LAST_LINES = 5
@@ -119,7 +119,7 @@ class Failure:
     @property
     def elsewhere(self) -> bool:
         """Return whether another process works on the run."""
-        return self.code == ELSEWHERE
+        return self.code == LOCKED_ELSEWHERE
 
     def __str__(self) -> str:
         if self.elsewhere:
@@ -139,7 +139,7 @@ class Processes:
 
     def __call__(self, trial: Trial, study: Path) -> Failure | None:
         """Start the run and wait for it. A stopped run is no failure."""
-        folder = folder_of(trial, study)
+        folder = run_folder(trial, study)
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / TRIAL, trial.to_json())
         with (folder / LOG).open("ab") as log:
@@ -172,7 +172,7 @@ class Processes:
                 process.send_signal(SIGTERM)
 
 
-def carry_out_all(trials: Sequence[Trial], study: Path, stream: TextIO, *, jobs: int = 1) -> list[Failure]:
+def run_trials(trials: Sequence[Trial], study: Path, stream: TextIO, *, jobs: int = 1) -> list[Failure]:
     """Carry out all runs without a result, `jobs` at once.
 
     A failure does not stop other runs.
@@ -181,7 +181,7 @@ def carry_out_all(trials: Sequence[Trial], study: Path, stream: TextIO, *, jobs:
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when the active runs have saved checkpoints.
         OSError: the study's folder can't be written. It is also raised after the active runs have saved checkpoints.
     """
-    due = _due(trials, study, stream)
+    due = _unfinished(trials, study, stream)
     different = len({trial.id for trial in trials})
     print(f"{different} runs, {different - len(due)} of them finished before", file=stream, flush=True)
     processes, failures = Processes(), []
@@ -190,7 +190,7 @@ def carry_out_all(trials: Sequence[Trial], study: Path, stream: TextIO, *, jobs:
             futures: dict[Future[Failure | None], Trial] = {pool.submit(processes, each, study): each for each in due}
             for number, future in enumerate(as_completed(futures), start=1):
                 failure, trial = future.result(), futures[future]
-                collect(trials, study)
+                collect_results(trials, study)
                 if failure:
                     failures.append(failure)
                 print(f"{number}/{len(due)} {failure or f'{trial.title}: done ({trial.id})'}", file=stream, flush=True)
@@ -200,12 +200,12 @@ def carry_out_all(trials: Sequence[Trial], study: Path, stream: TextIO, *, jobs:
     return failures
 
 
-def _due(trials: Sequence[Trial], study: Path, stream: TextIO) -> list[Trial]:
+def _unfinished(trials: Sequence[Trial], study: Path, stream: TextIO) -> list[Trial]:
     """Return the distinct runs without a result. Report damaged results."""
-    due = {trial.id: trial for trial in trials if not finished(folder_of(trial, study))}
+    due = {trial.id: trial for trial in trials if not is_finished(run_folder(trial, study))}
     for trial in due.values():
         try:
-            measured(folder_of(trial, study))
+            read_result(run_folder(trial, study))
         except StudyError as error:
             print(f"{error}: damaged, so {trial.title} is carried out again", file=stream, flush=True)
     return list(due.values())

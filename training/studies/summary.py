@@ -27,7 +27,7 @@ from training.studies.judgement import (
     RETRIEVAL_FILE,
     TRANSFER_FILE,
     Arrays,
-    kept,
+    load_arrays,
     task_of,
 )
 from training.studies.results import RUNS, Result
@@ -76,7 +76,7 @@ class Metric:
             file = study / RUNS / result.id / self.file
             if result.id in said or not file.exists():
                 continue
-            found, theirs = kept(file, *self.kinds)
+            found, theirs = load_arrays(file, *self.kinds)
             if missing := [task for task in tasks if task not in found or task not in theirs]:
                 raise StudyError(f"{file}: no {self.kinds[0]} of {missing[0]}, which the results have")
             truth = truth or {task: theirs[task] for task in tasks}
@@ -272,7 +272,7 @@ def summaries(
     return found
 
 
-def left_out(results: Sequence[Result]) -> list[str]:
+def metrics_left_out(results: Sequence[Result]) -> list[str]:
     """Return a line for each metric that `summaries` leaves out because its results share no task."""
     return [
         f"{metric.title}: left out, the runs that were judged by it share no task."

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from xml.etree.ElementTree import Element
 
 from training.evaluation.report import svg
-from training.evaluation.report.judged import Judged
+from training.evaluation.report.judged import Evaluated
 from training.evaluation.report.markup import ABSENT, Part, element, number, row, section, table
 from training.evaluation.report.plots import Caption, Extra, Plane, Series, histogram, lines, points
 from training.evaluation.report.svg import WIDTH, Frame, decades, linear, sizes
@@ -36,7 +36,7 @@ QUANTITIES = {
 """Figures of the curve, with title, axis and direction."""
 
 
-def curve(judged: Sequence[Judged]) -> Element | None:
+def curve(judged: Sequence[Evaluated]) -> Element | None:
     """Draw one panel for each quantity. Two scales in one plot would suggest a relation (DCLR's Figure 4 as panels)."""
     figures = [figure for name in QUANTITIES if (figure := _panel(name, judged)) is not None]
     if not figures:
@@ -44,7 +44,7 @@ def curve(judged: Sequence[Judged]) -> Element | None:
     return section("curve", "Learning curve", element("div", *figures, class_="figures"))
 
 
-def _panel(name: str, judged: Sequence[Judged]) -> Part:
+def _panel(name: str, judged: Sequence[Evaluated]) -> Part:
     series = [Series(each.name, each.mark, points) for each in judged if len(points := _points(each, name)) > 1]
     if not series:
         return None
@@ -64,7 +64,7 @@ def _panel(name: str, judged: Sequence[Judged]) -> Part:
     )
 
 
-def _points(judged: Judged, name: str) -> list[tuple[float, float]]:
+def _points(judged: Evaluated, name: str) -> list[tuple[float, float]]:
     """Return the points in the order of the steps, without steps that lack the quantity."""
     known = (
         (float(point["step"]), float(point[name]))
@@ -74,7 +74,7 @@ def _points(judged: Judged, name: str) -> list[tuple[float, float]]:
     return sorted(known)
 
 
-def _said(chosen: Sequence[tuple[Judged, int]]) -> str:
+def _said(chosen: Sequence[tuple[Evaluated, int]]) -> str:
     """Name the chosen step of each encoder, because several lines can't all be labelled."""
     if len(chosen) < 2:
         return "Dashed: the step that was chosen. " if chosen else ""
@@ -82,7 +82,7 @@ def _said(chosen: Sequence[tuple[Judged, int]]) -> str:
     return f"Dashed: the steps that were chosen, {steps}. "
 
 
-def _chosen(chosen: Sequence[tuple[Judged, int]]) -> Extra:
+def _chosen(chosen: Sequence[tuple[Evaluated, int]]) -> Extra:
     """Draw a line at each chosen step. A single line is labelled."""
 
     def drawn(frame: Frame) -> list[Element]:
@@ -115,7 +115,7 @@ DECADES = 6
 """Decades of singular values that are shown below the largest. Smaller values are rounding errors."""
 
 
-def geometry(judged: Sequence[Judged]) -> Element | None:
+def geometry(judged: Sequence[Evaluated]) -> Element | None:
     """Show the measures as a table, and each distribution as a plot."""
     measured = [each for each in judged if each.get("geometry")]
     if not measured:
@@ -136,7 +136,7 @@ def geometry(judged: Sequence[Judged]) -> Element | None:
     )
 
 
-def _plane(judged: Sequence[Judged]) -> Part:
+def _plane(judged: Sequence[Evaluated]) -> Part:
     """Plot alignment against uniformity (Wang and Isola 2020)."""
     known = [
         Series(each.name, each.mark, [(each.get("geometry", "uniformity"), each.get("geometry", "alignment"))])
@@ -158,7 +158,7 @@ def _plane(judged: Sequence[Judged]) -> Part:
     )
 
 
-def _spectrum(judged: Sequence[Judged]) -> Part:
+def _spectrum(judged: Sequence[Evaluated]) -> Part:
     """Plot the singular values of the centred matrix as shares of their sum."""
     spectra = {each.name: _visible(each.get("geometry", "spectrum_centred", "values") or []) for each in judged}
     series = [
@@ -203,7 +203,7 @@ def _visible(spectrum: Sequence[float]) -> list[float]:
     return [share for share in spectrum if share > 0 and share >= spectrum[0] * 10.0**-DECADES]
 
 
-def _cosines(judged: Sequence[Judged]) -> list[Element]:
+def _cosines(judged: Sequence[Evaluated]) -> list[Element]:
     """Draw one histogram for each evaluation, all on the same axes."""
     known = [each for each in judged if each.get("geometry", "cosine_histogram", "share")]
     edges = [edge for each in known for edge in each.get("geometry", "cosine_histogram", "edges")]
@@ -227,7 +227,7 @@ def _cosines(judged: Sequence[Judged]) -> list[Element]:
     ]
 
 
-def _nearest(judged: Sequence[Judged]) -> Part:
+def _nearest(judged: Sequence[Evaluated]) -> Part:
     """Plot the cosines of the four nearest in-batch neighbours against batch size."""
     series = _each_of_four(judged[0]) if len(judged) == 1 else []
     shown = "each of" if series else "the mean of"
@@ -253,7 +253,7 @@ def _nearest(judged: Sequence[Judged]) -> Part:
     )
 
 
-def _each_of_four(judged: Judged) -> list[Series]:
+def _each_of_four(judged: Evaluated) -> list[Series]:
     """Make a series for each neighbour, as in GS-InfoNCE's Figure 1, or none if only the mean is known."""
     known: Mapping[str, Sequence[float]] = judged.get("geometry", "nearest_cosines") or {}
     places = range(min(map(len, known.values()), default=0))

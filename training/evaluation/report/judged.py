@@ -128,7 +128,7 @@ EVALUATION = Fields(
 )
 
 
-def misshapen(value: object, shape: Shape, path: str) -> Iterator[str]:
+def shape_errors(value: object, shape: Shape, path: str) -> Iterator[str]:
     """Yield a line for each value of the wrong shape. It begins with the path to the value."""
     match shape:
         case Kind():
@@ -139,13 +139,13 @@ def misshapen(value: object, shape: Shape, path: str) -> Iterator[str]:
                 yield f"{path} is not a list"
                 return
             for i, each in enumerate(value):
-                yield from misshapen(each, of, f"{path}[{i}]")
+                yield from shape_errors(each, of, f"{path}[{i}]")
         case _:
             if not isinstance(value, Mapping):
                 yield f"{path} is not an object"
                 return
             for name, each, of in _parts(value, shape):
-                yield from misshapen(each, of, f"{path} {name}")
+                yield from shape_errors(each, of, f"{path} {name}")
             if isinstance(shape, Each) and shape.sized:
                 yield from (f"{path} {name} is not a size" for name in value if not SIZE.fullmatch(str(name)))
 
@@ -165,7 +165,7 @@ def _is(value: object, kind: Kind) -> bool:
     return {Kind.NUMBER: number, Kind.TEXT: text, Kind.FACT: text or number}[kind]
 
 
-def unshowable(value: object, path: str, depth: int = 0) -> Iterator[str]:
+def display_errors(value: object, path: str, depth: int = 0) -> Iterator[str]:
     """Yield a line for each number or text that no page can show. It begins with the path to the value."""
     if depth > DEEPEST:
         yield f"{path[:100]}… is nested deeper than {DEEPEST}"
@@ -177,11 +177,11 @@ def unshowable(value: object, path: str, depth: int = 0) -> Iterator[str]:
             yield f"{path} is not Unicode"
     elif isinstance(value, Mapping):
         for name, each in value.items():
-            yield from unshowable(str(name), f"{path} {name!a}", depth)
-            yield from unshowable(each, f"{path} {name}", depth + 1)
+            yield from display_errors(str(name), f"{path} {name!a}", depth)
+            yield from display_errors(each, f"{path} {name}", depth + 1)
     elif isinstance(value, list | tuple):
         for i, each in enumerate(value):
-            yield from unshowable(each, f"{path}[{i}]", depth + 1)
+            yield from display_errors(each, f"{path}[{i}]", depth + 1)
 
 
 FORMAT = 1
@@ -192,7 +192,7 @@ class ReportError(Refused):
 
 
 @dataclass(frozen=True)
-class Judged:
+class Evaluated:
     """An encoder with its evaluation."""
 
     name: str
@@ -216,7 +216,7 @@ class Judged:
         return f"{self.name} ({' on '.join(made)})" if made else self.name
 
 
-def judge(evaluations: Sequence[Mapping[str, Any]]) -> list[Judged]:
+def check_evaluations(evaluations: Sequence[Mapping[str, Any]]) -> list[Evaluated]:
     """Check the evaluations and give them unique names, in order.
 
     Equal names get a number.
@@ -233,7 +233,7 @@ def judge(evaluations: Sequence[Mapping[str, Any]]) -> list[Judged]:
     for i, (name, evaluation) in enumerate(zip(names, evaluations, strict=True)):
         seen[name] += 1
         unique = name if count[name] == 1 else f"{name} #{seen[name]}"
-        judged.append(Judged(unique, mark(i), evaluation))
+        judged.append(Evaluated(unique, mark(i), evaluation))
     return judged
 
 
@@ -244,9 +244,9 @@ def _check(evaluation: object, where: str) -> None:
         raise ReportError(f"{where}: format {str(evaluation.get('format'))[:30]}, this report reads format {FORMAT}")
     if evaluation.get("subject") is None:
         raise ReportError(f"{where}: no subject")
-    for complaint in chain(unshowable(evaluation, where), misshapen(evaluation, EVALUATION, where)):
+    for complaint in chain(display_errors(evaluation, where), shape_errors(evaluation, EVALUATION, where)):
         raise ReportError(complaint)
-    shape = Judged("", "", evaluation).get("geometry") or {}
+    shape = Evaluated("", "", evaluation).get("geometry") or {}
     histogram = shape.get("cosine_histogram") or {"edges": [0], "share": []}
     if len(histogram["edges"]) != len(histogram["share"]) + 1:
         raise ReportError(f"{where} geometry cosine_histogram needs one edge more than it has shares")

@@ -232,7 +232,7 @@ def mark(index: int) -> str:
     return f"mark-{colour} again" if turn % 2 else f"mark-{colour}"
 
 
-def apart(places: Iterable[float], gap: float, *, within: tuple[float, float]) -> list[float]:
+def spread(places: Iterable[float], gap: float, *, within: tuple[float, float]) -> list[float]:
     """Return the nearest positions, in least squares, at which labels are at least `gap` apart.
 
     Labels stay `within` the bounds. Labels that do not fit continue below the second bound.
