@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -23,9 +23,8 @@ from models.encoder.encoder import Encoder
 from models.export import destination
 from training.checkpoints import checkpoint, record
 from training.checkpoints.checkpoint import Best, State
-from training.checkpoints.progress import Progress
 from training.checkpoints.publish import Outcome, corpus_counts, publish
-from training.checkpoints.record import Record, RunError
+from training.checkpoints.record import RunError
 from training.config import ConfigError, RunConfig, from_preset
 from training.data.corpus import HELD_OUT, Corpus, open_corpus
 from training.encoding.lora import load_for_training, merge_adapter
@@ -39,13 +38,13 @@ from training.evaluation.selection import (
     by_sts_dev,
     by_stsb_dev,
 )
-from training.loop import RunContext, train
+from training.loop import Training, run_to_end
 from training.machine.devices import Devices
 from training.machine.environment import environment
 from training.machine.hardware import autocast_dtype, precision_name
-from training.machine.interrupt import interruptible, locked
+from training.machine.interrupt import locked
 from training.objectives import OBJECTIVES
-from training.step import Step, initial_state, load_frozen, make_meter, make_step, make_tokeniser
+from training.step import initial_state, load_frozen, make_meter, make_step, make_tokeniser
 
 # The default teacher of an objective that needs a frozen encoder: an encoder trained by SimCSE and stored.
 
@@ -106,7 +105,7 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
         ValueError: a subclass of this package that names the file or option: backbone, corpus or data are not
             usable.
         LockError: another process trains it.
-        DivergedError, InterruptedRun: see `training.loop.train`.
+        DivergedError, InterruptedRun: see `training.loop.run_to_end`.
     """
     devices = Devices(config.device)
     if not devices.first:
@@ -134,7 +133,9 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
         total = config.max_steps or config.epochs * epoch
         # Several processes would each encode other sentences, and passages give different texts in each epoch.
         recalls = total > epoch and devices.count == 1 and config.positives is None
-        setting = RunContext(
+        training = Training(
+            state=state,
+            step=make_step(config, state, devices, teacher, autocast, keep=folder if recalls else None),
             config=config,
             devices=devices,
             corpus=corpus,
@@ -144,9 +145,9 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
             metric=selection.metric,
             folder=folder,
             total_steps=total,
+            eval_every=config.eval_every,
         )
-        step = make_step(config, state, devices, teacher, autocast, keep=folder if recalls else None)
-        _run_loop(state, step, setting, _headline(setting, autocast, state.step if taken_up else None), stream)
+        run_to_end(training, _headline(training, autocast, state.step if taken_up else None), stream)
         assert state.best is not None, "the loop evaluates before its first step"
         if devices.first:
             for line in _result_lines(config, selection, state.best, state.step, corpus):
@@ -259,21 +260,6 @@ def _selection_and_tasks(config: RunConfig, corpus: Corpus, stream: TextIO) -> t
     return selection, tasks
 
 
-def _run_loop(state: State, step: Step, setting: RunContext, headline: str, stream: TextIO) -> None:
-    total = setting.total_steps
-    begin = state.step if state.best else -1  # A resumed run has been evaluated at least once.
-    lines = Record(setting.folder, step=begin) if setting.devices.first else None
-    progress = Progress(stream, total=total, done=state.step)
-    progress.say(headline)
-    try:
-        with interruptible() as stop:
-            train(state, step, setting, lines.write if lines else ignore_metrics, progress, stop=stop)
-    finally:
-        progress.close()
-        if lines:
-            lines.close()
-
-
 def _result_lines(config: RunConfig, selection: Selection, best: Best, steps: int, corpus: Corpus) -> Iterator[str]:
     yield f"best: {selection.metric} {best.score:.4f} at step {best.step}"
     if best.step > 0:
@@ -293,12 +279,8 @@ def _result_lines(config: RunConfig, selection: Selection, best: Best, steps: in
     )
 
 
-def ignore_metrics(_kind: str, _step: int, _values: Mapping[str, float]) -> None:
-    """Ignore a line of metrics, in every process but the first."""
-
-
-def _headline(setting: RunContext, autocast: torch.dtype | None, resumed: int | None) -> str:
-    config, census, devices = setting.config, setting.corpus.census, setting.devices
+def _headline(training: Training, autocast: torch.dtype | None, resumed: int | None) -> str:
+    config, census, devices = training.config, training.corpus.census, training.devices
     processes = f" x {devices.count}" if devices.count > 1 else ""
     begin = "" if resumed is None else f", from step {resumed}"
     adapter = f", an adapter of rank {config.adapter_rank}" if config.adapter_rank else ""
@@ -307,9 +289,9 @@ def _headline(setting: RunContext, autocast: torch.dtype | None, resumed: int | 
     fewer = "" if config.batch_size <= census.sentences else f", of which there are {census.sentences}"
     return (
         f"{config.objective} on {config.backbone}, preset {config.preset}, {_pooling(config)}{adapter}: "
-        f"{census.sentences} {texts} of {setting.corpus.name} ({census.duplicates} duplicates and "
+        f"{census.sentences} {texts} of {training.corpus.name} ({census.duplicates} duplicates and "
         f"{census.blank} blank lines dropped, {short}{len(census.held_out)} held out), "
-        f"{setting.total_steps} steps of {config.batch_size}{fewer}{begin}, "
+        f"{training.total_steps} steps of {config.batch_size}{fewer}{begin}, "
         f"{precision_name(autocast)} on {devices.device}{processes}"
     )
 

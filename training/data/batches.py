@@ -33,6 +33,9 @@ class Batch:
     first_tokens: Sequence[Tokens] | None = None
     """Tokens of the first view, if its texts differ from those of `tokens`."""
 
+    def __len__(self) -> int:
+        return len(self.sentences)
+
     def lengths(self, views: int) -> list[int]:
         """Return the lengths in tokens of this process's sentences over all views."""
         first = self.tokens if self.first_tokens is None else self.first_tokens

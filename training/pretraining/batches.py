@@ -116,6 +116,10 @@ class Batch:
     position: Position
     """Position of the next batch in the corpus."""
 
+    def __len__(self) -> int:
+        """Return the number of sentences, or parts of sentences."""
+        return len(self.lengths)
+
 
 class Batches:
     """Training batches and held-out batches of a run."""

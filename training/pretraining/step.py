@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Self
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -14,10 +15,42 @@ from models.encoder.encoder import dropout_off
 from training.encoding.views import autocast, to_device
 from training.machine.devices import Devices
 from training.machine.graphs import CudaGraphs
-from training.pretraining.batches import Batch
-from training.pretraining.checkpoint import State
+from training.machine.state_file import optimiser_tensors, restore_optimiser, with_prefix, without_prefix
+from training.pretraining.batches import START, Batch, Position
 from training.pretraining.model import MaskedLM, MaskedTokens
 from training.step import set_learning_rate
+
+
+@dataclass
+class State:
+    """Everything that changes during pre-training.
+
+    The number of sentences per step varies, so the position in the corpus does not follow from the step.
+    """
+
+    model: MaskedLM
+    optimiser: torch.optim.Optimizer
+    step: int = 0
+    position: Position = START
+    """Position of the next step in the corpus."""
+    frozen: str = ""
+
+    def facts(self) -> dict[str, Any]:
+        return {"step": self.step, "position": self.position}
+
+    def tensors(self) -> dict[str, Tensor]:
+        weights = {name: weight.detach() for name, weight in self.model.named_parameters()}  # Tied ones come once.
+        return with_prefix("model.", weights) | optimiser_tensors(self.optimiser)
+
+    def restore_facts(self, facts: Mapping[str, Any]) -> None:
+        self.step, self.position = facts["step"], Position(*facts["position"])
+
+    def restore_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        weights = without_prefix("model.", tensors)
+        with torch.no_grad():
+            for name, weight in self.model.named_parameters():
+                weight.copy_(weights[name])
+        restore_optimiser(self.optimiser, tensors)
 
 
 class DeviceBatch(NamedTuple):

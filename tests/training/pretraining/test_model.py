@@ -19,11 +19,10 @@ from training.encoding.attention import Dropout
 from training.machine.devices import Devices
 from training.pretraining import batches
 from training.pretraining.batches import START, Batch, Batches, sentence_lengths
-from training.pretraining.checkpoint import State
 from training.pretraining.config import PretrainConfig
 from training.pretraining.model import MaskedLM, MaskedTokens
 from training.pretraining.start import build_model
-from training.pretraining.step import Step, evaluate
+from training.pretraining.step import State, Step, evaluate
 from training.step import adamw
 
 WORDS = ("man", "woman", "dog", "cat", "bird", "fish", "horse", "guitar", "river", "city")
