@@ -1,4 +1,8 @@
-"""The configuration of a run: a preset with overrides."""
+"""The configuration of a run: a preset with overrides, checked, and written as JSON.
+
+`Configuration` has what training and pre-training share. The functions at the end parse and check values by the types
+of a dataclass's fields.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,375 @@ from training.data.positives import POSITIVES, Positives
 from training.machine.hardware import Precision
 from training.objectives import OBJECTIVES
 from training.objectives.base import PASSAGES_SUFFIX, AugmentationName, Recipe
+
+FALLBACK_PRESET = "bert-base-uncased"
+"""Preset for a backbone without a preset of its own, unless its folder declares another pooling."""
+
+NOT_SET = ("objective", "backbone", "preset", "params")
+"""Fields of a run that `--set` does not accept, because they have options of their own."""
+
+PATH_FIELDS = ("backbone", "corpus", "dev_data", "eval_data", "out", "run", "teacher", "tokenizer")
+"""Fields with paths. They are compared after resolution, because a path can be written in several ways."""
+
+POSITIVE_FIELDS = (
+    *("adapter_rank", "batch_size", "chunk_size", "epochs", "eval_every", "max_length", "max_steps"),
+    *("learning_rate", "clip_norm", "layers", "width", "heads", "steps"),
+)
+
+ADDED_FIELDS = {"adapter_rank": None, "dev_data": None, "dev_tasks": "stsb", "text_column": None}
+"""Fields that configurations of earlier versions lack, with the values that those versions used."""
+
+MIN_LENGTH = 3
+"""Minimum length in tokens: one token and two special tokens."""
+
+DevTasks = Literal["stsb", "stsb+sickr"]
+
+
+class ConfigError(Refused):
+    """The configuration is invalid. The message is one line and names the option."""
+
+
+class Configuration:
+    """What the configurations of training and pre-training share. Both are frozen dataclasses."""
+
+    out: str
+    """Folder of the result."""
+    run: str
+    """Folder of the run's record."""
+
+    def check(self) -> None:
+        """Check the fields that both kinds of runs have.
+
+        Raises:
+            ConfigError: a value is out of range.
+        """
+        try:
+            check_finite(self)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        values = self.flat()
+        for name in POSITIVE_FIELDS:
+            if (value := values.get(name)) is not None and not value > 0:
+                raise ConfigError(f"{name}: {value} is not above 0")
+        if values["weight_decay"] < 0:
+            raise ConfigError(f"weight_decay: {values['weight_decay']} is below 0")
+        for name in ("dropout", "warmup"):
+            if (value := values.get(name)) is not None and not 0 <= value < 1:
+                raise ConfigError(f"{name}: {value} is not a share of at least 0 and below 1")
+        check_seed(values["seed"])
+        if values["max_length"] < MIN_LENGTH:
+            raise ConfigError(f"max_length: {values['max_length']} leaves no room between the special tokens")
+
+    def flat(self) -> dict[str, Any]:
+        """Return all fields by name."""
+        return asdict(self)  # type: ignore[call-overload, no-any-return]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields of the JSON object."""
+        return self.flat()
+
+    def to_json(self) -> str:
+        """Return the configuration as a JSON object with a line for each field."""
+        return json.dumps(self.as_dict(), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Parse the text that `to_json` wrote.
+
+        Raises:
+            ConfigError: a key is unknown or missing, or a value has the wrong type.
+        """
+        try:
+            return cls.from_dict(json.loads(text))
+        except ConfigError:
+            raise
+        except (TypeError, KeyError, ValueError) as error:
+            raise ConfigError(f"not the configuration of a run: {error}") from error
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Check the fields of a JSON object by their types."""
+        types = field_types(cls)
+        added = {name: value for name, value in ADDED_FIELDS.items() if name in types}
+        return cls(**check_fields({**added, **values}, types))
+
+    def override(self, changes: Mapping[str, Any]) -> Self:
+        """Return the configuration with changed fields.
+
+        Raises:
+            ConfigError: a value is out of range.
+        """
+        return replace(self, **changes)  # type: ignore[type-var]
+
+    def settable(self) -> dict[str, Any]:
+        """Return the types of the fields that `--set` accepts."""
+        return field_types(type(self))
+
+    def parse(self, texts: Sequence[str]) -> dict[str, Any]:
+        """Parse `key=value` settings into changes, each value of its field's type.
+
+        Raises:
+            ConfigError: a key is unknown, or a value is not of the key's type.
+        """
+        try:
+            return parse_settings(texts, self.settable())
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+
+    def differences(self, other: Configuration) -> list[str]:
+        """List the differing fields as `field (this, other)`. Paths are compared after resolution."""
+        mine, theirs = self.flat(), other.flat()
+        names = [name for name in mine if resolved(name, mine) != resolved(name, theirs)]
+        return [f"{name} ({mine[name]}, {theirs.get(name)})" for name in names]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(Configuration):
+    """Everything that affects a run's result. `from_json(to_json())` returns an equal configuration."""
+
+    objective: str
+    params: Any
+    """Parameters of the objective, a frozen dataclass."""
+    backbone: str
+    preset: str
+    """Name of a preset in the objective's recipe, or `preset+ablation`."""
+    batch_size: int
+    learning_rate: float
+    pooling: str
+    epochs: int
+    out: str
+    """Folder of the bundle."""
+    run: str
+    """Folder of the run's record."""
+    corpus: tuple[str, ...] = ()
+    """Files, folders, glob patterns or `hf://` URLs: text with a sentence per line, or tables.
+
+    Empty means Python's docs.
+    """
+    text_column: str | None = None
+    """Column of the corpus's tables. None means `text`, else `sentence`."""
+    teacher: str | None = None
+    """Name or folder of the teacher, if the objective needs one. None means that SimCSE trains one first."""
+    eval_data: str | None = None
+    """Folder in SentEval's layout. If set, STS-B dev chooses the best weights."""
+    dev_data: str | None = None
+    """File of the user's scored pairs. If set, they choose the best weights instead of STS-B dev."""
+    dev_tasks: DevTasks = "stsb"
+    """Dev sets of `eval_data` that choose the best weights: STS-B's, or the mean of STS-B's and SICK-R's."""
+    seed: int = 42
+    max_steps: int | None = None
+    """Number of steps, in place of epochs. The learning rate reaches zero at the last step."""
+    max_length: int = 32
+    """Maximum tokens of a training sentence, special ones included. Evaluation uses the encoder's own limit."""
+    dropout: float | None = None
+    """Dropout of hidden states and attention weights. None keeps the backbone's own rate."""
+    augmentation: AugmentationName = "none"
+    """Augmentation of the last view, in addition to dropout. Names in `POSITIVES` instead draw the views' texts from a
+    passage.
+    """
+    augmentation_rate: float | None = None
+    """Share of tokens or features that the augmentation removes. None is the published rate."""
+    adapter_rank: int | None = None
+    """Rank of a low-rank adapter that is trained instead of the backbone. None trains all weights."""
+    chunk_size: int | None = None
+    """Sentences encoded at once, by gradient caching. It allows batches of any size."""
+    weight_decay: float = 0.0
+    """Weight decay of matrices. Norms and biases have none."""
+    clip_norm: float = 1.0
+    eval_every: int = 125
+    """Steps between evaluations, and between checkpoints."""
+    precision: Precision = "auto"
+    """Precision of the encoder's matrix products in training. `auto` is bf16 if the hardware supports it."""
+    compile: bool = False
+    """True to compile the backbone with torch.
+
+    Compilation needs a C++ compiler and takes minutes. On two CPU cores it did not pay off.
+    """
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            raise ConfigError(f"objective {none_of(self.objective, OBJECTIVES)}")
+        try:
+            parts(self.pooling)
+            check_finite(self.params)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        self.check()
+        if self.augmentation == "none" and self.augmentation_rate is not None:
+            raise ConfigError(f"augmentation_rate: {self.augmentation_rate} of no augmentation: set that, too")
+        if self.positives and self.augmentation_rate is not None:
+            raise ConfigError(f"augmentation_rate: {self.augmentation} has none; leave it out")
+        try:
+            _ = self.augmented
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+
+    @property
+    def augmented(self) -> Augmentation | None:
+        """Return the augmentation of the last view, if any."""
+        if self.augmentation == "none" or self.positives is not None:
+            return None
+        return Augmentation(self.augmentation, self.augmentation_rate)
+
+    @property
+    def positives(self) -> Positives | None:
+        """Return the function that draws a positive pair from a passage, or None if all views have the same text."""
+        return POSITIVES.get(self.augmentation)
+
+    def flat(self) -> dict[str, Any]:
+        """Return all fields by name, those of the objective included."""
+        return {name: value for name, value in super().flat().items() if name != "params"} | asdict(self.params)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all fields by name, except added fields at their old values (those of the objective included).
+
+        So a run of an earlier version keeps its description and digest.
+        """
+        added = OBJECTIVES[self.objective].added_params
+        return _without(asdict(self), ADDED_FIELDS) | {"params": _without(asdict(self.params), added)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        recipe = OBJECTIVES[values["objective"]]
+        params = type(next(iter(recipe.presets.values())).params)
+        given = check_fields({**recipe.added_params, **values["params"]}, field_types(params))
+        return super().from_dict({**values, "params": params(**given)})
+
+    def override(self, changes: Mapping[str, Any]) -> Self:
+        """Return the configuration with changed fields, its own or the objective's.
+
+        Raises:
+            ConfigError: a value is out of range.
+        """
+        own = {field.name for field in fields(self)}
+        theirs = {name: value for name, value in changes.items() if name not in own}
+        try:
+            params = replace(self.params, **theirs)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(str(error)) from error
+        return replace(self, params=params, **{name: changes[name] for name in changes if name in own})
+
+    def settable(self) -> dict[str, Any]:
+        known = field_types(type(self)) | field_types(type(self.params))
+        return {name: kind for name, kind in known.items() if name not in NOT_SET}
+
+
+def from_preset(objective: str, *, backbone: str = "minilm", preset: str | None = None) -> RunConfig:
+    """Return the configuration of `objective` for a backbone. The default preset comes from `preset_of`.
+
+    Raises:
+        ConfigError: no such objective, preset or ablation.
+        SourceError: the backbone is a folder without a supported encoder.
+    """
+    if objective not in OBJECTIVES:
+        raise ConfigError(f"objective {none_of(objective, OBJECTIVES)}")
+    recipe = OBJECTIVES[objective]
+    if preset is None:
+        preset = preset_of(recipe, backbone)
+    name, plus, ablation = preset.partition("+")
+    if name not in recipe.presets:
+        raise ConfigError(f"preset of {objective}: {none_of(name, recipe.presets)}")
+    if plus and ablation not in recipe.ablations:
+        raise ConfigError(f"ablation of {objective}: {none_of(ablation, recipe.ablations)}")
+    values = recipe.presets[name]
+    return RunConfig(
+        objective=objective,
+        params=replace(values.params, **recipe.ablations.get(ablation, {})),
+        backbone=backbone,
+        preset=preset,
+        batch_size=values.batch_size,
+        learning_rate=values.learning_rate,
+        pooling=values.pooling,
+        epochs=values.epochs,
+        dropout=values.dropout,
+        augmentation=values.augmentation,
+        max_length=values.max_length,
+        out=f"artifacts/{objective}",
+        run=f"runs/{objective}",
+    )
+
+
+def preset_of(recipe: Recipe[Any], backbone: str) -> str:
+    """Find the preset named after the backbone, else the nearest one.
+
+    The nearest preset matches the backbone's family and size by name: `bert-large-nli-cls-token` gets
+    `bert-large-uncased`. Otherwise it is the fallback. For a folder, the preset must also match the declared pooling.
+    The pooling of a hub id is known only after loading, which is too late for this choice.
+
+    Raises:
+        SourceError: the backbone is a folder without a supported encoder.
+    """
+    folder = path(backbone)
+    by_backbone = [name for name in recipe.presets if not name.endswith(PASSAGES_SUFFIX)]
+    if folder.name in by_backbone:
+        return folder.name
+    other_family = {name: not folder.name.startswith(name.removesuffix("-uncased")) for name in by_backbone}
+    names = sorted(by_backbone, key=lambda name: (other_family[name], name != FALLBACK_PRESET))
+    pooling = declared(folder).get("pooling")
+    return next((name for name in names if recipe.presets[name].pooling == pooling), names[0])
+
+
+def _without(values: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
+    """Remove the fields of `added` that have their earlier value."""
+    return {name: value for name, value in values.items() if name not in added or value != added[name]}
+
+
+# Checks of single fields.
+
+
+def check_seed(seed: int) -> None:
+    """Check that every generator accepts the seed. Numpy refuses negative seeds, torch refuses seeds of 64 bits.
+
+    Raises:
+        ConfigError: a generator does not accept it.
+    """
+    if seed < 0:
+        raise ConfigError(f"seed: {seed} is below 0")
+    if seed >= 1 << 63:
+        raise ConfigError(f"seed: {seed} has more than 63 bits")
+
+
+def check_folders(config: Configuration) -> None:
+    """Check the folders of a run that writes files.
+
+    Studies describe runs without folders.
+
+    Raises:
+        ConfigError: a folder is empty, which would mean the working directory.
+    """
+    for name in ("out", "run"):
+        if not getattr(config, name):
+            raise ConfigError(f"{name}: is empty, expected a folder")
+
+
+def resolved(name: str, values: Mapping[str, Any]) -> Any:
+    """Return the value of a field, with paths resolved."""
+    value = values.get(name)
+    if name not in PATH_FIELDS or value is None:
+        return value
+    return [Path(path).resolve() for path in ((value,) if isinstance(value, str) else value)]
+
+
+def check_fields(values: Any, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Check JSON values against the kinds in `known`.
+
+    The names must be the same.
+
+    Raises:
+        ConfigError: a name is unknown or missing, or a value is of another kind.
+    """
+    if not isinstance(values, dict) or values.keys() != known.keys():
+        odd = sorted(known.keys() ^ set(values))
+        raise ConfigError(f"not the configuration of a run: unknown or missing {', '.join(map(str, odd))}")
+    found = {}
+    for name, value in values.items():
+        try:
+            found[name] = value if known[name] is Any else check_value(value, known[name])
+        except ValueError as error:
+            raise ConfigError(f"{name}: {error}") from error
+    return found
+
 
 # Parsing of dataclass fields by type, from command-line text and from JSON.
 
@@ -125,335 +498,3 @@ def _truth(text: str) -> bool:
         return {"true": True, "false": False}[text.lower()]
     except KeyError:
         raise ValueError from None
-
-
-FALLBACK_PRESET = "bert-base-uncased"
-"""Preset for a backbone without a preset of its own, unless its folder declares another pooling."""
-
-NOT_SET = ("objective", "backbone", "preset", "params")
-"""Fields that `--set` does not accept, because they have options of their own."""
-
-PATH_FIELDS = ("backbone", "corpus", "dev_data", "eval_data", "out", "run", "teacher", "tokenizer")
-"""Fields with paths. They are compared after resolution, because a path can be written in several ways."""
-
-
-POSITIVE_FIELDS = (
-    *("adapter_rank", "batch_size", "chunk_size", "epochs", "eval_every", "max_length", "max_steps"),
-    *("learning_rate", "clip_norm"),
-)
-
-ADDED_FIELDS = {"adapter_rank": None, "dev_data": None, "dev_tasks": "stsb", "text_column": None}
-"""Fields that configurations of earlier versions lack, with the values that those versions used."""
-
-
-DevTasks = Literal["stsb", "stsb+sickr"]
-
-MIN_LENGTH = 3
-"""Minimum length in tokens: one token and two special tokens."""
-
-
-class ConfigError(Refused):
-    """The configuration is invalid. The message is one line and names the option."""
-
-
-def without_conflicts(
-    put: Mapping[str, Any], given: Mapping[str, Any], spelt: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """Return `put`, the settings of `--set`, after a check that `given`, the other options, has none of their fields.
-
-    `spelt` maps fields to options with another name.
-
-    Raises:
-        ConfigError: both set the same field. `--set run` is allowed beside `--out`, which only implies `run`.
-    """
-    if twice := sorted(put.keys() & given.keys() - {"run"}):
-        option = (spelt or {}).get(twice[0], "--" + twice[0].replace("_", "-"))
-        raise ConfigError(f"--set {twice[0]}: {option} is given, too, and sets the same")
-    return dict(put)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunConfig:
-    """Everything that affects a run's result. `from_json(to_json())` returns an equal configuration."""
-
-    objective: str
-    params: Any
-    """Parameters of the objective, a frozen dataclass."""
-    backbone: str
-    preset: str
-    """Name of a preset in the objective's recipe, or `preset+ablation`."""
-    batch_size: int
-    learning_rate: float
-    pooling: str
-    epochs: int
-    out: str
-    """Folder of the bundle."""
-    run: str
-    """Folder of the run's record."""
-    corpus: tuple[str, ...] = ()
-    """Files, folders, glob patterns or `hf://` URLs: text with a sentence per line, or tables.
-
-    Empty means Python's docs.
-    """
-    text_column: str | None = None
-    """Column of the corpus's tables. None means `text`, else `sentence`."""
-    teacher: str | None = None
-    """Name or folder of the teacher, if the objective needs one. None means that SimCSE trains one first."""
-    eval_data: str | None = None
-    """Folder in SentEval's layout. If set, STS-B dev chooses the best weights."""
-    dev_data: str | None = None
-    """File of the user's scored pairs. If set, they choose the best weights instead of STS-B dev."""
-    dev_tasks: DevTasks = "stsb"
-    """Dev sets of `eval_data` that choose the best weights: STS-B's, or the mean of STS-B's and SICK-R's."""
-    seed: int = 42
-    max_steps: int | None = None
-    """Number of steps, in place of epochs. The learning rate reaches zero at the last step."""
-    max_length: int = 32
-    """Maximum tokens of a training sentence, special ones included. Evaluation uses the encoder's own limit."""
-    dropout: float | None = None
-    """Dropout of hidden states and attention weights. None keeps the backbone's own rate."""
-    augmentation: AugmentationName = "none"
-    """Augmentation of the last view, in addition to dropout. Names in `POSITIVES` instead draw the views' texts from a
-    passage.
-    """
-    augmentation_rate: float | None = None
-    """Share of tokens or features that the augmentation removes. None is the published rate."""
-    adapter_rank: int | None = None
-    """Rank of a low-rank adapter that is trained instead of the backbone. None trains all weights."""
-    chunk_size: int | None = None
-    """Sentences encoded at once, by gradient caching. It allows batches of any size."""
-    weight_decay: float = 0.0
-    """Weight decay of matrices. Norms and biases have none."""
-    clip_norm: float = 1.0
-    eval_every: int = 125
-    """Steps between evaluations, and between checkpoints."""
-    precision: Precision = "auto"
-    """Precision of the encoder's matrix products in training. `auto` is bf16 if the hardware supports it."""
-    compile: bool = False
-    """True to compile the backbone with torch.
-
-    Compilation needs a C++ compiler and takes minutes. On two CPU cores it did not pay off.
-    """
-    device: str = "auto"
-
-    def __post_init__(self) -> None:
-        if self.objective not in OBJECTIVES:
-            raise ConfigError(f"objective {none_of(self.objective, OBJECTIVES)}")
-        try:
-            parts(self.pooling)
-            check_finite(self)
-            check_finite(self.params)
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
-        for name in POSITIVE_FIELDS:
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigError(f"{name}: {value} is not above 0")
-        if self.weight_decay < 0:
-            raise ConfigError(f"weight_decay: {self.weight_decay} is below 0")
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout: {self.dropout} is not a share of at least 0 and below 1")
-        if self.augmentation == "none" and self.augmentation_rate is not None:
-            raise ConfigError(f"augmentation_rate: {self.augmentation_rate} of no augmentation: set that, too")
-        if self.positives and self.augmentation_rate is not None:
-            raise ConfigError(f"augmentation_rate: {self.augmentation} has none; leave it out")
-        check_seed(self.seed)
-        if self.max_length < MIN_LENGTH:
-            raise ConfigError(f"max_length: {self.max_length} leaves no room between the special tokens")
-        try:
-            _ = self.augmented
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
-
-    @property
-    def augmented(self) -> Augmentation | None:
-        """Return the augmentation of the last view, if any."""
-        if self.augmentation == "none" or self.positives is not None:
-            return None
-        return Augmentation(self.augmentation, self.augmentation_rate)
-
-    @property
-    def positives(self) -> Positives | None:
-        """Return the function that draws a positive pair from a passage, or None if all views have the same text."""
-        return POSITIVES.get(self.augmentation)
-
-    def to_json(self) -> str:
-        """Return the configuration as a JSON object with a line for each field."""
-        return json.dumps(self.values(), indent=2) + "\n"
-
-    def values(self) -> dict[str, Any]:
-        """Return all fields by name, except added fields at their old values (`ADDED`, and the objective's `added`).
-
-        So a run of an earlier version keeps its description and digest.
-        """
-        added = OBJECTIVES[self.objective].added_params
-        return _without(asdict(self), ADDED_FIELDS) | {"params": _without(asdict(self.params), added)}
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Parse the text that `to_json` wrote.
-
-        Raises:
-            ConfigError: a key is unknown or missing, or a value has the wrong type.
-        """
-        try:
-            values = json.loads(text)
-            recipe = OBJECTIVES[values["objective"]]
-            params = next(iter(recipe.presets.values())).params
-            values["params"] = type(params)(
-                **check_fields({**recipe.added_params, **values["params"]}, field_types(type(params)))
-            )
-            return cls(**check_fields(ADDED_FIELDS | values, field_types(cls)))
-        except ConfigError:
-            raise
-        except (TypeError, KeyError, ValueError) as error:
-            raise ConfigError(f"not the configuration of a run: {error}") from error
-
-    def override(self, changes: Mapping[str, Any]) -> Self:
-        """Return the configuration with changed fields, its own or the objective's.
-
-        Raises:
-            ConfigError: a value is out of range.
-        """
-        own = {field.name for field in fields(self)}
-        theirs = {name: value for name, value in changes.items() if name not in own}
-        try:
-            params = replace(self.params, **theirs)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(str(error)) from error
-        return replace(self, params=params, **{name: changes[name] for name in changes if name in own})
-
-    def parse(self, texts: Sequence[str]) -> dict[str, Any]:
-        """Parse `key=value` settings into changes, each value of its field's type.
-
-        Raises:
-            ConfigError: a key is unknown, or a value is not of the key's type.
-        """
-        known = field_types(type(self)) | field_types(type(self.params))
-        try:
-            return parse_settings(texts, {name: kind for name, kind in known.items() if name not in NOT_SET})
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
-
-    def differences(self, other: RunConfig) -> list[str]:
-        """List the differing fields as `field (this, other)`. Paths are compared after resolution."""
-        mine, theirs = (asdict(c) | asdict(c.params) for c in (self, other))
-        names = [name for name in mine if name != "params" and resolved(name, mine) != resolved(name, theirs)]
-        return [f"{name} ({mine[name]}, {theirs.get(name)})" for name in names]
-
-
-def from_preset(objective: str, *, backbone: str = "minilm", preset: str | None = None) -> RunConfig:
-    """Return the configuration of `objective` for a backbone. The default preset comes from `preset_of`.
-
-    Raises:
-        ConfigError: no such objective, preset or ablation.
-        SourceError: the backbone is a folder without a supported encoder.
-    """
-    if objective not in OBJECTIVES:
-        raise ConfigError(f"objective {none_of(objective, OBJECTIVES)}")
-    recipe = OBJECTIVES[objective]
-    if preset is None:
-        preset = preset_of(recipe, backbone)
-    name, plus, ablation = preset.partition("+")
-    if name not in recipe.presets:
-        raise ConfigError(f"preset of {objective}: {none_of(name, recipe.presets)}")
-    if plus and ablation not in recipe.ablations:
-        raise ConfigError(f"ablation of {objective}: {none_of(ablation, recipe.ablations)}")
-    values = recipe.presets[name]
-    return RunConfig(
-        objective=objective,
-        params=replace(values.params, **recipe.ablations.get(ablation, {})),
-        backbone=backbone,
-        preset=preset,
-        batch_size=values.batch_size,
-        learning_rate=values.learning_rate,
-        pooling=values.pooling,
-        epochs=values.epochs,
-        dropout=values.dropout,
-        augmentation=values.augmentation,
-        max_length=values.max_length,
-        out=f"artifacts/{objective}",
-        run=f"runs/{objective}",
-    )
-
-
-def preset_of(recipe: Recipe[Any], backbone: str) -> str:
-    """Find the preset named after the backbone, else the nearest one.
-
-    The nearest preset matches the backbone's family and size by name: `bert-large-nli-cls-token` gets
-    `bert-large-uncased`. Otherwise it is the fallback. For a folder, the preset must also match the declared pooling.
-    The pooling of a hub id is known only after loading, which is too late for this choice.
-
-    Raises:
-        SourceError: the backbone is a folder without a supported encoder.
-    """
-    folder = path(backbone)
-    by_backbone = [name for name in recipe.presets if not name.endswith(PASSAGES_SUFFIX)]
-    if folder.name in by_backbone:
-        return folder.name
-    names = sorted(by_backbone, key=lambda name: (not _same_family(folder.name, name), name != FALLBACK_PRESET))
-    pooling = declared(folder).get("pooling")
-    return next((name for name in names if recipe.presets[name].pooling == pooling), names[0])
-
-
-def _same_family(backbone: str, preset: str) -> bool:
-    """Return whether a backbone's name begins with a preset's family and size, such as `bert-large`."""
-    return backbone.startswith(preset.removesuffix("-uncased"))
-
-
-def _without(values: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove the fields of `added` that have their earlier value."""
-    return {name: value for name, value in values.items() if name not in added or value != added[name]}
-
-
-def check_seed(seed: int) -> None:
-    """Check that every generator accepts the seed. Numpy refuses negative seeds, torch refuses seeds of 64 bits.
-
-    Raises:
-        ConfigError: a generator does not accept it.
-    """
-    if seed < 0:
-        raise ConfigError(f"seed: {seed} is below 0")
-    if seed >= 1 << 63:
-        raise ConfigError(f"seed: {seed} has more than 63 bits")
-
-
-def check_folders(config: Any) -> None:
-    """Check the folders of a run that writes files.
-
-    Studies describe runs without folders.
-
-    Raises:
-        ConfigError: a folder is empty, which would mean the working directory.
-    """
-    for name in ("out", "run"):
-        if not getattr(config, name):
-            raise ConfigError(f"{name}: is empty, expected a folder")
-
-
-def resolved(name: str, values: Mapping[str, Any]) -> Any:
-    """Return the value of a field, with paths resolved."""
-    value = values.get(name)
-    if name not in PATH_FIELDS or value is None:
-        return value
-    return [Path(path).resolve() for path in ((value,) if isinstance(value, str) else value)]
-
-
-def check_fields(values: Any, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Check JSON values against the kinds in `known`.
-
-    The names must be the same.
-
-    Raises:
-        ConfigError: a name is unknown or missing, or a value is of another kind.
-    """
-    if not isinstance(values, dict) or values.keys() != known.keys():
-        odd = sorted(known.keys() ^ set(values))
-        raise ConfigError(f"not the configuration of a run: unknown or missing {', '.join(map(str, odd))}")
-    found = {}
-    for name, value in values.items():
-        try:
-            found[name] = value if known[name] is Any else check_value(value, known[name])
-        except ValueError as error:
-            raise ConfigError(f"{name}: {error}") from error
-    return found

@@ -215,7 +215,7 @@ def _named_teacher(config: RunConfig, state: State, corpus: Corpus, devices: Dev
     if devices.first and not is_published(planned, corpus.census.digest):
         _check_teacher_backbone(planned.backbone)
         begun = record.has_run(Path(planned.run))
-        if begun and record.stored_config(Path(planned.run)) != planned:
+        if begun and record.stored_config(Path(planned.run), RunConfig) != planned:
             if not force:
                 advice = "replace it by --force, or name a bundle with --teacher"
                 raise RunError(f"{planned.run} has the teacher of another run: {advice}")
@@ -323,7 +323,7 @@ def _check_folders(config: RunConfig, resume: bool) -> None:
     if Path(config.run).resolve().is_relative_to(out.resolve()):
         raise RunError(f"run: {config.run} is in the folder of the bundle, --out {out}, which holds nothing else")
     if resume:
-        record.stored_config(Path(config.run))
+        record.stored_config(Path(config.run), RunConfig)
     else:
         record.check_no_run(Path(config.run), replace="replace it by --force")
     try:

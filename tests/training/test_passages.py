@@ -183,7 +183,7 @@ def test_the_corpus_chooses_between_sentences_and_passages(
 ) -> None:
     files = {"PASSAGES": str(passages), "SENTENCES": str(corpus_file)}
     parser = argparse.ArgumentParser()
-    train.add(parser)
+    train.add_train(parser)
     config = train.resolve(parser.parse_args(["dclr", *(files.get(one, one) for one in options)]))
     assert config.preset == preset
     assert (config.positives is not None) == preset.endswith("passages")
@@ -210,7 +210,7 @@ def test_force_replaces_a_run_and_nothing_else(
     assert main([*command, "--seed", "7"]) != 0
     assert main([*command, "--seed", "7", "--resume", "--force"]) != 0
     assert main([*command, "--seed", "7", "--force"]) == 0
-    assert record.stored_config(tmp_path / "runs" / "one").seed == 7
+    assert record.stored_config(tmp_path / "runs" / "one", RunConfig).seed == 7
     assert (tmp_path / "runs" / "other").is_dir()
 
 
@@ -227,7 +227,7 @@ def test_adapt_trains_whitens_and_compares(
     assert main(command) == 0
     said = capsys.readouterr().out
     assert all(f"  {name}: " in said for name in (tiny_backbone, "adapted-trained", "adapted"))
-    assert record.stored_config(tmp_path / "runs" / "adapted-trained").augmentation == "cloze"
+    assert record.stored_config(tmp_path / "runs" / "adapted-trained", RunConfig).augmentation == "cloze"
     assert (bundle.load(tmp_path / "adapted").manifest.run or {})["postprocess"] == "whitening"
     assert main(command) != 0, "the run is there"
     assert main([*command, "--force"]) == 0

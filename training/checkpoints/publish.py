@@ -83,7 +83,7 @@ def _export(
         backbone=config.backbone,
         objective=config.objective,
         run={
-            "config": config.values(),
+            "config": config.as_dict(),
             "environment": environment(),
             "corpus": corpus_counts(outcome.census),
             **({"teacher": teacher_identity(config.teacher)} if config.teacher else {}),

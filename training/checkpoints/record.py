@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from models.bundle.disk import fsync, naming, replacing, write_whole
 from models.errors import Refused
-from training.config import RunConfig
+from training.config import Configuration, RunConfig
 from training.machine.interrupt import locked
 from training.objectives.base import MEASURED
 
@@ -22,7 +22,7 @@ ENVIRONMENT = "environment.json"
 METRICS = "metrics.jsonl"
 
 
-C = TypeVar("C")
+C = TypeVar("C", bound=Configuration)
 
 WriteMetrics = Callable[[str, int, Mapping[str, float]], None]
 """Type of `Record.write`. Processes that write no record have a function that does nothing."""
@@ -30,17 +30,6 @@ WriteMetrics = Callable[[str, int, Mapping[str, float]], None]
 
 class RunError(Refused):
     """The folder of the run can't be used. The message names it."""
-
-
-class Described(Protocol):
-    """The configuration of a run."""
-
-    @property
-    def run(self) -> str:
-        """Return the folder of the run's record."""
-
-    def to_json(self) -> str:
-        """Return all fields as JSON."""
 
 
 class Record:
@@ -74,7 +63,7 @@ class Record:
             self._events.close()
 
 
-def create_run(config: Described, environment: Mapping[str, Any]) -> Path:
+def create_run(config: Configuration, environment: Mapping[str, Any]) -> Path:
     """Create the folder of a new run and describe the run in it.
 
     Raises:
@@ -117,7 +106,7 @@ def remove_run(folder: Path) -> None:
     """
     if not has_run(folder):
         return
-    stored_config(folder)  # This call refuses a model folder of transformers, which has a config.json too.
+    stored_config(folder, RunConfig)  # This call refuses a model folder of transformers, which has a config.json too.
     with locked(folder):
         try:
             shutil.rmtree(folder)
@@ -125,7 +114,7 @@ def remove_run(folder: Path) -> None:
             raise RunError(f"{folder}: {error.strerror}") from error
 
 
-def stored_config(folder: Path) -> RunConfig:
+def stored_config(folder: Path, kind: type[C]) -> C:
     """Read the configuration of the run in `folder`.
 
     Raises:
@@ -133,26 +122,17 @@ def stored_config(folder: Path) -> RunConfig:
     """
     if not has_run(folder):
         raise RunError(f"{folder} holds no run")
-    return read_config(folder / CONFIG)
+    return read_config(folder / CONFIG, kind)
 
 
-def read_config(file: Path) -> RunConfig:
+def read_config(file: Path, kind: type[C]) -> C:
     """Read the configuration in a `config.json`.
 
     Raises:
         RunError: the configuration can't be read.
     """
-    return parsed(file, RunConfig.from_json)
-
-
-def parsed(file: Path, from_json: Callable[[str], C]) -> C:
-    """Read a configuration with `from_json`.
-
-    Raises:
-        RunError: the configuration can't be read.
-    """
     try:
-        return from_json(file.read_text(encoding="utf-8"))
+        return kind.from_json(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise RunError(f"{file}: {error.strerror}") from error
     except ValueError as error:  # The error is a ConfigError, or the file is not UTF-8.

@@ -30,8 +30,7 @@ WHITENING = ("--set", "power=0.3", "--set", "centred=false")
 """Options of a partial whitening, chosen on SciFact's training queries (ADR 0025)."""
 
 
-def add(command: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
+def add_adapt(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "corpus",
         nargs="+",
@@ -73,14 +72,14 @@ def adapt(options: argparse.Namespace) -> int:
     config = _described(options, trained, start.pooling)
     if options.resume and options.force:
         raise ConfigError("--resume goes on with a run, --force replaces it: leave one of them out")
-    if options.resume and (changed := record.stored_config(Path(config.run)).differences(config)):
+    if options.resume and (changed := record.stored_config(Path(config.run), RunConfig).differences(config)):
         raise ConfigError(f"--resume goes on with the run as it was; changed: {', '.join(changed)}")
     with terminable():
         outcome = run.fit(config, sys.stderr, resume=options.resume, force=options.force)
     publish(config, outcome, {})
     column = ["--text-column", options.text_column] if options.text_column else []
     corpus = ["--corpus", *options.corpus, *column]
-    _run(postprocess.add, ["whitening", str(trained), "--out", str(whitened), *WHITENING, *corpus])
+    _run(postprocess.add_postprocess, ["whitening", str(trained), "--out", str(whitened), *WHITENING, *corpus])
 
     collection = known_item.test_collection(run.open_run_corpus(config))
     if not collection.queries:
@@ -97,7 +96,7 @@ def adapt(options: argparse.Namespace) -> int:
         print(f"neither searches better than {options.backbone}: keep that")
         return 0
     if options.promote:
-        return _run(promote.add, [str(best), *corpus])
+        return _run(promote.add_promote, [str(best), *corpus])
     print(f"next: isosphere serve --bundle {best} tries the better one, isosphere promote {best} serves it by default")
     return 0
 

@@ -29,8 +29,7 @@ from training.evaluation.suite import TASKS, load_data, tables
 from training.promotion.evaluations import scores
 
 
-def add(command: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
+def add_evaluate(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "source",
         metavar="BUNDLE|BACKBONE|URL",

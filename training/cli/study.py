@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from models.bundle.disk import make_folder, write_whole
-from training.config import without_conflicts
+from training.cli.options import without_conflicts
 from training.machine.interrupt import locked
 from training.studies.catalogue import PAPERS, describe_papers
 from training.studies.description import Study, file_of, parse_settings
@@ -23,8 +23,7 @@ OPTION = {"eval_data": "--data", "corpus": "--corpus"}
 """Options that set a key without `--set`."""
 
 
-def add(command: argparse.ArgumentParser) -> None:
-    """Add the subcommands and their options."""
+def add_study(command: argparse.ArgumentParser) -> None:
     actions = command.add_subparsers(required=True, metavar="list|run|report|status|pages")
 
     action = actions.add_parser(

@@ -186,7 +186,7 @@ def run_trial(folder: Path, stream: TextIO) -> None:
             **({"nearest_cosines": judgement.nearest} if judgement.nearest else {}),
             **trained,
             "seconds": {"steps": steps, "judging": time.perf_counter() - began},
-            "config": trial.config.values(),
+            "config": trial.config.as_dict(),
             "environment": environment(),
         }
         write_whole(folder / RESULT, json.dumps(result) + "\n")
