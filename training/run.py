@@ -1,4 +1,4 @@
-"""A whole run, from a configuration to its outcome."""
+"""A whole run, from a configuration to its outcome, with its teacher if the objective needs one."""
 
 from __future__ import annotations
 
@@ -45,52 +45,6 @@ from training.machine.hardware import autocast_dtype, precision_name
 from training.machine.interrupt import locked
 from training.objectives import OBJECTIVES
 from training.step import initial_state, load_frozen, make_meter, make_step, make_tokeniser
-
-# The default teacher of an objective that needs a frozen encoder: an encoder trained by SimCSE and stored.
-
-TEACHER_FIELDS = (
-    *("adapter_rank", "pooling", "dropout", "corpus", "text_column", "eval_data", "dev_data", "dev_tasks"),
-    *("seed", "max_steps", "max_length", "eval_every", "chunk_size", "precision", "compile", "device"),
-)
-"""Fields that the teacher's run takes from the run that needs the teacher. The rest is SimCSE's preset."""
-
-
-def teacher_config(config: RunConfig) -> RunConfig:
-    """Return the configuration of the teacher's run, with folders beside those of `config`.
-
-    If the run's preset names a backbone for the teacher, the teacher starts from that backbone: DCLR's presets for
-    large models name a base model of the same family. Otherwise the teacher starts from the run's own backbone, with
-    SimCSE's preset of the same name.
-
-    Raises:
-        ConfigError: an encoder trained by SimCSE can't be the teacher.
-    """
-    recipe, name = OBJECTIVES[config.objective], config.preset.partition("+")[0]
-    if recipe.needs_named_teacher:
-        raise ConfigError(f"teacher: {config.objective} learns from one: name it with --teacher")
-    preset = recipe.presets.get(name)
-    if preset is not None and preset.teacher_backbone is not None:
-        simcse = from_preset("simcse", backbone=preset.teacher_backbone)
-    else:
-        known = name if name in OBJECTIVES["simcse"].presets else None
-        simcse = from_preset("simcse", backbone=config.backbone, preset=known)
-    shared = {name: getattr(config, name) for name in TEACHER_FIELDS}
-    if config.positives is not None:
-        shared["augmentation"] = config.augmentation
-    return simcse.override({**shared, "out": f"{config.out}-teacher", "run": f"{config.run}-teacher"})
-
-
-def is_published(planned: RunConfig, corpus: str) -> bool:
-    """Return whether the bundle of the planned run exists. `corpus` is the digest of the run's corpus."""
-    folder = Path(planned.out)
-    if not (folder / bundle.MANIFEST).exists():
-        return False
-    try:
-        run = bundle.load(folder).manifest.run or {}
-    except BundleError:
-        return False
-    same_run = run.get("config") == json.loads(planned.to_json())
-    return bool(same_run and run["corpus"]["digest"] == corpus)
 
 
 def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool = False) -> Outcome:
@@ -203,50 +157,6 @@ def _corpus(config: RunConfig) -> Corpus:
     return open_run_corpus(config, 0 if config.dev_data or config.eval_data else HELD_OUT)
 
 
-def _named_teacher(config: RunConfig, state: State, corpus: Corpus, devices: Devices, *, force: bool) -> Encoder | None:
-    """Load the teacher that the run names. If the teacher must be trained, check the inputs and return None."""
-    if not state.objective.needs.teacher:
-        if config.teacher is not None:
-            raise ConfigError(f"teacher: {config.objective} as it is set has no use for {config.teacher}")
-        return None
-    if config.teacher is not None:
-        return load_frozen(config.teacher, devices)
-    planned = teacher_config(config)
-    if devices.first and not is_published(planned, corpus.census.digest):
-        _check_teacher_backbone(planned.backbone)
-        begun = record.has_run(Path(planned.run))
-        if begun and record.stored_config(Path(planned.run), RunConfig) != planned:
-            if not force:
-                advice = "replace it by --force, or name a bundle with --teacher"
-                raise RunError(f"{planned.run} has the teacher of another run: {advice}")
-            record.remove_run(Path(planned.run))
-            begun = False
-        _check_folders(planned, resume=begun)
-    return None
-
-
-def _check_teacher_backbone(backbone: str) -> None:
-    """Check that the teacher's backbone exists. It can differ from the backbone of the run."""
-    try:
-        resolve(backbone)
-    except SourceError as error:
-        reason = f"SimCSE would train one from {backbone} first: {error}; or name one with --teacher"
-        raise ConfigError(f"teacher: {reason}") from error
-
-
-def _planned_teacher(planned: RunConfig, corpus: Corpus, devices: Devices, stream: TextIO) -> Encoder:
-    """Return SimCSE's encoder, and train it first if needed."""
-    if is_published(planned, corpus.census.digest):
-        print(f"teacher: {planned.out}, kept from before", file=stream)
-    else:
-        print(f"no --teacher: SimCSE trains one first, kept in {planned.out}", file=stream)
-        outcome = fit(planned, stream, resume=record.has_run(Path(planned.run)))
-        if devices.first:
-            publish(planned, outcome, {})
-        devices.wait()
-    return load_frozen(planned.out, devices)
-
-
 def _selection_and_tasks(config: RunConfig, corpus: Corpus, stream: TextIO) -> tuple[Selection, dict[str, Subsets]]:
     """Return the selection of the best weights and the final STS tasks, and report missing tasks."""
     selection = by_own_pairs(config.dev_data) if config.dev_data else None
@@ -332,6 +242,97 @@ def _check_folders(config: RunConfig, resume: bool) -> None:
         TemporaryDirectory(dir=out.parent).cleanup()
     except OSError as error:
         raise RunError(f"--out {out}: {error.strerror}") from error
+
+
+# The default teacher of an objective that needs a frozen encoder: an encoder trained by SimCSE and stored.
+
+TEACHER_FIELDS = (
+    *("adapter_rank", "pooling", "dropout", "corpus", "text_column", "eval_data", "dev_data", "dev_tasks"),
+    *("seed", "max_steps", "max_length", "eval_every", "chunk_size", "precision", "compile", "device"),
+)
+"""Fields that the teacher's run takes from the run that needs the teacher. The rest is SimCSE's preset."""
+
+
+def teacher_config(config: RunConfig) -> RunConfig:
+    """Return the configuration of the teacher's run, with folders beside those of `config`.
+
+    If the run's preset names a backbone for the teacher, the teacher starts from that backbone: DCLR's presets for
+    large models name a base model of the same family. Otherwise the teacher starts from the run's own backbone, with
+    SimCSE's preset of the same name.
+
+    Raises:
+        ConfigError: an encoder trained by SimCSE can't be the teacher.
+    """
+    recipe, name = OBJECTIVES[config.objective], config.preset.partition("+")[0]
+    if recipe.needs_named_teacher:
+        raise ConfigError(f"teacher: {config.objective} learns from one: name it with --teacher")
+    preset = recipe.presets.get(name)
+    if preset is not None and preset.teacher_backbone is not None:
+        simcse = from_preset("simcse", backbone=preset.teacher_backbone)
+    else:
+        known = name if name in OBJECTIVES["simcse"].presets else None
+        simcse = from_preset("simcse", backbone=config.backbone, preset=known)
+    shared = {name: getattr(config, name) for name in TEACHER_FIELDS}
+    if config.positives is not None:
+        shared["augmentation"] = config.augmentation
+    return simcse.override({**shared, "out": f"{config.out}-teacher", "run": f"{config.run}-teacher"})
+
+
+def is_published(planned: RunConfig, corpus: str) -> bool:
+    """Return whether the bundle of the planned run exists. `corpus` is the digest of the run's corpus."""
+    folder = Path(planned.out)
+    if not (folder / bundle.MANIFEST).exists():
+        return False
+    try:
+        run = bundle.load(folder).manifest.run or {}
+    except BundleError:
+        return False
+    same_run = run.get("config") == json.loads(planned.to_json())
+    return bool(same_run and run["corpus"]["digest"] == corpus)
+
+
+def _named_teacher(config: RunConfig, state: State, corpus: Corpus, devices: Devices, *, force: bool) -> Encoder | None:
+    """Load the teacher that the run names. If the teacher must be trained, check the inputs and return None."""
+    if not state.objective.needs.teacher:
+        if config.teacher is not None:
+            raise ConfigError(f"teacher: {config.objective} as it is set has no use for {config.teacher}")
+        return None
+    if config.teacher is not None:
+        return load_frozen(config.teacher, devices)
+    planned = teacher_config(config)
+    if devices.first and not is_published(planned, corpus.census.digest):
+        _check_teacher_backbone(planned.backbone)
+        begun = record.has_run(Path(planned.run))
+        if begun and record.stored_config(Path(planned.run), RunConfig) != planned:
+            if not force:
+                advice = "replace it by --force, or name a bundle with --teacher"
+                raise RunError(f"{planned.run} has the teacher of another run: {advice}")
+            record.remove_run(Path(planned.run))
+            begun = False
+        _check_folders(planned, resume=begun)
+    return None
+
+
+def _check_teacher_backbone(backbone: str) -> None:
+    """Check that the teacher's backbone exists. It can differ from the backbone of the run."""
+    try:
+        resolve(backbone)
+    except SourceError as error:
+        reason = f"SimCSE would train one from {backbone} first: {error}; or name one with --teacher"
+        raise ConfigError(f"teacher: {reason}") from error
+
+
+def _planned_teacher(planned: RunConfig, corpus: Corpus, devices: Devices, stream: TextIO) -> Encoder:
+    """Return SimCSE's encoder, and train it first if needed."""
+    if is_published(planned, corpus.census.digest):
+        print(f"teacher: {planned.out}, kept from before", file=stream)
+    else:
+        print(f"no --teacher: SimCSE trains one first, kept in {planned.out}", file=stream)
+        outcome = fit(planned, stream, resume=record.has_run(Path(planned.run)))
+        if devices.first:
+            publish(planned, outcome, {})
+        devices.wait()
+    return load_frozen(planned.out, devices)
 
 
 # Replay of the step at which a run diverged.

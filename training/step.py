@@ -1,4 +1,4 @@
-"""A training step: views, loss, gradient, update."""
+"""A training step: views, loss, gradient, update; and the parts of a run that a step is made of."""
 
 from __future__ import annotations
 

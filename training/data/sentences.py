@@ -1,4 +1,4 @@
-"""Splitting of prose into sentences, and a filter for clean English."""
+"""Splitting of prose into sentences, a filter for clean English, and the starts of words in any language."""
 
 from __future__ import annotations
 
@@ -6,16 +6,6 @@ import re
 from collections.abc import Iterator
 
 from models.scripts import UNSPACED
-
-# Word boundaries in any language, as far as they are detectable without a dictionary.
-
-_WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
-
-
-def word_starts(sentence: str) -> list[int]:
-    """Find the starts of words: after spaces and, in scripts without spaces, at each character."""
-    return [found.start() for found in _WORD.finditer(sentence)]
-
 
 WORDS = range(6, 81)
 """Allowed number of words of a training sentence."""
@@ -98,3 +88,13 @@ def _ends(before: str, mark: str, close: str, after: str) -> bool:
     numbered = word.isdigit() and before == word
     abbreviated = word.lower() in ABBREVIATIONS or (after.isdigit() and word.lower() in BEFORE_NUMBERS)
     return not (initial or numbered or abbreviated)
+
+
+# Word boundaries in any language, as far as they are detectable without a dictionary.
+
+_WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
+
+
+def word_starts(sentence: str) -> list[int]:
+    """Find the starts of words: after spaces and, in scripts without spaces, at each character."""
+    return [found.start() for found in _WORD.finditer(sentence)]

@@ -1,4 +1,4 @@
-"""A low-rank adapter trained instead of the backbone's weights.
+"""Preparation of a backbone for training: its dropout, and a low-rank adapter trained instead of its weights.
 
 Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (ICLR 2022): a linear layer computes W + s B A. W is
 frozen, A (rank, in) and B (out, rank) are trained, and s is alpha / rank. B begins at zero, so the run starts from the

@@ -23,27 +23,6 @@ from torch import Tensor, nn
 
 from training.machine.hardware import HardwareError, pick_device
 
-# States of torch's generators, so that dropout can be repeated.
-
-
-@dataclass(frozen=True)
-class RandomState:
-    """The state of torch's own generators: the CPU's, and CUDA's for runs on it. Reading it does not wait."""
-
-    cpu: Tensor
-    cuda: Tensor | None = None
-
-    @classmethod
-    def of(cls, device: torch.device) -> Self:
-        """Copy the current state for a computation on `device`."""
-        return cls(torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None)
-
-    def restore(self, device: torch.device) -> None:
-        """Restore the state, so that the same numbers follow."""
-        torch.set_rng_state(self.cpu)
-        if self.cuda is not None:
-            torch.cuda.set_rng_state(self.cuda, device)
-
 
 class Devices:
     """Collective operations of the processes of a run. A single process neither waits nor gathers."""
@@ -158,3 +137,25 @@ def _group(name: str) -> Accelerator:
     if group.num_processes != int(os.environ["WORLD_SIZE"]):
         raise HardwareError(f"{os.environ['WORLD_SIZE']} processes were started, and they have not found each other")
     return group
+
+
+# States of torch's generators, so that dropout can be repeated.
+
+
+@dataclass(frozen=True)
+class RandomState:
+    """The state of torch's own generators: the CPU's, and CUDA's for runs on it. Reading it does not wait."""
+
+    cpu: Tensor
+    cuda: Tensor | None = None
+
+    @classmethod
+    def of(cls, device: torch.device) -> Self:
+        """Copy the current state for a computation on `device`."""
+        return cls(torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None)
+
+    def restore(self, device: torch.device) -> None:
+        """Restore the state, so that the same numbers follow."""
+        torch.set_rng_state(self.cpu)
+        if self.cuda is not None:
+            torch.cuda.set_rng_state(self.cuda, device)

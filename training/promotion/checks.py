@@ -1,4 +1,7 @@
-"""The checks that a bundle must pass before it is served. Each has numbers and a sentence about the result."""
+"""The checks that a bundle must pass before it is served, and the decision that follows from them.
+
+Each check has numbers and a sentence about the result.
+"""
 
 from __future__ import annotations
 

@@ -12,36 +12,6 @@ from training.promotion.checks import describe_bundle, host, now
 from training.promotion.ledger import PromotionError
 from training.promotion.place import SHORT, Place, copy
 
-# The served bundle, and a copy of it if it is no copy yet.
-
-
-def describe_served(place: Place) -> tuple[dict[str, Any] | None, Bundle | None]:
-    """Describe the served bundle for the ledger, and load it. The second item is None if verification fails."""
-    if not place.default.exists() and not place.default.is_symlink():
-        return None, None
-    try:
-        found = bundle.load(place.default)
-    except BundleError:
-        return describe_bundle(place.default, None, copy=None), None
-    return describe_bundle(place.default, found, copy=place.current()), found
-
-
-def with_copy(place: Place, served: dict[str, Any] | None, found: Bundle | None) -> dict[str, Any] | None:
-    """Return `served` with the name of its copy.
-
-    A verified bundle without a copy is copied, because a link will replace it.
-
-    Raises:
-        BundleError: it has changed since it was loaded.
-        OSError: the copy can't be written.
-    """
-    if served is None or found is None or served["copy"] is not None:
-        return served
-    name = place.free_name(found.manifest.fingerprint[:SHORT])
-    copy(found, place.copies / name, added={})
-    return served | {"copy": name}
-
-
 COPIES_KEPT = 3
 """Number of copies kept besides the served one."""
 
@@ -119,3 +89,33 @@ def _verified_copy(place: Place, copy: str) -> Bundle:
     if not cosine >= GOLDEN_COSINE:
         raise PromotionError(f"{found.folder}: cosine {cosine:.6f} to a golden vector, below {GOLDEN_COSINE}")
     return found
+
+
+# The served bundle, and a copy of it if it is no copy yet.
+
+
+def describe_served(place: Place) -> tuple[dict[str, Any] | None, Bundle | None]:
+    """Describe the served bundle for the ledger, and load it. The second item is None if verification fails."""
+    if not place.default.exists() and not place.default.is_symlink():
+        return None, None
+    try:
+        found = bundle.load(place.default)
+    except BundleError:
+        return describe_bundle(place.default, None, copy=None), None
+    return describe_bundle(place.default, found, copy=place.current()), found
+
+
+def with_copy(place: Place, served: dict[str, Any] | None, found: Bundle | None) -> dict[str, Any] | None:
+    """Return `served` with the name of its copy.
+
+    A verified bundle without a copy is copied, because a link will replace it.
+
+    Raises:
+        BundleError: it has changed since it was loaded.
+        OSError: the copy can't be written.
+    """
+    if served is None or found is None or served["copy"] is not None:
+        return served
+    name = place.free_name(found.manifest.fingerprint[:SHORT])
+    copy(found, place.copies / name, added={})
+    return served | {"copy": name}

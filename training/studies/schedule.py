@@ -1,4 +1,7 @@
-"""The scheduler of a study: runs one after the other or several at once, each in its own process."""
+"""The scheduler of a study: runs one after the other or several at once, each in its own process.
+
+A lock shows that a process works in a run's folder. A study that is stopped stops its runs.
+"""
 
 from __future__ import annotations
 
@@ -23,79 +26,6 @@ from models.bundle.disk import write_whole
 from training.machine.interrupt import LOCK, LockError, locked, terminable
 from training.studies.results import LOG, TRIAL, collect_results, is_finished, read_result, run_folder
 from training.studies.trial import StudyError, Trial
-
-# Locks that show whether a process works in a run's folder.
-
-ATTEMPTS, PAUSE = 20, 0.05
-"""Attempts to take the lock, and seconds between two attempts."""
-
-
-def is_locked(folder: Path) -> bool:
-    """Return whether another process has the folder.
-
-    The check takes a shared lock for an instant, so any number of processes can check at once. A process that wants the
-    exclusive lock retries.
-    """
-    try:
-        with (folder / LOCK).open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
-
-
-@contextmanager
-def locked_with_retry(folder: Path) -> Iterator[None]:
-    """Lock the folder, and create it if needed.
-
-    Concurrent checks do not prevent the lock.
-
-    Raises:
-        LockError: another process keeps the folder locked.
-    """
-    with ExitStack() as stack:
-        for left in reversed(range(ATTEMPTS)):
-            try:
-                stack.enter_context(locked(folder))
-                break
-            except LockError:
-                if not left:
-                    raise
-                time.sleep(PAUSE)
-        yield
-
-
-# Signals that stop a study: its runs finish their step and save a checkpoint.
-
-PR_SET_PDEATHSIG = 1
-"""Constant of Linux's prctl(2)."""
-
-
-def stop_with_parent(parent: int) -> None:
-    """Stop this process on SIGINT, on SIGTERM, and when its parent ends.
-
-    Raises:
-        KeyboardInterrupt: the parent has already ended.
-    """
-    # A study started with SIGINT ignored passes that on, and could not stop its runs otherwise.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, _as_ctrl_c)
-    if sys.platform == "linux":
-        # A parent killed by SIGKILL can't signal its runs, so the system does. It does so when the thread that started
-        # this process ends. That thread waits for this process.
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:
-        raise KeyboardInterrupt
-
-
-def _as_ctrl_c(_signal: int, _frame: FrameType | None) -> None:
-    # The signal is handled once. The system sends it for each thread of a killed parent, and a second Ctrl-C would
-    # interrupt the step.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.raise_signal(signal.SIGINT)
-
 
 STOPPED = 130
 """Exit code of a process that was interrupted and can resume."""
@@ -209,3 +139,76 @@ def _unfinished(trials: Sequence[Trial], study: Path, stream: TextIO) -> list[Tr
         except StudyError as error:
             print(f"{error}: damaged, so {trial.title} is carried out again", file=stream, flush=True)
     return list(due.values())
+
+
+# Locks that show whether a process works in a run's folder.
+
+ATTEMPTS, PAUSE = 20, 0.05
+"""Attempts to take the lock, and seconds between two attempts."""
+
+
+def is_locked(folder: Path) -> bool:
+    """Return whether another process has the folder.
+
+    The check takes a shared lock for an instant, so any number of processes can check at once. A process that wants the
+    exclusive lock retries.
+    """
+    try:
+        with (folder / LOCK).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+@contextmanager
+def locked_with_retry(folder: Path) -> Iterator[None]:
+    """Lock the folder, and create it if needed.
+
+    Concurrent checks do not prevent the lock.
+
+    Raises:
+        LockError: another process keeps the folder locked.
+    """
+    with ExitStack() as stack:
+        for left in reversed(range(ATTEMPTS)):
+            try:
+                stack.enter_context(locked(folder))
+                break
+            except LockError:
+                if not left:
+                    raise
+                time.sleep(PAUSE)
+        yield
+
+
+# Signals that stop a study: its runs finish their step and save a checkpoint.
+
+PR_SET_PDEATHSIG = 1
+"""Constant of Linux's prctl(2)."""
+
+
+def stop_with_parent(parent: int) -> None:
+    """Stop this process on SIGINT, on SIGTERM, and when its parent ends.
+
+    Raises:
+        KeyboardInterrupt: the parent has already ended.
+    """
+    # A study started with SIGINT ignored passes that on, and could not stop its runs otherwise.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, _as_ctrl_c)
+    if sys.platform == "linux":
+        # A parent killed by SIGKILL can't signal its runs, so the system does. It does so when the thread that started
+        # this process ends. That thread waits for this process.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        raise KeyboardInterrupt
+
+
+def _as_ctrl_c(_signal: int, _frame: FrameType | None) -> None:
+    # The signal is handled once. The system sends it for each thread of a killed parent, and a second Ctrl-C would
+    # interrupt the step.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.raise_signal(signal.SIGINT)

@@ -33,6 +33,15 @@ from training.studies.judgement import (
 from training.studies.results import RUNS, Result
 from training.studies.trial import StudyError
 
+RESAMPLES = 1000
+DECIMALS = 2
+"""Decimals shown. The order of floating-point sums changes cosines only in the sixth decimal."""
+
+NOTHING_SHARED = "the results share no task, so there is nothing to compare"
+
+LEVEL = 0.95
+"""Confidence level of all intervals, over pairs and over seeds."""
+
 # Metrics that compare the arms of a study. Each is a mean over tasks, with a bootstrap over examples.
 
 
@@ -149,16 +158,6 @@ def _retrieval(measure: str, results: Sequence[Result]) -> Metric:
         kinds=(FOUND, RELEVANT),
         resample=_queries,
     )
-
-
-RESAMPLES = 1000
-DECIMALS = 2
-"""Decimals shown. The order of floating-point sums changes cosines only in the sixth decimal."""
-
-NOTHING_SHARED = "the results share no task, so there is nothing to compare"
-
-LEVEL = 0.95
-"""Confidence level of all intervals, over pairs and over seeds."""
 
 
 @dataclass(frozen=True)

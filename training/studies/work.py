@@ -1,4 +1,7 @@
-"""One run of a study: training and evaluation. The encoder is not exported."""
+"""One run of a study: training on a share of the corpus, with a shared teacher, and evaluation.
+
+The encoder is not exported.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +36,100 @@ from training.studies.results import RESULT, TRIAL, is_finished
 from training.studies.schedule import locked_with_retry
 from training.studies.trial import InputDigests, StudyError, Trial
 
+RECORD, SHARES, TEACHERS = "record", "shares", "teachers"
+"""Subfolders: the record of a run, and the shares of the corpus and teachers that runs of a study have in common."""
+READ_AT_ONCE = 4096
+
+
+def run_trial(folder: Path, stream: TextIO) -> None:
+    """Carry out the run in `folder/trial.json`, resume it if it was interrupted, and write its result.
+
+    Raises:
+        StudyError: there is no such description.
+        LockError: another process works on this run.
+        ValueError, DivergedError, InterruptedRun: see `training.run.fit`.
+        StudyError, DataError: see `training.studies.work.material`; nothing was trained.
+        EvaluationError: see `training.studies.judgement.judge`.
+    """
+    trial = _read_trial(folder / TRIAL)
+    with locked_with_retry(folder):
+        if is_finished(folder):
+            drop_checkpoints(folder / RECORD)  # A process killed between the last two steps leaves checkpoints.
+            return
+        given = load_data(trial)
+        if trial.untrained:
+            trained: dict[str, Any] = {"best_step": 0, "corpus": None, "curve": []}
+            encoder, steps = Encoder.load(trial.config.backbone, pooling=trial.config.pooling), 0.0
+        else:
+            config = _run_config(trial, folder, stream)
+            outcome = run.fit(config, stream, resume=record.has_run(folder / RECORD))
+            trained, encoder = _trained(outcome, config), outcome.encoder
+            steps = _seconds_of_steps(folder / RECORD / record.METRICS, outcome.census.sentences, config.batch_size)
+        began = time.perf_counter()
+        judgement = evaluate(encoder.to(Devices(trial.config.device).device), given, stream)
+        judgement.save(folder)
+        result = {
+            "untrained": trial.untrained,
+            "fraction": trial.fraction,
+            "scores": judgement.scores,
+            "alignment": judgement.alignment,
+            "uniformity": judgement.uniformity,
+            "effective_rank": judgement.effective_rank,
+            **({"nearest_cosines": judgement.nearest} if judgement.nearest else {}),
+            **trained,
+            "seconds": {"steps": steps, "judging": time.perf_counter() - began},
+            "config": trial.config.as_dict(),
+            "environment": environment(),
+        }
+        write_whole(folder / RESULT, json.dumps(result) + "\n")
+        drop_checkpoints(folder / RECORD)
+
+
+def _read_trial(file: Path) -> Trial:
+    try:
+        return Trial.from_json(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StudyError(f"{file}: {error.strerror}") from error
+
+
+def _run_config(trial: Trial, folder: Path, stream: TextIO) -> RunConfig:
+    """Set the run's folders, its share of the corpus and its teacher.
+
+    Runs of a study use the same shares and teachers.
+    """
+    study, config = folder.parent.parent, trial.config
+    if not trial.sts:
+        config = config.override({"eval_data": None})
+    if trial.fraction < 1 and config.positives is not None:
+        raise StudyError(f"fraction: shares are of sentences, and augmentation={config.augmentation} takes passages")
+    if trial.fraction < 1:
+        part = corpus_share(config.corpus, trial.fraction, study / SHARES, column=config.text_column)
+        config = config.override({"corpus": (part,), "text_column": None})
+    config = with_teacher(config, study / TEACHERS, stream)
+    return config.override({"out": str(folder / "bundle"), "run": str(folder / RECORD)})
+
+
+def _trained(outcome: Outcome, config: RunConfig) -> dict[str, Any]:
+    return {
+        "best_step": outcome.best.step,
+        "corpus": corpus_counts(outcome.census),
+        "curve": record.evaluations(Path(config.run)),
+    }
+
+
+def _seconds_of_steps(metrics: Path, sentences: int, batch_size: int) -> float:
+    """Compute the total seconds of all steps from the recorded sentences per second. Resumed runs count as a whole."""
+    whole, rest = divmod(sentences, batch_size)
+    epoch = [batch_size] * whole + [rest] * bool(rest)
+    lines = map(json.loads, metrics.read_text(encoding="utf-8").splitlines())
+    steps = (line for line in lines if line["kind"] == "train")
+    return float(sum(epoch[(line["step"] - 1) % len(epoch)] / line["sentences_per_s"] for line in steps))
+
+
 # Subsets of a corpus, as in figure 5 of DCLR: the first sentences of a fixed shuffle.
 
 SHUFFLE = b"isosphere-share-0"
 """Hash key that fixes the order of sentences."""
-
-READ_AT_ONCE = 4096
 
 
 def corpus_share(files: Sequence[str], fraction: float, folder: Path, *, column: str | None = None) -> str:
@@ -144,91 +235,3 @@ def _needs_teacher(config: RunConfig) -> bool:
         return OBJECTIVES[config.objective].build(config.params, width).needs.teacher
     except ValueError as error:
         raise ConfigError(str(error)) from error
-
-
-RECORD, SHARES, TEACHERS = "record", "shares", "teachers"
-
-
-def run_trial(folder: Path, stream: TextIO) -> None:
-    """Carry out the run in `folder/trial.json`, resume it if it was interrupted, and write its result.
-
-    Raises:
-        StudyError: there is no such description.
-        LockError: another process works on this run.
-        ValueError, DivergedError, InterruptedRun: see `training.run.fit`.
-        StudyError, DataError: see `training.studies.work.material`; nothing was trained.
-        EvaluationError: see `training.studies.judgement.judge`.
-    """
-    trial = _read_trial(folder / TRIAL)
-    with locked_with_retry(folder):
-        if is_finished(folder):
-            drop_checkpoints(folder / RECORD)  # A process killed between the last two steps leaves checkpoints.
-            return
-        given = load_data(trial)
-        if trial.untrained:
-            trained: dict[str, Any] = {"best_step": 0, "corpus": None, "curve": []}
-            encoder, steps = Encoder.load(trial.config.backbone, pooling=trial.config.pooling), 0.0
-        else:
-            config = _run_config(trial, folder, stream)
-            outcome = run.fit(config, stream, resume=record.has_run(folder / RECORD))
-            trained, encoder = _trained(outcome, config), outcome.encoder
-            steps = _seconds_of_steps(folder / RECORD / record.METRICS, outcome.census.sentences, config.batch_size)
-        began = time.perf_counter()
-        judgement = evaluate(encoder.to(Devices(trial.config.device).device), given, stream)
-        judgement.save(folder)
-        result = {
-            "untrained": trial.untrained,
-            "fraction": trial.fraction,
-            "scores": judgement.scores,
-            "alignment": judgement.alignment,
-            "uniformity": judgement.uniformity,
-            "effective_rank": judgement.effective_rank,
-            **({"nearest_cosines": judgement.nearest} if judgement.nearest else {}),
-            **trained,
-            "seconds": {"steps": steps, "judging": time.perf_counter() - began},
-            "config": trial.config.as_dict(),
-            "environment": environment(),
-        }
-        write_whole(folder / RESULT, json.dumps(result) + "\n")
-        drop_checkpoints(folder / RECORD)
-
-
-def _read_trial(file: Path) -> Trial:
-    try:
-        return Trial.from_json(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise StudyError(f"{file}: {error.strerror}") from error
-
-
-def _run_config(trial: Trial, folder: Path, stream: TextIO) -> RunConfig:
-    """Set the run's folders, its share of the corpus and its teacher.
-
-    Runs of a study use the same shares and teachers.
-    """
-    study, config = folder.parent.parent, trial.config
-    if not trial.sts:
-        config = config.override({"eval_data": None})
-    if trial.fraction < 1 and config.positives is not None:
-        raise StudyError(f"fraction: shares are of sentences, and augmentation={config.augmentation} takes passages")
-    if trial.fraction < 1:
-        part = corpus_share(config.corpus, trial.fraction, study / SHARES, column=config.text_column)
-        config = config.override({"corpus": (part,), "text_column": None})
-    config = with_teacher(config, study / TEACHERS, stream)
-    return config.override({"out": str(folder / "bundle"), "run": str(folder / RECORD)})
-
-
-def _trained(outcome: Outcome, config: RunConfig) -> dict[str, Any]:
-    return {
-        "best_step": outcome.best.step,
-        "corpus": corpus_counts(outcome.census),
-        "curve": record.evaluations(Path(config.run)),
-    }
-
-
-def _seconds_of_steps(metrics: Path, sentences: int, batch_size: int) -> float:
-    """Compute the total seconds of all steps from the recorded sentences per second. Resumed runs count as a whole."""
-    whole, rest = divmod(sentences, batch_size)
-    epoch = [batch_size] * whole + [rest] * bool(rest)
-    lines = map(json.loads, metrics.read_text(encoding="utf-8").splitlines())
-    steps = (line for line in lines if line["kind"] == "train")
-    return float(sum(epoch[(line["step"] - 1) % len(epoch)] / line["sentences_per_s"] for line in steps))

@@ -13,6 +13,56 @@ from training.evaluation.report.markup import ABSENT, Part, element, megabytes, 
 from training.evaluation.report.plots import Bar, Caption, bars
 from training.evaluation.report.scores import retrieval, sts, transfer
 
+STYLE = Path(__file__).with_name("style.css")
+
+
+def render(evaluations: Sequence[Mapping[str, Any]]) -> str:
+    """Write one HTML file with the first evaluation as the subject and the others beside it.
+
+    Raises:
+        ReportError: there is no evaluation, or one has an unsupported format.
+    """
+    judged = check_evaluations(evaluations)
+    parts = [part for make in (sts, transfer, retrieval, geometry, curve, speed) if (part := make(judged)) is not None]
+    head = tostring(_head(judged), encoding="unicode", method="html")
+    # XML escapes attributes completely. Every element of the body has an end tag, so the XML is valid HTML too.
+    body = tostring(_body(judged, parts), encoding="unicode", short_empty_elements=False)
+    return f'<!doctype html>\n<html lang="en">{head}{body}</html>\n'
+
+
+def _head(judged: Sequence[Evaluated]) -> Element:
+    return element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", f"{judged[0].name}: evaluation"),
+        element("style", STYLE.read_text(encoding="utf-8")),
+    )
+
+
+def _body(judged: Sequence[Evaluated], parts: Sequence[Element]) -> Element:
+    header = element(
+        "header",
+        element("h1", judged[0].title),
+        *(element("p", said) for said in (_headline(judged[0]), _others(judged[1:])) if said),
+    )
+    return element("body", header, element("main", subjects(judged), *parts, reading(judged)))
+
+
+def _headline(judged: Evaluated) -> str:
+    """Return the main number of each section."""
+    numbers = [("STS mean", judged.get("sts", "mean"), 2), ("transfer mean", judged.get("transfer", "mean"), 2)]
+    numbers += [
+        (f"{name} nDCG@10", judged.get("retrieval", name, "ndcg10"), 2) for name in judged.get("retrieval") or {}
+    ]
+    numbers.append(("texts per second", judged.get("speed", "texts_per_second"), 0))
+    return " · ".join(f"{name} {number(value, digits)}" for name, value, digits in numbers if value is not None)
+
+
+def _others(judged: Sequence[Evaluated]) -> str:
+    return f"Beside it: {', '.join(each.title for each in judged)}" if judged else ""
+
+
 # Facts about the evaluated encoders, and explanations of the numbers.
 
 FINGERPRINT = 12
@@ -168,55 +218,3 @@ def _throughput(judged: Sequence[Evaluated]) -> Part:
         return None
     caption = Caption("throughput", "Throughput by precision.", "Texts embedded in a second. Bars begin at zero.")
     return bars(caption, "Texts per second", known, digits=0)
-
-
-STYLE = Path(__file__).with_name("style.css")
-SECTIONS = (sts, transfer, retrieval, geometry, curve, speed)
-"""Functions that make a section of the page, or None without data."""
-
-
-def render(evaluations: Sequence[Mapping[str, Any]]) -> str:
-    """Write one HTML file with the first evaluation as the subject and the others beside it.
-
-    Raises:
-        ReportError: there is no evaluation, or one has an unsupported format.
-    """
-    judged = check_evaluations(evaluations)
-    parts = [part for make in SECTIONS if (part := make(judged)) is not None]
-    head = tostring(_head(judged), encoding="unicode", method="html")
-    # XML escapes attributes completely. Every element of the body has an end tag, so the XML is valid HTML too.
-    body = tostring(_body(judged, parts), encoding="unicode", short_empty_elements=False)
-    return f'<!doctype html>\n<html lang="en">{head}{body}</html>\n'
-
-
-def _head(judged: Sequence[Evaluated]) -> Element:
-    return element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("title", f"{judged[0].name}: evaluation"),
-        element("style", STYLE.read_text(encoding="utf-8")),
-    )
-
-
-def _body(judged: Sequence[Evaluated], parts: Sequence[Element]) -> Element:
-    header = element(
-        "header",
-        element("h1", judged[0].title),
-        *(element("p", said) for said in (_headline(judged[0]), _others(judged[1:])) if said),
-    )
-    return element("body", header, element("main", subjects(judged), *parts, reading(judged)))
-
-
-def _headline(judged: Evaluated) -> str:
-    """Return the main number of each section."""
-    numbers = [("STS mean", judged.get("sts", "mean"), 2), ("transfer mean", judged.get("transfer", "mean"), 2)]
-    numbers += [
-        (f"{name} nDCG@10", judged.get("retrieval", name, "ndcg10"), 2) for name in judged.get("retrieval") or {}
-    ]
-    numbers.append(("texts per second", judged.get("speed", "texts_per_second"), 0))
-    return " · ".join(f"{name} {number(value, digits)}" for name, value, digits in numbers if value is not None)
-
-
-def _others(judged: Sequence[Evaluated]) -> str:
-    return f"Beside it: {', '.join(each.title for each in judged)}" if judged else ""
