@@ -123,8 +123,9 @@ class Preset(Generic[P]):
     source: str
     batch_size: int
     learning_rate: float
-    pooling: str
     params: P
+    pooling: str = "cls"
+    """Pooling. The papers use [CLS]."""
     epochs: int = 1
     dropout: float | None = None
     """Dropout of hidden states and attention weights. None keeps the backbone's own rate."""
@@ -133,20 +134,6 @@ class Preset(Generic[P]):
     """Maximum tokens of a sentence or passage."""
     teacher_backbone: str | None = None
     """Backbone of the teacher that SimCSE trains if the user names no teacher. None means the run's own backbone."""
-
-
-def minilm_cls_preset(params: P) -> Preset[P]:
-    """Return a preset for MiniLM with [CLS] pooling and the papers' values for BERT-base.
-
-    Batch size and learning rate are the same for all five objectives.
-    """
-    return Preset(
-        source="the papers' values for BERT-base, on minilm's [CLS]; batch 64 and 3e-5 for every objective",
-        batch_size=64,
-        learning_rate=3e-5,
-        pooling="cls",
-        params=params,
-    )
 
 
 PASSAGES_SUFFIX = "-passages"
@@ -160,10 +147,20 @@ These settings suit all objectives (ADR 0048).
 """
 
 
-def passages_preset(preset: Preset[P]) -> Preset[P]:
-    """Turn a preset for sentences into one for passages."""
-    source = f"for sentences {preset.source}; for passages ours, chosen on documents without their queries (ADR 0048)"
-    return replace(preset, source=source, **PASSAGES_SETTINGS)
+def minilm_presets(source: str, learning_rate: float, params: P, *, published: P) -> dict[str, Preset[P]]:
+    """Return three presets for MiniLM: [CLS] pooling with `published` parameters, mean pooling, and passages.
+
+    The first has the papers' values for BERT-base, with the same batch size and learning rate for all objectives.
+    `source`, `learning_rate` and `params` are those of the preset with mean pooling.
+    """
+    minilm = Preset(source=source, batch_size=64, learning_rate=learning_rate, pooling="mean", params=params)
+    on_cls = "the papers' values for BERT-base, on minilm's [CLS]; batch 64 and 3e-5 for every objective"
+    on_passages = f"for sentences {source}; for passages ours, chosen on documents without their queries (ADR 0048)"
+    return {
+        "minilm-cls": Preset(source=on_cls, batch_size=64, learning_rate=3e-5, params=published),
+        "minilm": minilm,
+        f"minilm{PASSAGES_SUFFIX}": replace(minilm, source=on_passages, **PASSAGES_SETTINGS),
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,14 +12,12 @@ from torch.nn import functional as F
 
 from models.encoder.encoder import full_precision
 from training.objectives.base import (
-    PASSAGES_SUFFIX,
     REMOVED_SHARE,
     Needs,
     Preset,
     Recipe,
     Views,
-    minilm_cls_preset,
-    passages_preset,
+    minilm_presets,
 )
 from training.objectives.contrastive import MLP, cosine_logits, info_nce
 from training.objectives.noise import ascend, check_ratio, gaussian_negatives
@@ -201,12 +199,11 @@ def _published(
     source: str,
     teacher_backbone: str | None = None,
 ) -> Preset[DCLRParams]:
-    """Return a preset with [CLS] pooling and 3 epochs, which all published settings share."""
+    """Return a preset with 3 epochs, which all published settings share."""
     return Preset(
         source=source,
         batch_size=batch_size,
         learning_rate=learning_rate,
-        pooling="cls",
         epochs=3,
         teacher_backbone=teacher_backbone,
         params=DCLRParams(threshold=threshold, noise_ratio=noise_ratio),
@@ -222,15 +219,6 @@ CITATION = """\
   url = {https://aclanthology.org/2022.acl-long.423}
 }
 """
-
-MINILM = Preset(
-    source="ours: BERT-base's ratio; the threshold removes as many negatives of the mean as 0.9 does of [CLS] "
-    "(docs/objectives.md); head and learning rate chosen by STS-B dev, see docs/log.md",
-    batch_size=64,
-    learning_rate=3e-5,
-    pooling="mean",
-    params=DCLRParams(head=False, threshold=0.75),
-)
 
 RECIPE = Recipe(
     summary="SimCSE with noise moved to where sentences are lacking, and a frozen encoder's word on false negatives",
@@ -255,9 +243,13 @@ RECIPE = Recipe(
             source=f"the paper, which starts from SimCSE's weights; {SCRIPT}: 1 epoch",
             teacher_backbone="roberta-base",
         ),
-        "minilm-cls": minilm_cls_preset(DCLRParams()),
-        "minilm": MINILM,
-        f"minilm{PASSAGES_SUFFIX}": passages_preset(MINILM),
+        **minilm_presets(
+            "ours: BERT-base's ratio; the threshold removes as many negatives of the mean as 0.9 does of [CLS] "
+            "(docs/objectives.md); head and learning rate chosen by STS-B dev, see docs/log.md",
+            3e-5,
+            DCLRParams(head=False, threshold=0.75),
+            published=DCLRParams(),
+        ),
     },
     as_simcse={"noise_ratio": 0.0, "weighting": "none"},
     ablations={

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from training.objectives.base import PASSAGES_SUFFIX, Needs, Preset, Recipe, Views, minilm_cls_preset, passages_preset
+from training.objectives.base import Needs, Preset, Recipe, Views, minilm_presets
 from training.objectives.contrastive import MLP, cosine_logits, info_nce
 from training.objectives.decorrelation import (
     DCLForm,
@@ -161,7 +161,7 @@ SIMCSE: dict[str, Any] = {"negatives": "dropout", "m": 1.0, "dcl_weight": 0.0}
 
 
 def _preset(source: str, learning_rate: float) -> Preset[ImSimCSEParams]:
-    return Preset(source=source, batch_size=64, learning_rate=learning_rate, pooling="cls", params=ImSimCSEParams())
+    return Preset(source=source, batch_size=64, learning_rate=learning_rate, params=ImSimCSEParams())
 
 
 CITATION = """\
@@ -174,14 +174,6 @@ CITATION = """\
 }
 """
 
-MINILM = Preset(
-    source="ours: head, learning rate and weight of the DCL chosen by STS-B dev, the search in docs/log.md",
-    batch_size=64,
-    learning_rate=1e-5,
-    pooling="mean",
-    params=ImSimCSEParams(head=False, dcl_weight=0.01),
-)
-
 RECIPE = Recipe(
     summary="InfoNCE with negatives encoded without dropout, and a contrast between dimensions",
     citation=CITATION,
@@ -191,9 +183,12 @@ RECIPE = Recipe(
         "bert-large-uncased": _preset(PAPER, 8e-6),
         "roberta-base": _preset(SCRIPTS, 1e-5),
         "roberta-large": _preset(SCRIPTS, 1e-5),
-        "minilm-cls": minilm_cls_preset(ImSimCSEParams()),
-        "minilm": MINILM,
-        f"minilm{PASSAGES_SUFFIX}": passages_preset(MINILM),
+        **minilm_presets(
+            "ours: head, learning rate and weight of the DCL chosen by STS-B dev, the search in docs/log.md",
+            1e-5,
+            ImSimCSEParams(head=False, dcl_weight=0.01),
+            published=ImSimCSEParams(),
+        ),
     },
     as_simcse=SIMCSE,
     added_params={"contrast_weight": 1.0},
