@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from training.objectives.base import Needs, Views
-from training.objectives.decorrelation import (
+from training.objectives.contrastive import (
     DCLForm,
     barlow_twins,
     cross_correlation,

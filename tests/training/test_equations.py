@@ -11,7 +11,7 @@ from torch import Tensor
 
 from training.objectives import OBJECTIVES
 from training.objectives.base import Views
-from training.objectives.decorrelation import dimension_contrast
+from training.objectives.contrastive import dimension_contrast
 from training.objectives.noise import ascend
 from training.objectives.whitenedcse import multi_positive_loss, positive_logits
 from training.objectives.whitening import Statistics, group_whitening

@@ -260,9 +260,9 @@ def test_what_chooses_a_step_does_not_judge_it(passages: Path) -> None:
 
 def test_no_query_of_the_documentations_collection_is_a_sentence_of_the_default_passages() -> None:
     from training.data import corpus as documented
-    from training.evaluation.datasets import documentation
+    from training.evaluation import known_item
 
-    asked = set(documentation.collection().queries.values())
+    asked = set(known_item.documentation().queries.values())
     texts = [text.rpartition("\n")[2] for text in documented.documentation_passages()]
     begins = sum(any(text.startswith(query) for query in asked if text[:20] == query[:20]) for text in texts)
     assert len(asked) > 1000 and begins < 0.02 * len(asked), "but for sections that say the same twice"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from models.errors import none_of
 from training.data.documents import write
-from training.evaluation import beir
-from training.evaluation.datasets import checksums, documentation
+from training.evaluation import beir, known_item
+from training.evaluation.datasets import checksums
 from training.evaluation.datasets.catalogue import CATALOGUE
 from training.evaluation.datasets.fetch import by_hand, default_folder, from_hub, provide
 from training.evaluation.pairs import DataError
@@ -88,8 +88,8 @@ def verify(options: argparse.Namespace) -> int:
 
 def documented(options: argparse.Namespace) -> int:
     """Write the running interpreter's documentation as a collection beside those of the hub. Replace an older one."""
-    made = documentation.collection()
-    place = _folder(options) / beir.FOLDER / documentation.NAME
+    made = known_item.documentation()
+    place = _folder(options) / beir.FOLDER / known_item.DOCUMENTATION
     beir.save(made, place)
     print(f"{place}: {len(made.documents)} documents, {len(made.queries)} queries")
     return 0

@@ -13,6 +13,16 @@ from training.config import ConfigError, Configuration
 C = TypeVar("C", bound=Configuration)
 
 
+def add_corpus(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--corpus",
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="corpus files: text with one sentence per line, or any source that train accepts",
+    )
+
+
 def add_text_column(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--text-column", metavar="NAME", help="column of a table with the texts (default: text or sentence)"

@@ -15,7 +15,7 @@ from models.encoder.encoder import Encoder
 from models.export import destination
 from models.export.export import export
 from training.checkpoints.publish import corpus_counts, sts_manifest_scores, sts_scores
-from training.cli.options import add_text_column
+from training.cli.options import add_corpus, add_text_column
 from training.config import MIN_LENGTH, ConfigError, check_seed, field_types, parse_settings
 from training.data.corpus import Corpus, open_corpus
 from training.evaluation import sts
@@ -30,13 +30,7 @@ def add_postprocess(command: argparse.ArgumentParser) -> None:
     command.add_argument("name", choices=list(POSTPROCESSES), metavar="NAME", help=", ".join(POSTPROCESSES))
     command.add_argument("source", metavar="SOURCE", help="encoder: minilm, a folder, a bundle or a hub id")
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the bundle")
-    command.add_argument(
-        "--corpus",
-        nargs="+",
-        default=[],
-        metavar="FILE",
-        help="corpus files: text with one sentence per line, or any source that train accepts",
-    )
+    add_corpus(command)
     add_text_column(command)
     command.add_argument(
         "--pooling", type=pooling.option, metavar="POOLING", help="pooling (default: the source's pooling)"

@@ -6,7 +6,7 @@ import argparse
 import shlex
 import sys
 
-from training.cli.options import add_set_and_resume, add_text_column, given_fields, resumed
+from training.cli.options import add_corpus, add_set_and_resume, add_text_column, given_fields, resumed
 from training.machine.interrupt import terminable
 from training.pretraining.config import PretrainConfig
 from training.pretraining.run import fit
@@ -14,12 +14,7 @@ from training.pretraining.start import backbone_fields
 
 
 def add_pretrain(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--corpus",
-        nargs="+",
-        metavar="FILE",
-        help="corpus files: text with one sentence per line, or any source that train accepts",
-    )
+    add_corpus(command)
     add_text_column(command)
     command.add_argument("--backbone", metavar="NAME|DIR", help="BERT to continue from (default: random weights)")
     command.add_argument("--tokenizer", metavar="NAME|DIR", help="source of the WordPiece vocabulary (default: minilm)")

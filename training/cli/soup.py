@@ -12,6 +12,7 @@ from models.encoder.encoder import Encoder
 from models.export import destination
 from models.export.extraction import likeness
 from training.checkpoints.publish import sts_scores
+from training.cli.options import add_corpus
 from training.evaluation import sts
 from training.evaluation.pairs import sts_tasks
 from training.evaluation.selection import by_stsb_dev
@@ -72,13 +73,7 @@ def _numbers(text: str) -> tuple[float, ...]:
 def add_rebuild(command: argparse.ArgumentParser) -> None:
     command.add_argument("file", type=Path, metavar="FILE.toml")
     command.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder of SentEval's data")
-    command.add_argument(
-        "--corpus",
-        nargs="+",
-        default=[],
-        metavar="FILE",
-        help="corpus files: text with one sentence per line, or any source that train accepts",
-    )
+    add_corpus(command)
     command.set_defaults(command=rebuild_encoder)
 
 

@@ -1,9 +1,13 @@
-"""Known-item retrieval without labels. The queries are a passage's title and one sentence; the answer is its rest."""
+"""Known-item retrieval without labels: a query is taken out of a text, and the rest of the text is the answer.
+
+The queries of a passage are its title and one of its sentences. The query of a section of CPython's documentation is
+its summary.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Self
@@ -11,7 +15,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.corpus import MONITORED, Corpus
+from models.python_docs import Section, sections
+from training.data.corpus import MONITORED, Corpus, split_summary
 from training.data.positives import MIN_SPAN_WORDS, cloze, text_of
 from training.data.sentences import word_starts
 from training.evaluation import bootstrap, retrieval
@@ -148,3 +153,35 @@ def gain(start: Encode, result: Encode, collection: Collection) -> Iterator[str]
 
 def _shown(text: str) -> str:
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 1].rstrip()}…"
+
+
+# A collection without download: CPython's documentation, with section summaries as queries.
+
+DOCUMENTATION = "python-docs"
+"""Name of the collection."""
+
+
+def documentation() -> Collection:
+    """Return the collection of the running interpreter. Other versions of Python have other documentation."""
+    return collection_of(sections())
+
+
+def collection_of(documented: Iterable[Section]) -> Collection:
+    """Make each section's first sentence the query for the rest.
+
+    Sections with the same first sentence all answer it.
+
+    A section whose first sentence is not clean, or with little more text, has no query and stays whole among the
+    documents. This is known-item search, an inverse cloze task. Nobody judged whether other sections answer too.
+    """
+    documents: dict[str, str] = {}
+    queries: dict[str, str] = {}
+    judgements: dict[str, dict[str, int]] = {}
+    by_text: dict[str, str] = {}
+    for number, section in enumerate(documented):
+        first, documents[str(number)] = split_summary(section)
+        if first is not None:
+            query = by_text.setdefault(first, f"q{number}")
+            queries[query] = first
+            judgements.setdefault(query, {})[str(number)] = 1
+    return Collection(documents, queries, judgements)

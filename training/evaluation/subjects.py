@@ -134,8 +134,20 @@ def _exported(opened: Bundle, source: str, engine: str | None, precision: str | 
         return OtherGraph(encode, _file(opened, pair.precision).stat().st_size)
 
     graph = graph_of(pair)
+    prompts = opened.manifest.prompts
+    facts = bundle_facts(opened, source, engine=graph.engine, precision=pair.precision) | _prompted(prompts)
+    others = {
+        _called(*other): other_of(other)
+        for other in available(opened, options)
+        if other != pair and (other == REFERENCE or other.precision != FP32)
+    }
+    return Subject(facts, graph.encode, others, prompts=prompts, run=opened.manifest.run)
+
+
+def bundle_facts(opened: Bundle, source: str, *, engine: str, precision: str) -> dict[str, Any]:
+    """Describe a bundle, and the graph by which it is evaluated on the CPU."""
     manifest = opened.manifest
-    facts = {
+    return {
         "source": source,
         "kind": "bundle",
         "name": manifest.name,
@@ -146,18 +158,11 @@ def _exported(opened: Bundle, source: str, engine: str | None, precision: str | 
         "transform": (manifest.transform or {}).get("kind"),
         "dim": manifest.dim,
         "max_length": manifest.max_length,
-        "engine": graph.engine,
-        "precision": pair.precision,
+        "engine": engine,
+        "precision": precision,
         "device": "cpu",
-        "bytes": _file(opened, pair.precision).stat().st_size,
-        **_prompted(manifest.prompts),
+        "bytes": _file(opened, precision).stat().st_size,
     }
-    others = {
-        _called(*other): other_of(other)
-        for other in available(opened, options)
-        if other != pair and (other == REFERENCE or other.precision != FP32)
-    }
-    return Subject(facts, graph.encode, others, prompts=manifest.prompts, run=manifest.run)
 
 
 def _prompted(prompts: Mapping[str, str]) -> dict[str, Any]:

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from training.objectives.base import Needs, Preset, Recipe, Views, minilm_presets
-from training.objectives.contrastive import MLP, cosine_logits, info_nce
-from training.objectives.decorrelation import (
+from training.objectives.contrastive import (
+    MLP,
     DCLForm,
     barlow_twins,
+    cosine_logits,
     cross_correlation,
     dimension_contrast,
+    info_nce,
     rank_of_cross_correlation,
 )
 from training.objectives.noise import MAX_DRAWS, gaussian

@@ -22,7 +22,7 @@ from training.data.corpus import Corpus
 from training.encoding.lora import has_dropout
 from training.encoding.views import ViewEncoder, make_passes
 from training.objectives.base import Needs
-from training.objectives.decorrelation import dimension_contrast
+from training.objectives.contrastive import dimension_contrast
 from training.objectives.imsimcse import CITATION
 from training.postprocess.base import (
     Fitted,

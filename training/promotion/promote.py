@@ -15,6 +15,7 @@ from models.bundle.bundle import CARD, FP32, REPORT, REPORT_PAGE, Bundle
 from training.checkpoints.progress import with_progress
 from training.evaluation.report.page import render
 from training.evaluation.report.published import papers
+from training.evaluation.subjects import bundle_facts
 from training.promotion import checks, evaluations
 from training.promotion.checks import Decision, Evaluator, Threshold, describe_bundle, host
 from training.promotion.engines import Engines, Machine, check_engines
@@ -133,25 +134,10 @@ def _report(candidate: Bundle, attached: Sequence[Evaluation], decision: Decisio
 
 def _evaluation(candidate: Bundle, decision: Decision) -> Evaluation:
     """Return the facts that a page needs for a bundle without an evaluation."""
-    manifest = candidate.manifest
+    engine = f"onnxruntime {host()['onnxruntime']}"
     return {
         "format": evaluations.FORMAT,
         "command": "isosphere promote",
         "created": decision.time,
-        "subject": {
-            "source": decision.candidate["path"],
-            "kind": "bundle",
-            "name": manifest.name,
-            "objective": manifest.objective,
-            "backbone": manifest.backbone,
-            "fingerprint": manifest.fingerprint,
-            "pooling": manifest.pooling,
-            "transform": manifest.transform["kind"] if manifest.transform else None,
-            "dim": manifest.dim,
-            "max_length": manifest.max_length,
-            "engine": f"onnxruntime {host()['onnxruntime']}",
-            "precision": FP32,
-            "device": "cpu",
-            "bytes": candidate.onnx.stat().st_size,
-        },
+        "subject": bundle_facts(candidate, decision.candidate["path"], engine=engine, precision=FP32),
     }
