@@ -86,15 +86,15 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
         epoch = corpus.batches_per_epoch(config.batch_size, least=devices.count)
         total = config.max_steps or config.epochs * epoch
         # Several processes would each encode other sentences, and passages give different texts in each epoch.
-        recalls = total > epoch and devices.count == 1 and config.positives is None
+        caches = total > epoch and devices.count == 1 and config.positives is None
         training = Training(
             state=state,
-            step=make_step(config, state, devices, teacher, autocast, keep=folder if recalls else None),
+            step=make_step(config, state, devices, teacher, autocast, keep=folder if caches else None),
             config=config,
             devices=devices,
             corpus=corpus,
             tokenise=make_tokeniser(config, state.encoder, teacher, devices),
-            meter=make_meter(state, teacher, devices, autocast, recalled_after=epoch if recalls else math.inf),
+            meter=make_meter(state, teacher, devices, autocast, cached_after=epoch if caches else math.inf),
             scores=lambda encoder: selection.scores(encoder.encode),
             metric=selection.metric,
             folder=folder,
@@ -359,7 +359,7 @@ def replay(config: RunConfig, file: Path) -> tuple[int, dict[str, float], list[s
     batch = make_tokeniser(config, state.encoder, teacher, devices)(sentences, state.step)
     state.encoder.train()
     views: list[Tensor] = []
-    values = step.gradients(batch, seen=views.append)
+    values = step.gradients(batch, on_views=views.append)
     values["gradient_norm"] = step.gradient_norm()
     return (
         state.step + 1,

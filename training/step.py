@@ -101,7 +101,7 @@ class Step:
         self._views = ViewEncoder(state.encoder, needs, autocast=autocast, augmentation=augmentation)
         self._encode = devices.parallel(self._views)
         self._diverged = torch.zeros((), dtype=torch.bool, device=devices.device)
-        self._replayed: CudaGraphs[DeviceBatch] | None = CudaGraphs([state.rng]) if record else None
+        self._graphs: CudaGraphs[DeviceBatch] | None = CudaGraphs([state.rng]) if record else None
 
     def __call__(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
         """Update encoder and objective.
@@ -110,7 +110,7 @@ class Step:
         """
         set_learning_rate(self._state.optimiser, learning_rate)
         placed = self._on_device(batch)
-        return self._replayed(self._update_from, placed) if self._replayed else self._update_from(placed)
+        return self._graphs(self._update_from, placed) if self._graphs else self._update_from(placed)
 
     def _update_from(self, placed: DeviceBatch) -> dict[str, Tensor]:
         self._state.optimiser.zero_grad(set_to_none=True)
@@ -124,12 +124,12 @@ class Step:
         self._state.scaler.unscale_(self._state.optimiser)
         return clip_grad_norm_(_weights(self._state.optimiser), self._clip_norm)
 
-    def gradients(self, batch: Batch, *, seen: Callable[[Tensor], None] | None = None) -> dict[str, Tensor]:
+    def gradients(self, batch: Batch, *, on_views: Callable[[Tensor], None] | None = None) -> dict[str, Tensor]:
         """Add the gradient of the loss to every weight, and return the terms, the objective's measures and `loss`.
 
-        `seen` receives the views of the whole batch, (V, N, D), with clean views last. The views keep their gradient.
+        `on_views` receives the views of the whole batch, (V, N, D), with clean views last. They keep their gradient.
         """
-        return self._gradients(self._on_device(batch), seen=seen)
+        return self._gradients(self._on_device(batch), on_views=on_views)
 
     def _on_device(self, batch: Batch) -> DeviceBatch:
         passes = make_passes(self._state.encoder, batch.tokens, batch.first_tokens, most=self._chunk_size)
@@ -137,15 +137,15 @@ class Step:
             passes, self._teacher_vectors(batch), self._start_vectors(batch), batch.own, len(batch.sentences)
         )
 
-    def _gradients(self, placed: DeviceBatch, *, seen: Callable[[Tensor], None] | None = None) -> dict[str, Tensor]:
+    def _gradients(self, placed: DeviceBatch, *, on_views: Callable[[Tensor], None] | None = None) -> dict[str, Tensor]:
         state, passes = self._state, placed.passes
         values: dict[str, Tensor] = {}
 
-        def at_the_views(pooled: Tensor) -> list[Tensor]:
+        def gradient_of_views(pooled: Tensor) -> list[Tensor]:
             """Compute the loss of the whole batch. Return its gradient with respect to the views of each pass."""
             views = self._devices.gather(in_batch_order(passes, pooled.detach()), placed.sentences).requires_grad_()
-            if seen is not None:
-                seen(views)
+            if on_views is not None:
+                on_views(views)
             terms = state.objective(self._views.split(views, placed.teacher, placed.start), state.rng)
             loss = torch.stack(list(terms.values())).sum()
             self._diverged |= ~torch.isfinite(loss.detach())
@@ -161,14 +161,14 @@ class Step:
         # All processes must take the same branch, even one with a single pass, because they wait for each other in it.
         if self._chunk_size is None or (len(passes) == 1 and self._devices.count == 1):
             pooled = self._encode(passes)
-            pooled.backward(torch.cat(at_the_views(pooled), dim=1))
+            pooled.backward(torch.cat(gradient_of_views(pooled), dim=1))
         else:
             encode_twice(
                 lambda each: self._encode([each]),
                 passes,
-                at_the_views,
+                gradient_of_views,
                 device=self._devices.device,
-                apart=lambda: self._devices.no_sync(self._encode),
+                no_sync=lambda: self._devices.no_sync(self._encode),
             )
         self._devices.average(weight.grad for weight in state.objective.parameters())
         return values
@@ -336,7 +336,7 @@ def make_meter(
     devices: Devices,
     autocast: torch.dtype | None,
     *,
-    recalled_after: float = math.inf,
+    cached_after: float = math.inf,
 ) -> SpeedMeter:
     """Make the meter of the run's speed; see `Meter`."""
     return SpeedMeter(
@@ -345,7 +345,7 @@ def make_meter(
         teacher=OperationCount.of(teacher) if teacher else None,
         peak=matmul_peak(devices.device, autocast or torch.float32) * devices.count,
         processes=devices.count,
-        recalled_after=recalled_after,
+        cached_after=cached_after,
     )
 
 
@@ -362,7 +362,7 @@ def load_frozen(source: str, devices: Devices, *, pooling: str | None = None) ->
 
 
 def _frozen(
-    encoder: Encoder | None, autocast: torch.dtype | None, keep: Path | None, name: str, recalled: dict[str, int]
+    encoder: Encoder | None, autocast: torch.dtype | None, keep: Path | None, name: str, counts: dict[str, int]
 ) -> FrozenEncoder | None:
     """Convert the encoder's matrices to their autocast type. Otherwise autocast would convert them in each step."""
     if encoder is None:
@@ -372,4 +372,4 @@ def _frozen(
             if isinstance(module, nn.Linear):
                 module.to(autocast)
     teacher = Teacher(encoder, autocast)
-    return TeacherCache(teacher, keep, name, recalled) if keep else teacher
+    return TeacherCache(teacher, keep, name, counts) if keep else teacher

@@ -110,7 +110,7 @@ def test_gradient_caching_draws_the_same_dropout_twice(tiny_backbone: Path, sent
         torch.manual_seed(3)
         encoder.zero_grad()
         if cached:
-            encode_twice(lambda each: view_encoder([each]), passes, gradient_of, device=CUDA, apart=nullcontext)
+            encode_twice(lambda each: view_encoder([each]), passes, gradient_of, device=CUDA, no_sync=nullcontext)
         else:
             parts = [view_encoder([each]) for each in passes]
             pooled = torch.cat(parts, dim=1)

@@ -82,7 +82,7 @@ def test_the_first_view_is_of_the_sentence_and_the_others_of_what_is_left(
     texts = next(open_corpus(config.corpus, held_out=0, passages=True).batches(6, seed=0))
     batch = make_tokeniser(config, state.encoder, None, devices)(texts, 3)
     seen: list[torch.Tensor] = []
-    make_step(config, state, devices, None, None).gradients(batch, seen=seen.append)
+    make_step(config, state, devices, None, None).gradients(batch, on_views=seen.append)
     draw = Random(f"{config.seed}/3")
     pairs = [cloze(text, draw) for text in texts]
     sides = [state.encoder.encode(side) for side in zip(*pairs, strict=True)]

@@ -64,7 +64,7 @@ def test_what_is_recalled_is_no_work(tiny_backbone: Path) -> None:
     batch = tokeniser(encoder, encoder, max_length=32, own=Devices("cpu").rows)(["a dog .", "the man can see"])
     work = OperationCount(weights=10, attention=1)
     needs = Needs(views=1, teacher=True, start=True)
-    meter = SpeedMeter(needs=needs, work=work, teacher=work, peak=1.0, recalled_after=7)
+    meter = SpeedMeter(needs=needs, work=work, teacher=work, peak=1.0, cached_after=7)
     forward = 2 * 10 * (5 + 6) + 4 * (25 + 36)
     assert [meter([(step, batch)], 1.0)["flops_per_s"] for step in (7, 8)] == [5 * forward, 3 * forward]
     assert meter([(7, batch), (8, batch)], 1.0)["flops_per_s"] == 8 * forward

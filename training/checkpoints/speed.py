@@ -70,7 +70,7 @@ class SpeedMeter:
     peak: float
     """Operations per second of a large matrix product, on all devices together."""
     processes: int = 1
-    recalled_after: float = math.inf
+    cached_after: float = math.inf
     """Step after which frozen encoders' vectors come from the cache."""
 
     def __call__(self, steps: Sequence[tuple[int, Batch]], seconds: float) -> dict[str, float]:
@@ -89,7 +89,7 @@ class SpeedMeter:
     def _operations(self, step: int, batch: Batch, passes: int) -> float:
         lengths = [len(sentence) for sentence in batch.tokens]
         trained = self.work.training(batch.lengths(passes))
-        if step > self.recalled_after:
+        if step > self.cached_after:
             return trained
         taught = self.teacher.forward(map(len, batch.teacher_tokens or ())) if self.teacher else 0
         return trained + self.needs.start * self.work.forward(lengths) + taught

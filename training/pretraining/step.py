@@ -93,13 +93,13 @@ class Step:
         self._clip_norm = clip_norm
         self._precision = precision
         self._model = devices.parallel(state.model)
-        self._replayed: CudaGraphs[DeviceBatch] | None = CudaGraphs() if record else None
+        self._graphs: CudaGraphs[DeviceBatch] | None = CudaGraphs() if record else None
 
     def __call__(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
         """Update the model. Return `loss`, `accuracy` and `gradient_norm` (before clipping) as scalars."""
         set_learning_rate(self._state.optimiser, learning_rate)
         placed = self._on_device(batch)
-        return self._replayed(self._update_from, placed) if self._replayed else self._update_from(placed)
+        return self._graphs(self._update_from, placed) if self._graphs else self._update_from(placed)
 
     def gradients(self, batch: Batch) -> dict[str, Tensor]:
         """Add the gradient of the loss to every weight. Return `loss` and `accuracy` of the whole batch."""

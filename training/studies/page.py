@@ -78,17 +78,17 @@ def _row(line: Sequence[str], *, own: bool) -> Element:
 
 # Figures of a study. Every seed is a dot, so that means do not look more certain than they are.
 
-LINE = 18
+LINE_HEIGHT = 18
 """Height of an arm's strip."""
-NAME = 27
+NAME_LENGTH = 27
 """Maximum characters of an arm's name."""
-MOST = 8
+MAX_ARMS = 8
 """Maximum number of arms in a figure that shows labels beside the data."""
-MEANS = f"Means over seeds; of more than {MOST} arms, the best."
+MEANS = f"Means over seeds; of more than {MAX_ARMS} arms, the best."
 LOGARITHMIC_FROM = 16.0
 """An axis is logarithmic if its largest value is at least this many times its smallest."""
 
-APART = {"STSB": "STS-B", "SICKR": "SICK-R"}
+OWN_FIGURES = {"STSB": "STS-B", "SICKR": "SICK-R"}
 """Tasks that have figures of their own, as in DCLR's figures 5 and 6."""
 
 CURVES = {
@@ -162,13 +162,13 @@ def _strips(caption: Caption, label: str, strips: Sequence[Strip], reference: fl
     reach = [reference, *(strip.mean for strip in strips)]
     reach += [y for strip in strips for y in (*(strip.ends or ()), *(value for _, value in strip.seeds))]
     names = Axis("", (0.0, 1.0), ("", ""))
-    frame = Frame(linear(label, reach), names, left=165, right=44, height=LINE * len(strips))
+    frame = Frame(linear(label, reach), names, left=165, right=44, height=LINE_HEIGHT * len(strips))
     parts = [svg.line((x, frame.top), (x, frame.foot), "grid") for x in map(frame.across, frame.x.ticks)]
     middle = frame.across(reference)
     parts.append(svg.line((middle, frame.top), (middle, frame.foot), "reference"))
-    labels = svg.short([strip.label for strip in strips], NAME)
+    labels = svg.short([strip.label for strip in strips], NAME_LENGTH)
     for place, (strip, name) in enumerate(zip(strips, labels, strict=True)):
-        y = frame.top + LINE * (place + 0.5)
+        y = frame.top + LINE_HEIGHT * (place + 0.5)
         parts += [svg.text((frame.left - 8, y + 4), name, "name", anchor="end"), *_strip(strip, frame, y)]
     return svg.figure(caption.name, caption.title, caption.description, frame.foot + 40, [*parts, *frame.below()])
 
@@ -198,7 +198,7 @@ def _sweeps(summary: Summary) -> Iterable[Element]:
         swept = {rest: sorted(of, key=lambda each: each[0]) for rest, of in swept.items() if len(of) > 1}
         if swept:
             yield _sweep(name, swept, summary)
-            yield from (_apart(name, swept, task) for task in APART if task in summary.tasks)
+            yield from (_task_sweep(name, swept, task) for task in OWN_FIGURES if task in summary.tasks)
 
 
 def _sweep(name: str, swept: Mapping[str, Sequence[tuple[float, Row]]], summary: Summary) -> Element:
@@ -230,14 +230,14 @@ def _sweep(name: str, swept: Mapping[str, Sequence[tuple[float, Row]]], summary:
     return lines(caption, plane, series, dots=True)
 
 
-def _apart(name: str, swept: Mapping[str, Sequence[tuple[float, Row]]], task: str) -> Element:
+def _task_sweep(name: str, swept: Mapping[str, Sequence[tuple[float, Row]]], task: str) -> Element:
     """Draw the sweep of one task."""
     series = [
         Series(rest, svg.mark(place), [(x, fmean(each.scores[task] for each in row.results)) for x, row in of])
         for place, (rest, of) in enumerate(swept.items())
     ]
     across, up = zip(*(point for each in series for point in each.points), strict=True)
-    caption = Caption(f"{task.lower()}-over-{name}", f"{APART[task]} over {name}.", "Means over seeds.")
+    caption = Caption(f"{task.lower()}-over-{name}", f"{OWN_FIGURES[task]} over {name}.", "Means over seeds.")
     return lines(caption, Plane(_scale(name, across), linear("Spearman × 100", up)), series, dots=True)
 
 
@@ -314,7 +314,7 @@ def _planes(summary: Summary) -> Iterable[Element]:
 
 def _best(summary: Summary) -> list[Row]:
     """Return the best arms in the study's order."""
-    best = sorted(summary.rows, key=lambda row: -row.mean.mean)[:MOST]
+    best = sorted(summary.rows, key=lambda row: -row.mean.mean)[:MAX_ARMS]
     return [row for row in summary.rows if row in best]
 
 

@@ -41,7 +41,7 @@ def test_gradients_are_those_of_the_whole_batch_dropout_included(
         encoder.zero_grad()
         cast(nn.Module, objective).zero_grad()
         if cached:
-            encode_twice(lambda each: view_encoder([each]), passes, gradient_of, device=CPU, apart=nullcontext)
+            encode_twice(lambda each: view_encoder([each]), passes, gradient_of, device=CPU, no_sync=nullcontext)
         else:
             pooled = view_encoder(passes)
             pooled.backward(torch.cat(gradient_of(pooled), dim=1))
@@ -64,7 +64,7 @@ def test_the_first_encoding_keeps_nothing_for_a_gradient() -> None:
         return part * weight
 
     parts = [torch.ones(1, 1, 2), torch.ones(1, 1, 2)]
-    encode_twice(encode, parts, lambda _pooled: list(torch.ones(2, 1, 1, 2)), device=CPU, apart=nullcontext)
+    encode_twice(encode, parts, lambda _pooled: list(torch.ones(2, 1, 1, 2)), device=CPU, no_sync=nullcontext)
     assert kept == [False, False, True, True]
 
 
@@ -82,6 +82,6 @@ def test_all_parts_but_the_last_keep_their_gradients_to_themselves() -> None:
         parts,
         lambda _pooled: list(torch.ones(3, 1, 1, 2)),
         device=CPU,
-        apart=Apart,
+        no_sync=Apart,
     )
     assert entered == [0.0, 2.0] and weight.grad is not None and weight.grad.tolist() == [6.0, 6.0]

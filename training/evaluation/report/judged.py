@@ -90,9 +90,9 @@ def _check(evaluation: object, where: str) -> None:
 
 # The expected shape of an evaluation: the parts that the page reads, with their types.
 
-MOST = 1e15
+MAX_NUMBER = 1e15
 """Upper bound of all numbers. No measure comes near, and their sums and differences stay finite."""
-DEEPEST = 16
+MAX_DEPTH = 16
 """Maximum depth of nested objects and lists."""
 SIZE = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 
@@ -242,10 +242,10 @@ def _is(value: object, kind: Kind) -> bool:
 
 def display_errors(value: object, path: str, depth: int = 0) -> Iterator[str]:
     """Yield a line for each number or text that no page can show. It begins with the path to the value."""
-    if depth > DEEPEST:
-        yield f"{path[:100]}… is nested deeper than {DEEPEST}"
+    if depth > MAX_DEPTH:
+        yield f"{path[:100]}… is nested deeper than {MAX_DEPTH}"
     elif isinstance(value, float | int):
-        if not abs(value) < MOST:
+        if not abs(value) < MAX_NUMBER:
             yield f"{path} is {str(value)[:30]}, not a number that can be shown"
     elif isinstance(value, str):
         if any("\ud800" <= character <= "\udfff" for character in value):
