@@ -70,7 +70,7 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
     corpus = _corpus(config)
     selection, tasks = _selection_and_tasks(config, corpus, stream)
     state = initial_state(config, devices, autocast)
-    teacher = _named_teacher(config, state, corpus, devices, force=force)
+    teacher = _load_named_teacher(config, state, corpus, devices, force=force)
     folder = Path(config.run)
     if devices.first and force:
         record.remove_run(folder)
@@ -79,7 +79,7 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
     with locked(folder) if devices.first else nullcontext():
         devices.wait()
         if state.objective.needs.teacher and teacher is None:
-            teacher = _planned_teacher(teacher_config(config), corpus, devices, stream)
+            teacher = _trained_teacher(teacher_config(config), corpus, devices, stream)
         torch.manual_seed(devices.own_seed(config.seed))  # The seed fixes dropout, independently of earlier draws.
         taken_up = checkpoint.load(state, folder, devices, corpus=corpus.census.digest)
 
@@ -291,7 +291,9 @@ def is_published(planned: RunConfig, corpus: str) -> bool:
     return bool(same_run and run["corpus"]["digest"] == corpus)
 
 
-def _named_teacher(config: RunConfig, state: State, corpus: Corpus, devices: Devices, *, force: bool) -> Encoder | None:
+def _load_named_teacher(
+    config: RunConfig, state: State, corpus: Corpus, devices: Devices, *, force: bool
+) -> Encoder | None:
     """Load the teacher that the run names. If the teacher must be trained, check the inputs and return None."""
     if not state.objective.needs.teacher:
         if config.teacher is not None:
@@ -322,7 +324,7 @@ def _check_teacher_backbone(backbone: str) -> None:
         raise ConfigError(f"teacher: {reason}") from error
 
 
-def _planned_teacher(planned: RunConfig, corpus: Corpus, devices: Devices, stream: TextIO) -> Encoder:
+def _trained_teacher(planned: RunConfig, corpus: Corpus, devices: Devices, stream: TextIO) -> Encoder:
     """Return SimCSE's encoder, and train it first if needed."""
     if is_published(planned, corpus.census.digest):
         print(f"teacher: {planned.out}, kept from before", file=stream)

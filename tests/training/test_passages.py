@@ -308,7 +308,7 @@ def test_force_removes_a_run_only_once_nothing_else_is_wrong(
 @pytest.mark.parametrize("text", ["river " * 300, "河" * 300])
 def test_long_documents_are_cut_as_training_cuts_them(text: str) -> None:
     found = known_item.collection([], [text])
-    assert len(word_starts(found.documents["o0"])) == known_item.READ
+    assert len(word_starts(found.documents["o0"])) == known_item.MAX_WORDS
 
 
 def test_the_column_of_the_texts_is_no_title(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
-from training.cli import main, parsed
+from training.cli import main, parse
 from training.cli.evaluate import _command
 from training.evaluation.beir import Collection
 from training.evaluation.server import Server
@@ -57,7 +57,7 @@ def test_the_password_of_a_url_is_sent_and_neither_kept_nor_printed(url: str) ->
         assert not re.search("s3cret|eve", str(raised.value))
     assert set(asked) == {"Basic ZXZlOnMzY3JldA=="}
     assert judged.facts["source"] == url.replace("eve:s3cret@", "").rstrip("/")
-    command = _command(parsed(["evaluate", url, "--data", "data"]))
+    command = _command(parse(["evaluate", url, "--data", "data"]))
     assert "http://encoder" in command and not re.search("s3cret|eve", command)
 
 

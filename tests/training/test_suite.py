@@ -106,7 +106,7 @@ def test_a_bundle_is_judged_by_the_engine_that_is_named(tiny_bundle: Path) -> No
     if "openvino" not in {pair.runtime for pair in available(load(tiny_bundle), Options("cpu", 1))}:
         pytest.skip("openvino is for x86-64")
     judged = open_subject(str(tiny_bundle), engine="openvino", key=None)
-    assert str(judged.facts["engine"]).startswith("openvino ") and judged.called == "openvino fp32"
+    assert str(judged.facts["engine"]).startswith("openvino ") and judged.variant == "openvino fp32"
     assert FP32 in judged.others and "openvino fp32" not in judged.others
     np.testing.assert_allclose(judged.encode(TEXTS), judged.others[FP32].encode(TEXTS), atol=1e-5)
     with pytest.raises(SubjectError, match="nothing here runs in int4; there is onnxruntime fp32, openvino fp32"):

@@ -11,7 +11,7 @@ from training.data.documents import write
 from training.evaluation import beir, known_item
 from training.evaluation.datasets import checksums
 from training.evaluation.datasets.catalogue import CATALOGUE
-from training.evaluation.datasets.fetch import by_hand, default_folder, from_hub, provide
+from training.evaluation.datasets.fetch import default_folder, downloaded_by_hand, from_hub, provide
 from training.evaluation.pairs import DataError
 
 
@@ -77,7 +77,9 @@ def verify(options: argparse.Namespace) -> int:
         raise DataError(f"dataset {none_of(unknown[0], CATALOGUE)}")
     recorded = checksums.read(folder)
     here = [
-        name for name, each in CATALOGUE.items() if name in recorded or each.present(folder) or by_hand(each, folder)
+        name
+        for name, each in CATALOGUE.items()
+        if name in recorded or each.present(folder) or downloaded_by_hand(each, folder)
     ]
     if not (names := list(dict.fromkeys(options.names)) or here):
         raise DataError(f"{folder}: holds none of {', '.join(CATALOGUE)}")

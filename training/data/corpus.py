@@ -144,7 +144,7 @@ def open_corpus(
             documentation_passages() if passages else documentation_sentences()
         )  # The texts are a megabyte and take seconds to make, so they are kept.
         return Corpus(lambda: texts, name="python-docs", held_out=held_out, is_long_enough=is_long_enough)
-    paths = _regular(files)
+    paths = _regular_files(files)
     read = read_passages if passages else read_sentences
     return Corpus(lambda: read(paths, column), name=" ".join(files), held_out=held_out, is_long_enough=is_long_enough)
 
@@ -155,10 +155,10 @@ def has_passages(files: Sequence[str], *, column: str | None = None) -> bool:
     Raises:
         CorpusError: a file can't be read.
     """
-    return not files or are_passages(read_passages(_regular(files), column))
+    return not files or are_passages(read_passages(_regular_files(files), column))
 
 
-def _regular(files: Sequence[str]) -> list[Path]:
+def _regular_files(files: Sequence[str]) -> list[Path]:
     paths = resolve_files(files)
     for path in paths:
         if path.exists() and not path.is_file():

@@ -14,7 +14,7 @@ from training.data.sentences import WORDS, clean_sentences
 
 
 @dataclass(frozen=True)
-class Written:
+class Counts:
     """Numbers of texts and sentences in a corpus."""
 
     texts: int
@@ -22,7 +22,7 @@ class Written:
     sentences: int
 
 
-def write(files: Sequence[Path], corpus: Path) -> Written:
+def write(files: Sequence[Path], corpus: Path) -> Counts:
     """Write the clean sentences of the documents in `files`, one per line in order, with duplicates.
 
     Raises:
@@ -44,7 +44,7 @@ def write(files: Sequence[Path], corpus: Path) -> Written:
                 f"{' '.join(map(str, files))}: no clean English sentence of {WORDS.start} to {WORDS.stop - 1} words in "
                 f"{read} texts; of another language write a corpus yourself, a sentence a line"
             )
-    return Written(read, kept)
+    return Counts(read, kept)
 
 
 def texts(files: Iterable[Path]) -> Iterator[str]:

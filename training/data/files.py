@@ -44,7 +44,7 @@ IN_FOLDERS = (".txt", *TABLES)
 COLUMNS = ("text", "sentence")
 """Default columns of a table. The first that exists is read."""
 TITLE = "title"
-NAME_ONE = ": name one by --text-column"
+COLUMN_ADVICE = ": name one by --text-column"
 ROWS_AT_ONCE = 1024
 """Rows of Parquet in memory at once."""
 READ_AT_ONCE = 1 << 20
@@ -55,11 +55,11 @@ class CorpusError(Refused):
     """The corpus can't be read or trained on. The message names the file and, if possible, the line."""
 
 
-Bad = Callable[[CorpusError], object]
+OnBadRow = Callable[[CorpusError], object]
 """Receives the error of a row that can't be read. Unless it raises, the next row follows."""
 
 
-def refuse(error: CorpusError) -> None:
+def raise_error(error: CorpusError) -> None:
     """Let the first bad row end the reading."""
     raise error
 
@@ -73,7 +73,7 @@ def resolve_files(files: Sequence[str]) -> list[Path]:
         CorpusError: a folder or a pattern has none.
         Refused, RemoteError: see `hub.fetched`.
     """
-    return [path for file in files for path in _named(file)]
+    return [path for file in files for path in _files_of(file)]
 
 
 def sentences(paths: Iterable[Path], column: str | None = None) -> Iterator[str]:
@@ -85,7 +85,7 @@ def sentences(paths: Iterable[Path], column: str | None = None) -> Iterator[str]
     for path in paths:
         if is_table(path, column):
             names = COLUMNS if column is None else (column,)
-            yield from (_line(text, where) for where, (text,) in rows(path, names, advice=NAME_ONE))
+            yield from (_line(text, where) for where, (text,) in rows(path, names, advice=COLUMN_ADVICE))
         else:
             yield from lines([path])
 
@@ -96,7 +96,7 @@ def is_table(path: Path, column: str | None = None) -> bool:
     Raises:
         CorpusError: the file is neither a table that `rows` reads nor text, or is text while a column is named.
     """
-    kind = _inner(path).suffix.lower()
+    kind = _without_compression(path).suffix.lower()
     if kind in TABLES:
         return True
     if kind in UNREAD_TABLES:
@@ -114,7 +114,7 @@ def passages(paths: Iterable[Path], column: str | None = None) -> Iterator[str]:
         CorpusError: see `sentences`.
     """
     for path in paths:
-        if _inner(path).suffix.lower() in TABLES:
+        if _without_compression(path).suffix.lower() in TABLES:
             yield from _titled(path, COLUMNS if column is None else (column,))
         else:
             yield from sentences([path], column)
@@ -124,7 +124,7 @@ def _titled(path: Path, names: Sequence[str]) -> Iterator[str]:
     """Yield the text of each row after its title. A title that is no string is ignored."""
     # A title that is also the text would be its own query.
     titles = [] if [name.lower() for name in names] == [TITLE] else [TITLE]
-    for where, (title, text) in rows(path, (*titles, None), names, advice=NAME_ONE):
+    for where, (title, text) in rows(path, (*titles, None), names, advice=COLUMN_ADVICE):
         line = _line(text, where)
         titled = isinstance(title, str) and title.strip() and line
         yield f"{' '.join(title.split())}\n{line}" if titled else line
@@ -138,7 +138,7 @@ def _line(text: Any, where: str) -> str:
 
 
 def rows(
-    path: Path, *columns: Sequence[str | None], advice: str = "", bad: Bad = refuse
+    path: Path, *columns: Sequence[str | None], advice: str = "", bad: OnBadRow = raise_error
 ) -> Iterator[tuple[str, list[Any]]]:
     """Yield the position of each row of a table, and its values for `columns`.
 
@@ -150,7 +150,7 @@ def rows(
         CorpusError: see `lines`; or a row is broken, or a column is missing; the message then ends with
             `advice`.
     """
-    kind = _inner(path).suffix.lower()
+    kind = _without_compression(path).suffix.lower()
     if kind in DELIMITERS:
         yield from _csv_rows(path, DELIMITERS[kind], columns, advice, bad)
     elif kind in JSON_LINES:
@@ -161,7 +161,7 @@ def rows(
         raise CorpusError(f"{path}: no table: {', '.join(TABLES)} are")
 
 
-def lines(paths: Iterable[Path], bad: Bad = refuse) -> Iterator[str]:
+def lines(paths: Iterable[Path], bad: OnBadRow = raise_error) -> Iterator[str]:
     """Yield every line of text files (plain, .gz or .xz), newlines included.
 
     Unless `bad` is `refuse`, bytes that are not UTF-8 are read as lone surrogates, which the reader of the rows judges.
@@ -169,7 +169,7 @@ def lines(paths: Iterable[Path], bad: Bad = refuse) -> Iterator[str]:
     Raises:
         CorpusError: a file is missing, damaged, not UTF-8, or compressed in another way.
     """
-    errors = "strict" if bad is refuse else "surrogateescape"
+    errors = "strict" if bad is raise_error else "surrogateescape"
     for path in paths:
         with _opened(path) as file:
             for number, line in enumerate(file, start=1):
@@ -190,15 +190,15 @@ def text_sha256(files: Sequence[str]) -> str:
     return digest.hexdigest()
 
 
-def _named(file: str) -> list[Path]:
+def _files_of(file: str) -> list[Path]:
     path = Path(file)
     if file.startswith(SCHEME):
-        return _named(
+        return _files_of(
             download_from_hub(file, [*IN_FOLDERS, *(f"{kind}{packed}" for kind in IN_FOLDERS for packed in OPENERS)])
         )
     if path.is_dir():
         inside = sorted(one for one in path.rglob("[!.]*") if one.is_file())
-        kept = [one for one in inside if _inner(one).suffix.lower() in IN_FOLDERS]
+        kept = [one for one in inside if _without_compression(one).suffix.lower() in IN_FOLDERS]
         others = [one for one in inside if one not in kept]
         if not kept:
             raise CorpusError(f"{path}: a directory without a file of {', '.join(IN_FOLDERS)}")
@@ -213,14 +213,14 @@ def _named(file: str) -> list[Path]:
     return [path]
 
 
-def _inner(path: Path) -> Path:
+def _without_compression(path: Path) -> Path:
     """Return the path without a compression suffix."""
     return path.with_suffix("") if path.suffix.lower() in OPENERS else path
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BufferedIOBase]:
-    if (packed := _inner(path).suffix.lower()) in UNREAD:
+    if (packed := _without_compression(path).suffix.lower()) in UNREAD:
         raise CorpusError(f"{path}: {packed} is not read: unpack it, or pack the text alone as .gz or .xz")
     try:
         with OPENERS.get(path.suffix.lower(), _open_plain)(path) as file:
@@ -256,7 +256,7 @@ def _check_text(path: Path) -> None:
 
 
 def _csv_rows(
-    path: Path, delimiters: str, columns: Sequence[Sequence[str | None]], advice: str, bad: Bad
+    path: Path, delimiters: str, columns: Sequence[Sequence[str | None]], advice: str, bad: OnBadRow
 ) -> Iterator[tuple[str, list[Any]]]:
     rest = lines([path], bad)
     first = next(rest, "")
@@ -265,7 +265,7 @@ def _csv_rows(
         header = next(table, [])
     except csv.Error as error:
         raise CorpusError(f"{path}:{table.line_num}: {error}") from error
-    chosen = [_chosen(header, names, path, advice) for names in columns]
+    chosen = [_choose_column(header, names, path, advice) for names in columns]
     places = [None if name is None else header.index(name) for name in chosen]
     while True:
         try:
@@ -283,7 +283,7 @@ def _csv_rows(
 
 
 def _json_rows(
-    path: Path, columns: Sequence[Sequence[str | None]], advice: str, bad: Bad
+    path: Path, columns: Sequence[Sequence[str | None]], advice: str, bad: OnBadRow
 ) -> Iterator[tuple[str, list[Any]]]:
     for number, line in enumerate(lines([path], bad), start=1):
         if not line.strip():
@@ -291,7 +291,7 @@ def _json_rows(
         where = f"{path}:{number}"
         try:
             row = strict_json.row(line)
-            chosen = [_chosen(row, names, where, advice) for names in columns]
+            chosen = [_choose_column(row, names, where, advice) for names in columns]
         except ValueError as error:
             bad(error if isinstance(error, CorpusError) else CorpusError(f"{where}: {error}"))
             continue
@@ -311,7 +311,7 @@ def _parquet_rows(path: Path, columns: Sequence[Sequence[str | None]], advice: s
     with _opened(path) as file:
         try:
             table = ParquetFile(file, buffer_size=READ_AT_ONCE, pre_buffer=False)
-            chosen = [_chosen(table.schema_arrow.names, names, path, advice) for names in columns]
+            chosen = [_choose_column(table.schema_arrow.names, names, path, advice) for names in columns]
             there = [name for name in chosen if name is not None]
             for batch in table.iter_batches(ROWS_AT_ONCE, columns=there, use_threads=False):
                 none = [None] * batch.num_rows
@@ -322,7 +322,7 @@ def _parquet_rows(path: Path, columns: Sequence[Sequence[str | None]], advice: s
             raise CorpusError(f"{path}: after row {number}: {first_line(error)}") from error
 
 
-def _chosen(names: Iterable[str], wanted: Sequence[str | None], where: Path | str, advice: str) -> str | None:
+def _choose_column(names: Iterable[str], wanted: Sequence[str | None], where: Path | str, advice: str) -> str | None:
     """Return the first wanted column that exists, as spelt in the file. None means that it is missing and optional."""
     own = {name.strip().lower(): name for name in names}
     asked = [name for name in wanted if name is not None]

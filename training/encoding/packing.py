@@ -89,7 +89,7 @@ def _encode_packed(encoder: Encoder, passes: Sequence[Pass], copies: int, clean:
     idle = -sum(each.input_ids.numel() for each in passes) % GRANULE.get(encoder.device.type, 1)
     packed = PackedLayout([_additive(mask) for mask in masks], (copies * idle, clean * idle), whole=clean * len(passes))
     last = _after_attention(encoder) if encoder.pooling == "cls" else None
-    with exempting(encoder.backbone, copies + 1 if clean else None), _first_tokens(packed, of=last):
+    with exempting(encoder.backbone, copies + 1 if clean else None), _only_first_tokens(packed, of=last):
         layers = encoder.layers(
             _sequence(ids, packed.margins), None, position_ids=_sequence(positions, packed.margins), packed=packed
         )
@@ -118,7 +118,7 @@ def _after_attention(encoder: Encoder) -> nn.Module | None:
 
 
 @contextmanager
-def _first_tokens(packed: PackedLayout, *, of: nn.Module | None) -> Iterator[None]:
+def _only_first_tokens(packed: PackedLayout, *, of: nn.Module | None) -> Iterator[None]:
     """Pass only the first token of each sentence to the module `of` inside the block. Its inputs are (1, T, D)."""
     if of is None:
         yield

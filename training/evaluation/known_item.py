@@ -25,14 +25,14 @@ from training.evaluation.retrieval import MEASURES, NDCG10
 from training.evaluation.vectors import Encode
 
 METRIC = "known_item_ndcg10"
-DOCUMENTS = 1024
+SELECTION_DOCUMENTS = 1024
 """Maximum number of passages that are searched during training."""
-READ = 100
+MAX_WORDS = 100
 """Maximum words of a document.
 
 Evaluation with whole articles would take longer than training, and training truncates passages, too.
 """
-JUDGED = 2048
+TEST_DOCUMENTS = 2048
 """Maximum number of passages that are searched at the end of a run."""
 
 
@@ -42,7 +42,7 @@ def selection_collection(corpus: Corpus) -> Collection:
     Raises:
         CorpusError: the corpus has changed.
     """
-    return _among(corpus, _choosers(corpus), DOCUMENTS)
+    return _among(corpus, _choosers(corpus), SELECTION_DOCUMENTS)
 
 
 def test_collection(corpus: Corpus) -> Collection:
@@ -53,7 +53,7 @@ def test_collection(corpus: Corpus) -> Collection:
     Raises:
         CorpusError: the corpus has changed.
     """
-    return _among(corpus, corpus.census.held_out[len(_choosers(corpus)) :], JUDGED)
+    return _among(corpus, corpus.census.held_out[len(_choosers(corpus)) :], TEST_DOCUMENTS)
 
 
 def collection(passages: Sequence[str], others: Sequence[str]) -> Collection:
@@ -91,7 +91,7 @@ def _among(corpus: Corpus, asked: Sequence[str], documents: int) -> Collection:
 
 def _cut(text: str) -> str:
     words = word_starts(text)
-    return text if len(words) <= READ else text[: words[READ]].rstrip()
+    return text if len(words) <= MAX_WORDS else text[: words[MAX_WORDS]].rstrip()
 
 
 def _take_query(text: str) -> tuple[str, str]:

@@ -55,7 +55,7 @@ class Subject:
     facts: Mapping[str, Any]
     encode: Encode
     others: Mapping[str, OtherGraph] = field(default_factory=dict)
-    """Other ways to run the same bundle on this machine, by precision and runtime (see `called`)."""
+    """Other ways to run the same bundle on this machine, by precision and runtime (see `variant`)."""
     prompts: Mapping[str, str] = field(default_factory=dict)
     """Prompts of the encoder by name. Retrieval puts the prompts for queries and documents before the texts."""
     run: Mapping[str, Any] | None = None
@@ -66,9 +66,9 @@ class Subject:
     """A function to call after the evaluation."""
 
     @property
-    def called(self) -> str:
+    def variant(self) -> str:
         """Return runtime and precision, or only the precision if the runtime is ONNX Runtime or torch."""
-        return _called(str(self.facts["engine"]).split()[0], str(self.facts["precision"]))
+        return _variant(str(self.facts["engine"]).split()[0], str(self.facts["precision"]))
 
 
 def open_subject(
@@ -137,7 +137,7 @@ def _exported(opened: Bundle, source: str, engine: str | None, precision: str | 
     prompts = opened.manifest.prompts
     facts = bundle_facts(opened, source, engine=graph.engine, precision=pair.precision) | _prompted(prompts)
     others = {
-        _called(*other): other_of(other)
+        _variant(*other): other_of(other)
         for other in available(opened, options)
         if other != pair and (other == REFERENCE or other.precision != FP32)
     }
@@ -170,7 +170,7 @@ def _prompted(prompts: Mapping[str, str]) -> dict[str, Any]:
     return {"prompts": put} if (put := not_empty(prompts)) else {}
 
 
-def _called(runtime: str, precision: str) -> str:
+def _variant(runtime: str, precision: str) -> str:
     return precision if runtime in (REFERENCE.runtime, "torch") else str(Pair(runtime, precision))
 
 

@@ -24,7 +24,7 @@ from training.machine.environment import environment
 FORMAT = 1
 TASKS = ("sts", "transfer", "retrieval", "geometry")
 """Task families, and geometry. A single STS or transfer task has its own name."""
-ALONE = 50
+LATENCY_TEXTS = 50
 """Texts encoded one by one to measure latency."""
 SENTENCES_OF = "STS-B dev, first of each pair"
 """Name of the sentences whose nearest neighbours are measured.
@@ -146,7 +146,7 @@ def _retrieval_score(subject: Subject, encode: Encode, collection: Collection) -
 def _latency(encode: Encode, given: EvaluationData) -> dict[str, float]:
     """Measure milliseconds per single text."""
     seconds = []
-    for text in _some_texts(given)[:ALONE]:
+    for text in _some_texts(given)[:LATENCY_TEXTS]:
         started = time.perf_counter()
         encode([text])
         seconds.append(time.perf_counter() - started)
@@ -167,7 +167,7 @@ def _precisions(subject: Subject, tasks: Mapping[str, Subsets]) -> dict[str, dic
 
     The reference is the fp32 graph, or the evaluated graph if there is no fp32.
     """
-    judged = subject.called
+    judged = subject.variant
     graphs = {judged: OtherGraph(subject.encode, subject.facts["bytes"]), **subject.others}
     reference = FP32 if FP32 in graphs else judged
     watched = {precision: TimedEncoder(graph.encode) for precision, graph in graphs.items()}

@@ -38,12 +38,12 @@ def _version(package: str) -> str | None:
 def git_state() -> dict[str, str | bool | None]:
     """Return the commit, None outside git, and whether tracked files are modified."""
     return {
-        "git_commit": _git("rev-parse", "HEAD"),
-        "git_modified": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "git_commit": _run_git("rev-parse", "HEAD"),
+        "git_modified": bool(_run_git("status", "--porcelain", "--untracked-files=no")),
     }
 
 
-def _git(*command: str) -> str | None:
+def _run_git(*command: str) -> str | None:
     folder = Path(__file__).parent
     try:
         done = subprocess.run(["git", "-C", folder, *command], capture_output=True, text=True, check=True)

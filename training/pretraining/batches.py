@@ -17,7 +17,7 @@ from models.bundle.tokenizer import Tokens
 from training.data.corpus import Corpus
 from training.machine.devices import Devices
 from training.pretraining.config import PretrainConfig
-from training.pretraining.model import IGNORED, Masked, MaskedLM, MaskedTokens, masked
+from training.pretraining.model import IGNORED, MaskedLM, MaskedSequences, MaskedTokens, mask_words
 
 GRANULE = {"cuda": 512}
 """Multiple to which the number of questions of a chunk is padded, by device type.
@@ -76,7 +76,7 @@ class Batches:
 
     def held_out(self) -> list[MaskedTokens]:
         """Pack the held-out sentences in order and mask them. The last sequence has the remaining length."""
-        ids, length = end_to_end(self._encode(self._corpus.census.monitored)), self._config.max_length
+        ids, length = concatenate(self._encode(self._corpus.census.monitored)), self._config.max_length
         rng = np.random.default_rng(HELD_OUT_SEED)
         whole, rest = np.split(ids, [len(ids) - len(ids) % length])
         packed = [each for each in (whole.reshape(-1, length), rest[None]) if each.size]
@@ -91,17 +91,17 @@ class Batches:
             said[said == vocabulary.cls] = vocabulary.unknown
         return found
 
-    def _masked(self, ids: np.ndarray, rng: np.random.Generator) -> Masked:
-        return masked(ids, self._model.vocabulary, share=self._config.share, rng=rng)
+    def _masked(self, ids: np.ndarray, rng: np.random.Generator) -> MaskedSequences:
+        return mask_words(ids, self._model.vocabulary, share=self._config.share, rng=rng)
 
-    def _chunks(self, hidden: Masked, rows: range) -> list[MaskedTokens]:
+    def _chunks(self, hidden: MaskedSequences, rows: range) -> list[MaskedTokens]:
         """Divide the rows into parts that fit through the model at once."""
         size = self._config.chunk_size or self._config.batch_size
         starts = rows[::size]
         return [_questions(hidden, range(s, min(s + size, rows.stop)), self._devices.device) for s in starts]
 
 
-def _questions(hidden: Masked, rows: range, device: torch.device) -> MaskedTokens:
+def _questions(hidden: MaskedSequences, rows: range, device: torch.device) -> MaskedTokens:
     """Return the masked tokens of some rows, for CUDA in pinned memory so that copies are asynchronous.
 
     Empty questions pad their number, so that most steps have equally many.
@@ -154,11 +154,11 @@ def sequences(
 
     Batches from `start` equal those of a reader that has reached this position.
     """
-    blocks = (end_to_end(encode(each)) for each in corpus.batches(BLOCK, seed=seed, start=start.block))
+    blocks = (concatenate(encode(each)) for each in corpus.batches(BLOCK, seed=seed, start=start.block))
     return cut(blocks, rows=rows, length=length, start=start)
 
 
-def end_to_end(sentences: Sequence[Tokens]) -> Ids:
+def concatenate(sentences: Sequence[Tokens]) -> Ids:
     """Concatenate the tokens of all sentences, special ones included, to (T,)."""
     return np.concatenate([sentence.ids for sentence in sentences])
 
@@ -171,11 +171,11 @@ def cut(blocks: Iterable[Ids], *, rows: int, length: int, start: Position) -> It
         waiting.append(ids)
         while sum(map(len, waiting)) - at.token >= rows * length:
             batch = np.concatenate(waiting)[at.token : at.token + rows * length]
-            at = _passed(waiting, Position(at.block, at.token + rows * length))
+            at = _normalised(waiting, Position(at.block, at.token + rows * length))
             yield batch.reshape(rows, length), at
 
 
-def _passed(waiting: deque[Ids], at: Position) -> Position:
+def _normalised(waiting: deque[Ids], at: Position) -> Position:
     """Express the position in its own block, and drop the blocks before it."""
     while waiting and at.token >= len(waiting[0]):
         at = Position(at.block + 1, at.token - len(waiting.popleft()))

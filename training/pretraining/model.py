@@ -146,7 +146,7 @@ class Vocabulary:
 
 
 @dataclass(frozen=True)
-class Masked:
+class MaskedSequences:
     """Sequences with masked tokens, and the original tokens."""
 
     ids: NDArray[np.int64]
@@ -157,7 +157,9 @@ class Masked:
     """Original ids (M,) of the masked tokens."""
 
 
-def masked(ids: NDArray[np.int64], vocabulary: Vocabulary, *, share: float, rng: np.random.Generator) -> Masked:
+def mask_words(
+    ids: NDArray[np.int64], vocabulary: Vocabulary, *, share: float, rng: np.random.Generator
+) -> MaskedSequences:
     """Mask random words of `ids` (N, L) until they have `share` of all tokens that are not special.
 
     So the excess is less than one word's tokens. At least one word is masked, if there is any.
@@ -175,7 +177,7 @@ def masked(ids: NDArray[np.int64], vocabulary: Vocabulary, *, share: float, rng:
     at_random = (draw >= MASK_SHARE) & (draw < MASK_SHARE + RANDOM_SHARE)
     seen[places[draw < MASK_SHARE]] = vocabulary.mask
     seen[places[at_random]] = rng.choice(np.flatnonzero(~vocabulary.special), size=at_random.sum())
-    return Masked(seen.reshape(ids.shape), places, ids.ravel()[places])
+    return MaskedSequences(seen.reshape(ids.shape), places, ids.ravel()[places])
 
 
 def words(ids: NDArray[np.int64], vocabulary: Vocabulary) -> NDArray[np.int64]:

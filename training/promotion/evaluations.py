@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 from models.bundle.bundle import REPORT, Bundle
 from training.checkpoints.publish import STS_MEAN
 from training.evaluation.pairs import STS_TASKS
-from training.evaluation.report.judged import ReportError
+from training.evaluation.report.evaluated import ReportError
 from training.evaluation.report.page import render
 from training.evaluation.retrieval import NDCG10
 from training.promotion.ledger import PromotionError

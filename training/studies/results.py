@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from models.bundle.disk import write_whole
 from training.objectives.base import REMOVED_SHARE
-from training.studies.judgement import check_saved
+from training.studies.scores import check_saved
 from training.studies.trial import StudyError, Trial, label_of
 
 RUNS, TRIAL, RESULT, LOG = "runs", "trial.json", "result.json", "log.txt"
@@ -31,7 +31,7 @@ class Result:
     arm: str
     axes: Mapping[str, Any]
     scores: Mapping[str, float]
-    """Scores by task, as in `training.studies.judgement.Judgement`."""
+    """Scores by task, as in `training.studies.scores.Judgement`."""
     alignment: float | None
     uniformity: float | None
     curve: Sequence[Mapping[str, Any]]
@@ -47,7 +47,7 @@ class Result:
     untrained: bool = False
     """True if the encoder was evaluated without training."""
     nearest_cosines: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """Cosines by batch size, if requested: see `training.studies.judgement.Judgement.nearest`."""
+    """Cosines by batch size, if requested: see `training.studies.scores.Judgement.nearest`."""
 
     @property
     def unimproved(self) -> bool:

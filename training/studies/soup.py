@@ -43,7 +43,7 @@ MIN_COSINE = 0.5
 After 60 steps `minilm` has 0.999998 with itself. Two models pre-trained from different random weights are within 0.1 of
 0.
 """
-OF_ONE_START = "a soup is of encoders that were tuned from one start"
+ONE_START = "a soup is of encoders that were tuned from one start"
 
 Shares = tuple[float, ...]
 """Share of each ingredient. The sum is 1."""
@@ -143,8 +143,7 @@ class Ingredient:
             one, another = (each.facts.get(names[0], "not there") for each in (self, other))
             more = f" (and {len(names) - 1} more differences)" if names[1:] else ""
             raise SoupError(
-                f"{self.source}: {names[0]} is {one}, but {another} in {other.source}{more}: "
-                f"{OF_ONE_START}, pooled alike"
+                f"{self.source}: {names[0]} is {one}, but {another} in {other.source}{more}: {ONE_START}, pooled alike"
             )
 
 
@@ -159,13 +158,13 @@ def check_one_start(ingredients: Sequence[Ingredient]) -> None:
     for one, other in combinations(ingredients, 2):
         if one.starts and other.starts and {*one.starts}.isdisjoint(other.starts):
             theirs, ours = (", ".join(each.starts) for each in (other, one))
-            raise SoupError(f"{other.source}: was tuned from {theirs}, but {one.source} from {ours}: {OF_ONE_START}")
+            raise SoupError(f"{other.source}: was tuned from {theirs}, but {one.source} from {ours}: {ONE_START}")
     first, *others = ingredients
     for each in others:
         if (likeness := each.cosine_to(first)) < MIN_COSINE:
             raise SoupError(
                 f"{each.source}: has weights that are nothing like those of {first.source} (cosine {likeness:.2f}): "
-                f"{OF_ONE_START}"
+                f"{ONE_START}"
             )
 
 

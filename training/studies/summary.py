@@ -15,7 +15,8 @@ from training.evaluation.bootstrap import Comparison, Interval, Resampled, resam
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS
 from training.evaluation.retrieval import MEASURES
-from training.studies.judgement import (
+from training.studies.results import RUNS, Result
+from training.studies.scores import (
     COSINES,
     COSINES_FILE,
     DEV,
@@ -30,7 +31,6 @@ from training.studies.judgement import (
     load_arrays,
     task_of,
 )
-from training.studies.results import RUNS, Result
 from training.studies.trial import StudyError
 
 RESAMPLES = 1000
@@ -161,7 +161,7 @@ def _retrieval(measure: str, results: Sequence[Result]) -> Metric:
 
 
 @dataclass(frozen=True)
-class Spread:
+class SeedScores:
     """Scores of an arm's seeds."""
 
     values: tuple[float, ...]
@@ -195,9 +195,9 @@ class Row:
 
     label: str
     results: tuple[Result, ...]
-    mean: Spread
+    mean: SeedScores
     """Mean over tasks, each rounded to two decimals first, as in the papers."""
-    dev: Spread | None
+    dev: SeedScores | None
     """Score on the metric's dev task. None if there is no such task or a result lacks it."""
     interval: Interval | None
     """Bootstrap interval of the mean, over examples. None if no per-example scores are stored."""
@@ -261,7 +261,7 @@ def summaries(
     _check_known(against, {result.label: None for result in results})
     found = []
     for metric in metrics(results):
-        judged = _judged(results, metric)
+        judged = _scored_by(results, metric)
         if not metric.shared(judged):
             continue
         there = against if against in {result.label for result in judged} else None
@@ -276,7 +276,7 @@ def metrics_left_out(results: Sequence[Result]) -> list[str]:
     return [
         f"{metric.title}: left out, the runs that were judged by it share no task."
         for metric in metrics(results)
-        if not metric.shared(_judged(results, metric))
+        if not metric.shared(_scored_by(results, metric))
     ]
 
 
@@ -306,7 +306,7 @@ def summarise(
     if not tasks:
         raise StudyError(NOTHING_SHARED)
     means = {
-        label: Spread(tuple(_mean(each, tasks) for each in of), seedless=all(each.untrained for each in of))
+        label: SeedScores(tuple(_mean(each, tasks) for each in of), seedless=all(each.untrained for each in of))
         for label, of in groups.items()
     }
     kept, truth = metric.arrays(results, study, tasks)
@@ -332,7 +332,7 @@ def summarise(
     return Summary(metric, tuple(rows), against, tasks)
 
 
-def _judged(results: Sequence[Result], metric: Metric) -> list[Result]:
+def _scored_by(results: Sequence[Result], metric: Metric) -> list[Result]:
     return [result for result in results if metric.shared([result])]
 
 
@@ -345,13 +345,13 @@ def _mean(result: Result, tasks: Sequence[str]) -> float:
     return fmean(round(result.scores[task], 2) for task in tasks)
 
 
-def _dev(results: Sequence[Result], metric: Metric) -> Spread | None:
+def _dev(results: Sequence[Result], metric: Metric) -> SeedScores | None:
     scores = [result.scores.get(metric.dev) for result in results] if metric.dev else [None]
     known = tuple(score for score in scores if score is not None)
-    return Spread(known) if len(known) == len(scores) else None
+    return SeedScores(known) if len(known) == len(scores) else None
 
 
-def welch(mine: Spread, theirs: Spread, level: float = LEVEL) -> float | None:
+def welch(mine: SeedScores, theirs: SeedScores, level: float = LEVEL) -> float | None:
     """Return the smallest significant difference of the means by Welch's t-test (1947).
 
     Degrees of freedom are Satterthwaite's. Against an untrained encoder the test is a one-sample t-test. The result is

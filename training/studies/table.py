@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 
 from training.studies.results import Result
-from training.studies.summary import DECIMALS, LEVEL, Row, Spread, Summary
+from training.studies.summary import DECIMALS, LEVEL, Row, SeedScores, Summary
 
 HEAD = ("arm", "seeds", "mean", "STS-B dev", "gain", "95 % interval", "P(better)", "verdict")
 MEAN, DEV = HEAD.index("mean"), HEAD.index("STS-B dev")
@@ -90,7 +90,7 @@ def task_explanation(summary: Summary) -> str:
 
 
 def _task_cell(row: Row, task: str) -> str:
-    return str(Spread(tuple(round(result.scores[task], DECIMALS) for result in row.results)))
+    return str(SeedScores(tuple(round(result.scores[task], DECIMALS) for result in row.results)))
 
 
 # Geometry of each arm's vectors, which papers use to explain scores.

@@ -31,9 +31,9 @@ from training.machine.environment import environment
 from training.machine.interrupt import locked
 from training.objectives import OBJECTIVES
 from training.run import is_published, open_run_corpus, teacher_config
-from training.studies.judgement import evaluate
 from training.studies.results import RESULT, TRIAL, is_finished
 from training.studies.schedule import locked_with_retry
+from training.studies.scores import evaluate
 from training.studies.trial import InputDigests, StudyError, Trial
 
 RECORD, SHARES, TEACHERS = "record", "shares", "teachers"
@@ -49,7 +49,7 @@ def run_trial(folder: Path, stream: TextIO) -> None:
         LockError: another process works on this run.
         ValueError, DivergedError, InterruptedRun: see `training.run.fit`.
         StudyError, DataError: see `training.studies.work.material`; nothing was trained.
-        EvaluationError: see `training.studies.judgement.judge`.
+        EvaluationError: see `training.studies.scores.judge`.
     """
     trial = _read_trial(folder / TRIAL)
     with locked_with_retry(folder):

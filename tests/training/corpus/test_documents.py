@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from training import cli
 from training.data.corpus import open_corpus
-from training.data.documents import Written, texts, write
+from training.data.documents import Counts, texts, write
 from training.data.files import CorpusError
 from training.data.sentences import clean_sentences
 
@@ -31,7 +31,7 @@ def test_title_and_text_of_json_lines_are_cut_apart(tmp_path: Path) -> None:
         {"_id": "3", "title": None, "text": SENTENCES[2]},
     ]
     file.write_text("\n" + "".join(json.dumps(row) + "\n \n" for row in rows))
-    assert write([file], corpus) == Written(texts=3, sentences=5)
+    assert write([file], corpus) == Counts(texts=3, sentences=5)
     assert corpus.read_text().splitlines() == [*SENTENCES, *SENTENCES[1:]]
 
 
@@ -39,7 +39,7 @@ def test_paragraphs_of_text_hold_whole_sentences(tmp_path: Path) -> None:
     file = tmp_path / "notes.txt.gz"
     text = f"A heading\n\n{SENTENCES[0][:20]}\n{SENTENCES[0][20:]} {SENTENCES[1]}\n \n>>> print(1)\n{SENTENCES[2]}\n"
     file.write_bytes(gzip.compress(text.encode()))
-    assert write([file], tmp_path / "corpus.txt") == Written(texts=3, sentences=2)
+    assert write([file], tmp_path / "corpus.txt") == Counts(texts=3, sentences=2)
     first, second = (tmp_path / "corpus.txt").read_text().splitlines()
     assert first.replace(" ", "") == SENTENCES[0].replace(" ", "") and second == SENTENCES[1]
 

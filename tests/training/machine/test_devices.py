@@ -22,7 +22,7 @@ from training import run
 from training.checkpoints.checkpoint import CheckpointError
 from training.checkpoints.record import METRICS
 from training.checkpoints.speed import FIGURES
-from training.cli import parsed
+from training.cli import parse
 from training.config import ConfigError, RunConfig, from_preset
 from training.machine.devices import Devices
 from training.objectives import OBJECTIVES
@@ -125,7 +125,7 @@ def test_several_processes_do_not_look_for_a_free_folder(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    options = parsed(["train", "--config", described(make_config(), tmp_path, "config")])
+    options = parse(["train", "--config", described(make_config(), tmp_path, "config")])
     with pytest.raises(ConfigError, match="--config with several processes needs --out"):
         options.command(options)
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.training.report.conftest import evaluation
-from training.evaluation.report.judged import EVALUATION, ReportError, display_errors, shape_errors
+from training.evaluation.report.evaluated import EVALUATION, ReportError, display_errors, shape_errors
 from training.evaluation.report.page import render
 
 Place = tuple[Any, ...]

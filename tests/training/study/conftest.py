@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from training.cli import parsed
+from training.cli import parse
 from training.evaluation.pairs import STS_TASKS
-from training.studies.judgement import DEV
 from training.studies.results import RESULTS
+from training.studies.scores import DEV
 
 MakeStudy = Callable[..., Path]
 
@@ -48,7 +48,7 @@ def _toml(value: Any) -> str:
 
 def call(*arguments: str) -> int:
     """The exit code of `study`; its errors are raised."""
-    options = parsed(["study", *arguments])
+    options = parse(["study", *arguments])
     return int(options.command(options))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from training.studies.judgement import load_arrays, save_arrays
+from training.studies.scores import load_arrays, save_arrays
 from training.studies.trial import StudyError
 
 

@@ -20,10 +20,10 @@ from tests.training.study.conftest import call
 from tests.training.study.test_schedule import Capture, MakeStudy, done
 from training.studies import schedule
 from training.studies.description import Study
-from training.studies.judgement import COSINES, COSINES_FILE, GOLDS, load_arrays, save_arrays
 from training.studies.plan import Plan
 from training.studies.results import RESULTS, is_finished, run_folder
 from training.studies.schedule import Processes
+from training.studies.scores import COSINES, COSINES_FILE, GOLDS, load_arrays, save_arrays
 from training.studies.trial import Trial
 from training.studies.work import run_trial
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.training.study.conftest import MakeStudy, call, line
-from training.cli import parsed
+from training.cli import parse
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.studies import catalogue
 from training.studies.catalogue import PAPERS, describe_papers, left_out, studies
@@ -118,7 +118,7 @@ def test_what_is_left_out_has_a_reason_and_its_command_can_be_parsed() -> None:
         if each.instead:
             program, *arguments = shlex.split(each.instead, comments=True)
             assert program == "isosphere"
-            parsed(arguments)
+            parse(arguments)
 
 
 def test_hours_grow_with_views_steps_and_size() -> None:

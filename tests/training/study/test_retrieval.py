@@ -22,7 +22,10 @@ from training.evaluation.pairs import DataError
 from training.evaluation.retrieval import MEASURES
 from training.evaluation.suite import EvaluationData
 from training.studies.description import Study
-from training.studies.judgement import (
+from training.studies.page import page
+from training.studies.plan import Plan
+from training.studies.results import RESULT, RUNS, TRIAL, read_results, run_folder
+from training.studies.scores import (
     COSINES_FILE,
     DEV,
     FOUND,
@@ -32,9 +35,6 @@ from training.studies.judgement import (
     load_arrays,
     save_arrays,
 )
-from training.studies.page import page
-from training.studies.plan import Plan
-from training.studies.results import RESULT, RUNS, TRIAL, read_results, run_folder
 from training.studies.summary import summaries
 from training.studies.table import grid, table
 from training.studies.trial import StudyError, Trial

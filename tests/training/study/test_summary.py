@@ -19,10 +19,10 @@ from scipy.stats import spearmanr, ttest_1samp, ttest_ind
 from tests.training.study.conftest import call, line, write
 from training.evaluation.bootstrap import Comparison, resample
 from training.evaluation.pairs import STS_TASKS
-from training.studies.judgement import COSINES_FILE, DEV, Judgement
 from training.studies.page import figures, page
 from training.studies.results import RESULTS, RUNS, read_results
-from training.studies.summary import Spread, summarise, welch
+from training.studies.scores import COSINES_FILE, DEV, TrialScores
+from training.studies.summary import SeedScores, summarise, welch
 from training.studies.table import cells, explanation, table, task_grid
 from training.studies.trial import StudyError
 
@@ -42,7 +42,7 @@ def noisy(study: Path, arm: str, seed: int, noise: float, golds_seed: int = 0) -
     scores = {task: 100 * float(spearmanr(cosines[task], golds[task]).statistic) for task in golds}
     folder = study / RUNS / f"{arm}{seed}"
     folder.mkdir(parents=True)
-    Judgement(scores, 0.2, -2.5, 90.0, cosines, golds).save(folder)
+    TrialScores(scores, 0.2, -2.5, 90.0, cosines, golds).save(folder)
     return line(arm, seed, 0.0, scores=scores)
 
 
@@ -160,7 +160,7 @@ def test_seeds_may_outweigh_the_pairs(tmp_path: Path) -> None:
 )
 def test_the_seeds_noise_is_what_a_t_test_allows(mine: list[int], theirs: list[int]) -> None:
     """At a difference of just that much, SciPy's test has p = 5 %."""
-    noise = welch(Spread(tuple(mine)), Spread(tuple(theirs)))
+    noise = welch(SeedScores(tuple(mine)), SeedScores(tuple(theirs)))
     assert noise is not None
     moved = [x - fmean(mine) + fmean(theirs) + noise for x in mine]
     assert ttest_ind(moved, theirs, equal_var=False).pvalue == pytest.approx(0.05, rel=1e-6)
@@ -168,8 +168,8 @@ def test_the_seeds_noise_is_what_a_t_test_allows(mine: list[int], theirs: list[i
 
 @given(mine=st.lists(st.integers(0, 1000), min_size=2, max_size=6, unique=True), theirs=st.floats(0, 1000))
 def test_beside_what_was_not_trained_it_is_what_a_test_of_one_sample_allows(mine: list[int], theirs: float) -> None:
-    noise = welch(Spread(tuple(mine)), Spread((theirs,), seedless=True))
-    assert noise is not None and noise == welch(Spread((theirs,), seedless=True), Spread(tuple(mine)))
+    noise = welch(SeedScores(tuple(mine)), SeedScores((theirs,), seedless=True))
+    assert noise is not None and noise == welch(SeedScores((theirs,), seedless=True), SeedScores(tuple(mine)))
     moved = [x - fmean(mine) + theirs + noise for x in mine]
     assert ttest_1samp(moved, theirs).pvalue == pytest.approx(0.05, rel=1e-6)
 
@@ -178,15 +178,15 @@ def test_what_was_not_trained_has_no_seeds(tmp_path: Path) -> None:
     runs = [noisy(tmp_path, "raw", 0, 2.0) | {"untrained": True}, *(noisy(tmp_path, "a", seed, 1.5) for seed in (1, 2))]
     write(tmp_path, *runs)
     _, a = summarise(read_results(tmp_path), tmp_path, resamples=200).rows
-    assert a.noise == welch(a.mean, Spread((0.0,), seedless=True)), "the start's is no noise, wherever it lies"
+    assert a.noise == welch(a.mean, SeedScores((0.0,), seedless=True)), "the start's is no noise, wherever it lies"
     assert "by one seed" not in a.verdict
 
 
 def test_the_noise_of_few_seeds() -> None:
-    three = Spread((70.0, 71.0, 72.0))
+    three = SeedScores((70.0, 71.0, 72.0))
     assert welch(three, three) == pytest.approx(2.7764 * (2 / 3) ** 0.5, rel=1e-4), "t at 4 degrees of freedom"
-    assert welch(three, Spread((70.0,))) is None and welch(Spread((70.0,)), three) is None
-    assert welch(Spread((70.0, 70.0)), Spread((71.0, 71.0))) == 0
+    assert welch(three, SeedScores((70.0,))) is None and welch(SeedScores((70.0,)), three) is None
+    assert welch(SeedScores((70.0, 70.0)), SeedScores((71.0, 71.0))) == 0
 
 
 def test_comparisons_are_counted(tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ from training.evaluation.bootstrap import resample_means
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import DataError
 from training.studies.description import Study
-from training.studies.judgement import LABELS, PREDICTED, TRANSFER_FILE, load_arrays, save_arrays
 from training.studies.page import figures, page
 from training.studies.results import RESULT, RUNS, TRIAL, read_results, run_folder
+from training.studies.scores import LABELS, PREDICTED, TRANSFER_FILE, load_arrays, save_arrays
 from training.studies.summary import TRANSFER, summaries, summarise
 from training.studies.table import explanation, grid, table
 from training.studies.trial import StudyError

@@ -24,8 +24,8 @@ from training.machine.interrupt import LockError, locked
 from training.run import teacher_config
 from training.studies import work
 from training.studies.description import Study
-from training.studies.judgement import COSINES, COSINES_FILE, GOLDS, TRANSFER_FILE, evaluate, load_arrays
 from training.studies.results import RESULT, TRIAL, run_folder
+from training.studies.scores import COSINES, COSINES_FILE, GOLDS, TRANSFER_FILE, evaluate, load_arrays
 from training.studies.trial import StudyError, Trial
 from training.studies.work import RECORD, SHARES, TEACHERS, _seconds_of_steps, load_data, run_trial
 

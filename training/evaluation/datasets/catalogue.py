@@ -43,7 +43,7 @@ def gunzipped(target: str) -> Unpack:
     """Return a function that decompresses the file to `target`."""
 
     def unpack(fetched: Path, folder: Path) -> None:
-        with _whole(fetched), gzip.open(fetched) as source:
+        with _reading_archive(fetched), gzip.open(fetched) as source:
             _write(source, folder / target)
 
     return unpack
@@ -57,7 +57,7 @@ def untarred(target: str, folders: Sequence[str]) -> Unpack:
     """
 
     def unpack(fetched: Path, folder: Path) -> None:
-        with _whole(fetched), tarfile.open(fetched) as archive:
+        with _reading_archive(fetched), tarfile.open(fetched) as archive:
             members = [member for member in archive if member.isfile()]
             for member in members:
                 tarfile.data_filter(member, str(folder))
@@ -95,7 +95,7 @@ def _write(source: BufferedIOBase, target: Path) -> None:
 
 
 @contextmanager
-def _whole(fetched: Path) -> Iterator[None]:
+def _reading_archive(fetched: Path) -> Iterator[None]:
     try:
         yield
     except tarfile.FilterError as error:

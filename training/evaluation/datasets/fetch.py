@@ -45,10 +45,10 @@ def provide(name: str, dataset: Dataset, folder: Path, stream: TextIO, *, downlo
         DataError: a file has changed, can't be fetched, is damaged, or fails its check.
         OSError: the folder can't be written to.
     """
-    lack = _lack(name, dataset, folder, stream)
+    lack = _first_problem(name, dataset, folder, stream)
     if lack is None:
         return
-    fetched = by_hand(dataset, folder)
+    fetched = downloaded_by_hand(dataset, folder)
     brought = frozenset(fetched)
     for source in dataset.sources:
         if source in brought:
@@ -70,7 +70,7 @@ def provide(name: str, dataset: Dataset, folder: Path, stream: TextIO, *, downlo
     print(f"{name}: {counted}, {len(entry.files)} files in {folder}", file=stream)
 
 
-def _lack(name: str, dataset: Dataset, folder: Path, stream: TextIO) -> str | None:
+def _first_problem(name: str, dataset: Dataset, folder: Path, stream: TextIO) -> str | None:
     """Describe the first problem. If there is none, record the dataset and return None."""
     if recorded := checksums.read(folder).get(name):
         missing = recorded.missing(folder)
@@ -169,7 +169,7 @@ def from_hub(source: Source) -> Path:
         raise HubError(reason or type(error).__name__) from error
 
 
-def by_hand(dataset: Dataset, folder: Path) -> dict[Source, Path]:
+def downloaded_by_hand(dataset: Dataset, folder: Path) -> dict[Source, Path]:
     """Find the files that a person has put into `downloads/<repo>` in `folder`."""
     places = {source: folder / DOWNLOADS / source.repo / source.file for source in dataset.sources}
     return {source: place for source, place in places.items() if place.is_file()}

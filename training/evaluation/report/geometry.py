@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from xml.etree.ElementTree import Element
 
 from training.evaluation.report import svg
-from training.evaluation.report.judged import Evaluated
+from training.evaluation.report.evaluated import Evaluated
 from training.evaluation.report.markup import ABSENT, Part, element, number, row, section, table
 from training.evaluation.report.plots import Caption, Extra, Plane, Series, histogram, lines, points
 from training.evaluation.report.svg import WIDTH, Frame, decades, linear, sizes

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element, tostring
 
+from training.evaluation.report.evaluated import Evaluated, check_evaluations
 from training.evaluation.report.geometry import curve, geometry
-from training.evaluation.report.judged import Evaluated, check_evaluations
 from training.evaluation.report.markup import ABSENT, Part, element, megabytes, number, row, section, table
 from training.evaluation.report.plots import Bar, Caption, bars
 from training.evaluation.report.scores import retrieval, sts, transfer
@@ -46,7 +46,7 @@ def _body(judged: Sequence[Evaluated], parts: Sequence[Element]) -> Element:
         element("h1", judged[0].title),
         *(element("p", said) for said in (_headline(judged[0]), _others(judged[1:])) if said),
     )
-    return element("body", header, element("main", subjects(judged), *parts, reading(judged)))
+    return element("body", header, element("main", subjects(judged), *parts, explanations(judged)))
 
 
 def _headline(judged: Evaluated) -> str:
@@ -101,7 +101,7 @@ def subjects(judged: Sequence[Evaluated]) -> Element:
     return section("judged", "What was judged", table("Facts", ["Fact", *(each.name for each in judged)], [filled]))
 
 
-def reading(judged: Sequence[Evaluated]) -> Element:
+def explanations(judged: Sequence[Evaluated]) -> Element:
     """Explain the numbers, and list the commands that reproduce them."""
     return section(
         "reading",

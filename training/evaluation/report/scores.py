@@ -8,7 +8,7 @@ from typing import Any
 from xml.etree.ElementTree import Element
 
 from training.evaluation.report import published
-from training.evaluation.report.judged import Evaluated
+from training.evaluation.report.evaluated import Evaluated
 from training.evaluation.report.markup import ABSENT, Part, details, element, number, row, section, table
 from training.evaluation.report.plots import Caption, Dot, dot_plot
 from training.evaluation.report.published import STS, TRANSFER, Row

@@ -38,7 +38,7 @@ COSINES_FILE, TRANSFER_FILE, RETRIEVAL_FILE = "cosines.npz", "transfer.npz", "re
 
 
 @dataclass(frozen=True)
-class Judgement:
+class TrialScores:
     """The evaluation of one encoder."""
 
     scores: Mapping[str, float]
@@ -99,7 +99,7 @@ def check_saved(folder: Path, tasks: Several[str]) -> None:
                 raise StudyError(f"{folder / file}: no {kind} of {lacking[0]}, which has a score")
 
 
-def evaluate(encoder: Encoder, given: EvaluationData, stream: TextIO) -> Judgement:
+def evaluate(encoder: Encoder, given: EvaluationData, stream: TextIO) -> TrialScores:
     """Evaluate the encoder on every task that has data.
 
     STS-B dev is scored as a task too, and gives the geometry.
@@ -117,7 +117,7 @@ def evaluate(encoder: Encoder, given: EvaluationData, stream: TextIO) -> Judgeme
     classified = classify(encode, given.transfer)
     queries = {name: _found(encode, encoder.prompts, name, each) for name, each in given.retrieval.items()}
     found = {task: of for measured in queries.values() for task, of in measured.items()}
-    return Judgement(
+    return TrialScores(
         scores={task: score.spearman.all for task, score in scores.items()}
         | {task: of.score.accuracy for task, of in classified.items()}
         | {task: 100 * float(of.mean()) for task, of in found.items()},
