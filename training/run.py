@@ -236,9 +236,17 @@ def _check_folders(config: RunConfig, resume: bool) -> None:
         record.stored_config(Path(config.run), RunConfig)
     else:
         record.check_no_run(Path(config.run), replace="replace it by --force")
+    check_writable(out)
+
+
+def check_writable(out: Path) -> None:
+    """Check that a folder can be written beside `out`, because results are written there and then renamed.
+
+    Raises:
+        RunError: it can't.
+    """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        # The bundle will be written to a temporary folder beside its destination.
         TemporaryDirectory(dir=out.parent).cleanup()
     except OSError as error:
         raise RunError(f"--out {out}: {error.strerror}") from error

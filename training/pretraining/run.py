@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TextIO
 
 import torch
@@ -37,7 +36,7 @@ from training.pretraining.config import PretrainConfig
 from training.pretraining.model import MaskedLM, MaskedTokens
 from training.pretraining.start import build_model
 from training.pretraining.step import State, Step, evaluate
-from training.run import run_environment
+from training.run import check_writable, run_environment
 from training.step import adamw
 
 RECORD = "pretraining.json"
@@ -209,11 +208,7 @@ def check(folder: Path) -> None:
         _refuse_foreign(folder)
     if folder.name in ("", ".."):
         raise RunError(f"--out {folder}: is replaced as a whole: call it by its name, from the folder above")
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        TemporaryDirectory(dir=folder.parent).cleanup()
-    except OSError as error:
-        raise RunError(f"--out {folder}: {error.strerror}") from error
+    check_writable(folder)
 
 
 def publish(config: PretrainConfig, model: MaskedLM, census: Census) -> None:

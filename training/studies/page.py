@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from statistics import fmean
 from xml.etree.ElementTree import Element, tostring
 
-from training.evaluation import known_item, vectors
 from training.evaluation.report import markup, svg
+from training.evaluation.report.geometry import QUANTITIES
 from training.evaluation.report.markup import element, number, section
 from training.evaluation.report.page import STYLE
 from training.evaluation.report.plots import Bar, Caption, Plane, Series, bars, lines, points
 from training.evaluation.report.svg import WIDTH, Axis, Frame, linear, sizes
-from training.evaluation.selection import SICKR_DEV_METRIC, STS_DEV_METRIC
-from training.evaluation.sts import STSB_DEV_METRIC
 from training.studies import table
 from training.studies.results import Result
 from training.studies.summary import DECIMALS, Row, Summary
@@ -90,19 +88,6 @@ LOGARITHMIC_FROM = 16.0
 
 OWN_FIGURES = {"STSB": "STS-B", "SICKR": "SICK-R"}
 """Tasks that have figures of their own, as in DCLR's figures 5 and 6."""
-
-CURVES = {
-    STSB_DEV_METRIC: ("STS-B dev while training", "Spearman × 100"),
-    SICKR_DEV_METRIC: ("SICK-R dev while training", "Spearman × 100"),
-    STS_DEV_METRIC: ("Mean of STS-B and SICK-R dev while training", "Spearman × 100"),
-    known_item.METRIC: ("Known items while training", "nDCG@10 × 100"),
-    vectors.METRIC: ("Self-retrieval while training", "MRR@10"),
-    "uniformity": ("Uniformity while training", "Uniformity"),
-    "alignment": ("Alignment while training", "Alignment"),
-    "effective_rank": ("Effective rank while training", "Effective rank"),
-    "removed_share": ("Removed negatives while training", "Share of the in-batch negatives"),
-}
-"""Quantities that evaluations may contain, with a title and an axis label."""
 
 
 def figures(summary: Summary, *others: Summary) -> list[Element]:
@@ -275,7 +260,7 @@ def _scale(name: str, values: Sequence[float]) -> Axis:
 def _curves(summary: Summary) -> Iterable[Element]:
     """Draw means over seeds at each step, as in DCLR's figure 4."""
     shown = _best(summary)
-    for name, (title, axis) in CURVES.items():
+    for name, (title, axis, _) in QUANTITIES.items():
         series = [
             Series(row.label, svg.mark(place), points)
             for place, row in enumerate(shown)
@@ -283,7 +268,7 @@ def _curves(summary: Summary) -> Iterable[Element]:
         ]
         if series:
             steps, values = zip(*(point for each in series for point in each.points), strict=True)
-            caption = Caption(f"curve-{name}", f"{title}.", MEANS)
+            caption = Caption(f"curve-{name}", f"{title} while training.", MEANS)
             yield lines(caption, Plane(linear("Step", steps, from_zero=True, most=5), linear(axis, values)), series)
 
 

@@ -188,7 +188,11 @@ QUANTITIES = {
     "sickr_dev_spearman": ("SICK-R dev", "Spearman × 100", "Better the higher."),
     "sts_dev_spearman": ("Mean of STS-B and SICK-R dev", "Spearman × 100", "Better the higher."),
     "dev_spearman": ("Own development pairs", "Spearman × 100", "Better the higher."),
-    "known_item_ndcg10": ("Known items", "nDCG@10", "Titles and sentences find their passages. Better the higher."),
+    "known_item_ndcg10": (
+        "Known items",
+        "nDCG@10 × 100",
+        "Titles and sentences find passages. Better the higher.",
+    ),
     "self_retrieval_mrr10": ("Self-retrieval", "MRR@10", "Half a sentence finds the other half. Better the higher."),
     "uniformity": ("Uniformity", "Uniformity", "Better the lower."),
     "alignment": ("Alignment", "Alignment", "Better the lower."),
