@@ -15,7 +15,7 @@ import pytest
 
 from models.bundle.disk import write_whole
 from tests.training.conftest import WORDS
-from tests.training.study.conftest import call, line, write
+from tests.training.studies.conftest import call, line, write
 from training.evaluation import transfer
 from training.evaluation.bootstrap import resample_means
 from training.evaluation.labelled import TRANSFER_TASKS

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.training.study.conftest import MakeStudy, call, line
+from tests.training.studies.conftest import MakeStudy, call, line
 from training.cli import parse
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.studies import catalogue

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.training.data.samples import contents, tar
+from tests.training.datasets.samples import contents, tar
 from training.evaluation.datasets.catalogue import copied, gunzipped, untarred
 from training.evaluation.pairs import DataError
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tests.training.study.conftest import line, write
+from tests.training.studies.conftest import line, write
 from training.studies.page import page
 from training.studies.results import read_results
 from training.studies.summary import Summary, summarise

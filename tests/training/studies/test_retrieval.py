@@ -15,7 +15,7 @@ import pytest
 from models.bundle.disk import write_whole
 from models.encoder.encoder import Encoder
 from tests.training.conftest import WORDS
-from tests.training.study.conftest import call, line, write
+from tests.training.studies.conftest import call, line, write
 from training.evaluation import beir, retrieval
 from training.evaluation.bootstrap import resample_means
 from training.evaluation.pairs import DataError

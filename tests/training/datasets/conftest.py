@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.training.data.samples import FILES, Hub
+from tests.training.datasets.samples import FILES, Hub
 from training.evaluation.datasets.catalogue import Dataset, Source, copied, gunzipped, untarred
 from training.evaluation.pairs import DataError
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.training.data.samples import FILES, Hub, contents, lay
+from tests.training.datasets.samples import FILES, Hub, contents, lay
 from training.evaluation.datasets.catalogue import Dataset
 from training.evaluation.datasets.fetch import Download, HubError, default_folder, provide
 from training.evaluation.pairs import DataError

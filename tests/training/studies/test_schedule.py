@@ -18,7 +18,7 @@ from shutil import copytree
 import pytest
 
 from models.bundle.disk import write_whole
-from tests.training.study.conftest import call
+from tests.training.studies.conftest import call
 from training.checkpoints.checkpoint import CHECKPOINT
 from training.checkpoints.record import METRICS
 from training.cli import main

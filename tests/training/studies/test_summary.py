@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import spearmanr, ttest_1samp, ttest_ind
 
-from tests.training.study.conftest import call, line, write
+from tests.training.studies.conftest import call, line, write
 from training.evaluation.bootstrap import Comparison, resample
 from training.evaluation.pairs import STS_TASKS
 from training.studies.page import figures, page

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.training.data.samples import Hub, contents
+from tests.training.datasets.samples import Hub, contents
 from training import cli
 from training.cli import data
 from training.evaluation.datasets.catalogue import CATALOGUE, Dataset

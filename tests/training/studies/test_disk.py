@@ -16,8 +16,8 @@ import pytest
 
 from models.bundle.disk import write_whole
 from tests.conftest import PATIENCE, soon
-from tests.training.study.conftest import call
-from tests.training.study.test_schedule import Capture, MakeStudy, done
+from tests.training.studies.conftest import call
+from tests.training.studies.test_schedule import Capture, MakeStudy, done
 from training.studies import schedule
 from training.studies.description import Study
 from training.studies.plan import Plan
