@@ -71,7 +71,7 @@ def resolve_files(files: Sequence[str]) -> list[Path]:
 
     Raises:
         CorpusError: a folder or a pattern has none.
-        Refused, RemoteError: see `hub.fetched`.
+        Refused, RemoteError: see `download_from_hub`.
     """
     return [path for file in files for path in _files_of(file)]
 

@@ -135,7 +135,7 @@ def load_for_training(config: RunConfig, device: torch.device) -> Encoder:
     Raises:
         SourceError: there is no such backbone.
         BundleError: the backbone is a bundle, and a file does not match the manifest.
-        ConfigError: see `training.encoding.lora.attach`.
+        ConfigError: see `training.encoding.lora.attach_adapter`.
     """
     manifest_of(config.backbone)  # This call checks the bundle's files.
     encoder = Encoder.load(config.backbone, pooling=config.pooling)

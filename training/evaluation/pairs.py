@@ -91,7 +91,7 @@ def own_pairs(file: str) -> list[Pair]:
 
     Raises:
         DataError: a file can't be read, a row is broken, or the scores don't differ.
-        Refused, RemoteError: see `training.data.files.fetched`.
+        Refused, RemoteError: see `training.data.files.download_from_hub`.
     """
     try:
         pairs = [

@@ -42,7 +42,7 @@ class Plan:
         """Load all evaluation data, so that an error stops the study before its first run.
 
         Raises:
-            StudyError, DataError: see `training.studies.work.material`.
+            StudyError, DataError: see `training.studies.work.load_data`.
         """
         judged = {(each.config.eval_data, each.sts, each.transfer, each.retrieval): each for each in self.trials}
         for trial in judged.values():

@@ -31,7 +31,7 @@ class Result:
     arm: str
     axes: Mapping[str, Any]
     scores: Mapping[str, float]
-    """Scores by task, as in `training.studies.scores.Judgement`."""
+    """Scores by task, as in `training.studies.scores.TrialScores`."""
     alignment: float | None
     uniformity: float | None
     curve: Sequence[Mapping[str, Any]]
@@ -47,7 +47,7 @@ class Result:
     untrained: bool = False
     """True if the encoder was evaluated without training."""
     nearest_cosines: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """Cosines by batch size, if requested: see `training.studies.scores.Judgement.nearest`."""
+    """Cosines by batch size, if requested: see `training.studies.scores.TrialScores.nearest`."""
 
     @property
     def unimproved(self) -> bool:

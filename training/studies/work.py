@@ -48,8 +48,8 @@ def run_trial(folder: Path, stream: TextIO) -> None:
         StudyError: there is no such description.
         LockError: another process works on this run.
         ValueError, DivergedError, InterruptedRun: see `training.run.fit`.
-        StudyError, DataError: see `training.studies.work.material`; nothing was trained.
-        EvaluationError: see `training.studies.scores.judge`.
+        StudyError, DataError: see `training.studies.work.load_data`; nothing was trained.
+        EvaluationError: see `training.studies.scores.evaluate`.
     """
     trial = _read_trial(folder / TRIAL)
     with locked_with_retry(folder):

@@ -13,9 +13,9 @@ from tests.conftest import PATIENCE
 
 CHILD = """
 import os, sys, time
-from training.studies.schedule import follow
+from training.studies.schedule import stop_with_parent
 try:
-    follow(int(sys.argv[1]))
+    stop_with_parent(int(sys.argv[1]))
     print(os.getpid(), flush=True)
     time.sleep(60)
 except KeyboardInterrupt:
@@ -23,9 +23,9 @@ except KeyboardInterrupt:
 """
 SLOW_TO_STOP = """
 import sys, time
-from training.studies.schedule import follow
+from training.studies.schedule import stop_with_parent
 try:
-    follow(int(sys.argv[1]))
+    stop_with_parent(int(sys.argv[1]))
     print("begun", flush=True)
     time.sleep(60)
 except KeyboardInterrupt:
