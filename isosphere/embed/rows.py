@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from training.data.files import COLUMNS, NAME_ONE, Bad, CorpusError, is_table, lines
+from training.data.files import COLUMNS, COLUMN_ADVICE, OnBadRow, CorpusError, is_table, lines
 from training.data.files import rows as table_rows
 
 
@@ -22,7 +22,7 @@ class Row(NamedTuple):
 
 
 def rows(
-    paths: Iterable[Path], text_column: str | None, id_column: str | None, columns: Sequence[str], bad: Bad
+    paths: Iterable[Path], text_column: str | None, id_column: str | None, columns: Sequence[str], bad: OnBadRow
 ) -> Iterator[Row]:
     """Yield the rows of tables and the lines of text files, in order. `bad` receives the error of each bad row.
 
@@ -40,14 +40,14 @@ def rows(
 
 
 def _values(
-    path: Path, text_column: str | None, id_column: str | None, columns: Sequence[str], bad: Bad
+    path: Path, text_column: str | None, id_column: str | None, columns: Sequence[str], bad: OnBadRow
 ) -> Iterator[tuple[str, list[Any]]]:
     named = text_column or id_column or next(iter(columns), None)
     if is_table(path, named):
         texts = COLUMNS if text_column is None else (text_column,)
         ids = ("id", None) if id_column is None else (id_column,)
         kept = ((column,) for column in columns)
-        yield from table_rows(path, texts, ids, *kept, advice="" if named else NAME_ONE, bad=bad)
+        yield from table_rows(path, texts, ids, *kept, advice="" if named else COLUMN_ADVICE, bad=bad)
     else:
         for number, line in enumerate(lines([path], bad), start=1):
             yield f"{path}:{number}", [line.rstrip("\r\n"), None]

@@ -32,7 +32,7 @@ def test_its_examples_are_understood(name: str) -> None:
     first, *arguments = shlex.split(command.example.partition(" > ")[0])
     assert first == name
     if command.program == "training":
-        cli.parsed([name, *arguments])
+        cli.parse([name, *arguments])
     elif command.program == "models":
         models_parser().parse_args([name, *arguments])
     elif name == "embed":

@@ -9,8 +9,8 @@ from scipy.stats import binom, spearmanr
 
 from training.evaluation.bootstrap import (
     Comparison,
+    Interval,
     compare,
-    interval,
     resample,
     resample_means,
     weighted_spearman,
@@ -25,6 +25,12 @@ def scored(n: int, *, noise: float, seed: int = 0) -> tuple[Array, Array]:
     draw = np.random.default_rng(seed)
     golds = draw.integers(0, 26, n) / 5
     return golds + draw.normal(0, noise, n), golds
+
+
+def interval(runs: list[Array], golds: Array, *, level: float = 0.95, resamples: int, seed: int = 0) -> Interval:
+    """Of one task."""
+    tasks = [{"pairs": cosines} for cosines in runs]
+    return resample(tasks, {"pairs": golds}, resamples=resamples, seed=seed).interval(level)
 
 
 @given(

@@ -230,7 +230,7 @@ def test_a_config_that_is_nested_too_deep(tmp_path: Path, capsys: Capture) -> No
 
 
 def resolved(*arguments: str) -> RunConfig:
-    return resolve(cli.parsed(["train", "simcse", *arguments]))
+    return resolve(cli.parse(["train", "simcse", *arguments]))
 
 
 def test_options_become_the_run() -> None:

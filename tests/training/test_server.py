@@ -12,11 +12,11 @@ import httpx
 import numpy as np
 import pytest
 
-from training.cli import main, parsed
+from training.cli import main, parse
 from training.cli.evaluate import _command
 from training.evaluation.beir import Collection
 from training.evaluation.server import Server
-from training.evaluation.subjects import SubjectError, _served, subject
+from training.evaluation.subjects import SubjectError, _served, open_subject
 from training.evaluation.vectors import EvaluationError
 
 COLLECTION = Collection({"d": "a cat", "e": "a dog"}, {"q": "the cat"}, {"q": {"d": 1}})
@@ -57,7 +57,7 @@ def test_the_password_of_a_url_is_sent_and_neither_kept_nor_printed(url: str) ->
         assert not re.search("s3cret|eve", str(raised.value))
     assert set(asked) == {"Basic ZXZlOnMzY3JldA=="}
     assert judged.facts["source"] == url.replace("eve:s3cret@", "").rstrip("/")
-    command = _command(parsed(["evaluate", url, "--data", "data"]))
+    command = _command(parse(["evaluate", url, "--data", "data"]))
     assert "http://encoder" in command and not re.search("s3cret|eve", command)
 
 
@@ -80,14 +80,14 @@ def test_a_key_that_no_header_takes_is_refused_and_not_printed(
 
 def test_a_user_and_a_key_can_t_both_be_sent() -> None:
     with pytest.raises(SubjectError, match=r"^http://encoder: a user in the URL and a key"):
-        subject("http://eve:pass@encoder", key="iso_key")
+        open_subject("http://eve:pass@encoder", key="iso_key")
 
 
 @pytest.mark.parametrize("scheme", ["http", "HTTP"])
 @pytest.mark.parametrize("options", [{}, {"by_torch": True}])
 def test_the_password_of_a_url_that_is_none_is_not_printed(scheme: str, options: dict[str, Any]) -> None:
     with pytest.raises((EvaluationError, SubjectError), match=f"^{scheme}://encoder") as raised:
-        subject(f"{scheme}://eve:s3cr/et@encoder", key=None, **options)
+        open_subject(f"{scheme}://eve:s3cr/et@encoder", key=None, **options)
     assert not re.search("s3cr|et@|eve", str(raised.value))
 
 

@@ -31,16 +31,18 @@ COMMANDS = {
 }
 """Commands with their help.
 
-Each command has a module of its name in `training.cli`. The module is loaded only for its command, because torch
-takes seconds to import.
+The options of a command are added by `add_NAME` of a module in `training.cli`. The module is loaded only for its
+command, because torch takes seconds to import.
 """
+MODULES = {"finish": "train", "replay": "train", "rollback": "promote", "rebuild": "soup"}
+"""Modules of the commands that have none of their own name."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Exit codes: 0 for success, 1 for a failure, 2 for bad input, 130 after Ctrl-C."""
     quieten()
     try:
-        return _carried_out(parsed(sys.argv[1:] if arguments is None else arguments))
+        return _run(parse(sys.argv[1:] if arguments is None else arguments))
     except ModuleNotFoundError as error:
         return _fail(not_installed(error), 2)
     except InterruptedRun as error:
@@ -49,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail("interrupted", 130)
 
 
-def _carried_out(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> int:
     try:
         status = int(options.command(options))
         process.flush()
@@ -66,7 +68,7 @@ def _carried_out(options: argparse.Namespace) -> int:
         return _fail(f"{first_line(error)}; a smaller batch_size takes less, or the same one in parts (chunk_size)", 1)
 
 
-def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the options of one command, with its function as `command`.
 
     Raises:
@@ -78,11 +80,12 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary)
         if name == chosen:
-            import_module(f"training.cli.{name}").add(command)
-    return top.parse_args(_spelt_out(arguments))
+            module = import_module(f"training.cli.{MODULES.get(name, name)}")
+            getattr(module, f"add_{name}")(command)
+    return top.parse_args(_expand(arguments))
 
 
-def _spelt_out(arguments: Sequence[str]) -> list[str]:
+def _expand(arguments: Sequence[str]) -> list[str]:
     """Expand `study FILE.toml` to `study run FILE.toml`."""
     match arguments:
         case ["study", file, *rest] if file.endswith(".toml"):

@@ -8,15 +8,14 @@ from pathlib import Path
 
 from models.errors import none_of
 from training.data.documents import write
-from training.evaluation import beir
-from training.evaluation.datasets import checksums, documentation
+from training.evaluation import beir, known_item
+from training.evaluation.datasets import checksums
 from training.evaluation.datasets.catalogue import CATALOGUE
-from training.evaluation.datasets.fetch import by_hand, default_folder, from_hub, provide
+from training.evaluation.datasets.fetch import default_folder, downloaded_by_hand, from_hub, provide
 from training.evaluation.pairs import DataError
 
 
-def add(command: argparse.ArgumentParser) -> None:
-    """Add the subcommands and their options."""
+def add_data(command: argparse.ArgumentParser) -> None:
     actions = command.add_subparsers(required=True, metavar="get|list|verify|documentation|sentences")
 
     action = actions.add_parser("get", help="download and check data; existing data is not downloaded again")
@@ -78,7 +77,9 @@ def verify(options: argparse.Namespace) -> int:
         raise DataError(f"dataset {none_of(unknown[0], CATALOGUE)}")
     recorded = checksums.read(folder)
     here = [
-        name for name, each in CATALOGUE.items() if name in recorded or each.present(folder) or by_hand(each, folder)
+        name
+        for name, each in CATALOGUE.items()
+        if name in recorded or each.present(folder) or downloaded_by_hand(each, folder)
     ]
     if not (names := list(dict.fromkeys(options.names)) or here):
         raise DataError(f"{folder}: holds none of {', '.join(CATALOGUE)}")
@@ -89,8 +90,8 @@ def verify(options: argparse.Namespace) -> int:
 
 def documented(options: argparse.Namespace) -> int:
     """Write the running interpreter's documentation as a collection beside those of the hub. Replace an older one."""
-    made = documentation.collection()
-    place = _folder(options) / beir.FOLDER / documentation.NAME
+    made = known_item.documentation()
+    place = _folder(options) / beir.FOLDER / known_item.DOCUMENTATION
     beir.save(made, place)
     print(f"{place}: {len(made.documents)} documents, {len(made.queries)} queries")
     return 0

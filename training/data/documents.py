@@ -10,11 +10,11 @@ from pathlib import Path
 from models.bundle.disk import replacing
 from training.data import strict_json
 from training.data.files import DELIMITERS, JSON_LINES, OPENERS, PARQUET, UNREAD_TABLES, CorpusError, lines
-from training.data.sentences import WORDS, split
+from training.data.sentences import WORDS, clean_sentences
 
 
 @dataclass(frozen=True)
-class Written:
+class Counts:
     """Numbers of texts and sentences in a corpus."""
 
     texts: int
@@ -22,7 +22,7 @@ class Written:
     sentences: int
 
 
-def write(files: Sequence[Path], corpus: Path) -> Written:
+def write(files: Sequence[Path], corpus: Path) -> Counts:
     """Write the clean sentences of the documents in `files`, one per line in order, with duplicates.
 
     Raises:
@@ -36,7 +36,7 @@ def write(files: Sequence[Path], corpus: Path) -> Written:
     with replacing(corpus) as beside, beside.open("w", encoding="utf-8") as written:
         for text in texts(files):
             read += 1
-            for sentence in split(text):
+            for sentence in clean_sentences(text):
                 kept += 1
                 written.write(f"{sentence}\n")
         if not kept:
@@ -44,7 +44,7 @@ def write(files: Sequence[Path], corpus: Path) -> Written:
                 f"{' '.join(map(str, files))}: no clean English sentence of {WORDS.start} to {WORDS.stop - 1} words in "
                 f"{read} texts; of another language write a corpus yourself, a sentence a line"
             )
-    return Written(read, kept)
+    return Counts(read, kept)
 
 
 def texts(files: Iterable[Path]) -> Iterator[str]:

@@ -1,4 +1,8 @@
-"""Files of a corpus: paths, rows of tables, and sentences, which are lines of text or values of a column."""
+"""Files of a corpus: paths, rows of tables, and sentences, which are lines of text or values of a column.
+
+Paths may be files, folders, patterns and data sets on the hub. A text file whose first bytes show another format is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,355 @@ from typing import Any
 from models.errors import Refused, first_line
 from models.remotes.base import told
 from training.data import strict_json
+
+log = logging.getLogger(__name__)
+
+OPENERS: dict[str, Callable[[Path], BufferedIOBase]] = {".gz": gzip.GzipFile, ".xz": lzma.LZMAFile}
+UNREAD = {".bz2", ".zst", ".lz4", ".7z", ".rar", ".zip", ".tar", ".tgz", ".txz"}
+"""Suffixes of unsupported compression, whose bytes must not be read as text."""
+DELIMITERS = {".csv": ",;", ".tsv": "\t"}
+"""Possible delimiters by file suffix."""
+JSON_LINES = (".jsonl", ".ndjson")
+PARQUET = ".parquet"
+TABLES = (*DELIMITERS, *JSON_LINES, PARQUET)
+UNREAD_TABLES = (".arrow", ".feather", ".xlsx", ".json")
+"""Formats that users can convert to JSON lines or Parquet."""
+IN_FOLDERS = (".txt", *TABLES)
+"""Suffixes that folders are searched for."""
+COLUMNS = ("text", "sentence")
+"""Default columns of a table. The first that exists is read."""
+TITLE = "title"
+COLUMN_ADVICE = ": name one by --text-column"
+ROWS_AT_ONCE = 1024
+"""Rows of Parquet in memory at once."""
+READ_AT_ONCE = 1 << 20
+"""Bytes of a Parquet column to read at once, because a column can be as long as the file."""
+
+
+class CorpusError(Refused):
+    """The corpus can't be read or trained on. The message names the file and, if possible, the line."""
+
+
+OnBadRow = Callable[[CorpusError], object]
+"""Receives the error of a row that can't be read. Unless it raises, the next row follows."""
+
+
+def raise_error(error: CorpusError) -> None:
+    """Let the first bad row end the reading."""
+    raise error
+
+
+def resolve_files(files: Sequence[str]) -> list[Path]:
+    """List the files of folders, glob patterns and paths.
+
+    Files of a data set on the hub, `hf://datasets/…`, are downloaded to the hub's cache unless they are there.
+
+    Raises:
+        CorpusError: a folder or a pattern has none.
+        Refused, RemoteError: see `download_from_hub`.
+    """
+    return [path for file in files for path in _files_of(file)]
+
+
+def sentences(paths: Iterable[Path], column: str | None = None) -> Iterator[str]:
+    """Yield every line of text files, and the text in a column of tables (default: one of `COLUMNS`).
+
+    Raises:
+        CorpusError: see `lines` and `rows`; or a file is no text, or a field of the column is no string.
+    """
+    for path in paths:
+        if is_table(path, column):
+            names = COLUMNS if column is None else (column,)
+            yield from (_line(text, where) for where, (text,) in rows(path, names, advice=COLUMN_ADVICE))
+        else:
+            yield from lines([path])
+
+
+def is_table(path: Path, column: str | None = None) -> bool:
+    """Tell whether a file is a table, by its name; otherwise it is text, which has no `column`.
+
+    Raises:
+        CorpusError: the file is neither a table that `rows` reads nor text, or is text while a column is named.
+    """
+    kind = _without_compression(path).suffix.lower()
+    if kind in TABLES:
+        return True
+    if kind in UNREAD_TABLES:
+        raise CorpusError(f"{path}: {kind} is not read: write it as Parquet, JSON lines (.jsonl) or CSV")
+    if column is not None:
+        raise CorpusError(f"{path}: has no column {column!r}: {', '.join(TABLES)} have columns")
+    _check_text(path)
+    return False
+
+
+def passages(paths: Iterable[Path], column: str | None = None) -> Iterator[str]:
+    """Yield every line of text files, and the text of each row of tables, after a line with its title if it has one.
+
+    Raises:
+        CorpusError: see `sentences`.
+    """
+    for path in paths:
+        if _without_compression(path).suffix.lower() in TABLES:
+            yield from _titled(path, COLUMNS if column is None else (column,))
+        else:
+            yield from sentences([path], column)
+
+
+def _titled(path: Path, names: Sequence[str]) -> Iterator[str]:
+    """Yield the text of each row after its title. A title that is no string is ignored."""
+    # A title that is also the text would be its own query.
+    titles = [] if [name.lower() for name in names] == [TITLE] else [TITLE]
+    for where, (title, text) in rows(path, (*titles, None), names, advice=COLUMN_ADVICE):
+        line = _line(text, where)
+        titled = isinstance(title, str) and title.strip() and line
+        yield f"{' '.join(title.split())}\n{line}" if titled else line
+
+
+def _line(text: Any, where: str) -> str:
+    """Return the text of a row as one line, "" if it has none."""
+    if not isinstance(text, str | None):
+        raise CorpusError(f"{where}: {text!r:.40} is no string")
+    return " ".join((text or "").split())
+
+
+def rows(
+    path: Path, *columns: Sequence[str | None], advice: str = "", bad: OnBadRow = raise_error
+) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the position of each row of a table, and its values for `columns`.
+
+    A column is given by its possible names, in any case, and the first that exists is read. If None is among the names,
+    the column may be missing, and its values are None. Blank lines are no rows. `bad` receives the error of a broken
+    row. If it lets the reading go on, bytes that are not UTF-8 are read as lone surrogates.
+
+    Raises:
+        CorpusError: see `lines`; or a row is broken, or a column is missing; the message then ends with
+            `advice`.
+    """
+    kind = _without_compression(path).suffix.lower()
+    if kind in DELIMITERS:
+        yield from _csv_rows(path, DELIMITERS[kind], columns, advice, bad)
+    elif kind in JSON_LINES:
+        yield from _json_rows(path, columns, advice, bad)
+    elif kind == PARQUET:
+        yield from _parquet_rows(path, columns, advice)
+    else:
+        raise CorpusError(f"{path}: no table: {', '.join(TABLES)} are")
+
+
+def lines(paths: Iterable[Path], bad: OnBadRow = raise_error) -> Iterator[str]:
+    """Yield every line of text files (plain, .gz or .xz), newlines included.
+
+    Unless `bad` is `refuse`, bytes that are not UTF-8 are read as lone surrogates, which the reader of the rows judges.
+
+    Raises:
+        CorpusError: a file is missing, damaged, not UTF-8, or compressed in another way.
+    """
+    errors = "strict" if bad is raise_error else "surrogateescape"
+    for path in paths:
+        with _opened(path) as file:
+            for number, line in enumerate(file, start=1):
+                yield _decoded(line, path, number, errors)
+
+
+def text_sha256(files: Sequence[str]) -> str:
+    """Return the SHA-256, in hex, of the concatenated files, with .gz and .xz decompressed.
+
+    Raises:
+        CorpusError: see `lines`.
+    """
+    digest = hashlib.sha256()
+    for path in resolve_files(files):
+        with _opened(path) as file:
+            while part := file.read(READ_AT_ONCE):
+                digest.update(part)
+    return digest.hexdigest()
+
+
+def _files_of(file: str) -> list[Path]:
+    path = Path(file)
+    if file.startswith(SCHEME):
+        return _files_of(
+            download_from_hub(file, [*IN_FOLDERS, *(f"{kind}{packed}" for kind in IN_FOLDERS for packed in OPENERS)])
+        )
+    if path.is_dir():
+        inside = sorted(one for one in path.rglob("[!.]*") if one.is_file())
+        kept = [one for one in inside if _without_compression(one).suffix.lower() in IN_FOLDERS]
+        others = [one for one in inside if one not in kept]
+        if not kept:
+            raise CorpusError(f"{path}: a directory without a file of {', '.join(IN_FOLDERS)}")
+        if others:
+            log.warning("%s: %d files are left out, such as %s", path, len(others), others[0].name)
+        return kept
+    if glob.has_magic(file) and not path.exists():
+        matching = [Path(one) for one in sorted(glob.glob(file, recursive=True)) if Path(one).is_file()]  # noqa: PTH207 (a Path matches no absolute pattern)
+        if not matching:
+            raise CorpusError(f"{file}: no file matches")
+        return matching
+    return [path]
+
+
+def _without_compression(path: Path) -> Path:
+    """Return the path without a compression suffix."""
+    return path.with_suffix("") if path.suffix.lower() in OPENERS else path
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BufferedIOBase]:
+    if (packed := _without_compression(path).suffix.lower()) in UNREAD:
+        raise CorpusError(f"{path}: {packed} is not read: unpack it, or pack the text alone as .gz or .xz")
+    try:
+        with OPENERS.get(path.suffix.lower(), _open_plain)(path) as file:
+            yield file
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CorpusError(f"{path}: {reason}") from error
+
+
+def _open_plain(path: Path) -> BufferedIOBase:
+    return path.open("rb")
+
+
+def _decoded(line: bytes, path: Path, number: int, errors: str) -> str:
+    try:
+        return line.decode("utf-8-sig" if number == 1 else "utf-8", errors)
+    except UnicodeDecodeError as error:
+        raise CorpusError(
+            f"{path}:{number}: not UTF-8: byte 0x{line[error.start]:02x} in column {error.start + 1}"
+        ) from error
+
+
+def _check_text(path: Path) -> None:
+    """Check by its first bytes that a file may have sentences in its lines.
+
+    Raises:
+        CorpusError: it looks like a table, markup or a format that is not text; the message says which.
+    """
+    with _opened(path) as file:
+        what = detect_format(file.read(HEAD), DELIMITERS, COLUMNS)
+    if what:
+        raise CorpusError(f"{path}: looks like {what}; a corpus is text, a sentence a line, or a table with a column")
+
+
+def _csv_rows(
+    path: Path, delimiters: str, columns: Sequence[Sequence[str | None]], advice: str, bad: OnBadRow
+) -> Iterator[tuple[str, list[Any]]]:
+    rest = lines([path], bad)
+    first = next(rest, "")
+    table = csv.reader(chain([first], rest), delimiter=max(delimiters, key=first.count), strict=True)
+    try:
+        header = next(table, [])
+    except csv.Error as error:
+        raise CorpusError(f"{path}:{table.line_num}: {error}") from error
+    chosen = [_choose_column(header, names, path, advice) for names in columns]
+    places = [None if name is None else header.index(name) for name in chosen]
+    while True:
+        try:
+            row = next(table, None)
+        except csv.Error as error:
+            bad(CorpusError(f"{path}:{table.line_num}: {error}"))
+            continue
+        if row is None:
+            return
+        where = f"{path}:{table.line_num}"
+        if row and len(row) != len(header):
+            bad(CorpusError(f"{where}: {len(row)} columns, but the header has {len(header)}"))
+        elif row:
+            yield where, [None if place is None else row[place] for place in places]
+
+
+def _json_rows(
+    path: Path, columns: Sequence[Sequence[str | None]], advice: str, bad: OnBadRow
+) -> Iterator[tuple[str, list[Any]]]:
+    for number, line in enumerate(lines([path], bad), start=1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            row = strict_json.row(line)
+            chosen = [_choose_column(row, names, where, advice) for names in columns]
+        except ValueError as error:
+            bad(error if isinstance(error, CorpusError) else CorpusError(f"{where}: {error}"))
+            continue
+        yield where, [None if name is None else row[name] for name in chosen]
+
+
+def _parquet_rows(path: Path, columns: Sequence[Sequence[str | None]], advice: str) -> Iterator[tuple[str, list[Any]]]:
+    """Read only these columns, a part of a row group at a time."""
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise CorpusError(f"{path}: Parquet needs the extra `data`: pip install 'isosphere[data]' ({error})") from error
+    if path.suffix.lower() != PARQUET:
+        raise CorpusError(f"{path}: is packed twice, for Parquet packs its columns itself: unpack it")
+    number = 0
+    with _opened(path) as file:
+        try:
+            table = ParquetFile(file, buffer_size=READ_AT_ONCE, pre_buffer=False)
+            chosen = [_choose_column(table.schema_arrow.names, names, path, advice) for names in columns]
+            there = [name for name in chosen if name is not None]
+            for batch in table.iter_batches(ROWS_AT_ONCE, columns=there, use_threads=False):
+                none = [None] * batch.num_rows
+                for values in zip(*(batch[name].to_pylist() if name else none for name in chosen), strict=True):
+                    number += 1
+                    yield f"{path}: row {number}", list(values)
+        except (ArrowException, UnicodeDecodeError) as error:
+            raise CorpusError(f"{path}: after row {number}: {first_line(error)}") from error
+
+
+def _choose_column(names: Iterable[str], wanted: Sequence[str | None], where: Path | str, advice: str) -> str | None:
+    """Return the first wanted column that exists, as spelt in the file. None means that it is missing and optional."""
+    own = {name.strip().lower(): name for name in names}
+    asked = [name for name in wanted if name is not None]
+    chosen = next((own[name.strip().lower()] for name in asked if name.strip().lower() in own), None)
+    if chosen is None and None not in wanted:
+        raise CorpusError(
+            f"{where}: no column {' or '.join(asked)}; there are {', '.join(own.values()) or 'none'}{advice}"
+        )
+    return chosen
+
+
+# Data sets on the Hugging Face hub, addressed as in its file system.
+
+SCHEME = "hf://"
+DATASET = re.compile(
+    r"hf://datasets/(?P<name>[^/@]+/[^/@]+)(@(?P<revision>refs/(convert|pr)/[^/]+|[^/]+))?(/(?P<path>.*))?"
+)
+ALIASES = {"~parquet": "refs/convert/parquet"}
+"""Short names of revisions.
+
+`~parquet` is the branch in which the hub stores a data set as Parquet by configuration and split.
+"""
+
+
+def download_from_hub(url: str, endings: Collection[str]) -> str:
+    """Download data to the hub's cache, and return its path there: a file, a folder or a glob pattern.
+
+    The URL is `hf://datasets/OWNER/NAME[@REVISION][/PATH]`, and PATH may be a pattern. From a folder only files with
+    these `endings` are downloaded. Cached files need no network.
+
+    Raises:
+        Refused: the URL names no data set, or the data set has no such file.
+        RemoteError: the hub can't be reached or refuses, or a part is missing from the cache.
+    """
+    from huggingface_hub import snapshot_download
+
+    if not (named := DATASET.fullmatch(url)):
+        raise Refused(f"{url}: expected hf://datasets/OWNER/NAME[@REVISION][/PATH]")
+    path = (named["path"] or "").rstrip("/")
+    pattern = has_magic(path)
+    wanted = [path.replace("**/", "*")] if pattern else [path, *(f"{path}/*{ending}".lstrip("/") for ending in endings)]
+    with told(url, fetching=True):
+        folder = snapshot_download(
+            named["name"],
+            repo_type="dataset",
+            revision=ALIASES.get(named["revision"], named["revision"]),
+            allow_patterns=wanted,
+        )
+    if not pattern and not Path(folder, path).exists():
+        raise Refused(f"{url}: no such file, and no folder with files of {', '.join(endings)}")
+    return f"{escape(folder) if pattern else folder}/{path}"
+
 
 # Detection of files whose lines are no sentences by their first bytes: tables, markup, JSON and binary formats.
 
@@ -62,7 +415,7 @@ MARKUP = (
 JSON = r'\[?\s*\{\s*"[^"]*"\s*:'
 
 
-def seen(head: bytes, delimiters: Mapping[str, str], columns: Collection[str]) -> str | None:
+def detect_format(head: bytes, delimiters: Mapping[str, str], columns: Collection[str]) -> str | None:
     """Name the format that the first `HEAD` bytes show, or return None for possible text with a sentence per line.
 
     Args:
@@ -98,350 +451,3 @@ def _header(text: str, delimiter: str, columns: Collection[str], *, whole: bool)
     # Prose has a space after a comma.
     names_one = any(name.lower() in columns for name in header) and all(name == name.strip() for name in header)
     return header if names_one and len({len(row) for row in first}) == 1 < len(header) else None
-
-
-# Data sets on the Hugging Face hub, addressed as in its file system.
-
-SCHEME = "hf://"
-DATASET = re.compile(
-    r"hf://datasets/(?P<name>[^/@]+/[^/@]+)(@(?P<revision>refs/(convert|pr)/[^/]+|[^/]+))?(/(?P<path>.*))?"
-)
-ALIASES = {"~parquet": "refs/convert/parquet"}
-"""Short names of revisions.
-
-`~parquet` is the branch in which the hub stores a data set as Parquet by configuration and split.
-"""
-
-
-def fetched(url: str, endings: Collection[str]) -> str:
-    """Download data to the hub's cache, and return its path there: a file, a folder or a glob pattern.
-
-    The URL is `hf://datasets/OWNER/NAME[@REVISION][/PATH]`, and PATH may be a pattern. From a folder only files with
-    these `endings` are downloaded. Cached files need no network.
-
-    Raises:
-        Refused: the URL names no data set, or the data set has no such file.
-        RemoteError: the hub can't be reached or refuses, or a part is missing from the cache.
-    """
-    from huggingface_hub import snapshot_download
-
-    if not (named := DATASET.fullmatch(url)):
-        raise Refused(f"{url}: expected hf://datasets/OWNER/NAME[@REVISION][/PATH]")
-    path = (named["path"] or "").rstrip("/")
-    pattern = has_magic(path)
-    wanted = [path.replace("**/", "*")] if pattern else [path, *(f"{path}/*{ending}".lstrip("/") for ending in endings)]
-    with told(url, fetching=True):
-        folder = snapshot_download(
-            named["name"],
-            repo_type="dataset",
-            revision=ALIASES.get(named["revision"], named["revision"]),
-            allow_patterns=wanted,
-        )
-    if not pattern and not Path(folder, path).exists():
-        raise Refused(f"{url}: no such file, and no folder with files of {', '.join(endings)}")
-    return f"{escape(folder) if pattern else folder}/{path}"
-
-
-log = logging.getLogger(__name__)
-
-OPENERS: dict[str, Callable[[Path], BufferedIOBase]] = {".gz": gzip.GzipFile, ".xz": lzma.LZMAFile}
-UNREAD = {".bz2", ".zst", ".lz4", ".7z", ".rar", ".zip", ".tar", ".tgz", ".txz"}
-"""Suffixes of unsupported compression, whose bytes must not be read as text."""
-DELIMITERS = {".csv": ",;", ".tsv": "\t"}
-"""Possible delimiters by file suffix."""
-JSON_LINES = (".jsonl", ".ndjson")
-PARQUET = ".parquet"
-TABLES = (*DELIMITERS, *JSON_LINES, PARQUET)
-UNREAD_TABLES = (".arrow", ".feather", ".xlsx", ".json")
-"""Formats that users can convert to JSON lines or Parquet."""
-IN_FOLDERS = (".txt", *TABLES)
-"""Suffixes that folders are searched for."""
-COLUMNS = ("text", "sentence")
-"""Default columns of a table. The first that exists is read."""
-TITLE = "title"
-NAME_ONE = ": name one by --text-column"
-ROWS_AT_ONCE = 1024
-"""Rows of Parquet in memory at once."""
-READ_AT_ONCE = 1 << 20
-"""Bytes of a Parquet column to read at once, because a column can be as long as the file."""
-
-
-class CorpusError(Refused):
-    """The corpus can't be read or trained on. The message names the file and, if possible, the line."""
-
-
-Bad = Callable[[CorpusError], object]
-"""Receives the error of a row that can't be read. Unless it raises, the next row follows."""
-
-
-def refuse(error: CorpusError) -> None:
-    """Let the first bad row end the reading."""
-    raise error
-
-
-def found(files: Sequence[str]) -> list[Path]:
-    """List the files of folders, glob patterns and paths.
-
-    Files of a data set on the hub, `hf://datasets/…`, are downloaded to the hub's cache unless they are there.
-
-    Raises:
-        CorpusError: a folder or a pattern has none.
-        Refused, RemoteError: see `hub.fetched`.
-    """
-    return [path for file in files for path in _named(file)]
-
-
-def sentences(paths: Iterable[Path], column: str | None = None) -> Iterator[str]:
-    """Yield every line of text files, and the text in a column of tables (default: one of `COLUMNS`).
-
-    Raises:
-        CorpusError: see `lines` and `rows`; or a file is no text, or a field of the column is no string.
-    """
-    for path in paths:
-        if is_table(path, column):
-            names = COLUMNS if column is None else (column,)
-            yield from (_line(text, where) for where, (text,) in rows(path, names, advice=NAME_ONE))
-        else:
-            yield from lines([path])
-
-
-def is_table(path: Path, column: str | None = None) -> bool:
-    """Tell whether a file is a table, by its name; otherwise it is text, which has no `column`.
-
-    Raises:
-        CorpusError: the file is neither a table that `rows` reads nor text, or is text while a column is named.
-    """
-    kind = _inner(path).suffix.lower()
-    if kind in TABLES:
-        return True
-    if kind in UNREAD_TABLES:
-        raise CorpusError(f"{path}: {kind} is not read: write it as Parquet, JSON lines (.jsonl) or CSV")
-    if column is not None:
-        raise CorpusError(f"{path}: has no column {column!r}: {', '.join(TABLES)} have columns")
-    _check_text(path)
-    return False
-
-
-def passages(paths: Iterable[Path], column: str | None = None) -> Iterator[str]:
-    """Yield every line of text files, and the text of each row of tables, after a line with its title if it has one.
-
-    Raises:
-        CorpusError: see `sentences`.
-    """
-    for path in paths:
-        if _inner(path).suffix.lower() in TABLES:
-            yield from _titled(path, COLUMNS if column is None else (column,))
-        else:
-            yield from sentences([path], column)
-
-
-def _titled(path: Path, names: Sequence[str]) -> Iterator[str]:
-    """Yield the text of each row after its title. A title that is no string is ignored."""
-    # A title that is also the text would be its own query.
-    titles = [] if [name.lower() for name in names] == [TITLE] else [TITLE]
-    for where, (title, text) in rows(path, (*titles, None), names, advice=NAME_ONE):
-        line = _line(text, where)
-        titled = isinstance(title, str) and title.strip() and line
-        yield f"{' '.join(title.split())}\n{line}" if titled else line
-
-
-def _line(text: Any, where: str) -> str:
-    """Return the text of a row as one line, "" if it has none."""
-    if not isinstance(text, str | None):
-        raise CorpusError(f"{where}: {text!r:.40} is no string")
-    return " ".join((text or "").split())
-
-
-def rows(
-    path: Path, *columns: Sequence[str | None], advice: str = "", bad: Bad = refuse
-) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the position of each row of a table, and its values for `columns`.
-
-    A column is given by its possible names, in any case, and the first that exists is read. If None is among the names,
-    the column may be missing, and its values are None. Blank lines are no rows. `bad` receives the error of a broken
-    row. If it lets the reading go on, bytes that are not UTF-8 are read as lone surrogates.
-
-    Raises:
-        CorpusError: see `lines`; or a row is broken, or a column is missing; the message then ends with
-            `advice`.
-    """
-    kind = _inner(path).suffix.lower()
-    if kind in DELIMITERS:
-        yield from _csv_rows(path, DELIMITERS[kind], columns, advice, bad)
-    elif kind in JSON_LINES:
-        yield from _json_rows(path, columns, advice, bad)
-    elif kind == PARQUET:
-        yield from _parquet_rows(path, columns, advice)
-    else:
-        raise CorpusError(f"{path}: no table: {', '.join(TABLES)} are")
-
-
-def lines(paths: Iterable[Path], bad: Bad = refuse) -> Iterator[str]:
-    """Yield every line of text files (plain, .gz or .xz), newlines included.
-
-    Unless `bad` is `refuse`, bytes that are not UTF-8 are read as lone surrogates, which the reader of the rows judges.
-
-    Raises:
-        CorpusError: a file is missing, damaged, not UTF-8, or compressed in another way.
-    """
-    errors = "strict" if bad is refuse else "surrogateescape"
-    for path in paths:
-        with _opened(path) as file:
-            for number, line in enumerate(file, start=1):
-                yield _decoded(line, path, number, errors)
-
-
-def text_sha256(files: Sequence[str]) -> str:
-    """Return the SHA-256, in hex, of the concatenated files, with .gz and .xz decompressed.
-
-    Raises:
-        CorpusError: see `lines`.
-    """
-    digest = hashlib.sha256()
-    for path in found(files):
-        with _opened(path) as file:
-            while part := file.read(READ_AT_ONCE):
-                digest.update(part)
-    return digest.hexdigest()
-
-
-def _named(file: str) -> list[Path]:
-    path = Path(file)
-    if file.startswith(SCHEME):
-        return _named(fetched(file, [*IN_FOLDERS, *(f"{kind}{packed}" for kind in IN_FOLDERS for packed in OPENERS)]))
-    if path.is_dir():
-        inside = sorted(one for one in path.rglob("[!.]*") if one.is_file())
-        kept = [one for one in inside if _inner(one).suffix.lower() in IN_FOLDERS]
-        others = [one for one in inside if one not in kept]
-        if not kept:
-            raise CorpusError(f"{path}: a directory without a file of {', '.join(IN_FOLDERS)}")
-        if others:
-            log.warning("%s: %d files are left out, such as %s", path, len(others), others[0].name)
-        return kept
-    if glob.has_magic(file) and not path.exists():
-        matching = [Path(one) for one in sorted(glob.glob(file, recursive=True)) if Path(one).is_file()]  # noqa: PTH207 (a Path matches no absolute pattern)
-        if not matching:
-            raise CorpusError(f"{file}: no file matches")
-        return matching
-    return [path]
-
-
-def _inner(path: Path) -> Path:
-    """Return the path without a compression suffix."""
-    return path.with_suffix("") if path.suffix.lower() in OPENERS else path
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[BufferedIOBase]:
-    if (packed := _inner(path).suffix.lower()) in UNREAD:
-        raise CorpusError(f"{path}: {packed} is not read: unpack it, or pack the text alone as .gz or .xz")
-    try:
-        with OPENERS.get(path.suffix.lower(), _open_plain)(path) as file:
-            yield file
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise CorpusError(f"{path}: {reason}") from error
-
-
-def _open_plain(path: Path) -> BufferedIOBase:
-    return path.open("rb")
-
-
-def _decoded(line: bytes, path: Path, number: int, errors: str) -> str:
-    try:
-        return line.decode("utf-8-sig" if number == 1 else "utf-8", errors)
-    except UnicodeDecodeError as error:
-        raise CorpusError(
-            f"{path}:{number}: not UTF-8: byte 0x{line[error.start]:02x} in column {error.start + 1}"
-        ) from error
-
-
-def _check_text(path: Path) -> None:
-    """Check by its first bytes that a file may have sentences in its lines.
-
-    Raises:
-        CorpusError: it looks like a table, markup or a format that is not text; the message says which.
-    """
-    with _opened(path) as file:
-        what = seen(file.read(HEAD), DELIMITERS, COLUMNS)
-    if what:
-        raise CorpusError(f"{path}: looks like {what}; a corpus is text, a sentence a line, or a table with a column")
-
-
-def _csv_rows(
-    path: Path, delimiters: str, columns: Sequence[Sequence[str | None]], advice: str, bad: Bad
-) -> Iterator[tuple[str, list[Any]]]:
-    rest = lines([path], bad)
-    first = next(rest, "")
-    table = csv.reader(chain([first], rest), delimiter=max(delimiters, key=first.count), strict=True)
-    try:
-        header = next(table, [])
-    except csv.Error as error:
-        raise CorpusError(f"{path}:{table.line_num}: {error}") from error
-    chosen = [_chosen(header, names, path, advice) for names in columns]
-    places = [None if name is None else header.index(name) for name in chosen]
-    while True:
-        try:
-            row = next(table, None)
-        except csv.Error as error:
-            bad(CorpusError(f"{path}:{table.line_num}: {error}"))
-            continue
-        if row is None:
-            return
-        where = f"{path}:{table.line_num}"
-        if row and len(row) != len(header):
-            bad(CorpusError(f"{where}: {len(row)} columns, but the header has {len(header)}"))
-        elif row:
-            yield where, [None if place is None else row[place] for place in places]
-
-
-def _json_rows(
-    path: Path, columns: Sequence[Sequence[str | None]], advice: str, bad: Bad
-) -> Iterator[tuple[str, list[Any]]]:
-    for number, line in enumerate(lines([path], bad), start=1):
-        if not line.strip():
-            continue
-        where = f"{path}:{number}"
-        try:
-            row = strict_json.row(line)
-            chosen = [_chosen(row, names, where, advice) for names in columns]
-        except ValueError as error:
-            bad(error if isinstance(error, CorpusError) else CorpusError(f"{where}: {error}"))
-            continue
-        yield where, [None if name is None else row[name] for name in chosen]
-
-
-def _parquet_rows(path: Path, columns: Sequence[Sequence[str | None]], advice: str) -> Iterator[tuple[str, list[Any]]]:
-    """Read only these columns, a part of a row group at a time."""
-    try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import ParquetFile
-    except ImportError as error:
-        raise CorpusError(f"{path}: Parquet needs the extra `data`: pip install 'isosphere[data]' ({error})") from error
-    if path.suffix.lower() != PARQUET:
-        raise CorpusError(f"{path}: is packed twice, for Parquet packs its columns itself: unpack it")
-    number = 0
-    with _opened(path) as file:
-        try:
-            table = ParquetFile(file, buffer_size=READ_AT_ONCE, pre_buffer=False)
-            chosen = [_chosen(table.schema_arrow.names, names, path, advice) for names in columns]
-            there = [name for name in chosen if name is not None]
-            for batch in table.iter_batches(ROWS_AT_ONCE, columns=there, use_threads=False):
-                none = [None] * batch.num_rows
-                for values in zip(*(batch[name].to_pylist() if name else none for name in chosen), strict=True):
-                    number += 1
-                    yield f"{path}: row {number}", list(values)
-        except (ArrowException, UnicodeDecodeError) as error:
-            raise CorpusError(f"{path}: after row {number}: {first_line(error)}") from error
-
-
-def _chosen(names: Iterable[str], wanted: Sequence[str | None], where: Path | str, advice: str) -> str | None:
-    """Return the first wanted column that exists, as spelt in the file. None means that it is missing and optional."""
-    own = {name.strip().lower(): name for name in names}
-    asked = [name for name in wanted if name is not None]
-    chosen = next((own[name.strip().lower()] for name in asked if name.strip().lower() in own), None)
-    if chosen is None and None not in wanted:
-        raise CorpusError(
-            f"{where}: no column {' or '.join(asked)}; there are {', '.join(own.values()) or 'none'}{advice}"
-        )
-    return chosen

@@ -26,12 +26,12 @@ def encode_twice(
     gradient_of: Callable[[Tensor], Sequence[Tensor]],
     *,
     device: torch.device,
-    apart: Callable[[], AbstractContextManager[None]],
+    no_sync: Callable[[], AbstractContextManager[None]],
 ) -> None:
     """Backpropagate through `encode`, one part at a time.
 
     `gradient_of` takes the vectors (V, n, D) of all parts, concatenated, and returns the loss's gradient for each part.
-    Every part but the last runs inside the context `apart()`, so that processes exchange gradients only once.
+    Every part but the last runs inside the context `no_sync()`, so that processes exchange gradients only once.
     """
     before, vectors = [], []
     with torch.no_grad():
@@ -42,7 +42,7 @@ def encode_twice(
     for number, (part, drawn, gradient) in enumerate(zip(parts, before, gradients, strict=True), start=1):
         drawn.restore(device)
         if number < len(parts):
-            with apart():
+            with no_sync():
                 torch.autograd.backward(encode(part), gradient)
         else:
             torch.autograd.backward(encode(part), gradient)

@@ -14,18 +14,18 @@ from torch import Tensor
 
 from models.bundle.disk import EXHAUSTED, fsync, naming
 from models.bundle.tokenizer import Tokens
-from training.encoding.views import Teacher, sent
+from training.encoding.views import Teacher, to_device
 from training.machine.state_file import digest
 
 log = logging.getLogger(__name__)
 SUFFIX = ".vectors"
 
 
-class Recall:
+class TeacherCache:
     """A frozen encoder that encodes each sentence once per run and then reads its vector from a file.
 
     The file is named after the encoder's weights. It has a record for each sentence: a hash of its tokens, and its
-    vector in float32. `recalled` maps the file's name to the number of records up to the last checkpoint. A resumed run
+    vector in float32. `counts` maps the file's name to the number of records up to the last checkpoint. A resumed run
     drops later records and computes them again, in the same batches. The host waits for the device whenever a batch has
     new sentences. If the disk is full, the file is removed, and every epoch encodes every sentence.
 
@@ -33,18 +33,18 @@ class Recall:
         OSError: the file can't be read or written; the message names it.
     """
 
-    def __init__(self, teacher: Teacher, folder: Path, name: str, recalled: dict[str, int]) -> None:
+    def __init__(self, teacher: Teacher, folder: Path, name: str, counts: dict[str, int]) -> None:
         self._teacher = teacher
-        self._recalled, self._full = recalled, False
+        self._counts, self._full = counts, False
         self._record = np.dtype([("key", "<u8"), ("vector", "<f4", (teacher.encoder.dim,))])
         self._file = folder / f"{name}-{_digest(teacher)}{SUFFIX}"
         with naming(self._file):
             size = self._file.stat().st_size if self._file.exists() else 0
-            count = min(recalled.get(self._file.name, 0), size // self._record.itemsize)
+            count = min(counts.get(self._file.name, 0), size // self._record.itemsize)
             if size:
                 os.truncate(self._file, count * self._record.itemsize)
             kept = np.memmap(self._file, self._record, "r")["key"].tolist() if count else []
-        recalled[self._file.name] = count
+        counts[self._file.name] = count
         self._places = {key: place for place, key in enumerate(kept)}
 
     def __call__(self, tokens: Sequence[Tokens]) -> Tensor:
@@ -55,7 +55,7 @@ class Recall:
             self._keep(list(new), self._teacher(list(new.values())))
         if self._full:
             return self._teacher(tokens)
-        return sent(self._vectors(keys), self._teacher.encoder.device)
+        return to_device(self._vectors(keys), self._teacher.encoder.device)
 
     def _keep(self, keys: Sequence[int], vectors: Tensor) -> None:
         records = np.empty(len(keys), self._record)
@@ -68,10 +68,10 @@ class Recall:
                 raise
             log.warning("%s: %s; from here on every epoch asks for every sentence", self._file, error.strerror)
             self._file.unlink()
-            self._full, self._recalled[self._file.name] = True, 0
+            self._full, self._counts[self._file.name] = True, 0
             return
-        self._places |= {key: place for place, key in enumerate(keys, start=self._recalled[self._file.name])}
-        self._recalled[self._file.name] += len(keys)
+        self._places |= {key: place for place, key in enumerate(keys, start=self._counts[self._file.name])}
+        self._counts[self._file.name] += len(keys)
 
     def _vectors(self, keys: Sequence[int]) -> NDArray[np.float32]:
         size = self._record.itemsize
@@ -80,14 +80,14 @@ class Recall:
         return np.frombuffer(read, self._record)["vector"].copy()
 
 
-def settle(folder: Path) -> None:
+def fsync_caches(folder: Path) -> None:
     """Flush the cached vectors of the run in `folder` to disk."""
     for file in folder.glob(f"*{SUFFIX}"):
         with naming(file):
             fsync(file)
 
 
-def forget(folder: Path) -> None:
+def remove_caches(folder: Path) -> None:
     """Remove the cached vectors of the run in `folder`."""
     for file in folder.glob(f"*{SUFFIX}"):
         file.unlink()

@@ -136,23 +136,11 @@ def compare(
     Raises:
         EvaluationError: see `resample` and `Resampled.against`.
     """
-    first, second = (_one_task(runs, golds, resamples, seed) for runs in (a, b))
+    first, second = (
+        resample([{"pairs": cosines} for cosines in runs], {"pairs": golds}, resamples=resamples, seed=seed)
+        for runs in (a, b)
+    )
     return first.against(second, level)
-
-
-def interval(
-    runs: Sequence[Values], golds: Values, *, resamples: int = 1000, level: float = 0.95, seed: int = 0
-) -> Interval:
-    """Return the mean score and interval of the encoders with these cosines (n,), given human scores (n,).
-
-    Raises:
-        EvaluationError: see `resample` and `Resampled.interval`.
-    """
-    return _one_task(runs, golds, resamples, seed).interval(level)
-
-
-def _one_task(runs: Sequence[Values], golds: Values, resamples: int, seed: int) -> Resampled:
-    return resample([{"pairs": cosines} for cosines in runs], {"pairs": golds}, resamples=resamples, seed=seed)
 
 
 def weighted_spearman(cosines: Values, golds: Values) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:

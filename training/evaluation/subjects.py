@@ -55,7 +55,7 @@ class Subject:
     facts: Mapping[str, Any]
     encode: Encode
     others: Mapping[str, OtherGraph] = field(default_factory=dict)
-    """Other ways to run the same bundle on this machine, by precision and runtime (see `called`)."""
+    """Other ways to run the same bundle on this machine, by precision and runtime (see `variant`)."""
     prompts: Mapping[str, str] = field(default_factory=dict)
     """Prompts of the encoder by name. Retrieval puts the prompts for queries and documents before the texts."""
     run: Mapping[str, Any] | None = None
@@ -66,12 +66,12 @@ class Subject:
     """A function to call after the evaluation."""
 
     @property
-    def called(self) -> str:
+    def variant(self) -> str:
         """Return runtime and precision, or only the precision if the runtime is ONNX Runtime or torch."""
-        return _called(str(self.facts["engine"]).split()[0], str(self.facts["precision"]))
+        return _variant(str(self.facts["engine"]).split()[0], str(self.facts["precision"]))
 
 
-def subject(
+def open_subject(
     source: str,
     *,
     pooling: str | None = None,
@@ -134,8 +134,20 @@ def _exported(opened: Bundle, source: str, engine: str | None, precision: str | 
         return OtherGraph(encode, _file(opened, pair.precision).stat().st_size)
 
     graph = graph_of(pair)
+    prompts = opened.manifest.prompts
+    facts = bundle_facts(opened, source, engine=graph.engine, precision=pair.precision) | _prompted(prompts)
+    others = {
+        _variant(*other): other_of(other)
+        for other in available(opened, options)
+        if other != pair and (other == REFERENCE or other.precision != FP32)
+    }
+    return Subject(facts, graph.encode, others, prompts=prompts, run=opened.manifest.run)
+
+
+def bundle_facts(opened: Bundle, source: str, *, engine: str, precision: str) -> dict[str, Any]:
+    """Describe a bundle, and the graph by which it is evaluated on the CPU."""
     manifest = opened.manifest
-    facts = {
+    return {
         "source": source,
         "kind": "bundle",
         "name": manifest.name,
@@ -146,18 +158,11 @@ def _exported(opened: Bundle, source: str, engine: str | None, precision: str | 
         "transform": (manifest.transform or {}).get("kind"),
         "dim": manifest.dim,
         "max_length": manifest.max_length,
-        "engine": graph.engine,
-        "precision": pair.precision,
+        "engine": engine,
+        "precision": precision,
         "device": "cpu",
-        "bytes": _file(opened, pair.precision).stat().st_size,
-        **_prompted(manifest.prompts),
+        "bytes": _file(opened, precision).stat().st_size,
     }
-    others = {
-        _called(*other): other_of(other)
-        for other in available(opened, options)
-        if other != pair and (other == REFERENCE or other.precision != FP32)
-    }
-    return Subject(facts, graph.encode, others, prompts=manifest.prompts, run=manifest.run)
 
 
 def _prompted(prompts: Mapping[str, str]) -> dict[str, Any]:
@@ -165,7 +170,7 @@ def _prompted(prompts: Mapping[str, str]) -> dict[str, Any]:
     return {"prompts": put} if (put := not_empty(prompts)) else {}
 
 
-def _called(runtime: str, precision: str) -> str:
+def _variant(runtime: str, precision: str) -> str:
     return precision if runtime in (REFERENCE.runtime, "torch") else str(Pair(runtime, precision))
 
 

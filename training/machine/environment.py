@@ -10,26 +10,6 @@ from typing import Any
 
 import torch
 
-# The git commit of the running code.
-
-
-def checkout() -> dict[str, str | bool | None]:
-    """Return the commit, None outside git, and whether tracked files are modified."""
-    return {
-        "git_commit": _git("rev-parse", "HEAD"),
-        "git_modified": bool(_git("status", "--porcelain", "--untracked-files=no")),
-    }
-
-
-def _git(*command: str) -> str | None:
-    folder = Path(__file__).parent
-    try:
-        done = subprocess.run(["git", "-C", folder, *command], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()
-
-
 PACKAGES = ("isosphere", "torch", "transformers", "tokenizers", "safetensors", "numpy", "scipy")
 
 
@@ -41,7 +21,7 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
         "cuda": torch.version.cuda if torch.cuda.is_available() else None,
-        **checkout(),
+        **git_state(),
     }
 
 
@@ -50,3 +30,23 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+# The git commit of the running code.
+
+
+def git_state() -> dict[str, str | bool | None]:
+    """Return the commit, None outside git, and whether tracked files are modified."""
+    return {
+        "git_commit": _run_git("rev-parse", "HEAD"),
+        "git_modified": bool(_run_git("status", "--porcelain", "--untracked-files=no")),
+    }
+
+
+def _run_git(*command: str) -> str | None:
+    folder = Path(__file__).parent
+    try:
+        done = subprocess.run(["git", "-C", folder, *command], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()

@@ -123,8 +123,9 @@ class Preset(Generic[P]):
     source: str
     batch_size: int
     learning_rate: float
-    pooling: str
     params: P
+    pooling: str = "cls"
+    """Pooling. The papers use [CLS]."""
     epochs: int = 1
     dropout: float | None = None
     """Dropout of hidden states and attention weights. None keeps the backbone's own rate."""
@@ -135,35 +136,31 @@ class Preset(Generic[P]):
     """Backbone of the teacher that SimCSE trains if the user names no teacher. None means the run's own backbone."""
 
 
-def on_cls_of_minilm(params: P) -> Preset[P]:
-    """Return a preset for MiniLM with [CLS] pooling and the papers' values for BERT-base.
-
-    Batch size and learning rate are the same for all five objectives.
-    """
-    return Preset(
-        source="the papers' values for BERT-base, on minilm's [CLS]; batch 64 and 3e-5 for every objective",
-        batch_size=64,
-        learning_rate=3e-5,
-        pooling="cls",
-        params=params,
-    )
-
-
-ON_PASSAGES = "-passages"
+PASSAGES_SUFFIX = "-passages"
 """Suffix of the names of presets for corpora of passages."""
 
 
-FOR_PASSAGES: Mapping[str, Any] = {"augmentation": "cloze", "max_length": 64, "learning_rate": 1e-5, "epochs": 3}
+PASSAGES_SETTINGS: Mapping[str, Any] = {"augmentation": "cloze", "max_length": 64, "learning_rate": 1e-5, "epochs": 3}
 """Settings for passages. Training then lets a sentence retrieve its own passage.
 
 These settings suit all objectives (ADR 0048).
 """
 
 
-def on_passages(preset: Preset[P]) -> Preset[P]:
-    """Turn a preset for sentences into one for passages."""
-    source = f"for sentences {preset.source}; for passages ours, chosen on documents without their queries (ADR 0048)"
-    return replace(preset, source=source, **FOR_PASSAGES)
+def minilm_presets(source: str, learning_rate: float, params: P, *, published: P) -> dict[str, Preset[P]]:
+    """Return three presets for MiniLM: [CLS] pooling with `published` parameters, mean pooling, and passages.
+
+    The first has the papers' values for BERT-base, with the same batch size and learning rate for all objectives.
+    `source`, `learning_rate` and `params` are those of the preset with mean pooling.
+    """
+    minilm = Preset(source=source, batch_size=64, learning_rate=learning_rate, pooling="mean", params=params)
+    on_cls = "the papers' values for BERT-base, on minilm's [CLS]; batch 64 and 3e-5 for every objective"
+    on_passages = f"for sentences {source}; for passages ours, chosen on documents without their queries (ADR 0048)"
+    return {
+        "minilm-cls": Preset(source=on_cls, batch_size=64, learning_rate=3e-5, params=published),
+        "minilm": minilm,
+        f"minilm{PASSAGES_SUFFIX}": replace(minilm, source=on_passages, **PASSAGES_SETTINGS),
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,14 +174,14 @@ class Recipe(Generic[P]):
     """A factory that takes the parameters and the encoder's width."""
     presets: Mapping[str, Preset[P]]
     """Presets by backbone."""
-    off: Mapping[str, Any] = field(default_factory=dict)
+    as_simcse: Mapping[str, Any] = field(default_factory=dict)
     """Parameters that reduce the loss to SimCSE's."""
-    imitates: bool = False
+    needs_named_teacher: bool = False
     """True if the objective learns from a teacher instead of contrasting.
 
     A SimCSE encoder of the same backbone is not a useful teacher then, so the user must name a teacher.
     """
     ablations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Ablations by name. Each lists the parameters that differ."""
-    added: Mapping[str, Any] = field(default_factory=dict)
+    added_params: Mapping[str, Any] = field(default_factory=dict)
     """Parameters that configurations of earlier versions lack, with the values that those versions used."""

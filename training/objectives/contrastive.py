@@ -1,6 +1,8 @@
-"""Contrastive losses, in float32 or wider under any autocast."""
+"""Losses between sentences and between dimensions, in float32 or wider under any autocast, and the head before them."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -37,3 +39,77 @@ class MLP(nn.Sequential):
         nn.init.normal_(dense.weight, std=0.02)
         nn.init.zeros_(dense.bias)
         super().__init__(dense, nn.Tanh())
+
+
+# Losses between the D dimensions of two views: dimension-wise contrast and Barlow Twins.
+
+BATCH_NORM_EPS = 1e-5
+"""Term added to the variance of a dimension, as in PyTorch's batch norm."""
+
+DCLForm = Literal["per-sentence", "printed"]
+"""Scaling of the loss of dimension-wise contrast.
+
+"per-sentence" averages products over N and losses over D, as in the published code. "printed" takes sums over N and D,
+as in the paper's formula.
+"""
+
+
+def standardised(x: Tensor, *, correction: int = 0, eps: float = BATCH_NORM_EPS) -> Tensor:
+    """Scale each column of (N, D) to mean 0 and variance 1. The variance has the divisor N - `correction`."""
+    centred = x - x.mean(dim=0)
+    variance = centred.square().sum(dim=0) / max(len(x) - correction, 1)
+    return centred / (variance + eps).sqrt()
+
+
+def dimension_contrast(
+    z1: Tensor, z2: Tensor, temperature: float, *, form: DCLForm = "per-sentence", eps: float = BATCH_NORM_EPS
+) -> Tensor:
+    """Compute -log softmax_d(<z1_c, z2_d> / tau)[c] of the standardised columns of (N, D).
+
+    The loss is low if each dimension of one view is most similar to the same dimension of the second view. Source:
+    SimCSE++ (Xu et al., EMNLP 2023), equation 5.
+    """
+    with torch.autocast(z1.device.type, enabled=False):
+        correction = 1 if form == "printed" else 0
+        a, b = (standardised(full_precision(z), correction=correction, eps=eps) for z in (z1, z2))
+        products = a.T @ b / temperature  # (D, D)
+        if form == "printed":
+            return info_nce(products) * len(products)
+        return info_nce(products / len(a))
+
+
+def cross_correlation(z1: Tensor, z2: Tensor, artificial: Tensor | None = None, *, centred: bool = False) -> Tensor:
+    """Compute the cross-correlation C (D, D) of the columns of two views (N, D).
+
+    M artificial rows (M, D) are appended to both views. By default C contains the cosines of columns, as in the paper,
+    and has rank min(N + M, D). With `centred`, as in the paper's code, columns are centred first, so N + M - 1 replaces
+    N + M.
+    """
+    with torch.autocast(z1.device.type, enabled=False):
+        views = [full_precision(z) for z in (z1, z2)]
+        if artificial is not None:
+            views = [torch.cat([z, artificial.to(z)]) for z in views]
+        if centred:
+            return standardised(views[0]).T @ standardised(views[1]) / len(views[0])
+        return F.normalize(views[0], dim=0, eps=EPS).T @ F.normalize(views[1], dim=0, eps=EPS)
+
+
+def barlow_twins(correlation: Tensor, off_diagonal: float) -> Tensor:
+    """Compute sum_c (1 - C_cc)^2 + lambda sum_{c != d} C_cd^2.
+
+    Source: SimCSE++, equation 4. The minus sign before the equation's sum is left out.
+    """
+    identity = torch.eye(len(correlation), dtype=correlation.dtype, device=correlation.device)
+    return ((correlation - identity).square() * identity.lerp(torch.ones_like(identity), off_diagonal)).sum()
+
+
+def rank_of_cross_correlation(
+    z1: Tensor, z2: Tensor, artificial: Tensor | None = None, *, centred: bool = False
+) -> int:
+    """Return the rank of the cross-correlation: the number of dimensions that Barlow Twins can use in a batch.
+
+    The rank is computed in float64, because float32 rounding errors would count as rank.
+    """
+    with torch.no_grad():
+        correlation = cross_correlation(z1.double(), z2.double(), artificial, centred=centred)
+        return int(torch.linalg.matrix_rank(correlation))

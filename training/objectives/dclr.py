@@ -12,17 +12,15 @@ from torch.nn import functional as F
 
 from models.encoder.encoder import full_precision
 from training.objectives.base import (
-    ON_PASSAGES,
     REMOVED_SHARE,
     Needs,
     Preset,
     Recipe,
     Views,
-    on_cls_of_minilm,
-    on_passages,
+    minilm_presets,
 )
 from training.objectives.contrastive import MLP, cosine_logits, info_nce
-from training.objectives.noise import ascended, check_ratio, gaussian_negatives
+from training.objectives.noise import ascend, check_ratio, gaussian_negatives
 
 # Weights of negatives by a judge (DCLR), which is the teacher or the encoder itself, and the terms that use them.
 
@@ -164,7 +162,7 @@ class DCLR(nn.Module):
 
     def _noise(self, anchors: Tensor, positives: Tensor, rng: torch.Generator) -> Tensor:
         params = self.params
-        return ascended(
+        return ascend(
             gaussian_negatives(anchors, params.noise_ratio, rng),
             anchors,
             steps=params.ascent_steps,
@@ -201,12 +199,11 @@ def _published(
     source: str,
     teacher_backbone: str | None = None,
 ) -> Preset[DCLRParams]:
-    """Return a preset with [CLS] pooling and 3 epochs, which all published settings share."""
+    """Return a preset with 3 epochs, which all published settings share."""
     return Preset(
         source=source,
         batch_size=batch_size,
         learning_rate=learning_rate,
-        pooling="cls",
         epochs=3,
         teacher_backbone=teacher_backbone,
         params=DCLRParams(threshold=threshold, noise_ratio=noise_ratio),
@@ -222,15 +219,6 @@ CITATION = """\
   url = {https://aclanthology.org/2022.acl-long.423}
 }
 """
-
-MINILM = Preset(
-    source="ours: BERT-base's ratio; the threshold removes as many negatives of the mean as 0.9 does of [CLS] "
-    "(docs/objectives.md); head and learning rate chosen by STS-B dev, see docs/log.md",
-    batch_size=64,
-    learning_rate=3e-5,
-    pooling="mean",
-    params=DCLRParams(head=False, threshold=0.75),
-)
 
 RECIPE = Recipe(
     summary="SimCSE with noise moved to where sentences are lacking, and a frozen encoder's word on false negatives",
@@ -255,11 +243,15 @@ RECIPE = Recipe(
             source=f"the paper, which starts from SimCSE's weights; {SCRIPT}: 1 epoch",
             teacher_backbone="roberta-base",
         ),
-        "minilm-cls": on_cls_of_minilm(DCLRParams()),
-        "minilm": MINILM,
-        f"minilm{ON_PASSAGES}": on_passages(MINILM),
+        **minilm_presets(
+            "ours: BERT-base's ratio; the threshold removes as many negatives of the mean as 0.9 does of [CLS] "
+            "(docs/objectives.md); head and learning rate chosen by STS-B dev, see docs/log.md",
+            3e-5,
+            DCLRParams(head=False, threshold=0.75),
+            published=DCLRParams(),
+        ),
     },
-    off={"noise_ratio": 0.0, "weighting": "none"},
+    as_simcse={"noise_ratio": 0.0, "weighting": "none"},
     ablations={
         "no-head": {"head": False},
         "no-noise": {"noise_ratio": 0.0},

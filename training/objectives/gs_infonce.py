@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from training.objectives.base import ON_PASSAGES, Needs, Preset, Recipe, Views, on_cls_of_minilm, on_passages
+from training.objectives.base import Needs, Preset, Recipe, Views, minilm_presets
 from training.objectives.contrastive import MLP, cosine_logits, info_nce
 from training.objectives.noise import check_ratio, gaussian_negatives
 
@@ -78,12 +78,10 @@ RATIOS = (0, 0.5, 1, 2, 3, 4, 8, 16)
 def _published(
     batch_size: int, learning_rate: float, *, dropout: float, noise_ratio: float = 3.0, source: str = SCRIPT
 ) -> Preset[GSInfoNCEParams]:
-    """Return a preset with [CLS] pooling, which all published settings share."""
     return Preset(
         source=source,
         batch_size=batch_size,
         learning_rate=learning_rate,
-        pooling="cls",
         dropout=dropout,
         params=GSInfoNCEParams(noise_ratio=noise_ratio),
     )
@@ -99,14 +97,6 @@ CITATION = """\
 }
 """
 
-MINILM = Preset(
-    source="ours: the paper's noise; head and learning rate chosen by STS-B dev, the search in docs/log.md",
-    batch_size=64,
-    learning_rate=3e-5,
-    pooling="mean",
-    params=GSInfoNCEParams(head=False),
-)
-
 RECIPE = Recipe(
     summary="SimCSE with Gaussian noise as further negatives",
     citation=CITATION,
@@ -121,10 +111,13 @@ RECIPE = Recipe(
         "roberta-large-paper": _published(
             64, 3e-5, dropout=0.1, source="the paper's batch and ratio; the rest as SimCSE, as it says: 3e-5"
         ),
-        "minilm-cls": on_cls_of_minilm(GSInfoNCEParams()),
-        "minilm": MINILM,
-        f"minilm{ON_PASSAGES}": on_passages(MINILM),
+        **minilm_presets(
+            "ours: the paper's noise; head and learning rate chosen by STS-B dev, the search in docs/log.md",
+            3e-5,
+            GSInfoNCEParams(head=False),
+            published=GSInfoNCEParams(),
+        ),
     },
-    off={"noise_ratio": 0.0},
+    as_simcse={"noise_ratio": 0.0},
     ablations={**{f"noise-{ratio}": {"noise_ratio": float(ratio)} for ratio in RATIOS}, "no-head": {"head": False}},
 )

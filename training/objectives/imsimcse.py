@@ -9,18 +9,20 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from training.objectives.base import ON_PASSAGES, Needs, Preset, Recipe, Views, on_cls_of_minilm, on_passages
-from training.objectives.contrastive import MLP, cosine_logits, info_nce
-from training.objectives.decorrelation import (
+from training.objectives.base import Needs, Preset, Recipe, Views, minilm_presets
+from training.objectives.contrastive import (
+    MLP,
     DCLForm,
     barlow_twins,
+    cosine_logits,
     cross_correlation,
     dimension_contrast,
+    info_nce,
     rank_of_cross_correlation,
 )
-from training.objectives.noise import MOST, gaussian
+from training.objectives.noise import MAX_DRAWS, gaussian
 
-MOST_ROWS = 100_000
+MAX_ROWS = 100_000
 """Maximum of `artificial_rows`, which is far more than is useful."""
 Pair = Literal["dropout", "gaussian-noise", "mean-sampling", "off-dropout", "shared-mean"]
 """The two vectors whose similarity is computed:
@@ -73,7 +75,7 @@ class ImSimCSEParams:
                 raise ValueError(f"{name} {getattr(self, name)} is below 0")
         if not any(getattr(self, name) for name in weights):
             raise ValueError(f"{', '.join(weights)} are all 0: nothing is left to learn from")
-        for name, most in (("samples", MOST), ("artificial_rows", MOST_ROWS)):
+        for name, most in (("samples", MAX_DRAWS), ("artificial_rows", MAX_ROWS)):
             if getattr(self, name) > most:
                 raise ValueError(f"{name} {getattr(self, name)} is more than {most}")
 
@@ -161,7 +163,7 @@ SIMCSE: dict[str, Any] = {"negatives": "dropout", "m": 1.0, "dcl_weight": 0.0}
 
 
 def _preset(source: str, learning_rate: float) -> Preset[ImSimCSEParams]:
-    return Preset(source=source, batch_size=64, learning_rate=learning_rate, pooling="cls", params=ImSimCSEParams())
+    return Preset(source=source, batch_size=64, learning_rate=learning_rate, params=ImSimCSEParams())
 
 
 CITATION = """\
@@ -174,14 +176,6 @@ CITATION = """\
 }
 """
 
-MINILM = Preset(
-    source="ours: head, learning rate and weight of the DCL chosen by STS-B dev, the search in docs/log.md",
-    batch_size=64,
-    learning_rate=1e-5,
-    pooling="mean",
-    params=ImSimCSEParams(head=False, dcl_weight=0.01),
-)
-
 RECIPE = Recipe(
     summary="InfoNCE with negatives encoded without dropout, and a contrast between dimensions",
     citation=CITATION,
@@ -191,12 +185,15 @@ RECIPE = Recipe(
         "bert-large-uncased": _preset(PAPER, 8e-6),
         "roberta-base": _preset(SCRIPTS, 1e-5),
         "roberta-large": _preset(SCRIPTS, 1e-5),
-        "minilm-cls": on_cls_of_minilm(ImSimCSEParams()),
-        "minilm": MINILM,
-        f"minilm{ON_PASSAGES}": on_passages(MINILM),
+        **minilm_presets(
+            "ours: head, learning rate and weight of the DCL chosen by STS-B dev, the search in docs/log.md",
+            1e-5,
+            ImSimCSEParams(head=False, dcl_weight=0.01),
+            published=ImSimCSEParams(),
+        ),
     },
-    off=SIMCSE,
-    added={"contrast_weight": 1.0},
+    as_simcse=SIMCSE,
+    added_params={"contrast_weight": 1.0},
     ablations={
         "no-head": {"head": False},
         "off-dropout-only": {"dcl_weight": 0.0},

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from training.objectives.base import ON_PASSAGES, Needs, Preset, Recipe, Views, on_cls_of_minilm, on_passages
+from training.objectives.base import Needs, Preset, Recipe, Views, minilm_presets
 from training.objectives.contrastive import MLP, cosine_logits, info_nce
 
 
@@ -44,10 +44,7 @@ README = "README of princeton-nlp/SimCSE at 49fa580"
 
 
 def _published(batch_size: int, learning_rate: float) -> Preset[SimCSEParams]:
-    """Return a preset with [CLS] pooling, which all published settings share."""
-    return Preset(
-        source=README, batch_size=batch_size, learning_rate=learning_rate, pooling="cls", params=SimCSEParams()
-    )
+    return Preset(source=README, batch_size=batch_size, learning_rate=learning_rate, params=SimCSEParams())
 
 
 CITATION = """\
@@ -60,14 +57,6 @@ CITATION = """\
 }
 """
 
-MINILM = Preset(
-    source="ours: pooling, head and learning rate chosen by STS-B dev, the search in docs/log.md",
-    batch_size=64,
-    learning_rate=1e-5,
-    pooling="mean",
-    params=SimCSEParams(head=False),
-)
-
 RECIPE = Recipe(
     summary="InfoNCE between two dropout views, the other sentences of the batch as negatives",
     citation=CITATION,
@@ -77,9 +66,12 @@ RECIPE = Recipe(
         "bert-large-uncased": _published(64, 1e-5),
         "roberta-base": _published(512, 1e-5),
         "roberta-large": _published(512, 3e-5),
-        "minilm-cls": on_cls_of_minilm(SimCSEParams()),
-        "minilm": MINILM,
-        f"minilm{ON_PASSAGES}": on_passages(MINILM),
+        **minilm_presets(
+            "ours: pooling, head and learning rate chosen by STS-B dev, the search in docs/log.md",
+            1e-5,
+            SimCSEParams(head=False),
+            published=SimCSEParams(),
+        ),
     },
     ablations={"no-head": {"head": False}},
 )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from training.objectives.base import ON_PASSAGES, Needs, Preset, Recipe, Views, on_cls_of_minilm, on_passages
+from training.objectives.base import Needs, Preset, Recipe, Views, minilm_presets
 from training.objectives.contrastive import MLP, cosine_logits
 from training.objectives.whitening import Gradient, GroupWhitening, MomentumWhitening
 
@@ -186,7 +186,7 @@ GROUPS = (32, 48, 64, 96, 128, 192, 256, 384)
 def _preset(source: str, groups: int) -> Preset[WhitenedCSEParams]:
     """Return a preset with the batch size and learning rate that the paper uses for every backbone."""
     params = WhitenedCSEParams(groups=groups)
-    return Preset(source=source, batch_size=64, learning_rate=3e-5, pooling="cls", params=params)
+    return Preset(source=source, batch_size=64, learning_rate=3e-5, params=params)
 
 
 def _ablations() -> dict[str, Mapping[str, Any]]:
@@ -213,14 +213,6 @@ CITATION = """\
 }
 """
 
-MINILM = Preset(
-    source="ours: 2 channels a group as for BERT; head and learning rate chosen by STS-B dev, see docs/log.md",
-    batch_size=64,
-    learning_rate=1e-5,
-    pooling="mean",
-    params=WhitenedCSEParams(groups=192, head=False),
-)
-
 RECIPE = Recipe(
     summary="InfoNCE with several positives, each a whitening of other groups of channels",
     citation=CITATION,
@@ -232,10 +224,13 @@ RECIPE = Recipe(
         ),
         "roberta-base": _preset(PAPER, 256),
         "roberta-large": _preset(PAPER, 256),
-        "minilm-cls": on_cls_of_minilm(WhitenedCSEParams(groups=192)),
-        "minilm": MINILM,
-        f"minilm{ON_PASSAGES}": on_passages(MINILM),
+        **minilm_presets(
+            "ours: 2 channels a group as for BERT; head and learning rate chosen by STS-B dev, see docs/log.md",
+            1e-5,
+            WhitenedCSEParams(groups=192, head=False),
+            published=WhitenedCSEParams(groups=192),
+        ),
     },
-    off={"whitening": "none", "views": 2},
+    as_simcse={"whitening": "none", "views": 2},
     ablations=_ablations(),
 )

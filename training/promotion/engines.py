@@ -18,7 +18,7 @@ from models.runtimes.choice import Choice, barred, fastest, keep
 from models.runtimes.graph import golden_cosine_of
 from models.runtimes.measurement import Clock, Measured, Open, compared, graphs, probes, told
 from training.evaluation.vectors import Encode
-from training.promotion.checks import Check, Judges, finite
+from training.promotion.checks import Check, Evaluator, without_nonfinite
 from training.promotion.yardsticks import DRIFT
 
 NAME = "engines"
@@ -53,7 +53,7 @@ class Engine:
     """Scores minus those of float32 in points, by metric."""
     own: bool
     """True for the bundle's own graph of a reduced precision, which is meant to be served."""
-    far: bool = False
+    drifts_too_far: bool = False
     """True if such a graph's scores differ from float32 by more than `DRIFT` or the yardstick's own limit."""
 
     @property
@@ -64,7 +64,7 @@ class Engine:
     def to_json(self) -> dict[str, Any]:
         """Return plain values, with null for numbers that are not finite."""
         facts = {"golden_cosine": self.golden_cosine, "drifts": dict(self.drifts), "kept": self.kept}
-        return {**asdict(self.measured), **finite(facts)}
+        return {**asdict(self.measured), **without_nonfinite(facts)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,7 @@ class Engines:
             keep(copy, self.machine.options, measured)
 
 
-def tried(candidate: Bundle, judges: Judges, machine: Machine) -> Engines:
+def check_engines(candidate: Bundle, judges: Evaluator, machine: Machine) -> Engines:
     """Check every pair of the machine on the bundle.
 
     Nothing is measured if float32 on ONNX Runtime is the only pair.
@@ -114,32 +114,32 @@ def tried(candidate: Bundle, judges: Judges, machine: Machine) -> Engines:
     Pairs that drift are barred. The bundle is refused only if one of its own graphs drifts or does not run.
     """
     try:
-        engines = _judged(candidate, judges, machine)
+        engines = _measure_all(candidate, judges, machine)
     except Exception as error:  # The runtimes' errors have no common base class.
         failed = Check(name=NAME, passed=False, says=f"could not be made: {first_line(error)}")
         return Engines(machine=machine, check=failed)
     numbers = {"limits": dict(judges.yardstick.limits), "engines": [engine.to_json() for engine in engines]}
-    says = "; ".join(_said(engine) for engine in engines) or f"there is {REFERENCE} alone"
-    check = Check(name=NAME, passed=not any(engine.far for engine in engines), says=says, numbers=numbers)
+    says = "; ".join(_describe(engine) for engine in engines) or f"there is {REFERENCE} alone"
+    check = Check(name=NAME, passed=not any(engine.drifts_too_far for engine in engines), says=says, numbers=numbers)
     return Engines(machine=machine, check=check, engines=engines)
 
 
-def _judged(candidate: Bundle, judges: Judges, machine: Machine) -> list[Engine]:
+def _measure_all(candidate: Bundle, judges: Evaluator, machine: Machine) -> list[Engine]:
     graphs = machine.graphs(candidate, machine.options)
     if len(graphs) == 1:
         return []
     prompts = candidate.manifest.prompts
     rows = compared(graphs, probes(candidate), patient=True, told=partial(told, bundle=candidate), clock=machine.clock)
-    float32 = judges.yardstick.scores(judges.watched(graphs[REFERENCE]()), prompts)
+    float32 = judges.yardstick.scores(judges.with_progress(graphs[REFERENCE]()), prompts)
 
     def scored(encode: Encode) -> dict[str, float]:
-        scores = judges.yardstick.scores(judges.watched(encode), prompts)
+        scores = judges.yardstick.scores(judges.with_progress(encode), prompts)
         return {metric: score - float32[metric] for metric, score in scores.items()}
 
-    return [_judged_one(candidate, row, graphs[row.pair], scored, judges.yardstick.limits) for row in rows]
+    return [_check_one(candidate, row, graphs[row.pair], scored, judges.yardstick.limits) for row in rows]
 
 
-def _judged_one(
+def _check_one(
     candidate: Bundle,
     row: Measured,
     load: Open,
@@ -158,7 +158,9 @@ def _judged_one(
         return Engine(measured=replace(row, barred=f"can't be judged: {told(error, candidate)}"), own=own)
     barred = _bar(cosine, drifts, limits)
     far = own and not all(abs(drift) <= max(DRIFT, limits[metric]) for metric, drift in drifts.items())
-    return Engine(measured=replace(row, barred=barred), golden_cosine=cosine, drifts=drifts, own=own, far=far)
+    return Engine(
+        measured=replace(row, barred=barred), golden_cosine=cosine, drifts=drifts, own=own, drifts_too_far=far
+    )
 
 
 def _bar(cosine: float, drifts: Mapping[str, float], limits: Mapping[str, float]) -> str | None:
@@ -173,7 +175,7 @@ def _bar(cosine: float, drifts: Mapping[str, float], limits: Mapping[str, float]
     )
 
 
-def _said(engine: Engine) -> str:
+def _describe(engine: Engine) -> str:
     row = engine.measured
     if row.pair == REFERENCE:
         return f"{REFERENCE} is what they are held to"

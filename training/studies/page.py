@@ -1,4 +1,4 @@
-"""A study as one self-contained HTML page."""
+"""A study as one self-contained HTML page: tables for each metric, then the figures."""
 
 from __future__ import annotations
 
@@ -7,47 +7,87 @@ from dataclasses import dataclass
 from statistics import fmean
 from xml.etree.ElementTree import Element, tostring
 
-from training.evaluation import known_item, vectors
 from training.evaluation.report import markup, svg
+from training.evaluation.report.geometry import QUANTITIES
 from training.evaluation.report.markup import element, number, section
 from training.evaluation.report.page import STYLE
 from training.evaluation.report.plots import Bar, Caption, Plane, Series, bars, lines, points
 from training.evaluation.report.svg import WIDTH, Axis, Frame, linear, sizes
-from training.evaluation.selection import SICKR_DEV_METRIC, STS_DEV_METRIC
-from training.evaluation.sts import STSB_DEV_METRIC
 from training.studies import table
 from training.studies.results import Result
 from training.studies.summary import DECIMALS, Row, Summary
 from training.studies.table import explanation, grid
 from training.studies.trial import SEED, label_of
 
+
+def page(name: str, about: str, *summaries: Summary) -> str:
+    """Write one HTML file with a table for each summary, then the figures.
+
+    Parts that do not depend on a metric come from the first summary.
+    """
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", f"{name}: study"),
+        element("style", STYLE.read_text(encoding="utf-8")),
+    )
+    body = element(
+        "body",
+        element("header", element("h1", name), element("p", about) if about else None),
+        element(
+            "main",
+            *(part for summary in summaries for part in (_result(summary), _tasks(summary))),
+            _plain("geometry", "How the vectors lie", table.geometry_grid(summaries[0]), table.EXPLANATION),
+            section("figures", "Figures", element("div", *figures(*summaries), class_="figures")),
+        ),
+    )
+    made = element("html", head, body, lang="en")
+    return f"<!doctype html>\n{tostring(made, encoding='unicode', method='html')}\n"
+
+
+def _result(summary: Summary) -> Element:
+    head, *lines = grid(summary)
+    rows = [_row(line, own=row.label == summary.against) for line, row in zip(lines, summary.rows, strict=True)]
+    columns = [name[0].upper() + name[1:] for name in head]
+    drawn = markup.table(f"Every arm against {summary.against}, {summary.metric.unit}", columns, [rows])
+    return section(summary.metric.name, summary.metric.title, drawn, element("p", explanation(summary)))
+
+
+def _tasks(summary: Summary) -> Element | None:
+    return _plain(
+        f"{summary.metric.name}-tasks", "Task by task", table.task_grid(summary), table.task_explanation(summary)
+    )
+
+
+def _plain(name: str, title: str, lines: Sequence[Sequence[str]], said: str) -> Element | None:
+    """Make a table of numbers without verdicts, or nothing without lines."""
+    if not lines:
+        return None
+    head, *arms = ([cell.replace("-", "−") if i else cell for i, cell in enumerate(line)] for line in lines)
+    columns = [column[0].upper() + column[1:] for column in head]
+    return section(name, title, markup.table(title, columns, [[markup.row(*arm) for arm in arms]]), element("p", said))
+
+
+def _row(line: Sequence[str], *, own: bool) -> Element:
+    label, *numbers, verdict = line
+    return markup.row(label, *(cell.replace("-", "−") for cell in numbers), verdict, kind="own" if own else "")
+
+
 # Figures of a study. Every seed is a dot, so that means do not look more certain than they are.
 
-LINE = 18
+LINE_HEIGHT = 18
 """Height of an arm's strip."""
-NAME = 27
+NAME_LENGTH = 27
 """Maximum characters of an arm's name."""
-MOST = 8
+MAX_ARMS = 8
 """Maximum number of arms in a figure that shows labels beside the data."""
-MEANS = f"Means over seeds; of more than {MOST} arms, the best."
+MEANS = f"Means over seeds; of more than {MAX_ARMS} arms, the best."
 LOGARITHMIC_FROM = 16.0
 """An axis is logarithmic if its largest value is at least this many times its smallest."""
 
-APART = {"STSB": "STS-B", "SICKR": "SICK-R"}
+OWN_FIGURES = {"STSB": "STS-B", "SICKR": "SICK-R"}
 """Tasks that have figures of their own, as in DCLR's figures 5 and 6."""
-
-CURVES = {
-    STSB_DEV_METRIC: ("STS-B dev while training", "Spearman × 100"),
-    SICKR_DEV_METRIC: ("SICK-R dev while training", "Spearman × 100"),
-    STS_DEV_METRIC: ("Mean of STS-B and SICK-R dev while training", "Spearman × 100"),
-    known_item.METRIC: ("Known items while training", "nDCG@10 × 100"),
-    vectors.METRIC: ("Self-retrieval while training", "MRR@10"),
-    "uniformity": ("Uniformity while training", "Uniformity"),
-    "alignment": ("Alignment while training", "Alignment"),
-    "effective_rank": ("Effective rank while training", "Effective rank"),
-    "removed_share": ("Removed negatives while training", "Share of the in-batch negatives"),
-}
-"""Quantities that evaluations may contain, with a title and an axis label."""
 
 
 def figures(summary: Summary, *others: Summary) -> list[Element]:
@@ -107,13 +147,13 @@ def _strips(caption: Caption, label: str, strips: Sequence[Strip], reference: fl
     reach = [reference, *(strip.mean for strip in strips)]
     reach += [y for strip in strips for y in (*(strip.ends or ()), *(value for _, value in strip.seeds))]
     names = Axis("", (0.0, 1.0), ("", ""))
-    frame = Frame(linear(label, reach), names, left=165, right=44, height=LINE * len(strips))
+    frame = Frame(linear(label, reach), names, left=165, right=44, height=LINE_HEIGHT * len(strips))
     parts = [svg.line((x, frame.top), (x, frame.foot), "grid") for x in map(frame.across, frame.x.ticks)]
     middle = frame.across(reference)
     parts.append(svg.line((middle, frame.top), (middle, frame.foot), "reference"))
-    labels = svg.short([strip.label for strip in strips], NAME)
+    labels = svg.short([strip.label for strip in strips], NAME_LENGTH)
     for place, (strip, name) in enumerate(zip(strips, labels, strict=True)):
-        y = frame.top + LINE * (place + 0.5)
+        y = frame.top + LINE_HEIGHT * (place + 0.5)
         parts += [svg.text((frame.left - 8, y + 4), name, "name", anchor="end"), *_strip(strip, frame, y)]
     return svg.figure(caption.name, caption.title, caption.description, frame.foot + 40, [*parts, *frame.below()])
 
@@ -143,7 +183,7 @@ def _sweeps(summary: Summary) -> Iterable[Element]:
         swept = {rest: sorted(of, key=lambda each: each[0]) for rest, of in swept.items() if len(of) > 1}
         if swept:
             yield _sweep(name, swept, summary)
-            yield from (_apart(name, swept, task) for task in APART if task in summary.tasks)
+            yield from (_task_sweep(name, swept, task) for task in OWN_FIGURES if task in summary.tasks)
 
 
 def _sweep(name: str, swept: Mapping[str, Sequence[tuple[float, Row]]], summary: Summary) -> Element:
@@ -175,14 +215,14 @@ def _sweep(name: str, swept: Mapping[str, Sequence[tuple[float, Row]]], summary:
     return lines(caption, plane, series, dots=True)
 
 
-def _apart(name: str, swept: Mapping[str, Sequence[tuple[float, Row]]], task: str) -> Element:
+def _task_sweep(name: str, swept: Mapping[str, Sequence[tuple[float, Row]]], task: str) -> Element:
     """Draw the sweep of one task."""
     series = [
         Series(rest, svg.mark(place), [(x, fmean(each.scores[task] for each in row.results)) for x, row in of])
         for place, (rest, of) in enumerate(swept.items())
     ]
     across, up = zip(*(point for each in series for point in each.points), strict=True)
-    caption = Caption(f"{task.lower()}-over-{name}", f"{APART[task]} over {name}.", "Means over seeds.")
+    caption = Caption(f"{task.lower()}-over-{name}", f"{OWN_FIGURES[task]} over {name}.", "Means over seeds.")
     return lines(caption, Plane(_scale(name, across), linear("Spearman × 100", up)), series, dots=True)
 
 
@@ -220,7 +260,7 @@ def _scale(name: str, values: Sequence[float]) -> Axis:
 def _curves(summary: Summary) -> Iterable[Element]:
     """Draw means over seeds at each step, as in DCLR's figure 4."""
     shown = _best(summary)
-    for name, (title, axis) in CURVES.items():
+    for name, (title, axis, _) in QUANTITIES.items():
         series = [
             Series(row.label, svg.mark(place), points)
             for place, row in enumerate(shown)
@@ -228,7 +268,7 @@ def _curves(summary: Summary) -> Iterable[Element]:
         ]
         if series:
             steps, values = zip(*(point for each in series for point in each.points), strict=True)
-            caption = Caption(f"curve-{name}", f"{title}.", MEANS)
+            caption = Caption(f"curve-{name}", f"{title} while training.", MEANS)
             yield lines(caption, Plane(linear("Step", steps, from_zero=True, most=5), linear(axis, values)), series)
 
 
@@ -259,63 +299,9 @@ def _planes(summary: Summary) -> Iterable[Element]:
 
 def _best(summary: Summary) -> list[Row]:
     """Return the best arms in the study's order."""
-    best = sorted(summary.rows, key=lambda row: -row.mean.mean)[:MOST]
+    best = sorted(summary.rows, key=lambda row: -row.mean.mean)[:MAX_ARMS]
     return [row for row in summary.rows if row in best]
 
 
 def _rest(result: Result, name: str) -> str:
     return label_of(result.arm, {axis: value for axis, value in result.axes.items() if axis != name})
-
-
-def page(name: str, about: str, *summaries: Summary) -> str:
-    """Write one HTML file with a table for each summary, then the figures.
-
-    Parts that do not depend on a metric come from the first summary.
-    """
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("title", f"{name}: study"),
-        element("style", STYLE.read_text(encoding="utf-8")),
-    )
-    body = element(
-        "body",
-        element("header", element("h1", name), element("p", about) if about else None),
-        element(
-            "main",
-            *(part for summary in summaries for part in (_result(summary), _tasks(summary))),
-            _plain("geometry", "How the vectors lie", table.geometry_grid(summaries[0]), table.EXPLANATION),
-            section("figures", "Figures", element("div", *figures(*summaries), class_="figures")),
-        ),
-    )
-    made = element("html", head, body, lang="en")
-    return f"<!doctype html>\n{tostring(made, encoding='unicode', method='html')}\n"
-
-
-def _result(summary: Summary) -> Element:
-    head, *lines = grid(summary)
-    rows = [_row(line, own=row.label == summary.against) for line, row in zip(lines, summary.rows, strict=True)]
-    columns = [name[0].upper() + name[1:] for name in head]
-    drawn = markup.table(f"Every arm against {summary.against}, {summary.metric.unit}", columns, [rows])
-    return section(summary.metric.name, summary.metric.title, drawn, element("p", explanation(summary)))
-
-
-def _tasks(summary: Summary) -> Element | None:
-    return _plain(
-        f"{summary.metric.name}-tasks", "Task by task", table.task_grid(summary), table.task_explanation(summary)
-    )
-
-
-def _plain(name: str, title: str, lines: Sequence[Sequence[str]], said: str) -> Element | None:
-    """Make a table of numbers without verdicts, or nothing without lines."""
-    if not lines:
-        return None
-    head, *arms = ([cell.replace("-", "−") if i else cell for i, cell in enumerate(line)] for line in lines)
-    columns = [column[0].upper() + column[1:] for column in head]
-    return section(name, title, markup.table(title, columns, [[markup.row(*arm) for arm in arms]]), element("p", said))
-
-
-def _row(line: Sequence[str], *, own: bool) -> Element:
-    label, *numbers, verdict = line
-    return markup.row(label, *(cell.replace("-", "−") for cell in numbers), verdict, kind="own" if own else "")

@@ -10,9 +10,9 @@ from statistics import fmean
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS
 from training.studies.catalogue import PAPERS, LeftOut, left_out, studies
-from training.studies.description import STUDIES, Study, contents
-from training.studies.results import Result, of_file
-from training.studies.summary import DECIMALS, Spread, welch
+from training.studies.description import STUDIES, Study, read_toml
+from training.studies.results import Result, read_results_file
+from training.studies.summary import DECIMALS, SeedScores, welch
 from training.studies.trial import label_of
 
 PAGES = Path("docs/papers")
@@ -54,7 +54,7 @@ class Line:
     """True for the baseline."""
     paper: float | None
     paper_gain: float | None
-    here: Spread | None
+    here: SeedScores | None
     gain: float | None
     noise: float | None
     """Half the width of the interval of `gain` over seeds. None for a single seed."""
@@ -99,7 +99,7 @@ def recorded(results: Path, name: str) -> list[Result]:
         StudyError: the file is damaged.
     """
     file = results / f"{name}.jsonl"
-    return of_file(file) if file.exists() else []
+    return read_results_file(file) if file.exists() else []
 
 
 def lines(study: Study, results: Sequence[Result]) -> list[Line]:
@@ -159,10 +159,10 @@ def _by_transfer(study: Study) -> bool:
     return any(trial.transfer for trial in study.trials())
 
 
-def _spread(results: Sequence[Result], tasks: Sequence[str]) -> Spread | None:
+def _spread(results: Sequence[Result], tasks: Sequence[str]) -> SeedScores | None:
     scored = [each for each in results if all(task in each.scores for task in tasks)]
     means = tuple(fmean(round(each.scores[task], DECIMALS) for task in tasks) for each in scored)
-    return Spread(means, seedless=all(each.untrained for each in scored)) if means else None
+    return SeedScores(means, seedless=all(each.untrained for each in scored)) if means else None
 
 
 def _section(study: Study, results: Sequence[Result], option: str = "") -> str:
@@ -190,7 +190,7 @@ def _earlier(study: Study, results: Path) -> list[str]:
     if labels[:1] != [BASELINE] or len(labels) != 2 or not study.reported or _by_transfer(study):
         return []
     method = labels[1]
-    starts = {name: known for name, known in contents(EARLIER).items() if method in known["labels"]}
+    starts = {name: known for name, known in read_toml(EARLIER).items() if method in known["labels"]}
     there = {name: _relabelled(recorded(results, name), known["labels"]) for name, known in starts.items()}
     rows = [
         [starts[name]["start"] + f" (`{name}`)", *_cells(lines(study, of)[1])[1:]] for name, of in there.items() if of

@@ -15,7 +15,8 @@ from training.evaluation.bootstrap import Comparison, Interval, Resampled, resam
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS
 from training.evaluation.retrieval import MEASURES
-from training.studies.judgement import (
+from training.studies.results import RUNS, Result
+from training.studies.scores import (
     COSINES,
     COSINES_FILE,
     DEV,
@@ -27,11 +28,19 @@ from training.studies.judgement import (
     RETRIEVAL_FILE,
     TRANSFER_FILE,
     Arrays,
-    kept,
+    load_arrays,
     task_of,
 )
-from training.studies.results import RUNS, Result
 from training.studies.trial import StudyError
+
+RESAMPLES = 1000
+DECIMALS = 2
+"""Decimals shown. The order of floating-point sums changes cosines only in the sixth decimal."""
+
+NOTHING_SHARED = "the results share no task, so there is nothing to compare"
+
+LEVEL = 0.95
+"""Confidence level of all intervals, over pairs and over seeds."""
 
 # Metrics that compare the arms of a study. Each is a mean over tasks, with a bootstrap over examples.
 
@@ -76,7 +85,7 @@ class Metric:
             file = study / RUNS / result.id / self.file
             if result.id in said or not file.exists():
                 continue
-            found, theirs = kept(file, *self.kinds)
+            found, theirs = load_arrays(file, *self.kinds)
             if missing := [task for task in tasks if task not in found or task not in theirs]:
                 raise StudyError(f"{file}: no {self.kinds[0]} of {missing[0]}, which the results have")
             truth = truth or {task: theirs[task] for task in tasks}
@@ -151,18 +160,8 @@ def _retrieval(measure: str, results: Sequence[Result]) -> Metric:
     )
 
 
-RESAMPLES = 1000
-DECIMALS = 2
-"""Decimals shown. The order of floating-point sums changes cosines only in the sixth decimal."""
-
-NOTHING_SHARED = "the results share no task, so there is nothing to compare"
-
-LEVEL = 0.95
-"""Confidence level of all intervals, over pairs and over seeds."""
-
-
 @dataclass(frozen=True)
-class Spread:
+class SeedScores:
     """Scores of an arm's seeds."""
 
     values: tuple[float, ...]
@@ -196,9 +195,9 @@ class Row:
 
     label: str
     results: tuple[Result, ...]
-    mean: Spread
+    mean: SeedScores
     """Mean over tasks, each rounded to two decimals first, as in the papers."""
-    dev: Spread | None
+    dev: SeedScores | None
     """Score on the metric's dev task. None if there is no such task or a result lacks it."""
     interval: Interval | None
     """Bootstrap interval of the mean, over examples. None if no per-example scores are stored."""
@@ -262,7 +261,7 @@ def summaries(
     _check_known(against, {result.label: None for result in results})
     found = []
     for metric in metrics(results):
-        judged = _judged(results, metric)
+        judged = _scored_by(results, metric)
         if not metric.shared(judged):
             continue
         there = against if against in {result.label for result in judged} else None
@@ -272,12 +271,12 @@ def summaries(
     return found
 
 
-def left_out(results: Sequence[Result]) -> list[str]:
+def metrics_left_out(results: Sequence[Result]) -> list[str]:
     """Return a line for each metric that `summaries` leaves out because its results share no task."""
     return [
         f"{metric.title}: left out, the runs that were judged by it share no task."
         for metric in metrics(results)
-        if not metric.shared(_judged(results, metric))
+        if not metric.shared(_scored_by(results, metric))
     ]
 
 
@@ -307,7 +306,7 @@ def summarise(
     if not tasks:
         raise StudyError(NOTHING_SHARED)
     means = {
-        label: Spread(tuple(_mean(each, tasks) for each in of), seedless=all(each.untrained for each in of))
+        label: SeedScores(tuple(_mean(each, tasks) for each in of), seedless=all(each.untrained for each in of))
         for label, of in groups.items()
     }
     kept, truth = metric.arrays(results, study, tasks)
@@ -333,7 +332,7 @@ def summarise(
     return Summary(metric, tuple(rows), against, tasks)
 
 
-def _judged(results: Sequence[Result], metric: Metric) -> list[Result]:
+def _scored_by(results: Sequence[Result], metric: Metric) -> list[Result]:
     return [result for result in results if metric.shared([result])]
 
 
@@ -346,13 +345,13 @@ def _mean(result: Result, tasks: Sequence[str]) -> float:
     return fmean(round(result.scores[task], 2) for task in tasks)
 
 
-def _dev(results: Sequence[Result], metric: Metric) -> Spread | None:
+def _dev(results: Sequence[Result], metric: Metric) -> SeedScores | None:
     scores = [result.scores.get(metric.dev) for result in results] if metric.dev else [None]
     known = tuple(score for score in scores if score is not None)
-    return Spread(known) if len(known) == len(scores) else None
+    return SeedScores(known) if len(known) == len(scores) else None
 
 
-def welch(mine: Spread, theirs: Spread, level: float = LEVEL) -> float | None:
+def welch(mine: SeedScores, theirs: SeedScores, level: float = LEVEL) -> float | None:
     """Return the smallest significant difference of the means by Welch's t-test (1947).
 
     Degrees of freedom are Satterthwaite's. Against an untrained encoder the test is a one-sample t-test. The result is

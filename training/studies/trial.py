@@ -138,7 +138,7 @@ The card, evaluations and exports are left out.
 """
 
 
-class Contents:
+class InputDigests:
     """A cache of digests. Each corpus, encoder folder and evaluation folder is read once.
 
     Encoders in `to_come` do not exist yet and are identified by path.
@@ -193,7 +193,7 @@ def corpus_digest(files: tuple[str, ...]) -> str:
     """
     if missing := [file for file in files if not Path(file).is_file()]:
         raise StudyError(f"corpus: {missing[0]} is no file")
-    return _whole(sha256(Path(file)) for file in files)
+    return _digest_lines(sha256(Path(file)) for file in files)
 
 
 def encoder_digest(folder: Path) -> str:
@@ -204,7 +204,7 @@ def encoder_digest(folder: Path) -> str:
     """
     if (folder / bundle.MANIFEST).exists():
         return bundle.load(folder).manifest.fingerprint
-    return _of(folder, {file for pattern in READ for file in folder.glob(pattern) if file.is_file()})
+    return _digest_files(folder, {file for pattern in READ for file in folder.glob(pattern) if file.is_file()})
 
 
 def sts_digest(data: str, dev_tasks: DevTasks = "stsb") -> str:
@@ -213,14 +213,16 @@ def sts_digest(data: str, dev_tasks: DevTasks = "stsb") -> str:
     SICK-R's dev split is included only if it chooses weights.
     """
     root, dev = data_root(Path(data)), (STSB_DEV,) if dev_tasks == "stsb" else (STSB_DEV, SICKR_DEV)
-    return _of(root, {file for task in (*STS_TASKS.values(), *dev) for file in (root / task.folder).glob(task.files)})
+    return _digest_files(
+        root, {file for task in (*STS_TASKS.values(), *dev) for file in (root / task.folder).glob(task.files)}
+    )
 
 
 def transfer_digest(data: str) -> str:
     """Return the SHA-256, in hex, of the paths and digests of the transfer tasks' files."""
     root = data_root(Path(data))
     files = {root / task.folder / file for task in TRANSFER_TASKS.values() for file in task.files}
-    return _of(root, {file for file in files if file.is_file()})
+    return _digest_files(root, {file for file in files if file.is_file()})
 
 
 def retrieval_digest(data: str, names: tuple[str, ...]) -> str:
@@ -228,12 +230,12 @@ def retrieval_digest(data: str, names: tuple[str, ...]) -> str:
     known = beir.collections(Path(data))
     root = next(iter(known.values()), Path(data)).parent
     files = {root / folder / file for folder, split in map(beir.part, names) for file in beir.files(split)}
-    return _of(root, {file for file in files if file.is_file()})
+    return _digest_files(root, {file for file in files if file.is_file()})
 
 
-def _of(root: Path, files: Iterable[Path]) -> str:
-    return _whole(f"{file.relative_to(root)} {sha256(file)}" for file in sorted(files))
+def _digest_files(root: Path, files: Iterable[Path]) -> str:
+    return _digest_lines(f"{file.relative_to(root)} {sha256(file)}" for file in sorted(files))
 
 
-def _whole(lines: Iterable[str]) -> str:
+def _digest_lines(lines: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode("utf-8")).hexdigest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from tests.training.goldens.golden import Golden, gradients
-from training.objectives.decorrelation import barlow_twins, cross_correlation, rank_of_cross_correlation
+from training.objectives.contrastive import barlow_twins, cross_correlation, rank_of_cross_correlation
 
 
 def check(golden: Golden, dtype: torch.dtype) -> None:

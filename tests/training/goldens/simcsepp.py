@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from tests.training.goldens.golden import Golden, gradients
-from training.objectives.contrastive import cosine_logits
-from training.objectives.decorrelation import DCLForm, dimension_contrast
+from training.objectives.contrastive import DCLForm, cosine_logits, dimension_contrast
 from training.objectives.imsimcse import WeightOn, off_info_nce
 
 FORMS: dict[str, tuple[WeightOn, DCLForm, float]] = {

@@ -22,11 +22,11 @@ from training import run
 from training.checkpoints.checkpoint import CheckpointError
 from training.checkpoints.record import METRICS
 from training.checkpoints.speed import FIGURES
-from training.cli import parsed
+from training.cli import parse
 from training.config import ConfigError, RunConfig, from_preset
 from training.machine.devices import Devices
 from training.objectives import OBJECTIVES
-from training.step import Step, initial
+from training.step import Step, initial_state
 
 MakeConfig = Callable[..., RunConfig]
 Fit = Callable[..., Any]
@@ -125,7 +125,7 @@ def test_several_processes_do_not_look_for_a_free_folder(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    options = parsed(["train", "--config", described(make_config(), tmp_path, "config")])
+    options = parse(["train", "--config", described(make_config(), tmp_path, "config")])
     with pytest.raises(ConfigError, match="--config with several processes needs --out"):
         options.command(options)
 
@@ -182,7 +182,7 @@ def test_a_batch_too_small_for_the_processes_is_refused(make_config: MakeConfig)
     devices = Devices("cpu")
     devices.count = 3
     with pytest.raises(ConfigError, match="batch_size: 2 leaves some of 3 processes without a sentence"):
-        initial(make_config(batch_size=2), devices, None)
+        initial_state(make_config(batch_size=2), devices, None)
 
 
 def test_a_device_that_is_named_by_its_number_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,13 +10,13 @@ import pytest
 from models.bundle import bundle
 from models.bundle.bundle import BundleError
 from models.encoder.encoder import Encoder
-from training.cli import parsed
+from training.cli import parse
 from training.config import ConfigError
 from training.evaluation.pairs import DataError
 
 
 def call(*arguments: str) -> int:
-    options = parsed(["postprocess", *arguments])
+    options = parse(["postprocess", *arguments])
     return int(options.command(options))
 
 

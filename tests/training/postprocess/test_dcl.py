@@ -12,7 +12,7 @@ from models.encoder.encoder import Encoder
 from models.encoder.transform import Affine
 from training.data.corpus import Corpus
 from training.encoding.lora import set_dropout
-from training.objectives.decorrelation import cross_correlation, dimension_contrast
+from training.objectives.contrastive import cross_correlation, dimension_contrast
 from training.postprocess import dcl
 from training.postprocess.base import PostprocessError
 from training.postprocess.dcl import DCLParams, dropout_views, fit, train

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from models.bundle.sources import minilm
-from training.pretraining.model import Vocabulary, masked, words
+from training.pretraining.model import Vocabulary, mask_words, words
 
 SIZE, SPECIAL, INSIDE = 30, 4, 10
 """Tokens 0 to 3 are special, 4 to 9 go on with a word."""
@@ -52,7 +52,7 @@ def test_words(ids: NDArray[np.int64]) -> None:
 def test_whole_words_are_hidden_to_the_share_and_nothing_else_changes(
     ids: NDArray[np.int64], share: float, seed: int
 ) -> None:
-    found = masked(ids, VOCABULARY, share=share, rng=np.random.default_rng(seed))
+    found = mask_words(ids, VOCABULARY, share=share, rng=np.random.default_rng(seed))
     places = set(found.places.tolist())
     of_words = slow_words(ids)
     assert all(places.issuperset(word) or places.isdisjoint(word) for word in of_words)
@@ -74,7 +74,7 @@ def test_of_the_hidden_tokens_eight_in_ten_are_masks_one_is_any_and_one_stays() 
     size = 5000
     vocabulary = Vocabulary(np.arange(size) < SPECIAL, np.zeros(size, dtype=bool), mask=3, cls=1, unknown=0)
     ids = np.random.default_rng(0).integers(SPECIAL, size, (400, 400))
-    found = masked(ids, vocabulary, share=0.15, rng=np.random.default_rng(1))
+    found = mask_words(ids, vocabulary, share=0.15, rng=np.random.default_rng(1))
     instead, count = found.ids.ravel()[found.places], len(found.places)
     assert count == 24_000
     shares = [(instead == 3).mean(), ((instead != 3) & (instead != found.labels)).mean()]
@@ -87,14 +87,16 @@ def test_every_word_is_hidden_as_often_whatever_its_length() -> None:
     ids = np.tile([20, 21, 4, 22, 5, 6, 7, 8], (8, 25))  # words of 1, 2 and 5 tokens
     counts = np.zeros(ids.size)
     for seed in range(100):
-        counts[masked(ids, VOCABULARY, share=0.3, rng=np.random.default_rng(seed)).places] += 1
+        counts[mask_words(ids, VOCABULARY, share=0.3, rng=np.random.default_rng(seed)).places] += 1
     often = counts.reshape(-1, 8)[:, [0, 1, 3]].mean(axis=0) / 100
     np.testing.assert_allclose(often, 0.3, atol=4 * (0.3 * 0.7 / 20_000) ** 0.5)
 
 
 def test_the_same_seed_hides_the_same() -> None:
     ids = np.random.default_rng(0).integers(0, SIZE, (8, 64))
-    first, again, other = (masked(ids, VOCABULARY, share=0.15, rng=np.random.default_rng(seed)) for seed in (1, 1, 2))
+    first, again, other = (
+        mask_words(ids, VOCABULARY, share=0.15, rng=np.random.default_rng(seed)) for seed in (1, 1, 2)
+    )
     np.testing.assert_array_equal(first.ids, again.ids)
     assert not np.array_equal(first.ids, other.ids)
 

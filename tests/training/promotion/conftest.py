@@ -17,7 +17,7 @@ from models.bundle import bundle
 from models.bundle.bundle import Bundle
 from models.runtimes import RUNTIMES
 from tests.conftest import WORDS
-from training.cli import parsed
+from training.cli import parse
 
 Command = Callable[..., int]
 
@@ -80,7 +80,7 @@ def command(artifacts: Path, corpus: Path) -> Command:
         if verb == "promote":
             given[3] = str(artifacts / arguments[0])
             given += [] if "--data" in arguments else ["--corpus", str(corpus)]
-        options = parsed(given)
+        options = parse(given)
         return int(options.command(options))
 
     return run

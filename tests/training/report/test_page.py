@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.training.report.conftest import Page
-from training.evaluation.report.judged import ReportError
+from training.evaluation.report.evaluated import ReportError
 from training.evaluation.report.page import render
 
 Evaluate = Callable[..., dict[str, Any]]

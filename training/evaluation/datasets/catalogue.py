@@ -17,6 +17,10 @@ from training.evaluation import beir
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS, STSB_DEV, DataError
 
+SENTEVAL = "senteval/downstream"
+SCIFACT = "retrieval/scifact"
+WIKI1M = "corpus/wiki1m.txt"
+
 # Conversion of fetched files to the project's layout.
 
 Unpack = Callable[[Path, Path], None]
@@ -39,7 +43,7 @@ def gunzipped(target: str) -> Unpack:
     """Return a function that decompresses the file to `target`."""
 
     def unpack(fetched: Path, folder: Path) -> None:
-        with _whole(fetched), gzip.open(fetched) as source:
+        with _reading_archive(fetched), gzip.open(fetched) as source:
             _write(source, folder / target)
 
     return unpack
@@ -53,7 +57,7 @@ def untarred(target: str, folders: Sequence[str]) -> Unpack:
     """
 
     def unpack(fetched: Path, folder: Path) -> None:
-        with _whole(fetched), tarfile.open(fetched) as archive:
+        with _reading_archive(fetched), tarfile.open(fetched) as archive:
             members = [member for member in archive if member.isfile()]
             for member in members:
                 tarfile.data_filter(member, str(folder))
@@ -91,7 +95,7 @@ def _write(source: BufferedIOBase, target: Path) -> None:
 
 
 @contextmanager
-def _whole(fetched: Path) -> Iterator[None]:
+def _reading_archive(fetched: Path) -> Iterator[None]:
     try:
         yield
     except tarfile.FilterError as error:
@@ -100,9 +104,7 @@ def _whole(fetched: Path) -> Iterator[None]:
         raise DataError(f"{fetched}: damaged, {error.args[0]}") from error
 
 
-SENTEVAL = "senteval/downstream"
-SCIFACT = "retrieval/scifact"
-WIKI1M = "corpus/wiki1m.txt"
+# Data sets with their sources, files and checks.
 
 Check = Callable[[Path], str]
 """A function that checks the data folder and returns counts in words. It raises `DataError` if something is wrong."""
@@ -192,6 +194,9 @@ def text_lines(place: str, expected: int) -> Check:
         return f"{expected} lines"
 
     return check
+
+
+# The catalogue.
 
 
 def _senteval(summary: str, folders: list[str], check: Check) -> Dataset:

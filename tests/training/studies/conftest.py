@@ -1,0 +1,73 @@
+"""Studies small enough to carry out in seconds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from training.cli import parse
+from training.evaluation.pairs import STS_TASKS
+from training.studies.results import RESULTS
+from training.studies.scores import DEV
+
+MakeStudy = Callable[..., Path]
+
+
+@pytest.fixture
+def make_study(tiny_backbone: Path, corpus_file: Path, stsb_data: Path, tmp_path: Path) -> MakeStudy:
+    """A study file: two steps of the tiny backbone, and what is given beside that."""
+
+    def make(text: str = "[grid]\nseed = [0, 1]\n", name: str = "tiny", **base: Any) -> Path:
+        values: Mapping[str, Any] = {
+            "objective": "simcse",
+            "backbone": str(tiny_backbone),
+            "corpus": [str(corpus_file)],
+            "eval_data": str(stsb_data),
+            "max_steps": 2,
+            "batch_size": 8,
+            "eval_every": 1,
+            "precision": "fp32",
+            "device": "cpu",
+            **base,
+        }
+        kept = {key: value for key, value in values.items() if value is not None}
+        file = tmp_path / f"{name}.toml"
+        file.write_text("[base]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in kept.items()) + text)
+        return file
+
+    return make
+
+
+def _toml(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def call(*arguments: str) -> int:
+    """The exit code of `study`; its errors are raised."""
+    options = parse(["study", *arguments])
+    return int(options.command(options))
+
+
+def line(arm: str, seed: int, score: float, **more: Any) -> dict[str, Any]:
+    """Of the results, with one score for every STS task."""
+    return {
+        "id": f"{arm}{seed}",
+        "arm": arm,
+        "axes": {"seed": seed},
+        "scores": dict.fromkeys((*STS_TASKS, DEV), score),
+        "alignment": 0.2,
+        "uniformity": -2.5,
+        "curve": [{"step": 0, "stsb_dev_spearman": 70.0}, {"step": 5, "stsb_dev_spearman": score}],
+        "seconds": {"steps": 1.0, "judging": 1.0},
+        "best_step": 5,
+        **more,
+    }
+
+
+def write(study: Path, *lines: Mapping[str, Any]) -> None:
+    """The results of a study."""
+    (study / RESULTS).write_text("".join(json.dumps(each) + "\n" for each in lines))

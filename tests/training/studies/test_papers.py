@@ -1,0 +1,213 @@
+"""The papers' tables by name: found, listed, run as published, and set beside what was recorded of them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.training.studies.conftest import MakeStudy, call, line
+from training.cli import parse
+from training.evaluation.labelled import TRANSFER_TASKS
+from training.studies import catalogue
+from training.studies.catalogue import PAPERS, describe_papers, left_out, studies
+from training.studies.description import STUDIES, Reported, Study, file_of, name_of
+from training.studies.papers import lines, page_of, recorded, verdict
+from training.studies.plan import FOLDER, study_folder
+from training.studies.results import Result
+from training.studies.trial import StudyError
+
+ROOT = STUDIES.parent
+
+
+def keep(results: Path, name: str, *of: dict[str, Any]) -> None:
+    file = results / f"{name}.jsonl"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(json.dumps(each) + "\n" for each in of))
+
+
+def test_a_study_here_is_found_by_its_name_and_keeps_it() -> None:
+    file = file_of(Path("dclr/table-2"))
+    assert file == STUDIES / "dclr" / "table-2.toml"
+    assert Study.read(file).name == name_of(file) == "dclr/table-2"
+    assert study_folder(Path("dclr/table-2"), None) == FOLDER / "dclr/table-2"
+    assert file_of(Path("mine.toml")) == Path("mine.toml") and name_of(Path("mine.toml")) == "mine"
+
+
+@pytest.mark.parametrize("name", ["dclr/table-9", "../studies/objectives", "mine"])
+def test_a_name_of_no_study_is_refused_with_the_way_out(name: str) -> None:
+    with pytest.raises(StudyError, match=f"{name}: no such study; `isosphere study list`"):
+        file_of(Path(name))
+
+
+def test_as_published_base_is_replaced_and_the_rest_stays(tmp_path: Path) -> None:
+    file = tmp_path / "s.toml"
+    file.write_text("""
+        [base]
+        objective = "gs-infonce"
+        max_steps = 7
+        [grid]
+        seed = [0, 1]
+        noise_ratio = [1.0]
+        [published]
+        objective = "gs-infonce"
+        backbone = "bert-base-uncased"
+        grid.seed = [5]
+    """)
+    study = Study.read(file).as_published()
+    (trial,) = study.trials()
+    assert study.name == "s" and trial.axes == {"seed": 5}
+    assert (trial.config.backbone, trial.config.max_steps, trial.config.dropout) == ("bert-base-uncased", None, 0.2)
+    file.write_text('[base]\nobjective = "simcse"\n')
+    with pytest.raises(StudyError, match=r"--published: the file has no part \[published\]"):
+        Study.read(file).as_published()
+
+
+def test_what_is_run_as_published_has_a_folder_of_its_own(
+    make_study: MakeStudy, tiny_backbone: Path, stsb_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    published = f"""
+        [[arm]]
+        name = "as it was"
+        untrained = true
+        [published]
+        backbone = {str(tiny_backbone)!r}
+        eval_data = {str(stsb_data)!r}
+        device = "cpu"
+        pooling = "mean"
+    """
+    assert call("run", str(make_study(published)), "--published") == 0
+    (folder,) = FOLDER.iterdir()
+    assert folder.name == "tiny-published" and json.loads((folder / "results.jsonl").read_text())["arm"] == "as it was"
+
+
+@pytest.mark.parametrize("part", ['scores = {"a" = 1}', 'of = "x"', 'of = "x"\nscores = {"a" = "b"}'])
+def test_a_report_that_is_none_is_refused(tmp_path: Path, part: str) -> None:
+    file = tmp_path / "s.toml"
+    file.write_text(f'[base]\nobjective = "simcse"\n[reported]\n{part}\n')
+    with pytest.raises(StudyError, match="reported: expected `of`, text, and `scores`"):
+        Study.read(file)
+
+
+def test_the_list_says_of_each_what_it_asks_needs_and_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("list", "gs-infonce") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "gs-infonce/table-3: How many Gaussian negatives for each sentence of the batch?" in said
+    assert "noise, noise_ratio 16.0." in said and "27 runs from minilm; --data with the STS tasks" in said
+    assert "--published: 24 runs from bert-base-uncased, bert-large-uncased, roberta-base, roberta-large" in said
+    assert "dclr/" not in said
+
+
+@pytest.mark.slow
+def test_all_papers_are_listed_each_table_once() -> None:
+    said = describe_papers(list(PAPERS))
+    for paper in PAPERS:
+        for name in (*(study.name for study in studies(paper)), *(each.name for each in left_out(paper))):
+            assert said.count(f"\n{name}: ") == 1
+
+
+def test_what_is_left_out_has_a_reason_and_its_command_can_be_parsed() -> None:
+    without = [each for paper in PAPERS for each in left_out(paper)]
+    assert all(each.reason and each.about and each.paper for each in without)
+    for each in without:
+        if each.instead:
+            program, *arguments = shlex.split(each.instead, comments=True)
+            assert program == "isosphere"
+            parse(arguments)
+
+
+def test_hours_grow_with_views_steps_and_size() -> None:
+    noise = Study.read(STUDIES / "imsimcse/table-1.toml").trials()
+    by_label = {trial.label: catalogue.cpu_hours([trial]) for trial in noise}
+    assert by_label["noise, negatives-minus-noise"] > 3 * by_label["SimCSE"], "20 views"
+    published = Study.read(STUDIES / "gs-infonce/table-1.toml").as_published().trials()
+    hours = {trial.label: catalogue.gpu_hours([trial]) for trial in published}
+    assert hours["SimCSE, bert-large-uncased"] == pytest.approx(3 * hours["SimCSE, bert-base-uncased"])
+    assert catalogue.cpu_hours([*noise, *noise]) == pytest.approx(catalogue.cpu_hours(noise)), "each run once"
+
+
+SCORES = {"SimCSE": (70.0, 70.1, 69.9), "DCLR": (72.0, 72.2, 71.8)}
+
+
+def test_a_page_sets_the_papers_number_beside_ours_with_a_verdict(tmp_path: Path) -> None:
+    keep(tmp_path, "dclr/table-1", *(line(arm, seed, y) for arm, of in SCORES.items() for seed, y in enumerate(of)))
+    study = Study.read(STUDIES / "dclr/table-1.toml")
+    simcse, dclr = lines(study, recorded(tmp_path, study.name))
+    assert (simcse.paper, dclr.paper, simcse.verdict) == (76.25, 77.22, "")
+    assert dclr.gain == pytest.approx(2.0) and dclr.noise is not None and dclr.noise < 1
+    assert dclr.verdict == "reproduced"
+    page = page_of("dclr", tmp_path)
+    assert "| **SimCSE** | 76.25 | – | 70.00 ± 0.10 | 3 | – |  |" in page
+    assert "| DCLR | 77.22 | +0.97 | 72.00 ± 0.20 | 3 | +2.00 [" in page
+    assert "Reproduced: 1 of 1 differences that the paper reports." in page
+
+
+@pytest.mark.parametrize(
+    ("dclr", "expected"),
+    [
+        ((68.0, 68.2, 67.8), "not reproduced: worse"),
+        ((69.0, 72.0, 70.0), "not reproduced: no difference shown"),
+        ((75.0,), "one seed: no verdict"),
+        ((), "not run yet"),
+    ],
+)
+def test_what_the_seeds_do_not_show_is_not_reproduced(dclr: tuple[float, ...], expected: str) -> None:
+    study = Study.read(STUDIES / "dclr/table-1.toml")
+    scores = {**SCORES, "DCLR": dclr}
+    found = [line(arm, seed, y) for arm, of in scores.items() for seed, y in enumerate(of)]
+    results = [Result.checked(each) for each in found]
+    assert lines(study, results)[1].verdict == expected
+    if not dclr:
+        assert verdict(lines(study, results)).endswith("Not run yet: 1 of 2 arms.")
+
+
+def test_an_arm_of_which_the_paper_has_no_number_has_none_to_compare_with() -> None:
+    study = Study.read(STUDIES / "dclr/table-1.toml")
+    results = [Result.checked(line(arm, seed, y)) for arm, of in SCORES.items() for seed, y in enumerate(of)]
+    silent = replace(study, reported=Reported("nothing", {}))
+    assert lines(silent, results)[1].verdict == "better; nothing to compare with"
+
+
+def test_transfer_is_compared_by_the_transfer_tasks() -> None:
+    scores = {**dict.fromkeys(TRANSFER_TASKS, 80.0), "STS12": 1.0}
+    study = Study.read(STUDIES / "whitenedcse/table-2.toml")
+    (simcse, _) = lines(study, [Result.checked(line("SimCSE", 0, 0.0, scores=scores))])
+    assert simcse.here is not None and simcse.here.mean == pytest.approx(80)
+
+
+def test_runs_from_the_papers_backbone_have_a_table_of_their_own(tmp_path: Path) -> None:
+    label = {"backbone": "roberta-base", "seed": 0}
+    keep(tmp_path, "dclr/table-1-published", line("DCLR", 0, 75.0, axes=label))
+    page = page_of("dclr", tmp_path)
+    assert "| DCLR, roberta-base | 77.87 | +1.30 | 75.00 | 1 | – | SimCSE is not run yet |" in page
+    assert "## Table 1: `dclr/table-1 --published`" in page and "Here: bert-base-uncased, roberta-base." in page
+
+
+def test_what_was_recorded_under_another_name_stands_on_the_page_of_the_main_table(tmp_path: Path) -> None:
+    of = {"simcse": (70.0, 70.1, 69.9), "dclr": (70.0, 70.2, 69.8)}
+    runs = [
+        line("", seed, y, axes={"objective": arm, "seed": seed}) for arm, ys in of.items() for seed, y in enumerate(ys)
+    ]
+    keep(tmp_path, "objectives", *runs)
+    page = page_of("dclr", tmp_path)
+    assert "(`objectives`) | 77.22 | +0.97 | 70.00 ± 0.20 | 3 | +0.00 [" in page
+    assert "not reproduced: no difference shown" in page and "objectives" not in page_of("imsimcse", tmp_path)
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_the_pages_in_the_documentation_are_those_of_the_recorded_results(paper: str) -> None:
+    """`isosphere study pages` writes them."""
+    written = (ROOT / "docs" / "papers" / f"{paper}.md").read_text(encoding="utf-8")
+    assert written == page_of(paper, ROOT / "benchmarks" / "results" / "studies")
+
+
+def test_pages_are_written_where_they_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("pages", "--results", str(tmp_path / "none"), "--to", str(tmp_path / "pages")) == 0
+    assert sorted(file.stem for file in (tmp_path / "pages").iterdir()) == sorted(PAPERS)
+    assert "**Not run yet.**" in (tmp_path / "pages" / "dclr.md").read_text()
+    assert len(capsys.readouterr().out.splitlines()) == len(PAPERS)

@@ -1,0 +1,207 @@
+"""The evaluation of an encoder in a study: scores, geometry, and values for each pair, example and query."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection as Several
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tokenize import TokenError
+from typing import Any, TextIO
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.bundle.disk import replacing
+from models.encoder.encoder import Encoder
+from training.checkpoints.progress import with_progress
+from training.evaluation import geometry, retrieval, sts
+from training.evaluation.beir import Collection
+from training.evaluation.labelled import TRANSFER_TASKS
+from training.evaluation.pairs import STS_TASKS, Subsets
+from training.evaluation.retrieval import MEASURES
+from training.evaluation.suite import EvaluationData
+from training.evaluation.transfer import classify
+from training.evaluation.vectors import Encode, cached, unit_vectors
+from training.studies.trial import StudyError
+
+DEV = "STSB-dev"
+
+COSINES, GOLDS = "cosines", "golds"
+PREDICTED, LABELS = "predicted", "labels"
+FOUND, RELEVANT = "answers", "judgements"
+"""Kinds of stored arrays, above: two for STS pairs, two for transfer examples, two for queries."""
+
+COSINES_FILE, TRANSFER_FILE, RETRIEVAL_FILE = "cosines.npz", "transfer.npz", "retrieval.npz"
+
+
+@dataclass(frozen=True)
+class TrialScores:
+    """The evaluation of one encoder."""
+
+    scores: Mapping[str, float]
+    """Scores by task, x 100.
+
+    STS tasks have "all" Spearman; the name of STS-B dev is `DEV`. Transfer tasks have accuracy. Collections have a
+    score for each of the `MEASURES`, under names such as `scifact nDCG@10`.
+    """
+    alignment: float | None
+    uniformity: float | None
+    effective_rank: float | None
+    """Effective rank.
+
+    Alignment, uniformity and effective rank come from `training.evaluation.geometry.of_pairs` on STS-B dev. They are
+    None without that data.
+    """
+    cosines: Mapping[str, NDArray[np.float32]]
+    """Cosines (n,) of each STS task. Its subsets are concatenated."""
+    golds: Mapping[str, NDArray[np.float32]]
+    predicted: Arrays = field(default_factory=dict)
+    """Predicted classes (n,) of each transfer task, in the order of `training.evaluation.transfer.Classified`."""
+    labels: Arrays = field(default_factory=dict)
+    found: Arrays = field(default_factory=dict)
+    """Scores (Q,) of the queries, from 0 to 1, for each collection and measure."""
+    relevant: Arrays = field(default_factory=dict)
+    """Numbers (Q,) of judged relevant documents per query, for each collection and measure."""
+    nearest: Mapping[int, Sequence[float]] = field(default_factory=dict)
+    """Cosines of corpus sentences to their four nearest neighbours, by batch size. Empty if not requested."""
+
+    def save(self, folder: Path) -> None:
+        """Write cosines and golds, predictions and labels, query scores and counts of relevant documents."""
+        for file, kinds in (
+            (COSINES_FILE, {COSINES: self.cosines, GOLDS: self.golds}),
+            (TRANSFER_FILE, {PREDICTED: self.predicted, LABELS: self.labels}),
+            (RETRIEVAL_FILE, {FOUND: self.found, RELEVANT: self.relevant}),
+        ):
+            if any(kinds.values()):
+                save_arrays(folder / file, kinds)
+
+
+def check_saved(folder: Path, tasks: Several[str]) -> None:
+    """Check that a folder has everything that `Judgement.keep` writes for the scored tasks.
+
+    Raises:
+        StudyError: a file is missing or damaged, or lacks a task.
+    """
+    for file, kinds, scored in (
+        (COSINES_FILE, (COSINES, GOLDS), {*STS_TASKS, DEV}.intersection(tasks)),
+        (TRANSFER_FILE, (PREDICTED, LABELS), set(TRANSFER_TASKS).intersection(tasks)),
+        (RETRIEVAL_FILE, (FOUND, RELEVANT), {task for task in tasks if task.endswith(_MEASURED)}),
+    ):
+        if not scored:
+            continue
+        if not (folder / file).exists():
+            raise StudyError(f"{folder / file}: missing")
+        for kind, arrays in zip(kinds, load_arrays(folder / file, *kinds), strict=True):
+            if lacking := sorted(scored - arrays.keys()):
+                raise StudyError(f"{folder / file}: no {kind} of {lacking[0]}, which has a score")
+
+
+def evaluate(encoder: Encoder, given: EvaluationData, stream: TextIO) -> TrialScores:
+    """Evaluate the encoder on every task that has data.
+
+    STS-B dev is scored as a task too, and gives the geometry.
+
+    Raises:
+        EvaluationError: a vector is not finite, all cosines of a subset are equal, or no pair of dev is
+            similar.
+    """
+    tasks: dict[str, Subsets] = {**given.sts, **({DEV: given.geometry} if given.geometry else {})}
+    encode = cached(with_progress(encoder.encode, stream))
+    cosines = sts.cosines(encode, tasks)
+    scores = sts.score(cosines, tasks)
+    dev = [pair for pairs in given.geometry.values() for pair in pairs]
+    shape = geometry.of_pairs(encode, dev) if dev else {}
+    classified = classify(encode, given.transfer)
+    queries = {name: _found(encode, encoder.prompts, name, each) for name, each in given.retrieval.items()}
+    found = {task: of for measured in queries.values() for task, of in measured.items()}
+    return TrialScores(
+        scores={task: score.spearman.all for task, score in scores.items()}
+        | {task: of.score.accuracy for task, of in classified.items()}
+        | {task: 100 * float(of.mean()) for task, of in found.items()},
+        alignment=shape.get("alignment"),
+        uniformity=shape.get("uniformity"),
+        effective_rank=shape.get("effective_rank"),
+        cosines={task: np.concatenate(list(of.values())).astype(np.float32) for task, of in cosines.items()},
+        golds={
+            task: np.array([pair.gold for pairs in of.values() for pair in pairs], dtype=np.float32)
+            for task, of in tasks.items()
+        },
+        predicted={task: _class(of.predicted) for task, of in classified.items()},
+        labels={task: _class(of.labels) for task, of in classified.items()},
+        found=found,
+        nearest=_nearest(encode, given.sentences),
+        relevant={task: of for name, each in given.retrieval.items() for task, of in _relevant(name, each).items()},
+    )
+
+
+def task_of(collection: str, measure: str) -> str:
+    """Return the name of a collection's measure in scores and arrays."""
+    return f"{collection} {measure}"
+
+
+_MEASURED = tuple(task_of("", measure) for measure in MEASURES)
+
+
+def _nearest(encode: Encode, sentences: Sequence[str]) -> dict[int, Sequence[float]]:
+    sizes = [size for size in geometry.TOP_BATCHES if size <= len(sentences)]
+    unit = unit_vectors(encode, list(sentences)) if sizes else np.empty((0, 0))
+    return {size: geometry.nearest_cosines(unit, size) for size in sizes}
+
+
+def _found(
+    encode: Encode, prompts: Mapping[str, str], name: str, collection: Collection
+) -> dict[str, NDArray[np.float64]]:
+    rankings = retrieval.rankings(encode, collection, prompts=prompts)
+    by_query = retrieval.by_query(rankings, collection)  # (Q, measures)
+    return {task_of(name, measure): of for measure, of in zip(MEASURES, by_query.T, strict=True)}
+
+
+def _relevant(name: str, collection: Collection) -> dict[str, NDArray[np.int64]]:
+    """Return the counts of relevant documents once per measure, because measures are compared separately."""
+    counts = np.array(
+        [sum(grade > 0 for grade in collection.judgements[query].values()) for query in collection.queries]
+    )
+    return {task_of(name, measure): counts for measure in MEASURES}
+
+
+def _class(values: NDArray[Any]) -> NDArray[np.int8]:
+    """Convert classes to int8. No task has more than six."""
+    return values.astype(np.int8)
+
+
+# Arrays with one value per pair or example, by kind and task. A run has them in one compressed file.
+
+Arrays = Mapping[str, NDArray[Any]]
+"""Arrays (n,) by task."""
+DAMAGE = (OSError, ValueError, EOFError, BadZipFile, RuntimeError, zlib.error, SyntaxError, TokenError)
+"""Errors that reading raises for a corrupt archive, compressed stream or array header."""
+
+
+def save_arrays(file: Path, kinds: Mapping[str, Arrays]) -> None:
+    """Write the arrays of each kind. A kind is one word."""
+    named = {f"{kind} {task}": values for kind, arrays in kinds.items() for task, values in arrays.items()}
+    with replacing(file) as beside, beside.open("wb") as written:
+        np.savez_compressed(written, allow_pickle=False, **named)
+
+
+def load_arrays(file: Path, *kinds: str) -> tuple[dict[str, NDArray[Any]], ...]:
+    """Read the arrays of the given kinds that `keep` wrote.
+
+    Raises:
+        StudyError: the file is damaged, or lacks a kind.
+    """
+    try:
+        with file.open("rb") as opened, np.load(opened) as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+    except DAMAGE as error:
+        raise StudyError(f"{file}: {error}") from error
+    by_kind: dict[str, dict[str, NDArray[Any]]] = {kind: {} for kind in kinds}
+    for name, values in found.items():
+        kind, _, task = name.partition(" ")
+        if kind not in by_kind:
+            raise StudyError(f"{file}: {name}: unknown")
+        by_kind[kind][task] = values
+    return tuple(by_kind.values())
