@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from models.bundle.sources import manifest_of
+from models.bundle.tokenizer import Tokens
 from models.encoder.encoder import Encoder
 from training.checkpoints.checkpoint import State
 from training.checkpoints.speed import OperationCount, SpeedMeter, matmul_peak
@@ -133,9 +134,17 @@ class Step:
 
     def _on_device(self, batch: Batch) -> DeviceBatch:
         passes = make_passes(self._state.encoder, batch.tokens, batch.first_tokens, most=self._chunk_size)
-        return DeviceBatch(
-            passes, self._teacher_vectors(batch), self._start_vectors(batch), batch.own, len(batch.sentences)
-        )
+        teacher = self._frozen_vectors(self._teacher, batch.teacher_tokens, batch)
+        start = self._frozen_vectors(self._start, batch.tokens, batch)
+        return DeviceBatch(passes, teacher, start, batch.own, len(batch))
+
+    def _frozen_vectors(
+        self, frozen: FrozenEncoder | None, tokens: Sequence[Tokens] | None, batch: Batch
+    ) -> Tensor | None:
+        if frozen is None:
+            return None
+        assert tokens is not None, "the tokeniser was made with the teacher"
+        return self._devices.gather(frozen(tokens), len(batch))
 
     def _gradients(self, placed: DeviceBatch, *, on_views: Callable[[Tensor], None] | None = None) -> dict[str, Tensor]:
         state, passes = self._state, placed.passes
@@ -172,18 +181,6 @@ class Step:
             )
         self._devices.average(weight.grad for weight in state.objective.parameters())
         return values
-
-    def _teacher_vectors(self, batch: Batch) -> Tensor | None:
-        if self._teacher is None:
-            return None
-        assert batch.teacher_tokens is not None, "the tokeniser was made with the teacher"
-        return self._gathered(self._teacher(batch.teacher_tokens), batch)
-
-    def _start_vectors(self, batch: Batch) -> Tensor | None:
-        return None if self._start is None else self._gathered(self._start(batch.tokens), batch)
-
-    def _gathered(self, own: Tensor, batch: Batch) -> Tensor:
-        return self._devices.gather(own, len(batch.sentences))
 
     def _update(self, norm: Tensor) -> None:
         optimiser, scaler = self._state.optimiser, self._state.scaler

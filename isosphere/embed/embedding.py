@@ -27,7 +27,7 @@ from isosphere.encoder import Encoder
 from models.bundle import codes
 from models.bundle.disk import held, make_folder, replacing, write_whole
 from models.errors import Refused
-from training.data.files import OnBadRow, CorpusError, resolve_files
+from training.data.files import CorpusError, OnBadRow, resolve_files
 
 ROWS = 4096
 """Rows of a part: sorted by length together, and lost together by a kill."""

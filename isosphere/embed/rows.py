@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from training.data.files import COLUMNS, COLUMN_ADVICE, OnBadRow, CorpusError, is_table, lines
+from training.data.files import COLUMN_ADVICE, COLUMNS, CorpusError, OnBadRow, is_table, lines
 from training.data.files import rows as table_rows
 
 

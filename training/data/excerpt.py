@@ -22,7 +22,7 @@ class Excerpt:
     first: int | None = None
     """Number of lines from the beginning."""
     words: tuple[int, ...] | None = None
-    """Minimum and maximum words of a line, counted by `starts`."""
+    """Minimum and maximum words of a line, counted by `word_starts`."""
 
     def __post_init__(self) -> None:
         if self.first is not None and self.first < 1:

@@ -164,7 +164,7 @@ def rows(
 def lines(paths: Iterable[Path], bad: OnBadRow = raise_error) -> Iterator[str]:
     """Yield every line of text files (plain, .gz or .xz), newlines included.
 
-    Unless `bad` is `refuse`, bytes that are not UTF-8 are read as lone surrogates, which the reader of the rows judges.
+    Unless `bad` is `raise_error`, bytes that are not UTF-8 become lone surrogates, which the reader of rows judges.
 
     Raises:
         CorpusError: a file is missing, damaged, not UTF-8, or compressed in another way.

@@ -72,7 +72,7 @@ def are_passages(texts: Iterable[str]) -> bool:
 
 
 def is_passage(text: str) -> bool:
-    """Return whether a text has several sentences, or at least `LONG` words."""
+    """Return whether a text has several sentences, or at least `LONG_TEXT` words."""
     return len(list(all_sentences(text_of(text)))) > 1 or len(word_starts(text_of(text))) >= LONG_TEXT
 
 

@@ -37,7 +37,9 @@ class TeacherCache:
         self._teacher = teacher
         self._counts, self._full = counts, False
         self._record = np.dtype([("key", "<u8"), ("vector", "<f4", (teacher.encoder.dim,))])
-        self._file = folder / f"{name}-{_digest(teacher)}{SUFFIX}"
+        # The digest covers everything that affects the vectors.
+        of = digest(teacher.encoder.state_dict(), salt=f"{teacher.encoder.pooling} {teacher.autocast}")
+        self._file = folder / f"{name}-{of}{SUFFIX}"
         with naming(self._file):
             size = self._file.stat().st_size if self._file.exists() else 0
             count = min(counts.get(self._file.name, 0), size // self._record.itemsize)
@@ -96,8 +98,3 @@ def remove_caches(folder: Path) -> None:
 def _key(tokens: Tokens) -> int:
     """Hash tokens to 64 bits."""
     return int.from_bytes(hashlib.blake2b(tokens.ids.tobytes(), digest_size=8).digest(), "little")
-
-
-def _digest(teacher: Teacher) -> str:
-    """Return a digest of everything that affects the vectors, such as weights and precision."""
-    return digest(teacher.encoder.state_dict(), salt=f"{teacher.encoder.pooling} {teacher.autocast}")

@@ -60,8 +60,8 @@ class CudaGraphs(Generic[G]):
     """A computation on a CUDA device that returns named numbers and may change weights in place.
 
     The computation must not wait for the device. Tensors that it reads or writes, apart from its arguments and results,
-    must keep their addresses. At most `MOST` shapes are recorded. Without a recording, the computation runs kernel by
-    kernel. If the device has no memory for a recording, nothing is recorded any more.
+    must keep their addresses. At most `MAX_GRAPHS` shapes are recorded. Without a recording, the computation runs
+    kernel by kernel. If the device has no memory for a recording, nothing is recorded any more.
     """
 
     def __init__(self, draws: Sequence[torch.Generator] = ()) -> None:

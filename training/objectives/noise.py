@@ -17,7 +17,7 @@ def check_ratio(ratio: float) -> None:
     """Check the number of noise draws per sentence.
 
     Raises:
-        ValueError: the ratio is not from 0 to `MOST`.
+        ValueError: the ratio is not from 0 to `MAX_DRAWS`.
     """
     if not 0 <= ratio <= MAX_DRAWS:
         raise ValueError(f"noise_ratio {ratio} is not from 0 to {MAX_DRAWS}")

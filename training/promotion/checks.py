@@ -108,7 +108,7 @@ def golden(candidate: Bundle) -> Check:
     for precision in candidate.graphs:
         try:
             cosines[precision] = golden_cosine(candidate, precision=precision)
-        except Exception as error:  # Any error fails the check, as in `attempted`, but here the precision is known.
+        except Exception as error:  # Any error fails the check, as in `run_check`, but here the precision is known.
             return Check(name=name, passed=False, says=f"{precision}: {error}", numbers=cosines)
     floors = {precision: GOLDEN_FP32 if precision == FP32 else GOLDEN_REDUCED for precision in cosines}
     low = [precision for precision, cosine in cosines.items() if not cosine >= floors[precision]]
@@ -160,7 +160,7 @@ def _against(ours: Scored, bar: Threshold, judges: Evaluator) -> tuple[bool, str
         return True, "; nothing is served yet", {}
     try:
         theirs = judges.yardstick.judge(judges.encode(bar.incumbent), bar.incumbent.manifest.prompts)
-    except Exception as error:  # Any error fails the check, as in `attempted`, but here the served bundle is at fault.
+    except Exception as error:  # Any error fails the check, as in `run_check`, but here the served bundle is at fault.
         return False, f"; what is served can't be judged: {error}", {}
     between = judges.yardstick.compare(ours, theirs)
     says = (
