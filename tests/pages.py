@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
+from textwrap import dedent
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,7 +39,13 @@ def blocks(page: Path, *languages: str) -> list[Block]:
     """Read the code blocks of a page, in these languages."""
     text = page.read_text()
     return [
-        Block(page, text.count("\n", 0, found.start("language")) + 1, found["language"], found["code"], found["reason"])
+        Block(
+            page,
+            text.count("\n", 0, found.start("language")) + 1,
+            found["language"],
+            dedent(found["code"]),
+            found["reason"],
+        )
         for found in BLOCK.finditer(text)
         if found["language"] in languages
     ]
