@@ -6,7 +6,9 @@ other blocks of a page.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
 import socket
 import subprocess
@@ -17,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 
 from tests.conftest import PATIENCE
@@ -32,10 +35,13 @@ RUN = {
     "docs/tutorials/search.md": "tests/serving/test_printed_requests.py",
     "docs/tutorials/train.md": "tests/test_pages.py",
 }
+COMMAND = re.compile(r"^(\.venv/bin/|python |isosphere |make |curl )", re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_block_is_run_or_says_why_not(page: Path) -> None:
+    unnamed = [block.place for block in blocks(page, "") if COMMAND.search(block.code)]
+    assert not unnamed, "commands are in blocks of sh"
     if str(page.relative_to(ROOT)) not in RUN:
         assert not [block.place for block in blocks(page, "sh", "python") if not block.reason]
 
@@ -53,7 +59,7 @@ class Reader:
         return [self.run(block) for block in blocks(ROOT / page, "sh", "python") if not block.reason]
 
     def run(self, block: Block) -> str:
-        code = block.code
+        code = block.code.replace(".venv/bin/isosphere", "isosphere")
         for words, others in self.instead.items():
             code = code.replace(words, others)
         if block.language == "python":
@@ -129,3 +135,41 @@ def _status_soon(reader: Reader, key: str, status: int) -> bool:
             return True
         time.sleep(0.2)
     return False
+
+
+@pytest.mark.slow
+def test_the_page_about_python(reader: Reader, tiny_bundle: Path) -> None:
+    reader.instead = {
+        'load("default")': f'load("{tiny_bundle}")',
+        "isosphere embed": f"isosphere embed --model {tiny_bundle}",
+    }
+    (reader.folder / "notes.txt").write_text("A man plays the guitar.\nRates rose.\n")
+    for name in ("articles", "more"):
+        (reader.folder / name).mkdir()
+        (reader.folder / name / "one.jsonl").write_text('{"title": "Music", "year": 2021, "body": "She sings."}\n')
+    reader.follow("docs/python.md")
+    assert np.load(reader.folder / "notes.npy").shape == (2, 32)
+    assert (reader.folder / "articles.parquet").stat().st_size
+
+
+@pytest.mark.slow
+def test_the_tutorial_about_training(reader: Reader, tiny_bundle: Path) -> None:
+    tiny = f"--backbone {tiny_bundle} --corpus data/retrieval/python-docs/corpus.jsonl --set batch_size=4"
+    reader.instead = {
+        "evaluate minilm": f"evaluate {tiny_bundle}",
+        "train simcse --max-steps 30": f"train simcse --max-steps 2 {tiny}",
+    }
+    *_, judged, _, _, similar = reader.follow("docs/tutorials/train.md")
+    assert "python-docs" in judged and (reader.folder / "first.html").stat().st_size
+    assert (reader.folder / "artifacts/default/manifest.json").is_file()
+    assert len(json.loads(similar)) == 2
+
+
+@pytest.mark.slow
+def test_the_tutorial_about_adapting(reader: Reader, tiny_bundle: Path) -> None:
+    """The pages of this repository are the documents, as in the tutorial, and a tiny encoder is adapted."""
+    (reader.folder / "docs").symlink_to(ROOT / "docs")
+    reader.instead = {"--max-steps 30": f"--max-steps 2 --backbone {tiny_bundle}"}
+    *_, found = reader.follow("docs/tutorials/adapt.md")
+    assert (reader.folder / "artifacts/default/manifest.json").is_file()
+    assert len(json.loads(found)["hits"]) == 1
