@@ -54,9 +54,10 @@ class Reader:
     instead: dict[str, str] = field(default_factory=dict)
     servers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    def follow(self, page: str) -> list[str]:
-        """Run the blocks of a page; return what each printed."""
-        return [self.run(block) for block in blocks(ROOT / page, "sh", "python") if not block.reason]
+    def follow(self, page: str, *, first: int = 0, last: int | None = None) -> list[str]:
+        """Run the blocks of a page, or some of them; return what each printed."""
+        runnable = [block for block in blocks(ROOT / page, "sh", "python") if not block.reason]
+        return [self.run(block) for block in runnable[first:last]]
 
     def run(self, block: Block) -> str:
         code = block.code.replace(".venv/bin/isosphere", "isosphere")
@@ -159,10 +160,25 @@ def test_the_tutorial_about_training(reader: Reader, tiny_bundle: Path) -> None:
         "evaluate minilm": f"evaluate {tiny_bundle}",
         "train simcse --max-steps 30": f"train simcse --max-steps 2 {tiny}",
     }
-    *_, judged, _, _, similar = reader.follow("docs/tutorials/train.md")
+    reader.follow("docs/tutorials/train.md", last=1)
+    _keep(200, reader.folder / "data/retrieval/python-docs")
+    *_, judged, _, _, similar = reader.follow("docs/tutorials/train.md", first=1)
     assert "python-docs" in judged and (reader.folder / "first.html").stat().st_size
     assert (reader.folder / "artifacts/default/manifest.json").is_file()
     assert len(json.loads(similar)) == 2
+
+
+def _keep(documents: int, collection: Path) -> None:
+    """Keep the first documents of a collection, and the queries that they answer."""
+    corpus, queries, relevant = (collection / name for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"))
+    kept = corpus.read_text().splitlines()[:documents]
+    ids = {json.loads(line)["_id"] for line in kept}
+    header, *rows = relevant.read_text().splitlines()
+    pairs = [row for row in rows if row.split("\t")[1] in ids]
+    asked = {row.split("\t")[0] for row in pairs}
+    texts = [line for line in queries.read_text().splitlines() if json.loads(line)["_id"] in asked]
+    for file, lines in ((corpus, kept), (queries, texts), (relevant, [header, *pairs])):
+        file.write_text("\n".join(lines) + "\n")
 
 
 @pytest.mark.slow
