@@ -21,7 +21,8 @@ LOADED = re.compile(r"<(?:script|img|link|iframe)\b[^>]*\b(?:src|href)=\"?(?:htt
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site as `make site` builds it; a broken link or anchor would have failed that."""
-    pytest.importorskip("material", reason="the extra docs is not installed: `make setup`")
+    for package in ("material", "latex2mathml"):
+        pytest.importorskip(package, reason="the extra docs is not installed: `make setup`")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", "website/mkdocs.yml"]
     built = subprocess.run(
@@ -57,3 +58,12 @@ def test_the_site_loads_nothing_from_other_hosts(site: Path) -> None:
     pages = [*site.rglob("*.html")]
     assert len(pages) > 50
     assert not [page for page in pages if LOADED.search(page.read_text())]
+
+
+@pytest.mark.slow
+def test_equations_are_mathml(site: Path) -> None:
+    """Browsers show it without a script or a font from elsewhere."""
+    page = (site / "objectives" / "index.html").read_text()
+    written = (ROOT / "docs" / "objectives.md").read_text().count("```math")
+    assert page.count('<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">') == written > 5
+    assert "&amp;" not in "".join(re.findall(r"<math.*?</math>", page, re.DOTALL)) and "\\begin" not in page

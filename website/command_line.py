@@ -42,11 +42,11 @@ def _helps(name: str, command: Command) -> Iterator[str]:
     if name == "serve":
         yield "The options are listed in [server settings](settings.md)."
         return
-    for parser in _leaves(_parser(name, command.verb or name)):
+    for parser in leaves(parser_of(name, command.verb or name)):
         yield _block("text", parser.format_help())
 
 
-def _parser(name: str, verb: str) -> argparse.ArgumentParser:
+def parser_of(name: str, verb: str) -> argparse.ArgumentParser:
     """Return the parser with the options of one command, caught before it reads any."""
 
     def caught(parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
@@ -60,12 +60,13 @@ def _parser(name: str, verb: str) -> argparse.ArgumentParser:
     return _verbs(parser).get(verb, parser)
 
 
-def _leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield the parsers that have no subcommands: the parser, or those below it."""
     verbs = _verbs(parser)
     if not verbs:
         yield parser
     for one in verbs.values():
-        yield from _leaves(one)
+        yield from leaves(one)
 
 
 def _verbs(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -24,6 +25,7 @@ REFERENCE = ("http_api", "command_line", "settings")
 COPIES = "repository"
 UPWARDS = re.compile(r"\]\((\.\./[^)#\s]+)")
 CODE = re.compile(r"`[^`\n]+`")
+MATH = re.compile(r"^```math\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def on_config(config: MkDocsConfig) -> None:
@@ -46,16 +48,18 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001 - by name
-    """Lead links to files outside docs/ to their copies, and take the backslash from a pipe in code.
+    """Lead links to files outside docs/ to their copies, write equations as MathML, and unescape pipes in code.
 
-    GitHub needs that backslash in a table. Python-Markdown would show it.
+    GitHub shows blocks of `math`; browsers show MathML without a script. GitHub needs a backslash before a pipe in a
+    table, and Python-Markdown would show it.
     """
 
     def led(link: re.Match[str]) -> str:
         outside = _outside(page.file, link[1])
         return f"]({get_relative_url(f'{COPIES}/{outside}', page.file.src_uri)}" if outside else link[0]
 
-    return CODE.sub(lambda code: code[0].replace(r"\|", "|"), UPWARDS.sub(led, markdown))
+    unescaped = CODE.sub(lambda code: code[0].replace(r"\|", "|"), UPWARDS.sub(led, markdown))
+    return MATH.sub(lambda math: f'<div class="equation">{convert(math[1].strip(), display="block")}</div>', unescaped)
 
 
 def _outside(file: File, link: str) -> Path | None:

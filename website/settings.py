@@ -16,7 +16,7 @@ This page lists every option of `isosphere serve`. Use it to look up a name, a d
 the code.
 
 Each option is a flag and an environment variable. If both are given, the flag counts.
-[Operations](../operations.md) and [limits](../limits.md) say which options to set, and why.
+[Keys](../keys.md), [operations](../operations.md) and [limits](../limits.md) say which options to set, and why.
 """
 
 
