@@ -75,7 +75,7 @@ class Encoder:
         self.fingerprint: str = bundle.manifest.fingerprint
         """Identifier of the vectors: encoders with the same fingerprint give the same ones."""
         self.int8_limit: float | None = bundle.int8_limit
-        """The range of int8 codes, see `models.bundle.codes`; None in a bundle without one."""
+        """The range of int8 codes, see `models.bundle.quantization`; None in a bundle without one."""
         self.truncated = 0
         """Number of texts that were cut so far."""
         self.engine = f"{graph.engine}, {graph.precision} on {graph.device}"

@@ -10,17 +10,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models import cpus, process, remotes
+from models import command_line, cpus, remotes
 from models.bundle import adapter, bundle, sources
 from models.bundle.adapter import Adapter, AdapterError
 from models.bundle.bundle import BundleError
 from models.bundle.card import NDCG10
 from models.bundle.disk import verdict
 from models.bundle.prompts import DOCUMENT, QUERY, not_empty, of_role
+from models.command_line import Parser, quieten
 from models.errors import Failed, Refused, not_installed
 from models.export import destination
 from models.export.exporters import require_optimum
-from models.process import Parser, quieten
 from models.remotes import transfer
 from models.runtimes.base import Options
 from models.runtimes.choice import Choice
@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
             _publish(arguments)
         else:
             _pull(arguments)
-        process.flush()
+        command_line.flush()
     except Failed as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -59,8 +59,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {not_installed(error)}", file=sys.stderr)
         return 2
     except OSError as error:
-        if process.has_gone(error):
-            return process.GONE
+        if command_line.has_gone(error):
+            return command_line.GONE
         line, code = verdict(error)
         print(f"error: {line}", file=sys.stderr)
         return code

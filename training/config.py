@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from models.bundle.sources import path
-from models.encoder.declaration import declared
+from models.encoder.config import read_config
 from models.encoder.pooling import parts
 from models.errors import Refused, none_of
 from training.data.augment import Augmentation
@@ -388,7 +388,7 @@ def preset_of(recipe: Recipe[Any], backbone: str) -> str:
     if folder.name in by_backbone:
         return folder.name
     names = sorted(by_backbone, key=lambda name: (not _akin(folder.name, name), name != FALLBACK_PRESET))
-    pooling = declared(folder).get("pooling")
+    pooling = read_config(folder).get("pooling")
     return next((name for name in names if recipe.presets[name].pooling == pooling), names[0])
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.durability.trials import TRIALS
 from benchmarks.surroundings import surroundings
-from models.process import Parser
+from models.command_line import Parser
 
 RESULTS = Path(__file__).parents[1] / "results" / "durability.json"
 

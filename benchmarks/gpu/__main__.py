@@ -24,7 +24,7 @@ from benchmarks.gpu.rehearsal import equipped
 from benchmarks.gpu.running import carry_out
 from benchmarks.gpu.setting import Setting
 from models import cpus
-from models.process import Parser
+from models.command_line import Parser
 
 RESULTS = Path(__file__).parents[1] / "results" / "gpu"
 

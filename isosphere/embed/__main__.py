@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from models.bundle.disk import verdict
+from models.command_line import Parser
 from models.errors import Failed, Refused, not_installed
-from models.process import Parser
 
 ENDINGS = (".parquet", ".npy")
 ENCODINGS = ("float", "int8", "uint8", "binary", "ubinary")

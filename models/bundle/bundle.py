@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from models.bundle import codes
 from models.bundle import manifest as manifests
+from models.bundle import quantization
 from models.bundle.disk import LFS, lfs_pointer
 from models.bundle.prompts import not_empty
 from models.bundle.tokenizer import Tokenizer
@@ -122,7 +122,7 @@ class Bundle:
         if INT8 not in self.manifest.files:
             return None
         try:
-            return codes.read(self.folder / INT8)
+            return quantization.read(self.folder / INT8)
         except ValueError as error:
             raise BundleError(f"{self.folder / INT8}: {error}") from error
 

@@ -32,7 +32,7 @@ from models.bundle.sources import (
 from models.bundle.tokenizer import Tokenizer, Tokens
 from models.encoder import pretrained
 from models.encoder import transform as transforms
-from models.encoder.declaration import declared
+from models.encoder.config import read_config
 from models.encoder.dense import Layers
 from models.encoder.pooling import AVERAGED_LAYERS, parts, pool
 from models.encoder.pretrained import reading
@@ -112,7 +112,7 @@ class Encoder(nn.Module):
             adapter = opened_adapter(folder)
             base = base_of(adapter) if adapter else folder
             check_fetched(base)
-            said = declared(folder)
+            said = read_config(folder)
             place = backbone_folder(base)
             backbone = _backbone(place)
             if adapter:

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from models import cpus
-from models.bundle import bundle, codes
+from models.bundle import bundle, quantization
 from models.bundle.bundle import Bundle, BundleError, Golden
 from models.bundle.disk import naming
 from models.bundle.sources import SourceError
@@ -111,7 +111,7 @@ def export(
         if half:
             write_fp16(encoder, draft / bundle.ONNX, draft / bundle.FP16_ONNX)
         golden = unit_vectors(encoder, GOLDEN_SENTENCES)
-        codes.write(codes.limit(unit_vectors(encoder, codes.calibration())), draft / bundle.INT8)
+        quantization.write(quantization.limit(unit_vectors(encoder, quantization.calibration())), draft / bundle.INT8)
         facts = {
             "name": name,
             "objective": objective,

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from models.bundle import adapter, bundle, card, codes, origin, sources
+from models.bundle import adapter, bundle, card, origin, quantization, sources
 from models.bundle.adapter import PREFIX, AdapterError
 from models.bundle.bundle import CARD, CONFIG, INT8, TOKENIZER, TRANSFORM, Golden, Manifest
 from models.bundle.draft import replacing
@@ -101,7 +101,7 @@ def extract(
 
 def likeness(one: Encoder, other: Encoder) -> tuple[float, float]:
     """Return the mean and minimum cosine between two encoders' vectors of the same sentence."""
-    texts = [*GOLDEN_SENTENCES, *codes.calibration()]
+    texts = [*GOLDEN_SENTENCES, *quantization.calibration()]
     cosines = (unit_vectors(one, texts) * unit_vectors(other, texts)).sum(axis=1)
     return float(cosines.mean()), float(cosines.min())
 
@@ -121,7 +121,7 @@ def describe(
 
     `said` is the record of the tuned encoder `source`. Its scores are left out, because the merged weights differ.
     """
-    codes.write(codes.limit(unit_vectors(merged, codes.calibration())), folder / INT8)
+    quantization.write(quantization.limit(unit_vectors(merged, quantization.calibration())), folder / INT8)
     opened = adapter.load(folder)
     identity = opened.identity(base, sources.weights_sha256(sources.base_of(opened)))
     golden = unit_vectors(merged, GOLDEN_SENTENCES)

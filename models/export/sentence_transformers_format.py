@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from models.bundle.prompts import DOCUMENT, of_role
-from models.encoder.declaration import FLAGS
+from models.encoder.config import FLAGS
 from models.encoder.dense import Dense, Layers, Normalize, Truncate
 from models.encoder.encoder import Encoder
 from models.encoder.flow import Flow

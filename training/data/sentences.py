@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from models.scripts import UNSPACED
+from models.writing_systems import UNSPACED
 
 # Word boundaries in any language, as far as they are detectable without a dictionary.
 

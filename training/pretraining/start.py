@@ -15,7 +15,7 @@ from models.bundle import origin
 from models.bundle.origin import Origin
 from models.bundle.sources import SourceError, whole
 from models.encoder import pretrained
-from models.encoder.declaration import declared
+from models.encoder.config import read_config
 from models.encoder.pretrained import Weights, reading
 from training.config import ConfigError
 from training.pretraining.config import PretrainConfig
@@ -98,7 +98,7 @@ def _published(config: PretrainConfig, folder: Path) -> Start:
     """Load the weights in `folder`, with the head if there is one, and a tokenizer with their maximum length."""
     from transformers import BertForMaskedLM
 
-    said = declared(folder)
+    said = read_config(folder)
     if said.get("transform"):
         raise ConfigError(f"backbone: {config.backbone}: has a transform, which would be lost")
     tokenizer = _tokenizer(config, folder, lowers=bool(said.get("lower")))

@@ -33,7 +33,7 @@ BEHIND = ("Dense", "Normalize", "Dropout")
 """Modules that may follow the pooling."""
 
 
-def declared(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> dict[str, Any]:
     """Read pooling, length and prompts from our manifest, or else from sentence-transformers' files.
 
     Raises:
@@ -43,7 +43,7 @@ def declared(folder: Path) -> dict[str, Any]:
         if manifest := _json(file := folder / name):
             return _bundled(file, manifest)
     if opened := opened_adapter(folder):
-        return declared(base_of(opened))
+        return read_config(base_of(opened))
     pooling, behind = _modules(folder)
     found: dict[str, Any] = {"behind": behind}
     if pooling:
