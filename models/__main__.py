@@ -36,18 +36,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command. Exit codes: 0 for success, 1 for a failure, 2 for bad input. Errors are one line."""
     arguments = _parser().parse_args(argv)
     try:
-        if arguments.verb == "export":
-            _export(arguments)
-        elif arguments.verb == "adapter":
-            _extract(arguments)
-        elif arguments.verb == "inspect":
-            _inspect(arguments.folder)
-        elif arguments.verb == "verify":
-            _verify(arguments.folder)
-        elif arguments.verb == "publish":
-            _publish(arguments)
-        else:
-            _pull(arguments)
+        arguments.command(arguments)
         command_line.flush()
     except Failed as error:
         print(f"error: {error}", file=sys.stderr)
@@ -146,6 +135,9 @@ def _parser() -> argparse.ArgumentParser:
     verify = verbs.add_parser("verify", help="verify every hash, and for a bundle the golden vectors on ONNX Runtime")
     for verb in (inspect, verify):
         verb.add_argument("folder", type=Path)
+    commands = {export: _export, extract: _extract, publish: _publish, pull: _pull, inspect: _inspect, verify: _verify}
+    for verb, command in commands.items():
+        verb.set_defaults(command=command)
     return parser
 
 
@@ -265,17 +257,18 @@ def _extract(arguments: argparse.Namespace) -> None:
         print(f"STS-B dev: {after:.2f}, where {arguments.source} has {before:.2f}")
 
 
-def _inspect(folder: Path) -> None:
-    facts = asdict(_manifest(transfer.opened(folder)))
+def _inspect(arguments: argparse.Namespace) -> None:
+    facts = asdict(_manifest(transfer.opened(arguments.folder)))
     facts["golden"] = [golden["text"] for golden in facts["golden"]]
     print(json.dumps(facts, ensure_ascii=False, indent=2))
     if not facts["files"].keys() & {"1_Pooling/config.json", adapter.CONFIG}:
         print("note: sentence-transformers has no words for this transform and can't open the bundle", file=sys.stderr)
 
 
-def _verify(folder: Path) -> None:
+def _verify(arguments: argparse.Namespace) -> None:
     from models.runtimes.graph import golden_cosine
 
+    folder = arguments.folder
     if isinstance(opened := transfer.opened(folder), Adapter):
         print(f"{folder}: {len(_manifest(opened).files)} files verified; `export` compares the golden vectors")
         return

@@ -41,17 +41,9 @@ from models.encoder.transform import Transform
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-# Numeric precision.
-
-
-def full_precision(x: Tensor) -> Tensor:
-    """Convert `x` to float32 if it is narrower."""
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
-
-
 log = logging.getLogger(__name__)
 
-LONGEST = 512
+DEFAULT_MAX_LENGTH = 512
 
 
 class Encoder(nn.Module):
@@ -126,7 +118,7 @@ class Encoder(nn.Module):
             if any(prompts.values()) and said.get("prompts_left_out"):
                 raise SourceError(f"{folder}: include_prompt of its Pooling is false: here prompts are pooled")
             if max_length is None:
-                max_length = said.get("max_length", min(LONGEST, hub_tokenizer.model_max_length))
+                max_length = said.get("max_length", min(DEFAULT_MAX_LENGTH, hub_tokenizer.model_max_length))
             elif max_length > _positions(backbone):
                 log.warning("%s reads %d tokens, not %d", source, _positions(backbone), max_length)
         made = cls(
@@ -230,6 +222,11 @@ def save_tokenizer(hub_tokenizer: PreTrainedTokenizerBase, folder: Path) -> None
     special.write_text(json.dumps(hub_tokenizer.special_tokens_map, indent=2) + "\n", encoding="utf-8")
 
 
+def full_precision(x: Tensor) -> Tensor:
+    """Convert `x` to float32 if it is narrower."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
 @contextmanager
 def dropout_off(encoder: nn.Module) -> Iterator[None]:
     """Switch to evaluation mode within the block, then restore the previous mode.
@@ -305,6 +302,6 @@ def _positions(backbone: PreTrainedModel) -> int:
 
     Positions of RoBERTa's family begin after a padding index.
     """
-    positions = int(getattr(backbone.config, "max_position_embeddings", LONGEST))
+    positions = int(getattr(backbone.config, "max_position_embeddings", DEFAULT_MAX_LENGTH))
     table = position_embeddings(backbone)
     return positions if table is None or table.padding_idx is None else positions - table.padding_idx - 1

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from models.bundle import bundle, card, draft
+from models.bundle import bundle, card, disk
 from models.bundle.bundle import MANIFEST, Bundle, BundleError, files_of, read_manifest
 from models.bundle.origin import Origin
 from models.runtimes import cache, choice
@@ -20,15 +20,15 @@ from models.runtimes.choice import Choice
 def writing(folder: Path) -> Iterator[Path]:
     """Yield a new folder. If the block succeeds, it replaces `folder`. Otherwise it is deleted.
 
-    Readers of `folder` never see an incomplete bundle (see `models.bundle.draft` for crashes).
+    Readers of `folder` never see an incomplete bundle (see `models.bundle.disk.replacing_folder` for crashes).
 
     Raises:
         BundleError: `folder` contains files that are not part of a bundle; nothing has changed.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    draft.restore(folder)
+    disk.restore_folder(folder)
     refuse_foreign(folder)
-    with draft.replacing(folder) as written:
+    with disk.replacing_folder(folder) as written:
         yield written
 
 

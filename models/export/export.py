@@ -27,7 +27,7 @@ from models.encoder import transform
 from models.encoder.encoder import Encoder, dropout_off
 from models.errors import Failed
 from models.export import destination, fp16, sentence_transformers_format
-from models.export.exporters import EXPORTERS, SHORTEST, UnitVector
+from models.export.exporters import EXPORTERS, MIN_NORM, UnitVector
 from models.runtimes.base import Embedded, Options
 from models.runtimes.choice import Choice
 from models.runtimes.graph import golden_cosine_of
@@ -256,7 +256,7 @@ def _parity_batches(encoder: Encoder) -> dict[str, list[Tokens]]:
 def unit_vectors(encoder: Encoder, texts: Sequence[str]) -> NDArray[np.float32]:
     """Embed texts with torch: (N, D), unit length."""
     vectors = encoder.encode(texts)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True).clip(SHORTEST)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True).clip(MIN_NORM)
     return vectors
 
 

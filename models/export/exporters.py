@@ -19,10 +19,15 @@ from models.errors import Refused
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-# The exported form of an encoder: a module whose output is the unit vector.
-
-SHORTEST = 1e-12
+OPSET = 17
+INPUTS = {"input_ids": {0: "batch", 1: "length"}, "attention_mask": {0: "batch", 1: "length"}}
+OUTPUTS = {"sentence_embedding": {0: "batch"}, "norm": {0: "batch"}}
+MIN_NORM = 1e-12
 """Lower bound of the length by which a vector is divided, so that a zero vector stays zero."""
+
+
+class ExporterUnavailable(Refused):
+    """The exporter is not installed, or does not support this backbone. The message says what to do."""
 
 
 class UnitVector(nn.Module):
@@ -40,16 +45,7 @@ class UnitVector(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
         pooled = self.encoder(input_ids, attention_mask)
         norm = pooled.norm(dim=-1)
-        return pooled / norm.clamp_min(SHORTEST).unsqueeze(-1), norm
-
-
-OPSET = 17
-INPUTS = {"input_ids": {0: "batch", 1: "length"}, "attention_mask": {0: "batch", 1: "length"}}
-OUTPUTS = {"sentence_embedding": {0: "batch"}, "norm": {0: "batch"}}
-
-
-class ExporterUnavailable(Refused):
-    """The exporter is not installed, or does not support this backbone. The message says what to do."""
+        return pooled / norm.clamp_min(MIN_NORM).unsqueeze(-1), norm
 
 
 def by_torch(graph: UnitVector, file: Path) -> None:

@@ -25,7 +25,7 @@ from torch import nn
 from models.bundle import adapter, bundle, card, origin, quantization, sources
 from models.bundle.adapter import PREFIX, AdapterError
 from models.bundle.bundle import CARD, CONFIG, INT8, TOKENIZER, TRANSFORM, Golden, Manifest
-from models.bundle.draft import replacing
+from models.bundle.disk import replacing_folder
 from models.encoder import transform as transforms
 from models.encoder.encoder import Encoder
 from models.export.export import GOLDEN_SENTENCES, unit_vectors
@@ -84,7 +84,7 @@ def extract(
     )
     adapter.refuse_foreign(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(folder) as draft:
+    with replacing_folder(folder) as draft:
         adapter.write(draft, config=config, tensors=tensors)
         merged = Encoder.load(draft, pooling=tuned.pooling, max_length=tuned.max_length, prompts=tuned.prompts)
         if tuned.transform is not None:
@@ -160,7 +160,7 @@ def record(folder: Path, scores: Mapping[str, float]) -> Manifest:
     facts = {field.name: getattr(said, field.name) for field in fields(said) if field.name != "files"}
     facts["scores"] = {**(said.scores or {}), **rounded}
     known = origin.read(str(folder), folder)
-    with replacing(folder) as draft:
+    with replacing_folder(folder) as draft:
         shutil.copytree(folder, draft, dirs_exist_ok=True)
         (draft / CARD).write_text(card.text(Manifest(**facts, files=said.files), known), encoding="utf-8")
         return adapter.write_manifest(draft, **facts)

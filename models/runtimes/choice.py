@@ -16,29 +16,6 @@ from models.runtimes import REFERENCE, RUNTIMES, Pair, available, cache
 from models.runtimes.base import Options, Runtime, RuntimeUnavailable
 from models.runtimes.measurement import Measured, measure, told
 
-# Pairs of runtime and precision that a bundle excludes, because its promotion measured a loss of accuracy.
-#
-# Speed depends on the machine, so each machine measures it. Loss of accuracy depends on the encoder, so the bundle's
-# exclusions apply on every machine. A wrong exclusion costs speed, but not accuracy.
-
-
-def barred(bundle: Bundle) -> dict[Pair, str]:
-    """Return the reason for each barred pair. Empty for a bundle that was not promoted.
-
-    Raises:
-        BundleError: the table of engines is invalid; the message names the file.
-    """
-    if ENGINES not in bundle.manifest.files:
-        return {}
-    file = bundle.folder / ENGINES
-    try:
-        rows = json.loads(file.read_text(encoding="utf-8"))["measured"]
-        found = {Pair(row["runtime"], row["precision"]): row.get("barred") for row in rows}
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise BundleError(f"{file}: not a table of engines ({type(error).__name__}: {error})") from error
-    return {pair: str(why) for pair, why in found.items() if why is not None}
-
-
 log = logging.getLogger(__name__)
 
 
@@ -98,11 +75,11 @@ def choose(bundle: Bundle, options: Options, *, runtime: str | None = None, prec
     pairs = candidates(bundle, options, runtime=runtime, precision=precision)
     if len(pairs) == 1:
         return Choice(pairs[0])
-    measured: Sequence[Measured] = cache.recall(cache.key(bundle, options), Measured.read)
+    measured: Sequence[Measured] = cache.recall(bundle, options)
     if not measured:
         log.info("measuring %s on this machine, once", ", ".join(map(str, available(bundle, options))))
         measured = measure(bundle, options)
-        keep(bundle, options, measured)
+        cache.remember(bundle, options, measured)
     reasons = barred(bundle)
     measured = [replace(row, barred=reasons.get(row.pair)) for row in measured]
     return Choice(fastest(measured, among=pairs), measured)
@@ -125,14 +102,8 @@ def opened(
             if not (following := choice.instead(bundle, error, among=among)):
                 raise
             log.warning("%s does not load, so %s is taken: %s", choice.pair, following.pair, error)
-            cache.forget(cache.key(bundle, options))
+            cache.forget(bundle, options)
             choice = following
-
-
-def keep(bundle: Bundle, options: Options, measured: Sequence[Measured]) -> None:
-    """Cache measurements for this host. If a pair failed, nothing is cached, because the failure may be temporary."""
-    if not any(row.error for row in measured):
-        cache.remember(cache.key(bundle, options), [asdict(row) for row in measured])
 
 
 def candidates(bundle: Bundle, options: Options, *, runtime: str | None, precision: str | None) -> Sequence[Pair]:
@@ -159,3 +130,23 @@ def fastest(measured: Sequence[Measured], *, among: Sequence[Pair]) -> Pair:
     if not faithful:
         raise RuntimeUnavailable(f"none of {', '.join(map(str, among))} gives the vectors of {REFERENCE} here")
     return max(faithful, key=lambda row: row.times_reference or 0.0).pair
+
+
+def barred(bundle: Bundle) -> dict[Pair, str]:
+    """Return the pairs that the bundle excludes, because its promotion measured a loss of accuracy, with the reasons.
+
+    Speed depends on the machine, so each machine measures it. Loss of accuracy depends on the encoder, so the bundle's
+    exclusions apply on every machine. The result is empty for a bundle that was not promoted.
+
+    Raises:
+        BundleError: the table of engines is invalid; the message names the file.
+    """
+    if ENGINES not in bundle.manifest.files:
+        return {}
+    file = bundle.folder / ENGINES
+    try:
+        rows = json.loads(file.read_text(encoding="utf-8"))["measured"]
+        found = {Pair(row["runtime"], row["precision"]): row.get("barred") for row in rows}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise BundleError(f"{file}: not a table of engines ({type(error).__name__}: {error})") from error
+    return {pair: str(why) for pair, why in found.items() if why is not None}

@@ -89,11 +89,8 @@ class Embeddings:
         if encoding == "ubinary":
             return quantization.ubinary(unit)
         assert self.int8_limit, "EmbedOptions.calibrated"
-        return (
-            quantization.int8(unit, self.int8_limit)
-            if encoding == "int8"
-            else quantization.uint8(unit, self.int8_limit)
-        )
+        quantized = quantization.int8 if encoding == "int8" else quantization.uint8
+        return quantized(unit, self.int8_limit)
 
 
 def finished(vectors: Floats, norms: Floats, options: EmbedOptions) -> Floats:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -14,7 +15,7 @@ from models.bundle.bundle import ENGINES, FP32, GOLDEN_COSINE, Bundle
 from models.errors import first_line
 from models.runtimes import REFERENCE, Pair, cache
 from models.runtimes.base import Options
-from models.runtimes.choice import Choice, barred, fastest, keep
+from models.runtimes.choice import Choice, barred, fastest
 from models.runtimes.graph import golden_cosine_of
 from models.runtimes.measurement import Clock, Measured, Open, compared, graphs, probes, told
 from training.evaluation.vectors import Encode
@@ -22,6 +23,8 @@ from training.promotion.checks import Check, Judges, finite
 from training.promotion.yardsticks import DRIFT
 
 NAME = "engines"
+ROUNDS = 9
+"""Rounds of each pair beside the reference. A server has fewer."""
 LEAST_GAIN = 1.05
 """Minimum speed of a reduced graph relative to float32. Two measurements of the same graph differ by less."""
 
@@ -103,7 +106,7 @@ class Engines:
         """Store the measurements for a server on this host, so that it need not measure during traffic."""
         measured = [replace(engine.measured, barred=None) for engine in self.engines if engine.kept]
         if measured:
-            keep(copy, self.machine.options, measured)
+            cache.remember(copy, self.machine.options, measured)
 
 
 def tried(candidate: Bundle, judges: Judges, machine: Machine) -> Engines:
@@ -129,7 +132,8 @@ def _judged(candidate: Bundle, judges: Judges, machine: Machine) -> list[Engine]
     if len(graphs) == 1:
         return []
     prompts = candidate.manifest.prompts
-    rows = compared(graphs, probes(candidate), patient=True, told=partial(told, bundle=candidate), clock=machine.clock)
+    say = partial(told, bundle=candidate)
+    rows = compared(graphs, probes(candidate), rounds=ROUNDS, seconds=math.inf, told=say, clock=machine.clock)
     float32 = judges.yardstick.scores(judges.watched(graphs[REFERENCE]()), prompts)
 
     def scored(encode: Encode) -> dict[str, float]:
