@@ -1,4 +1,4 @@
-"""The trials of `python -m benchmarks.durability`, in short; at full length they are run by command."""
+"""The trials of `python -m tests.serving.durability`, in short; at full length they are run by command."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.durability.trials import TRIALS
+from tests.serving.durability.trials import TRIALS
 
 LENGTHS = {
     "kills": (4, 12),

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.durability.history import KINDS, Verdict
 from benchmarks.stress.trial import Bound
+from tests.serving.durability.history import KINDS, Verdict
 
 __all__ = ["Bound", "Outcome", "Trial", "nothing_wrong"]
 

@@ -19,13 +19,13 @@ from typing import Any, Literal
 import httpx
 import numpy as np
 
-from benchmarks.durability.copies import COPY
-from benchmarks.durability.history import State, Verdict, sort_out
-from benchmarks.durability.inside import FailedError, serving
-from benchmarks.durability.jobs import FINAL
-from benchmarks.durability.traffic import CORPUS, DIM, MOST, listed
 from serving.corpora.ports import StoreError
 from serving.inference.fake_engine import FakeEngine
+from tests.serving.durability.copies import COPY
+from tests.serving.durability.history import State, Verdict, sort_out
+from tests.serving.durability.inside import FailedError, serving
+from tests.serving.durability.jobs import FINAL
+from tests.serving.durability.traffic import CORPUS, DIM, MOST, listed
 
 Look = Literal["opened", "restored", "continued"]
 """Check of a damaged folder: look at the corpus, restore the snapshot, or continue the upload."""

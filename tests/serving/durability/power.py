@@ -6,13 +6,13 @@ import random
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.durability.bounds import Bound, Outcome, nothing_wrong
-from benchmarks.durability.chores import Chores
-from benchmarks.durability.fakes import FIRST, OPTIONS, SECOND
-from benchmarks.durability.kills import LARGE
-from benchmarks.durability.server import BrokenError, NotReadyError, home
-from benchmarks.durability.shim import LOSSES, Disk, compiled
-from benchmarks.durability.traffic import Traffic
+from tests.serving.durability.bounds import Bound, Outcome, nothing_wrong
+from tests.serving.durability.chores import Chores
+from tests.serving.durability.fakes import FIRST, OPTIONS, SECOND
+from tests.serving.durability.kills import LARGE
+from tests.serving.durability.server import BrokenError, NotReadyError, home
+from tests.serving.durability.shim import LOSSES, Disk, compiled
+from tests.serving.durability.traffic import Traffic
 
 WRITERS = 3
 
@@ -24,7 +24,7 @@ def power(folder: Path, times: int) -> Outcome:
         NoCompilerError: the C shim can't be compiled.
     """
     rng = random.Random(times)
-    at = home(folder, module="benchmarks.durability.fakes", options=(*OPTIONS, "--exact-below", str(LARGE)))
+    at = home(folder, module="tests.serving.durability.fakes", options=(*OPTIONS, "--exact-below", str(LARGE)))
     disk = Disk(compiled(folder), at.data, folder / "shadow")
     at.environment = disk.environment
     traffic, lost = Traffic.of(WRITERS), Counter[str]()

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from benchmarks.durability.copies import Copies
-from benchmarks.durability.history import Verdict, body
-from benchmarks.durability.jobs import JobFailedError, all_ended
-from benchmarks.durability.server import Server
-from benchmarks.durability.traffic import Traffic
-from benchmarks.durability.uploads import LONG, Uploads
+from tests.serving.durability.copies import Copies
+from tests.serving.durability.history import Verdict, body
+from tests.serving.durability.jobs import JobFailedError, all_ended
+from tests.serving.durability.server import Server
+from tests.serving.durability.traffic import Traffic
+from tests.serving.durability.uploads import LONG, Uploads
 
 RIVALS = 2
 """Number of concurrent writers of the uploaded documents."""

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.durability.bounds import Bound, Outcome
-from benchmarks.durability.server import Home, Server, home
+from tests.serving.durability.bounds import Bound, Outcome
+from tests.serving.durability.server import Home, Server, home
 
 BATCH = 256
 """Documents of an upload request."""

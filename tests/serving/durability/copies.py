@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from benchmarks.durability.history import State, Verdict, Writes, sort_out
-from benchmarks.durability.jobs import ended, started
-from benchmarks.durability.traffic import CORPUS, listed
+from tests.serving.durability.history import State, Verdict, Writes, sort_out
+from tests.serving.durability.jobs import ended, started
+from tests.serving.durability.traffic import CORPUS, listed
 
 COPY = "copy"
 """Corpus that snapshots are restored to."""

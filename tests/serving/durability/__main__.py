@@ -1,6 +1,6 @@
 """Durability trials of a corpus: kills, power loss, corrupt files, full disks, concurrency, a random walk.
 
-`python -m benchmarks.durability [NAME …] [--trials N]` prints a verdict for each: the requirement, the result, and
+`python -m tests.serving.durability [NAME …] [--trials N]` prints a verdict for each: the requirement, the result, and
 whether it holds. The exit status is the number of failed trials. Trials of full length store their figures.
 """
 
@@ -13,16 +13,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.durability.trials import TRIALS
 from benchmarks.surroundings import surroundings
 from models.command_line import Parser
+from tests.serving.durability.trials import TRIALS
 
-RESULTS = Path(__file__).parents[1] / "results" / "durability.json"
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results" / "durability.json"
 
 
 def main() -> int:
     """Run the named trials, or all."""
-    parser = Parser(prog="python -m benchmarks.durability", description=__doc__)
+    parser = Parser(prog="python -m tests.serving.durability", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(TRIALS))
     parser.add_argument(
         "--trials", type=int, metavar="N", help="number of trials, seconds or operations (default: the full length)"
@@ -47,7 +47,7 @@ def main() -> int:
 
 def _keep(name: str, figures: dict[str, Any]) -> None:
     kept = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-    run = {"command": f"python -m benchmarks.durability {name}", "date": datetime.now(UTC).date().isoformat()}
+    run = {"command": f"python -m tests.serving.durability {name}", "date": datetime.now(UTC).date().isoformat()}
     kept[name] = {**run, **surroundings(), **figures}
     RESULTS.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 

@@ -14,11 +14,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.durability.bounds import Bound, Outcome
-from benchmarks.durability.damage import Case, Task
-from benchmarks.durability.server import ROOT
-from benchmarks.durability.specimens import Specimen, accepted, examined, indexed, kept, killed, kind_of, stopped
 from models import cpus
+from tests.serving.durability.bounds import Bound, Outcome
+from tests.serving.durability.damage import Case, Task
+from tests.serving.durability.server import ROOT
+from tests.serving.durability.specimens import Specimen, accepted, examined, indexed, kept, killed, kind_of, stopped
 
 IN_A_PROCESS = 500
 """Cases per process. FastAPI keeps the routes of every app, and each case creates one."""
@@ -76,7 +76,7 @@ def judged(specimen: Specimen, cases: Sequence[Case], work: Path) -> Iterator[tu
 
 def _judged(specimen: Specimen, cases: Sequence[Case], work: Path) -> list[tuple[str, str]]:
     task = Task(str(specimen.folder), str(work), specimen.states, specimen.look, specimen.subject)
-    command = [sys.executable, "-m", "benchmarks.durability.damage"]
+    command = [sys.executable, "-m", "tests.serving.durability.damage"]
     verdicts: list[tuple[str, str]] = []
     while left := cases[len(verdicts) :]:
         lines = "\n".join([json.dumps(asdict(task)), *(json.dumps(asdict(case)) for case in left)])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.durability.bounds import Bound, Outcome, nothing_wrong
-from benchmarks.durability.server import home
-from benchmarks.durability.traffic import Traffic
+from tests.serving.durability.bounds import Bound, Outcome, nothing_wrong
+from tests.serving.durability.server import home
+from tests.serving.durability.traffic import Traffic
 
 WRITERS = READERS = 8
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.durability.bounds import Bound, Outcome, nothing_wrong
-from benchmarks.durability.chores import Chores
-from benchmarks.durability.fakes import FIRST, OPTIONS, SECOND
-from benchmarks.durability.places import PLACES
-from benchmarks.durability.server import BrokenError, Home, NotReadyError, home
-from benchmarks.durability.traffic import Traffic
+from tests.serving.durability.bounds import Bound, Outcome, nothing_wrong
+from tests.serving.durability.chores import Chores
+from tests.serving.durability.fakes import FIRST, OPTIONS, SECOND
+from tests.serving.durability.places import PLACES
+from tests.serving.durability.server import BrokenError, Home, NotReadyError, home
+from tests.serving.durability.traffic import Traffic
 
 WRITERS, READERS = 4, 2
 LARGE = 30
@@ -28,7 +28,7 @@ KILLED = -9
 
 def kills(folder: Path, times: int, places: Sequence[str] = PLACES) -> Outcome:
     """Kill the server repeatedly: alternately at a random moment, and at the places in turn."""
-    at = home(folder, module="benchmarks.durability.fakes", options=(*OPTIONS, "--exact-below", str(LARGE)))
+    at = home(folder, module="tests.serving.durability.fakes", options=(*OPTIONS, "--exact-below", str(LARGE)))
     traffic = Traffic.of(WRITERS)
     chores = Chores.of(traffic, (FIRST, SECOND))
     killing, reached = Killing(at, traffic, chores, random.Random(times)), Counter[str]()

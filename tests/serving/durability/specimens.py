@@ -12,12 +12,12 @@ from pathlib import Path
 import httpx
 import orjson
 
-from benchmarks.durability.damage import Case, Look
-from benchmarks.durability.history import State, body
-from benchmarks.durability.jobs import NAP, ended, started
-from benchmarks.durability.server import Server, home
-from benchmarks.durability.traffic import CORPUS, Traffic
 from serving.operations.failpoints import VARIABLE
+from tests.serving.durability.damage import Case, Look
+from tests.serving.durability.history import State, body
+from tests.serving.durability.jobs import NAP, ended, started
+from tests.serving.durability.server import Server, home
+from tests.serving.durability.traffic import CORPUS, Traffic
 
 END = 4096
 """Bytes at the end of a file that are damaged, one at a time."""
