@@ -11,7 +11,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.serving.durability.bounds import Bound, Outcome, nothing_wrong
+from benchmarks.stress.trial import Bound
+from tests.serving.durability.history import Outcome, nothing_wrong
 from tests.serving.durability.server import ROOT, Home, NotReadyError, Server, home
 from tests.serving.durability.shim import Disk, NoCompilerError, compiled
 from tests.serving.durability.traffic import Traffic

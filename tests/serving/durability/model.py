@@ -13,9 +13,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
+from benchmarks.stress.trial import Bound
 from serving.inference.fake_engine import FakeEngine
-from tests.serving.durability.bounds import Bound, Outcome
-from tests.serving.durability.inside import serving
+from tests.serving.durability.history import Outcome
+from tests.serving.durability.server import serving
 from tests.serving.durability.traffic import CORPUS, DIM, MOST, listed
 
 QUERY = "query: "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from tests.serving.durability.copies import Copies
+from tests.serving.durability.chores import Copies
 from tests.serving.durability.history import Verdict
 
 

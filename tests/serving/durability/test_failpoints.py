@@ -15,7 +15,7 @@ import pytest
 from serving.operations import failpoints
 from serving.operations.failpoints import VARIABLE, FailpointsError, arm, reach
 from tests.conftest import PATIENCE
-from tests.serving.durability.places import PLACES
+from tests.serving.durability.trials import PLACES
 
 SERVING = Path(failpoints.__file__).parent
 

@@ -13,8 +13,8 @@ import orjson
 
 from tests.serving.durability.fakes import FINGERPRINTS, embedded
 from tests.serving.durability.history import Verdict, body, sort_out
-from tests.serving.durability.jobs import NAP, JobFailedError, all_ended, ended, started
 from tests.serving.durability.overlaps import Change, Overlaps
+from tests.serving.durability.server import NAP, JobFailedError, all_ended, ended, started
 from tests.serving.durability.traffic import DIM, MOST, REFUSED, listed
 
 LONG = "long"
