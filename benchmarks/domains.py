@@ -34,7 +34,7 @@ from training.evaluation import beir, retrieval
 from training.evaluation.beir import Collection
 from training.evaluation.bootstrap import resample_means
 from training.evaluation.pairs import DataError
-from training.evaluation.vectors import Encode, remembered
+from training.evaluation.vectors import Encode, cached
 from training.machine.hardware import autocast_dtype
 from training.postprocess.whitening import Moments, whitening_matrix
 
@@ -60,7 +60,7 @@ def main() -> int:
         with autocast(encoder, dtype):
             return encoder.encode(texts)
 
-    seen = remembered(encode)
+    seen = cached(encode)
     try:
         collections = {name: beir.find(options.data, name) for name in options.names}
         domains = {"its own": _vectors(seen, options.corpus)}

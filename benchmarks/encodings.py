@@ -17,7 +17,7 @@ from models.runtimes import REFERENCE
 from models.runtimes.graph import Graph
 from training.evaluation import sts
 from training.evaluation.pairs import Subsets, texts
-from training.evaluation.suite import material
+from training.evaluation.suite import load_data
 
 BUNDLE = Path("artifacts/minilm")
 DATA = "ISOSPHERE_TEST_DATA"
@@ -32,7 +32,7 @@ def measure() -> dict[str, Any]:
 
     if DATA not in os.environ:
         sys.exit(f"encodings: {DATA} must name the folder of the STS data")
-    tasks = material(Path(os.environ[DATA]), ["sts"]).sts
+    tasks = load_data(Path(os.environ[DATA]), ["sts"]).sts
     opened = bundle.load(BUNDLE)
     graph = Graph(opened, runtime=REFERENCE.runtime, precision=REFERENCE.precision, threads=cpus.available())
     sentences = texts(tasks)

@@ -25,7 +25,7 @@ from models.encoder.transform import Affine, Transform
 from training.data.corpus import Corpus, open_corpus
 from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, DataError, Subsets, sts_tasks, texts
-from training.evaluation.vectors import Encode, remembered
+from training.evaluation.vectors import Encode, cached
 from training.postprocess import POSTPROCESSES
 from training.postprocess.whitening import Moments, whitening_matrix
 
@@ -58,7 +58,7 @@ def main() -> int:
     if absent := [name for name in STS_TASKS if name not in tasks]:
         parser.error(f"{options.data} lacks {', '.join(absent)}")
     corpus = open_corpus([])
-    seen = remembered(Encoder.load(ENCODER).encode)
+    seen = cached(Encoder.load(ENCODER).encode)
     kept: dict[str, Any] = {"command": COMMAND, **surroundings(), "sentences": corpus.census.sentences, "seed": SEED}
     kept["rows"] = []
     for row in _rows(seen, tasks, corpus):

@@ -25,7 +25,7 @@ from benchmarks.processes import Machine, cpu_seconds, memory_mb
 from models.bundle import bundle
 from models.bundle.tokenizer import Tokenizer
 from models.encoder.encoder import Encoder
-from training.checkpoints.speed import Work, matmul_peak
+from training.checkpoints.speed import OperationCount, matmul_peak
 from training.machine.hardware import autocast_dtype
 
 MINUTES = 14.0
@@ -303,7 +303,7 @@ def _rounded(value: float) -> float:
 
 def _chip(texts: Mapping[str, Population]) -> dict[str, dict[str, float]]:
     """Compute texts per second if only matrix products took time, without padding, at the measured peak."""
-    work = Work.of(Encoder.load("minilm"))
+    work = OperationCount.of(Encoder.load("minilm"))
     dtypes = {"fp32": torch.float32} | ({"bf16": auto} if (auto := autocast_dtype("auto", CPU)) else {})
     return {
         name: {

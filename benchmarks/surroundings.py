@@ -8,7 +8,7 @@ from typing import Any
 
 from models import cpus
 from models.runtimes import cache
-from training.machine.environment import checkout
+from training.machine.environment import git_state
 
 PACKAGES = (
     "torch",
@@ -32,5 +32,5 @@ def surroundings() -> dict[str, Any]:
     return {
         "machine": {"cpu": cache.cpu(), "cpus": cpus.available(), "python": platform.python_version()},
         "versions": {package: installed[package] for package in PACKAGES if package in installed},
-        **checkout(),
+        **git_state(),
     }

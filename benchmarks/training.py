@@ -20,15 +20,15 @@ from benchmarks.interleave import interleaved, rates
 from benchmarks.loops import LENGTH, PEERS
 from models.bundle.sources import resolve
 from models.encoder.encoder import Encoder
-from training.checkpoints.speed import Work, matmul_peak
+from training.checkpoints.speed import OperationCount, matmul_peak
 from training.config import RunConfig, from_preset
 from training.data.batches import Batch, tokeniser
 from training.data.corpus import open_corpus
 from training.machine.devices import Devices
 from training.machine.hardware import autocast_dtype
-from training.machine.memory import keep_pages
+from training.machine.memory import reuse_memory
 from training.objectives.base import Needs
-from training.step import initial, loaded, step_of
+from training.step import initial_state, load_frozen, make_step
 
 BATCH, ROUNDS, WARMUP = 64, 20, 3
 BACKBONE = "minilm"
@@ -102,12 +102,12 @@ def _ours(name: str, texts: Iterator[Sequence[str]]) -> Callable[[], None]:
     """Return the step of a run. Its teacher is the backbone with the run's pooling."""
     config, devices = _config(name), Devices("cpu")
     autocast = autocast_dtype(config.precision, CPU)
-    state = initial(config, devices, autocast)
+    state = initial_state(config, devices, autocast)
     state.encoder.train()
-    teacher = loaded(BACKBONE, devices) if state.objective.needs.teacher else None
+    teacher = load_frozen(BACKBONE, devices) if state.objective.needs.teacher else None
     if teacher is not None:
         teacher.pooling = state.encoder.pooling
-    step = step_of(config, state, devices, teacher, autocast)
+    step = make_step(config, state, devices, teacher, autocast)
     tokenise: Callable[[Sequence[str]], Batch] = tokeniser(state.encoder, teacher, max_length=LENGTH, own=devices.rows)
 
     def take() -> None:
@@ -124,11 +124,11 @@ def _work(name: str, seconds: float) -> dict[str, float]:
     """Compute tokens and operations per second, and the share of the peak in the contestant's precision."""
     encoder = Encoder.load(BACKBONE)
     lengths = [[min(len(tokens), LENGTH) for tokens in encoder.tokenizer.encode(batch)] for batch in _batches()]
-    needs, precision, work = Needs(), "fp32", Work.of(encoder)
+    needs, precision, work = Needs(), "fp32", OperationCount.of(encoder)
     if name in OURS:
         config = _config(name)
-        state = initial(config, Devices("cpu"), None)
-        needs, work = state.objective.needs, Work.of(state.encoder)
+        state = initial_state(config, Devices("cpu"), None)
+        needs, work = state.objective.needs, OperationCount.of(state.encoder)
         precision = "fp32" if config.precision == "fp32" else "bf16"
     passes = needs.views + needs.clean
     operations = statistics.mean(
@@ -177,7 +177,7 @@ def _last_words(process: subprocess.Popen[str]) -> int:
 def main(name: str) -> None:
     """Run a contestant's process. Batches come on the first line, and each further line asks for a step."""
     if name in OURS:
-        keep_pages()  # `python -m training` does the same.
+        reuse_memory()  # `python -m training` does the same.
     take = contestant(name, json.loads(sys.stdin.readline()))
     for _ in sys.stdin:
         take()

@@ -1,4 +1,8 @@
-"""The configuration of a run: a preset with overrides."""
+"""The configuration of a run: a preset with overrides, checked, and written as JSON.
+
+`Configuration` has what training and pre-training share. The functions at the end parse and check values by the types
+of a dataclass's fields.
+"""
 
 from __future__ import annotations
 
@@ -18,160 +22,131 @@ from training.data.augment import Augmentation
 from training.data.positives import POSITIVES, Positives
 from training.machine.hardware import Precision
 from training.objectives import OBJECTIVES
-from training.objectives.base import ON_PASSAGES, AugmentationName, Recipe
-
-# Parsing of dataclass fields by type, from command-line text and from JSON.
-
-
-def kinds(cls: type[Any]) -> dict[str, Any]:
-    """Return the type of each field of a dataclass, by name."""
-    hints = get_type_hints(cls)
-    return {field.name: hints[field.name] for field in fields(cls)}
-
-
-def parse(text: str, kind: Any) -> Any:
-    """Parse text as a `kind`: bool, int, float, str, literal, optional (`none`) or tuple (`a,b,c`).
-
-    Raises:
-        ValueError: the text is not a `kind`; the message says what is expected.
-    """
-    if get_origin(kind) is tuple:
-        return tuple(parse(part, get_args(kind)[0]) for part in text.split(",") if part)
-    if (inner := _optional(kind)) is not None:
-        return None if text.lower() == "none" else parse(text, inner)
-    read: dict[Any, Callable[[str], Any]] = {bool: _truth, int: int, float: float}
-    try:
-        value = read.get(kind, str)(text)
-    except ValueError:
-        raise ValueError(f"expected {described(kind)}, got {text!r}") from None
-    return check(value, kind)
-
-
-def settings(texts: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Parse `--set key=value` options, each value by its key's kind.
-
-    Raises:
-        ValueError: a key is unknown, or a value is not of the key's kind; the message quotes the option.
-    """
-    values = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise ValueError(f"--set {text}: expected key=value")
-        if key not in known:
-            raise ValueError(f"--set {text}: {none_of(key, sorted(known))}")
-        try:
-            values[key] = parse(value, known[key])
-        except ValueError as error:
-            raise ValueError(f"--set {text}: {error}") from error
-    return values
-
-
-def check(value: Any, kind: Any) -> Any:
-    """Check a JSON value against a `kind`, and convert it.
-
-    Raises:
-        ValueError: the value is not a `kind`; the message says what is expected.
-    """
-    if get_origin(kind) is tuple and isinstance(value, Sequence) and not isinstance(value, str):
-        return tuple(check(part, get_args(kind)[0]) for part in value)
-    if (inner := _optional(kind)) is not None:
-        return None if value is None else check(value, inner)
-    if get_origin(kind) is Literal and value in get_args(kind):
-        return value
-    if kind is float and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    if kind is int and type(value) is int and not -(1 << 63) <= value < 1 << 63:
-        raise ValueError(f"expected {described(kind)} of 63 bits, got one of {value.bit_length()}")
-    if kind in (bool, int, str) and type(value) is kind:
-        return value
-    raise ValueError(f"expected {described(kind)}, got {value!r}")
-
-
-def check_finite(values: Any) -> None:
-    """Check that every float field of a dataclass is finite.
-
-    Checks of bounds are not enough, because NaN may pass them or cause a misleading error.
-
-    Raises:
-        ValueError: a field is infinite or NaN; the message names it.
-    """
-    for field in fields(values):
-        value = getattr(values, field.name)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{field.name}: {value} is not a finite number")
-
-
-def described(kind: Any) -> str:
-    """Describe a `kind` in words."""
-    if get_origin(kind) is Literal:
-        return "one of " + ", ".join(str(option) for option in get_args(kind))
-    if get_origin(kind) is tuple:
-        return f"a list, each {described(get_args(kind)[0])}"
-    if (inner := _optional(kind)) is not None:
-        return f"{described(inner)} or none"
-    return {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[kind]
-
-
-def _optional(kind: Any) -> Any | None:
-    """Return X for `X | None`, else None."""
-    if get_origin(kind) in (Union, types.UnionType):
-        return next(inner for inner in get_args(kind) if inner is not types.NoneType)
-    return None
-
-
-def _truth(text: str) -> bool:
-    try:
-        return {"true": True, "false": False}[text.lower()]
-    except KeyError:
-        raise ValueError from None
-
+from training.objectives.base import PASSAGES_SUFFIX, AugmentationName, Recipe
 
 FALLBACK_PRESET = "bert-base-uncased"
 """Preset for a backbone without a preset of its own, unless its folder declares another pooling."""
 
 NOT_SET = ("objective", "backbone", "preset", "params")
-"""Fields that `--set` does not accept, because they have options of their own."""
+"""Fields of a run that `--set` does not accept, because they have options of their own."""
 
-PATHS = ("backbone", "corpus", "dev_data", "eval_data", "out", "run", "teacher", "tokenizer")
+PATH_FIELDS = ("backbone", "corpus", "dev_data", "eval_data", "out", "run", "teacher", "tokenizer")
 """Fields with paths. They are compared after resolution, because a path can be written in several ways."""
 
-
-POSITIVE = (
+POSITIVE_FIELDS = (
     *("adapter_rank", "batch_size", "chunk_size", "epochs", "eval_every", "max_length", "max_steps"),
-    *("learning_rate", "clip_norm"),
+    *("learning_rate", "clip_norm", "layers", "width", "heads", "steps"),
 )
 
-ADDED = {"adapter_rank": None, "dev_data": None, "dev_tasks": "stsb", "text_column": None}
+ADDED_FIELDS = {"adapter_rank": None, "dev_data": None, "dev_tasks": "stsb", "text_column": None}
 """Fields that configurations of earlier versions lack, with the values that those versions used."""
 
+MIN_LENGTH = 3
+"""Minimum length in tokens: one token and two special tokens."""
 
 DevTasks = Literal["stsb", "stsb+sickr"]
-
-LEAST_LENGTH = 3
-"""Minimum length in tokens: one token and two special tokens."""
 
 
 class ConfigError(Refused):
     """The configuration is invalid. The message is one line and names the option."""
 
 
-def apart(put: Mapping[str, Any], given: Mapping[str, Any], spelt: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return `put`, the settings of `--set`, after a check that `given`, the other options, has none of their fields.
+class Configuration:
+    """What the configurations of training and pre-training share. Both are frozen dataclasses."""
 
-    `spelt` maps fields to options with another name.
+    out: str
+    """Folder of the result."""
+    run: str
+    """Folder of the run's record."""
 
-    Raises:
-        ConfigError: both set the same field. `--set run` is allowed beside `--out`, which only implies `run`.
-    """
-    if twice := sorted(put.keys() & given.keys() - {"run"}):
-        option = (spelt or {}).get(twice[0], "--" + twice[0].replace("_", "-"))
-        raise ConfigError(f"--set {twice[0]}: {option} is given, too, and sets the same")
-    return dict(put)
+    def check(self) -> None:
+        """Check the fields that both kinds of runs have.
+
+        Raises:
+            ConfigError: a value is out of range.
+        """
+        try:
+            check_finite(self)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        values = self.flat()
+        for name in POSITIVE_FIELDS:
+            if (value := values.get(name)) is not None and not value > 0:
+                raise ConfigError(f"{name}: {value} is not above 0")
+        if values["weight_decay"] < 0:
+            raise ConfigError(f"weight_decay: {values['weight_decay']} is below 0")
+        for name in ("dropout", "warmup"):
+            if (value := values.get(name)) is not None and not 0 <= value < 1:
+                raise ConfigError(f"{name}: {value} is not a share of at least 0 and below 1")
+        check_seed(values["seed"])
+        if values["max_length"] < MIN_LENGTH:
+            raise ConfigError(f"max_length: {values['max_length']} leaves no room between the special tokens")
+
+    def flat(self) -> dict[str, Any]:
+        """Return all fields by name."""
+        return asdict(self)  # type: ignore[call-overload, no-any-return]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields of the JSON object."""
+        return self.flat()
+
+    def to_json(self) -> str:
+        """Return the configuration as a JSON object with a line for each field."""
+        return json.dumps(self.as_dict(), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Parse the text that `to_json` wrote.
+
+        Raises:
+            ConfigError: a key is unknown or missing, or a value has the wrong type.
+        """
+        try:
+            return cls.from_dict(json.loads(text))
+        except ConfigError:
+            raise
+        except (TypeError, KeyError, ValueError) as error:
+            raise ConfigError(f"not the configuration of a run: {error}") from error
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Check the fields of a JSON object by their types."""
+        types = field_types(cls)
+        added = {name: value for name, value in ADDED_FIELDS.items() if name in types}
+        return cls(**check_fields({**added, **values}, types))
+
+    def override(self, changes: Mapping[str, Any]) -> Self:
+        """Return the configuration with changed fields.
+
+        Raises:
+            ConfigError: a value is out of range.
+        """
+        return replace(self, **changes)  # type: ignore[type-var]
+
+    def settable(self) -> dict[str, Any]:
+        """Return the types of the fields that `--set` accepts."""
+        return field_types(type(self))
+
+    def parse(self, texts: Sequence[str]) -> dict[str, Any]:
+        """Parse `key=value` settings into changes, each value of its field's type.
+
+        Raises:
+            ConfigError: a key is unknown, or a value is not of the key's type.
+        """
+        try:
+            return parse_settings(texts, self.settable())
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+
+    def differences(self, other: Configuration) -> list[str]:
+        """List the differing fields as `field (this, other)`. Paths are compared after resolution."""
+        mine, theirs = self.flat(), other.flat()
+        names = [name for name in mine if resolved(name, mine) != resolved(name, theirs)]
+        return [f"{name} ({mine[name]}, {theirs.get(name)})" for name in names]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig:
+class RunConfig(Configuration):
     """Everything that affects a run's result. `from_json(to_json())` returns an equal configuration."""
 
     objective: str
@@ -239,25 +214,14 @@ class RunConfig:
             raise ConfigError(f"objective {none_of(self.objective, OBJECTIVES)}")
         try:
             parts(self.pooling)
-            check_finite(self)
             check_finite(self.params)
         except ValueError as error:
             raise ConfigError(str(error)) from error
-        for name in POSITIVE:
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigError(f"{name}: {value} is not above 0")
-        if self.weight_decay < 0:
-            raise ConfigError(f"weight_decay: {self.weight_decay} is below 0")
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout: {self.dropout} is not a share of at least 0 and below 1")
+        self.check()
         if self.augmentation == "none" and self.augmentation_rate is not None:
             raise ConfigError(f"augmentation_rate: {self.augmentation_rate} of no augmentation: set that, too")
         if self.positives and self.augmentation_rate is not None:
             raise ConfigError(f"augmentation_rate: {self.augmentation} has none; leave it out")
-        check_seed(self.seed)
-        if self.max_length < LEAST_LENGTH:
-            raise ConfigError(f"max_length: {self.max_length} leaves no room between the special tokens")
         try:
             _ = self.augmented
         except ValueError as error:
@@ -275,35 +239,24 @@ class RunConfig:
         """Return the function that draws a positive pair from a passage, or None if all views have the same text."""
         return POSITIVES.get(self.augmentation)
 
-    def to_json(self) -> str:
-        """Return the configuration as a JSON object with a line for each field."""
-        return json.dumps(self.values(), indent=2) + "\n"
+    def flat(self) -> dict[str, Any]:
+        """Return all fields by name, those of the objective included."""
+        return {name: value for name, value in super().flat().items() if name != "params"} | asdict(self.params)
 
-    def values(self) -> dict[str, Any]:
-        """Return all fields by name, except added fields at their old values (`ADDED`, and the objective's `added`).
+    def as_dict(self) -> dict[str, Any]:
+        """Return all fields by name, except added fields at their old values (those of the objective included).
 
         So a run of an earlier version keeps its description and digest.
         """
-        added = OBJECTIVES[self.objective].added
-        return _without(asdict(self), ADDED) | {"params": _without(asdict(self.params), added)}
+        added = OBJECTIVES[self.objective].added_params
+        return _without(asdict(self), ADDED_FIELDS) | {"params": _without(asdict(self.params), added)}
 
     @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Parse the text that `to_json` wrote.
-
-        Raises:
-            ConfigError: a key is unknown or missing, or a value has the wrong type.
-        """
-        try:
-            values = json.loads(text)
-            recipe = OBJECTIVES[values["objective"]]
-            params = next(iter(recipe.presets.values())).params
-            values["params"] = type(params)(**checked({**recipe.added, **values["params"]}, kinds(type(params))))
-            return cls(**checked(ADDED | values, kinds(cls)))
-        except ConfigError:
-            raise
-        except (TypeError, KeyError, ValueError) as error:
-            raise ConfigError(f"not the configuration of a run: {error}") from error
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        recipe = OBJECTIVES[values["objective"]]
+        params = type(next(iter(recipe.presets.values())).params)
+        given = check_fields({**recipe.added_params, **values["params"]}, field_types(params))
+        return super().from_dict({**values, "params": params(**given)})
 
     def override(self, changes: Mapping[str, Any]) -> Self:
         """Return the configuration with changed fields, its own or the objective's.
@@ -319,23 +272,9 @@ class RunConfig:
             raise ConfigError(str(error)) from error
         return replace(self, params=params, **{name: changes[name] for name in changes if name in own})
 
-    def parse(self, texts: Sequence[str]) -> dict[str, Any]:
-        """Parse `key=value` settings into changes, each value of its field's type.
-
-        Raises:
-            ConfigError: a key is unknown, or a value is not of the key's type.
-        """
-        known = kinds(type(self)) | kinds(type(self.params))
-        try:
-            return settings(texts, {name: kind for name, kind in known.items() if name not in NOT_SET})
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
-
-    def differences(self, other: RunConfig) -> list[str]:
-        """List the differing fields as `field (this, other)`. Paths are compared after resolution."""
-        mine, theirs = (asdict(c) | asdict(c.params) for c in (self, other))
-        names = [name for name in mine if name != "params" and place(name, mine) != place(name, theirs)]
-        return [f"{name} ({mine[name]}, {theirs.get(name)})" for name in names]
+    def settable(self) -> dict[str, Any]:
+        known = field_types(type(self)) | field_types(type(self.params))
+        return {name: kind for name, kind in known.items() if name not in NOT_SET}
 
 
 def from_preset(objective: str, *, backbone: str = "minilm", preset: str | None = None) -> RunConfig:
@@ -384,22 +323,21 @@ def preset_of(recipe: Recipe[Any], backbone: str) -> str:
         SourceError: the backbone is a folder without a supported encoder.
     """
     folder = path(backbone)
-    by_backbone = [name for name in recipe.presets if not name.endswith(ON_PASSAGES)]
+    by_backbone = [name for name in recipe.presets if not name.endswith(PASSAGES_SUFFIX)]
     if folder.name in by_backbone:
         return folder.name
-    names = sorted(by_backbone, key=lambda name: (not _akin(folder.name, name), name != FALLBACK_PRESET))
+    other_family = {name: not folder.name.startswith(name.removesuffix("-uncased")) for name in by_backbone}
+    names = sorted(by_backbone, key=lambda name: (other_family[name], name != FALLBACK_PRESET))
     pooling = read_config(folder).get("pooling")
     return next((name for name in names if recipe.presets[name].pooling == pooling), names[0])
-
-
-def _akin(backbone: str, preset: str) -> bool:
-    """Return whether a backbone's name begins with a preset's family and size, such as `bert-large`."""
-    return backbone.startswith(preset.removesuffix("-uncased"))
 
 
 def _without(values: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
     """Remove the fields of `added` that have their earlier value."""
     return {name: value for name, value in values.items() if name not in added or value != added[name]}
+
+
+# Checks of single fields.
 
 
 def check_seed(seed: int) -> None:
@@ -414,7 +352,7 @@ def check_seed(seed: int) -> None:
         raise ConfigError(f"seed: {seed} has more than 63 bits")
 
 
-def check_folders(config: Any) -> None:
+def check_folders(config: Configuration) -> None:
     """Check the folders of a run that writes files.
 
     Studies describe runs without folders.
@@ -427,15 +365,15 @@ def check_folders(config: Any) -> None:
             raise ConfigError(f"{name}: is empty, expected a folder")
 
 
-def place(name: str, values: Mapping[str, Any]) -> Any:
+def resolved(name: str, values: Mapping[str, Any]) -> Any:
     """Return the value of a field, with paths resolved."""
     value = values.get(name)
-    if name not in PATHS or value is None:
+    if name not in PATH_FIELDS or value is None:
         return value
     return [Path(path).resolve() for path in ((value,) if isinstance(value, str) else value)]
 
 
-def checked(values: Any, known: Mapping[str, Any]) -> dict[str, Any]:
+def check_fields(values: Any, known: Mapping[str, Any]) -> dict[str, Any]:
     """Check JSON values against the kinds in `known`.
 
     The names must be the same.
@@ -449,7 +387,114 @@ def checked(values: Any, known: Mapping[str, Any]) -> dict[str, Any]:
     found = {}
     for name, value in values.items():
         try:
-            found[name] = value if known[name] is Any else check(value, known[name])
+            found[name] = value if known[name] is Any else check_value(value, known[name])
         except ValueError as error:
             raise ConfigError(f"{name}: {error}") from error
     return found
+
+
+# Parsing of dataclass fields by type, from command-line text and from JSON.
+
+
+def field_types(cls: type[Any]) -> dict[str, Any]:
+    """Return the type of each field of a dataclass, by name."""
+    hints = get_type_hints(cls)
+    return {field.name: hints[field.name] for field in fields(cls)}
+
+
+def parse(text: str, kind: Any) -> Any:
+    """Parse text as a `kind`: bool, int, float, str, literal, optional (`none`) or tuple (`a,b,c`).
+
+    Raises:
+        ValueError: the text is not a `kind`; the message says what is expected.
+    """
+    if get_origin(kind) is tuple:
+        return tuple(parse(part, get_args(kind)[0]) for part in text.split(",") if part)
+    if (inner := _optional(kind)) is not None:
+        return None if text.lower() == "none" else parse(text, inner)
+    read: dict[Any, Callable[[str], Any]] = {bool: _truth, int: int, float: float}
+    try:
+        value = read.get(kind, str)(text)
+    except ValueError:
+        raise ValueError(f"expected {describe_type(kind)}, got {text!r}") from None
+    return check_value(value, kind)
+
+
+def parse_settings(texts: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Parse `--set key=value` options, each value by its key's kind.
+
+    Raises:
+        ValueError: a key is unknown, or a value is not of the key's kind; the message quotes the option.
+    """
+    values = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise ValueError(f"--set {text}: expected key=value")
+        if key not in known:
+            raise ValueError(f"--set {text}: {none_of(key, sorted(known))}")
+        try:
+            values[key] = parse(value, known[key])
+        except ValueError as error:
+            raise ValueError(f"--set {text}: {error}") from error
+    return values
+
+
+def check_value(value: Any, kind: Any) -> Any:
+    """Check a JSON value against a `kind`, and convert it.
+
+    Raises:
+        ValueError: the value is not a `kind`; the message says what is expected.
+    """
+    if get_origin(kind) is tuple and isinstance(value, Sequence) and not isinstance(value, str):
+        return tuple(check_value(part, get_args(kind)[0]) for part in value)
+    if (inner := _optional(kind)) is not None:
+        return None if value is None else check_value(value, inner)
+    if get_origin(kind) is Literal and value in get_args(kind):
+        return value
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    if kind is int and type(value) is int and not -(1 << 63) <= value < 1 << 63:
+        raise ValueError(f"expected {describe_type(kind)} of 63 bits, got one of {value.bit_length()}")
+    if kind in (bool, int, str) and type(value) is kind:
+        return value
+    raise ValueError(f"expected {describe_type(kind)}, got {value!r}")
+
+
+def check_finite(values: Any) -> None:
+    """Check that every float field of a dataclass is finite.
+
+    Checks of bounds are not enough, because NaN may pass them or cause a misleading error.
+
+    Raises:
+        ValueError: a field is infinite or NaN; the message names it.
+    """
+    for field in fields(values):
+        value = getattr(values, field.name)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{field.name}: {value} is not a finite number")
+
+
+def describe_type(kind: Any) -> str:
+    """Describe a `kind` in words."""
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(str(option) for option in get_args(kind))
+    if get_origin(kind) is tuple:
+        return f"a list, each {describe_type(get_args(kind)[0])}"
+    if (inner := _optional(kind)) is not None:
+        return f"{describe_type(inner)} or none"
+    return {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[kind]
+
+
+def _optional(kind: Any) -> Any | None:
+    """Return X for `X | None`, else None."""
+    if get_origin(kind) in (Union, types.UnionType):
+        return next(inner for inner in get_args(kind) if inner is not types.NoneType)
+    return None
+
+
+def _truth(text: str) -> bool:
+    try:
+        return {"true": True, "false": False}[text.lower()]
+    except KeyError:
+        raise ValueError from None

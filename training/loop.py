@@ -1,104 +1,314 @@
-"""The training loop, the same for every objective."""
+"""The loop of a run: take steps, read their losses, evaluate, and save checkpoints.
+
+Training and pre-training share the loop. `Run` names what they do differently, and `Training` is the run of an
+objective.
+"""
 
 from __future__ import annotations
 
 import math
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
+from typing import Generic, Protocol, TextIO, TypeVar
 
 import torch
-from torch import Tensor
-from torch.amp.grad_scaler import GradScaler
+from torch import Tensor, nn
 
 from models.encoder.encoder import Encoder
 from models.errors import Failed
 from training.checkpoints import checkpoint
-from training.checkpoints.checkpoint import Best, CheckpointError, Moment, State
+from training.checkpoints.checkpoint import Best, CheckpointError, Resumable, Snapshot, State
 from training.checkpoints.progress import Progress
-from training.checkpoints.record import Write, fsync_metrics
-from training.checkpoints.speed import Meter
+from training.checkpoints.record import Record, WriteMetrics, fsync_metrics
+from training.checkpoints.speed import SpeedMeter
 from training.config import RunConfig
-from training.data.batches import Batch, Tokenise, ahead
+from training.data.batches import Batch, Tokenise, prefetch
 from training.data.corpus import Corpus
-from training.encoding import teacher_cache
+from training.encoding.teacher_cache import fsync_caches
 from training.machine.devices import Devices
-from training.machine.interrupt import InterruptedRun
+from training.machine.interrupt import InterruptedRun, interruptible
 from training.objectives.base import Reports
 from training.step import Step, learning_rate
 
-# Steps with unread losses. Reading waits for the device, so many steps are read together.
+READ_EVERY = 20
+"""Steps between readings of the losses on asynchronous devices. A CPU's losses are read at every step."""
 
-
-@dataclass(frozen=True)
-class Taken:
-    """A step with its inputs and results."""
-
-    step: int
-    batch: Batch
-    before: Moment
-    """State from before the step, without weights. The step can be repeated while weights are unchanged."""
-    values: Mapping[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Read:
-    """A step with its values as numbers."""
-
-    taken: Taken
-    values: dict[str, float]
-
-    @property
-    def diverged(self) -> bool:
-        """Return whether a value is NaN or infinite."""
-        return not all(map(math.isfinite, self.values.values()))
-
-
-class Unread:
-    """Steps whose losses have not been read."""
-
-    def __init__(self) -> None:
-        self._taken: list[Taken] = []
-        self.restart()
-
-    def restart(self) -> None:
-        """Restart the clock, so that the time until now does not count for the next steps."""
-        self._since = time.perf_counter()
-
-    def append(self, taken: Taken) -> None:
-        self._taken.append(taken)
-
-    def read(self) -> tuple[list[Read], float]:
-        """Return the steps since the last reading, in order, and their total seconds.
-
-        One transfer reads all values.
-        """
-        taken, self._taken = self._taken, []
-        rows = torch.stack([torch.stack([value.float() for value in each.values.values()]) for each in taken]).tolist()
-        now = time.perf_counter()
-        seconds, self._since = now - self._since, now
-        return [
-            Read(each, dict(zip(each.values, row, strict=True))) for each, row in zip(taken, rows, strict=True)
-        ], seconds
-
-
-# Divergence: a step whose loss is not finite is stored, so that it can be repeated and inspected.
+B = TypeVar("B", bound=Sized)
+"""A batch. Its length is the number of its sentences."""
 
 
 class DivergedError(Failed):
     """A loss, gradient or weight is not finite. The message names step and terms."""
 
 
-def only_out_of_range(values: Mapping[str, float], scaler: GradScaler) -> bool:
-    """Return whether a finite loss has a gradient beyond the range of fp16.
+@dataclass(frozen=True)
+class TakenStep(Generic[B]):
+    """A step with its inputs and results."""
 
-    The update is then skipped and the scale halved. A scale below 1 rules this explanation out.
+    step: int
+    batch: B
+    before: Snapshot | None
+    """State from before the step, if the run stores diverged steps."""
+    values: Mapping[str, Tensor]
+
+
+class Run(Protocol[B]):
+    """The parts of a run that training and pre-training do differently."""
+
+    devices: Devices
+    folder: Path
+    """Folder of record and checkpoints."""
+    total_steps: int
+    """Number of steps of the whole run."""
+    eval_every: int
+    """Steps between evaluations, and between checkpoints."""
+
+    @property
+    def state(self) -> Resumable:
+        """Return everything that changes."""
+
+    @property
+    def module(self) -> nn.Module:
+        """Return the trained module."""
+
+    def batches(self) -> Iterator[B]:
+        """Yield the batches after the state's step."""
+
+    def learning_rate(self, step: int) -> float:
+        """Return the learning rate of a step, counted from 0."""
+
+    def snapshot(self) -> Snapshot | None:
+        """Copy what is needed to repeat the next step."""
+
+    def take(self, batch: B, learning_rate: float) -> dict[str, Tensor]:
+        """Update the state from a batch, without waiting for the device, and count the step."""
+
+    def speed(self, steps: Sequence[tuple[int, B]], seconds: float) -> Mapping[str, float]:
+        """Compute the figures of the log from step numbers, batches and their duration."""
+
+    def check(self, taken: TakenStep[B], values: Mapping[str, float]) -> str | None:
+        """Check the values of a step, and return a remark on them, if any.
+
+        Raises:
+            DivergedError: a value is not finite.
+        """
+
+    def evaluate(self, record: WriteMetrics, progress: Progress) -> None:
+        """Evaluate the state, and write the scores.
+
+        Raises:
+            DivergedError: a weight or score is not finite.
+        """
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+
+
+def run_to_end(run: Run[B], headline: str, stream: TextIO) -> None:
+    """Take all remaining steps, with metrics in the run's folder and progress to `stream`.
+
+    Of several processes the first reports and writes.
+
+    Raises:
+        DivergedError: a value is not finite; the last checkpoint is from before.
+        InterruptedRun: Ctrl-C or SIGTERM arrived; the checkpoint is from the last step.
     """
-    return scaler.is_enabled() and math.isfinite(values["loss"]) and scaler.get_scale() >= 1
+    lines = Record(run.folder, step=run.state.step or -1) if run.devices.first else None
+    progress = Progress(stream, total=run.total_steps, done=run.state.step)
+    progress.say(headline)
+    try:
+        with interruptible() as stop:
+            _take_steps(run, lines.write if lines else ignore_metrics, progress, stop=stop)
+    finally:
+        progress.close()
+        if lines:
+            lines.close()
+
+
+def ignore_metrics(_kind: str, _step: int, _values: Mapping[str, float]) -> None:
+    """Ignore a line of metrics, in every process but the first."""
+
+
+def _take_steps(run: Run[B], record: WriteMetrics, progress: Progress, *, stop: Callable[[], bool]) -> None:
+    state, devices, total = run.state, run.devices, run.total_steps
+    if state.step == 0:
+        run.evaluate(record, progress)
+    batches = prefetch(islice(run.batches(), total - state.step))
+    read_every = READ_EVERY if devices.device.type == "cuda" else 1
+    run.module.train()
+    pending = PendingSteps[B]()
+
+    with closing(batches):
+        for batch in batches:
+            before = run.snapshot()
+            values = run.take(batch, run.learning_rate(state.step))
+            pending.append(TakenStep(state.step, batch, before, values))
+
+            due = state.step % run.eval_every == 0 or state.step == total
+            if not due and state.step % read_every:
+                continue
+            _read(pending, run, record, progress)
+            if due:
+                run.evaluate(record, progress)
+            interrupted = state.step < total and any(devices.from_all(stop()))
+            if due or interrupted:
+                if devices.first:  # A run that resumes from the checkpoint does not write earlier lines again.
+                    fsync_metrics(run.folder)
+                run.save()
+            if interrupted:
+                raise InterruptedRun(f"stopped after step {state.step} of {total}")
+            pending.restart_clock()
+
+
+def _read(pending: PendingSteps[B], run: Run[B], record: WriteMetrics, progress: Progress) -> None:
+    """Record metrics for every step since the last reading, with their mean speed."""
+    steps, seconds = pending.read()
+    speed = run.speed([(taken.step, taken.batch) for taken, _ in steps], seconds)
+    for taken, values in steps:
+        remark = run.check(taken, values)
+        record("train", taken.step, {**values, "learning_rate": run.learning_rate(taken.step - 1), **speed})
+        progress.advance(values["loss"], len(taken.batch), seconds / len(steps))
+        if remark:
+            progress.say(remark)
+
+
+class PendingSteps(Generic[B]):
+    """Steps whose losses have not been read. Reading waits for the device, so many steps are read together."""
+
+    def __init__(self) -> None:
+        self._steps: list[TakenStep[B]] = []
+        self.restart_clock()
+
+    def restart_clock(self) -> None:
+        """Restart the clock, so that the time until now does not count for the next steps."""
+        self._since = time.perf_counter()
+
+    def append(self, taken: TakenStep[B]) -> None:
+        self._steps.append(taken)
+
+    def read(self) -> tuple[list[tuple[TakenStep[B], dict[str, float]]], float]:
+        """Return the steps since the last reading with their values, and their total seconds.
+
+        One transfer reads all values.
+        """
+        steps, self._steps = self._steps, []
+        rows = torch.stack([torch.stack([value.float() for value in each.values.values()]) for each in steps]).tolist()
+        seconds = time.perf_counter() - self._since
+        return [
+            (each, dict(zip(each.values, row, strict=True))) for each, row in zip(steps, rows, strict=True)
+        ], seconds
+
+
+def is_finite(values: Mapping[str, float]) -> bool:
+    """Return whether no value is NaN or infinite."""
+    return all(map(math.isfinite, values.values()))
+
+
+def format_terms(values: Mapping[str, float]) -> str:
+    """Format the terms in one line."""
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+# The run of an objective. It keeps the best weights so far, and stores a diverged step for replay.
+
+EASY_AT, EASY = 10, 0.01
+"""Step and InfoNCE value that show an easy task: a smaller loss at this step means that the batch is already solved."""
+
+
+@dataclass(kw_only=True)
+class Training:
+    """A run that trains an encoder by an objective."""
+
+    state: State
+    step: Step
+    config: RunConfig
+    devices: Devices
+    corpus: Corpus
+    tokenise: Tokenise
+    meter: SpeedMeter
+    scores: Callable[[Encoder], Mapping[str, float]]
+    """A function that computes the figures of an evaluation."""
+    metric: str
+    """Name of the figure that chooses the best weights. Higher is better."""
+    folder: Path
+    total_steps: int
+    eval_every: int
+
+    @property
+    def module(self) -> Encoder:
+        return self.state.encoder
+
+    def batches(self) -> Iterator[Batch]:
+        config, done = self.config, self.state.step
+        order = self.corpus.batches(config.batch_size, seed=config.seed, start=done, least=self.devices.count)
+        return map(self.tokenise, order, count(done))
+
+    def learning_rate(self, step: int) -> float:
+        return learning_rate(self.config.learning_rate, step, self.total_steps)
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot.of(self.state)
+
+    def take(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
+        values = self.step(batch, learning_rate)
+        self.state.step += 1
+        return values
+
+    def speed(self, steps: Sequence[tuple[int, Batch]], seconds: float) -> dict[str, float]:
+        return self.meter(steps, seconds)
+
+    def check(self, taken: TakenStep[Batch], values: Mapping[str, float]) -> str | None:
+        """Store a diverged step for replay. Remark on a task that is too easy to learn from."""
+        if not is_finite(values) and not self._is_fp16_overflow(values):
+            file, folder = save_divergence(self.state, taken, self.folder, self.devices), shlex.quote(str(self.folder))
+            raise DivergedError(
+                f"step {taken.step}: {format_terms(values)}; {file} has the weights and the batch: "
+                f"isosphere replay {folder} looks into it, "
+                f"finish {folder} makes a bundle of the best weights before it"
+            )
+        if taken.step == EASY_AT and values.get("info_nce", EASY) < EASY:
+            return (
+                f"the task is too easy, so there is little to learn: InfoNCE is {values['info_nce']:.2g} after "
+                f"{EASY_AT} steps. Train on passages of several sentences, or set another augmentation "
+                f"(--set augmentation=…; it is {self.config.augmentation})"
+            )
+        return None
+
+    def _is_fp16_overflow(self, values: Mapping[str, float]) -> bool:
+        """Return whether a finite loss has a gradient beyond the range of fp16.
+
+        The update is then skipped and the scale halved. A scale below 1 rules this explanation out.
+        """
+        scaler = self.state.scaler
+        return scaler.is_enabled() and math.isfinite(values["loss"]) and scaler.get_scale() >= 1
+
+    def evaluate(self, record: WriteMetrics, progress: Progress) -> None:
+        """Evaluate in the first process, share its score with all, and store the weights if they are the best."""
+        state = self.state
+        if state.step:
+            check_weights(state)
+        scores = self.scores(state.encoder) if self.devices.first else {self.metric: 0.0}
+        score = self.devices.from_first(scores[self.metric])
+        report = state.objective.report() if isinstance(state.objective, Reports) else {}
+        record("evaluation", state.step, {**scores, **report})
+        best = state.best is None or score > state.best.score
+        if best:
+            state.best = Best(state.step, score)
+            if self.devices.first:
+                checkpoint.save_best(state, state.best, self.folder)
+        progress.say(f"step {state.step}: {self.metric} {score:.4f}{' (best so far)' if best else ''}")
+
+    def save(self) -> None:
+        if self.devices.first:
+            fsync_caches(self.folder)
+        checkpoint.save(self.state, self.folder, self.devices, corpus=self.corpus.census.digest)
+        if self.devices.first:
+            checkpoint.remove_outdated_best(self.state, self.folder)
 
 
 def check_weights(state: State) -> None:
@@ -113,150 +323,34 @@ def check_weights(state: State) -> None:
         )
 
 
-def listed(values: Mapping[str, float]) -> str:
-    """Format the terms in one line."""
-    return ", ".join(f"{name} {value}" for name, value in values.items())
-
-
-def last(folder: Path) -> Path:
-    """Return the file of the last step at which the run in `folder` diverged.
-
-    Raises:
-        CheckpointError: the run never diverged.
-    """
-    files = _kept(folder)
-    if not files:
-        raise CheckpointError(f"{folder}: no step of this run diverged")
-    return files[-1]
-
-
-def save(state: State, taken: Taken, folder: Path, devices: Devices) -> Path:
-    """Write weights, random states and sentences from before the step.
-
-    No weight has changed since.
+def save_divergence(state: State, taken: TakenStep[Batch], folder: Path, devices: Devices) -> Path:
+    """Write weights, random states and sentences from before the step. No weight has changed since.
 
     Files of earlier divergences are removed, because the resumed run may now diverge at an earlier step. With several
     processes, only the first one's random state is stored.
     """
+    assert taken.before is not None, "training takes snapshots"
     file = folder / f"diverged-{taken.step:08d}.safetensors"
     if devices.first:
-        checkpoint.save_moment(state, taken.before, file, step=taken.step - 1, sentences=taken.batch.sentences)
-        for other in _kept(folder):
+        checkpoint.save_snapshot(state, taken.before, file, step=taken.step - 1, sentences=taken.batch.sentences)
+        for other in _divergences(folder):
             if other != file:
                 other.unlink()
     devices.wait()
     return file
 
 
-def _kept(folder: Path) -> list[Path]:
-    return sorted(folder.glob("diverged-*.safetensors"))
-
-
-EASY_AT, EASY = 10, 0.01
-"""Step and InfoNCE value that show an easy task: a smaller loss at this step means that the batch is already solved."""
-READ_EVERY = 20
-"""Steps between readings of the losses on asynchronous devices. A CPU's losses are read at every step."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """Everything that stays the same from step to step."""
-
-    config: RunConfig
-    devices: Devices
-    corpus: Corpus
-    tokenise: Tokenise
-    meter: Meter
-    scores: Callable[[Encoder], Mapping[str, float]]
-    """A function that computes the figures of an evaluation."""
-    metric: str
-    """Name of the figure that chooses the best weights. Higher is better."""
-    folder: Path
-    """Folder of checkpoints."""
-    total_steps: int
-    """Number of steps of the whole run."""
-
-
-def train(
-    state: State, step: Step, setting: Setting, record: Write, progress: Progress, *, stop: Callable[[], bool]
-) -> None:
-    """Train `state` from its step to the last.
-
-    The best weights so far are always in the run's folder.
+def last_divergence(folder: Path) -> Path:
+    """Return the file of the last step at which the run in `folder` diverged.
 
     Raises:
-        DivergedError: a loss or gradient is not finite; that step is stored for replay, with the weights
-            before it. Or weights are not finite before an evaluation; the last checkpoint is from before.
-        InterruptedRun: `stop` returned true; the checkpoint is from that step.
+        CheckpointError: the run never diverged.
     """
-    config, devices, total = setting.config, setting.devices, setting.total_steps
-    if state.step == 0:
-        _evaluate(state, setting, record, progress)
-    order = setting.corpus.batches(config.batch_size, seed=config.seed, start=state.step, least=devices.count)
-    batches = ahead(map(setting.tokenise, islice(order, total - state.step), count(state.step)))
-    read_every = READ_EVERY if devices.device.type == "cuda" else 1
-    state.encoder.train()
-    unread = Unread()
-
-    with closing(batches):
-        for batch in batches:
-            before = Moment.of(state)
-            values = step(batch, learning_rate(config.learning_rate, state.step, total))
-            state.step += 1
-            unread.append(Taken(state.step, batch, before, values))
-
-            due = state.step % config.eval_every == 0 or state.step == total
-            if not due and state.step % read_every:
-                continue
-            _read(unread, state, setting, record, progress)
-            if due:
-                check_weights(state)
-                _evaluate(state, setting, record, progress)
-            interrupted = state.step < total and any(devices.each(stop()))
-            if due or interrupted:
-                if devices.first:  # A run that resumes from the checkpoint does not write earlier lines again.
-                    fsync_metrics(setting.folder)
-                    teacher_cache.settle(setting.folder)
-                checkpoint.save(state, setting.folder, devices, corpus=setting.corpus.census.digest)
-            if interrupted:
-                raise InterruptedRun(f"stopped after step {state.step} of {total}")
-            unread.restart()
+    files = _divergences(folder)
+    if not files:
+        raise CheckpointError(f"{folder}: no step of this run diverged")
+    return files[-1]
 
 
-def _read(unread: Unread, state: State, setting: Setting, record: Write, progress: Progress) -> None:
-    """Record metrics for every step since the last reading, with their mean speed."""
-    steps, seconds = unread.read()
-    speed = setting.meter([(each.taken.step, each.taken.batch) for each in steps], seconds)
-    for each in steps:
-        taken, values = each.taken, each.values
-        if each.diverged and not only_out_of_range(values, state.scaler):
-            file = save(state, taken, setting.folder, setting.devices)
-            folder = shlex.quote(str(setting.folder))
-            raise DivergedError(
-                f"step {taken.step}: {listed(values)}; {file} has the weights and the batch: "
-                f"isosphere replay {folder} looks into it, "
-                f"finish {folder} makes a bundle of the best weights before it"
-            )
-        rate = learning_rate(setting.config.learning_rate, taken.step - 1, setting.total_steps)
-        record("train", taken.step, {**values, "learning_rate": rate, **speed})
-        progress.advance(values["loss"], len(taken.batch.sentences), seconds / len(steps))
-        if taken.step == EASY_AT and values.get("info_nce", EASY) < EASY:
-            progress.say(
-                f"the task is too easy, so there is little to learn: InfoNCE is {values['info_nce']:.2g} after "
-                f"{EASY_AT} steps. Train on passages of several sentences, or set another augmentation "
-                f"(--set augmentation=…; it is {setting.config.augmentation})"
-            )
-
-
-def _evaluate(state: State, setting: Setting, record: Write, progress: Progress) -> None:
-    """Evaluate in the first process, and share its score with all."""
-    scores = setting.scores(state.encoder) if setting.devices.first else {setting.metric: 0.0}
-    score = setting.devices.agreed(scores[setting.metric])
-    report = state.objective.report() if isinstance(state.objective, Reports) else {}
-    record("evaluation", state.step, {**scores, **report})
-    best = state.best is None or score > state.best.score
-    if best:
-        state.best = Best(state.step, score)
-        if setting.devices.first:
-            checkpoint.save_best(state, state.best, setting.folder)
-    progress.say(f"step {state.step}: {setting.metric} {score:.4f}{' (best so far)' if best else ''}")
+def _divergences(folder: Path) -> list[Path]:
+    return sorted(folder.glob("diverged-*.safetensors"))

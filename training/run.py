@@ -1,11 +1,11 @@
-"""A whole run, from a configuration to its outcome."""
+"""A whole run, from a configuration to its outcome, with its teacher if the objective needs one."""
 
 from __future__ import annotations
 
 import io
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -23,13 +23,12 @@ from models.encoder.encoder import Encoder
 from models.export import destination
 from training.checkpoints import checkpoint, record
 from training.checkpoints.checkpoint import Best, State
-from training.checkpoints.progress import Progress
-from training.checkpoints.publish import Outcome, counts, publish
-from training.checkpoints.record import Record, RunError
+from training.checkpoints.publish import Outcome, corpus_counts, publish
+from training.checkpoints.record import RunError
 from training.config import ConfigError, RunConfig, from_preset
 from training.data.corpus import HELD_OUT, Corpus, open_corpus
-from training.encoding.lora import merge, prepared
-from training.encoding.teacher_cache import forget
+from training.encoding.lora import load_for_training, merge_adapter
+from training.encoding.teacher_cache import remove_caches
 from training.evaluation.pairs import STS_TASKS, Subsets, sts_tasks
 from training.evaluation.selection import (
     Selection,
@@ -39,59 +38,13 @@ from training.evaluation.selection import (
     by_sts_dev,
     by_stsb_dev,
 )
-from training.loop import Setting, train
+from training.loop import Training, run_to_end
 from training.machine.devices import Devices
 from training.machine.environment import environment
-from training.machine.hardware import autocast_dtype, named
-from training.machine.interrupt import interruptible, locked
+from training.machine.hardware import autocast_dtype, precision_name
+from training.machine.interrupt import locked
 from training.objectives import OBJECTIVES
-from training.step import Step, initial, loaded, meter_of, step_of, tokeniser_of
-
-# The default teacher of an objective that needs a frozen encoder: an encoder trained by SimCSE and stored.
-
-SHARED = (
-    *("adapter_rank", "pooling", "dropout", "corpus", "text_column", "eval_data", "dev_data", "dev_tasks"),
-    *("seed", "max_steps", "max_length", "eval_every", "chunk_size", "precision", "compile", "device"),
-)
-"""Fields that the teacher's run takes from the run that needs the teacher. The rest is SimCSE's preset."""
-
-
-def plan(config: RunConfig) -> RunConfig:
-    """Return the configuration of the teacher's run, with folders beside those of `config`.
-
-    If the run's preset names a backbone for the teacher, the teacher starts from that backbone: DCLR's presets for
-    large models name a base model of the same family. Otherwise the teacher starts from the run's own backbone, with
-    SimCSE's preset of the same name.
-
-    Raises:
-        ConfigError: an encoder trained by SimCSE can't be the teacher.
-    """
-    recipe, name = OBJECTIVES[config.objective], config.preset.partition("+")[0]
-    if recipe.imitates:
-        raise ConfigError(f"teacher: {config.objective} learns from one: name it with --teacher")
-    preset = recipe.presets.get(name)
-    if preset is not None and preset.teacher_backbone is not None:
-        simcse = from_preset("simcse", backbone=preset.teacher_backbone)
-    else:
-        known = name if name in OBJECTIVES["simcse"].presets else None
-        simcse = from_preset("simcse", backbone=config.backbone, preset=known)
-    shared = {name: getattr(config, name) for name in SHARED}
-    if config.positives is not None:
-        shared["augmentation"] = config.augmentation
-    return simcse.override({**shared, "out": f"{config.out}-teacher", "run": f"{config.run}-teacher"})
-
-
-def is_kept(planned: RunConfig, corpus: str) -> bool:
-    """Return whether the bundle of the planned run exists. `corpus` is the digest of the run's corpus."""
-    folder = Path(planned.out)
-    if not (folder / bundle.MANIFEST).exists():
-        return False
-    try:
-        run = bundle.load(folder).manifest.run or {}
-    except BundleError:
-        return False
-    same_run = run.get("config") == json.loads(planned.to_json())
-    return bool(same_run and run["corpus"]["digest"] == corpus)
+from training.step import initial_state, load_frozen, make_meter, make_step, make_tokeniser
 
 
 def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool = False) -> Outcome:
@@ -106,27 +59,27 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
         ValueError: a subclass of this package that names the file or option: backbone, corpus or data are not
             usable.
         LockError: another process trains it.
-        DivergedError, InterruptedRun: see `training.loop.train`.
+        DivergedError, InterruptedRun: see `training.loop.run_to_end`.
     """
     devices = Devices(config.device)
     if not devices.first:
         stream = io.StringIO()
     autocast = autocast_dtype(config.precision, devices.device)
     if devices.first:
-        _check_folders(config, resume or (force and record.begun(Path(config.run))))
+        _check_folders(config, resume or (force and record.has_run(Path(config.run))))
     corpus = _corpus(config)
-    selection, tasks = _judges(config, corpus, stream)
-    state = initial(config, devices, autocast)
+    selection, tasks = _selection_and_tasks(config, corpus, stream)
+    state = initial_state(config, devices, autocast)
     teacher = _named_teacher(config, state, corpus, devices, force=force)
     folder = Path(config.run)
     if devices.first and force:
-        record.remove(folder)
+        record.remove_run(folder)
     if devices.first and not resume:
-        record.start(config, surroundings(corpus, devices, autocast))
+        record.create_run(config, run_environment(corpus, devices, autocast))
     with locked(folder) if devices.first else nullcontext():
         devices.wait()
         if state.objective.needs.teacher and teacher is None:
-            teacher = _planned_teacher(plan(config), corpus, devices, stream)
+            teacher = _planned_teacher(teacher_config(config), corpus, devices, stream)
         torch.manual_seed(devices.own_seed(config.seed))  # The seed fixes dropout, independently of earlier draws.
         taken_up = checkpoint.load(state, folder, devices, corpus=corpus.census.digest)
 
@@ -134,29 +87,31 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
         total = config.max_steps or config.epochs * epoch
         # Several processes would each encode other sentences, and passages give different texts in each epoch.
         recalls = total > epoch and devices.count == 1 and config.positives is None
-        setting = Setting(
+        training = Training(
+            state=state,
+            step=make_step(config, state, devices, teacher, autocast, keep=folder if recalls else None),
             config=config,
             devices=devices,
             corpus=corpus,
-            tokenise=tokeniser_of(config, state.encoder, teacher, devices),
-            meter=meter_of(state, teacher, devices, autocast, recalled_after=epoch if recalls else math.inf),
+            tokenise=make_tokeniser(config, state.encoder, teacher, devices),
+            meter=make_meter(state, teacher, devices, autocast, recalled_after=epoch if recalls else math.inf),
             scores=lambda encoder: selection.scores(encoder.encode),
             metric=selection.metric,
             folder=folder,
             total_steps=total,
+            eval_every=config.eval_every,
         )
-        step = step_of(config, state, devices, teacher, autocast, keep=folder if recalls else None)
-        _loop(state, step, setting, _headline(setting, autocast, state.step if taken_up else None), stream)
+        run_to_end(training, _headline(training, autocast, state.step if taken_up else None), stream)
         assert state.best is not None, "the loop evaluates before its first step"
         if devices.first:
-            for line in _told(config, selection, state.best, state.step, corpus):
+            for line in _result_lines(config, selection, state.best, state.step, corpus):
                 print(line, file=stream)
         devices.wait()
         if devices.first:
-            forget(folder)
+            remove_caches(folder)
         checkpoint.load_best(state.encoder, state.best, folder)
         encoder = state.encoder.eval().cpu()
-        adapter = merge(encoder)
+        adapter = merge_adapter(encoder)
         return Outcome(encoder, state.best, state.step, selection.metric, corpus.census, tasks, devices.first, adapter)
 
 
@@ -175,19 +130,19 @@ def finish(config: RunConfig, stream: TextIO) -> Outcome:
     _check_folders(config, resume=True)
     folder = Path(config.run)
     with locked(folder):
-        kept = checkpoint.kept(folder)
+        kept = checkpoint.stored_progress(folder)
         corpus = _corpus(config)
         checkpoint.check_corpus(folder / checkpoint.CHECKPOINT, kept.corpus, corpus.census.digest)
-        selection, tasks = _judges(config, corpus, stream)
-        encoder = prepared(replace(config, compile=False), torch.device("cpu"))
+        selection, tasks = _selection_and_tasks(config, corpus, stream)
+        encoder = load_for_training(replace(config, compile=False), torch.device("cpu"))
         checkpoint.load_best(encoder, kept.best, folder)
-    for line in (f"ended after step {kept.step}", *_told(config, selection, kept.best, kept.step, corpus)):
+    for line in (f"ended after step {kept.step}", *_result_lines(config, selection, kept.best, kept.step, corpus)):
         print(line, file=stream)
-    adapter = merge(encoder)
+    adapter = merge_adapter(encoder)
     return Outcome(encoder.eval(), kept.best, kept.step, selection.metric, corpus.census, tasks, adapter=adapter)
 
 
-def corpus_of(config: RunConfig, held_out: int = HELD_OUT) -> Corpus:
+def open_run_corpus(config: RunConfig, held_out: int = HELD_OUT) -> Corpus:
     """Open the run's sentences, or its passages if positive pairs are drawn from them.
 
     Raises:
@@ -199,54 +154,10 @@ def corpus_of(config: RunConfig, held_out: int = HELD_OUT) -> Corpus:
 
 def _corpus(config: RunConfig) -> Corpus:
     """Open the run's corpus, with held-out sentences if they choose the best weights."""
-    return corpus_of(config, 0 if config.dev_data or config.eval_data else HELD_OUT)
+    return open_run_corpus(config, 0 if config.dev_data or config.eval_data else HELD_OUT)
 
 
-def _named_teacher(config: RunConfig, state: State, corpus: Corpus, devices: Devices, *, force: bool) -> Encoder | None:
-    """Load the teacher that the run names. If the teacher must be trained, check the inputs and return None."""
-    if not state.objective.needs.teacher:
-        if config.teacher is not None:
-            raise ConfigError(f"teacher: {config.objective} as it is set has no use for {config.teacher}")
-        return None
-    if config.teacher is not None:
-        return loaded(config.teacher, devices)
-    planned = plan(config)
-    if devices.first and not is_kept(planned, corpus.census.digest):
-        _check_there(planned.backbone)
-        begun = record.begun(Path(planned.run))
-        if begun and record.stored(Path(planned.run)) != planned:
-            if not force:
-                advice = "replace it by --force, or name a bundle with --teacher"
-                raise RunError(f"{planned.run} has the teacher of another run: {advice}")
-            record.remove(Path(planned.run))
-            begun = False
-        _check_folders(planned, resume=begun)
-    return None
-
-
-def _check_there(backbone: str) -> None:
-    """Check that the teacher's backbone exists. It can differ from the backbone of the run."""
-    try:
-        resolve(backbone)
-    except SourceError as error:
-        reason = f"SimCSE would train one from {backbone} first: {error}; or name one with --teacher"
-        raise ConfigError(f"teacher: {reason}") from error
-
-
-def _planned_teacher(planned: RunConfig, corpus: Corpus, devices: Devices, stream: TextIO) -> Encoder:
-    """Return SimCSE's encoder, and train it first if needed."""
-    if is_kept(planned, corpus.census.digest):
-        print(f"teacher: {planned.out}, kept from before", file=stream)
-    else:
-        print(f"no --teacher: SimCSE trains one first, kept in {planned.out}", file=stream)
-        outcome = fit(planned, stream, resume=record.begun(Path(planned.run)))
-        if devices.first:
-            publish(planned, outcome, {})
-        devices.wait()
-    return loaded(planned.out, devices)
-
-
-def _judges(config: RunConfig, corpus: Corpus, stream: TextIO) -> tuple[Selection, dict[str, Subsets]]:
+def _selection_and_tasks(config: RunConfig, corpus: Corpus, stream: TextIO) -> tuple[Selection, dict[str, Subsets]]:
     """Return the selection of the best weights and the final STS tasks, and report missing tasks."""
     selection = by_own_pairs(config.dev_data) if config.dev_data else None
     if config.eval_data is None:
@@ -259,22 +170,7 @@ def _judges(config: RunConfig, corpus: Corpus, stream: TextIO) -> tuple[Selectio
     return selection, tasks
 
 
-def _loop(state: State, step: Step, setting: Setting, headline: str, stream: TextIO) -> None:
-    total = setting.total_steps
-    begin = state.step if state.best else -1  # A resumed run has been evaluated at least once.
-    lines = Record(setting.folder, step=begin) if setting.devices.first else None
-    progress = Progress(stream, total=total, done=state.step)
-    progress.say(headline)
-    try:
-        with interruptible() as stop:
-            train(state, step, setting, lines.write if lines else left_to_the_first, progress, stop=stop)
-    finally:
-        progress.close()
-        if lines:
-            lines.close()
-
-
-def _told(config: RunConfig, selection: Selection, best: Best, steps: int, corpus: Corpus) -> Iterator[str]:
+def _result_lines(config: RunConfig, selection: Selection, best: Best, steps: int, corpus: Corpus) -> Iterator[str]:
     yield f"best: {selection.metric} {best.score:.4f} at step {best.step}"
     if best.step > 0:
         return
@@ -293,12 +189,8 @@ def _told(config: RunConfig, selection: Selection, best: Best, steps: int, corpu
     )
 
 
-def left_to_the_first(_kind: str, _step: int, _values: Mapping[str, float]) -> None:
-    """Ignore a line of metrics, in every process but the first."""
-
-
-def _headline(setting: Setting, autocast: torch.dtype | None, resumed: int | None) -> str:
-    config, census, devices = setting.config, setting.corpus.census, setting.devices
+def _headline(training: Training, autocast: torch.dtype | None, resumed: int | None) -> str:
+    config, census, devices = training.config, training.corpus.census, training.devices
     processes = f" x {devices.count}" if devices.count > 1 else ""
     begin = "" if resumed is None else f", from step {resumed}"
     adapter = f", an adapter of rank {config.adapter_rank}" if config.adapter_rank else ""
@@ -307,10 +199,10 @@ def _headline(setting: Setting, autocast: torch.dtype | None, resumed: int | Non
     fewer = "" if config.batch_size <= census.sentences else f", of which there are {census.sentences}"
     return (
         f"{config.objective} on {config.backbone}, preset {config.preset}, {_pooling(config)}{adapter}: "
-        f"{census.sentences} {texts} of {setting.corpus.name} ({census.duplicates} duplicates and "
+        f"{census.sentences} {texts} of {training.corpus.name} ({census.duplicates} duplicates and "
         f"{census.blank} blank lines dropped, {short}{len(census.held_out)} held out), "
-        f"{setting.total_steps} steps of {config.batch_size}{fewer}{begin}, "
-        f"{named(autocast)} on {devices.device}{processes}"
+        f"{training.total_steps} steps of {config.batch_size}{fewer}{begin}, "
+        f"{precision_name(autocast)} on {devices.device}{processes}"
     )
 
 
@@ -320,14 +212,14 @@ def _pooling(config: RunConfig) -> str:
     return f"{config.pooling} pooling" + ("" if own == config.pooling else f" where its files say {own}")
 
 
-def surroundings(corpus: Corpus, devices: Devices, autocast: torch.dtype | None) -> dict[str, Any]:
+def run_environment(corpus: Corpus, devices: Devices, autocast: torch.dtype | None) -> dict[str, Any]:
     """Return the environment and the corpus of a run."""
     return {
         **environment(),
         "device": str(devices.device),
         "processes": devices.count,
-        "precision": named(autocast),
-        "corpus": {"name": corpus.name, **counts(corpus.census)},
+        "precision": precision_name(autocast),
+        "corpus": {"name": corpus.name, **corpus_counts(corpus.census)},
     }
 
 
@@ -341,15 +233,106 @@ def _check_folders(config: RunConfig, resume: bool) -> None:
     if Path(config.run).resolve().is_relative_to(out.resolve()):
         raise RunError(f"run: {config.run} is in the folder of the bundle, --out {out}, which holds nothing else")
     if resume:
-        record.stored(Path(config.run))
+        record.stored_config(Path(config.run), RunConfig)
     else:
-        record.refuse_second(Path(config.run), replace="replace it by --force")
+        record.check_no_run(Path(config.run), replace="replace it by --force")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         # The bundle will be written to a temporary folder beside its destination.
         TemporaryDirectory(dir=out.parent).cleanup()
     except OSError as error:
         raise RunError(f"--out {out}: {error.strerror}") from error
+
+
+# The default teacher of an objective that needs a frozen encoder: an encoder trained by SimCSE and stored.
+
+TEACHER_FIELDS = (
+    *("adapter_rank", "pooling", "dropout", "corpus", "text_column", "eval_data", "dev_data", "dev_tasks"),
+    *("seed", "max_steps", "max_length", "eval_every", "chunk_size", "precision", "compile", "device"),
+)
+"""Fields that the teacher's run takes from the run that needs the teacher. The rest is SimCSE's preset."""
+
+
+def teacher_config(config: RunConfig) -> RunConfig:
+    """Return the configuration of the teacher's run, with folders beside those of `config`.
+
+    If the run's preset names a backbone for the teacher, the teacher starts from that backbone: DCLR's presets for
+    large models name a base model of the same family. Otherwise the teacher starts from the run's own backbone, with
+    SimCSE's preset of the same name.
+
+    Raises:
+        ConfigError: an encoder trained by SimCSE can't be the teacher.
+    """
+    recipe, name = OBJECTIVES[config.objective], config.preset.partition("+")[0]
+    if recipe.needs_named_teacher:
+        raise ConfigError(f"teacher: {config.objective} learns from one: name it with --teacher")
+    preset = recipe.presets.get(name)
+    if preset is not None and preset.teacher_backbone is not None:
+        simcse = from_preset("simcse", backbone=preset.teacher_backbone)
+    else:
+        known = name if name in OBJECTIVES["simcse"].presets else None
+        simcse = from_preset("simcse", backbone=config.backbone, preset=known)
+    shared = {name: getattr(config, name) for name in TEACHER_FIELDS}
+    if config.positives is not None:
+        shared["augmentation"] = config.augmentation
+    return simcse.override({**shared, "out": f"{config.out}-teacher", "run": f"{config.run}-teacher"})
+
+
+def is_published(planned: RunConfig, corpus: str) -> bool:
+    """Return whether the bundle of the planned run exists. `corpus` is the digest of the run's corpus."""
+    folder = Path(planned.out)
+    if not (folder / bundle.MANIFEST).exists():
+        return False
+    try:
+        run = bundle.load(folder).manifest.run or {}
+    except BundleError:
+        return False
+    same_run = run.get("config") == json.loads(planned.to_json())
+    return bool(same_run and run["corpus"]["digest"] == corpus)
+
+
+def _named_teacher(config: RunConfig, state: State, corpus: Corpus, devices: Devices, *, force: bool) -> Encoder | None:
+    """Load the teacher that the run names. If the teacher must be trained, check the inputs and return None."""
+    if not state.objective.needs.teacher:
+        if config.teacher is not None:
+            raise ConfigError(f"teacher: {config.objective} as it is set has no use for {config.teacher}")
+        return None
+    if config.teacher is not None:
+        return load_frozen(config.teacher, devices)
+    planned = teacher_config(config)
+    if devices.first and not is_published(planned, corpus.census.digest):
+        _check_teacher_backbone(planned.backbone)
+        begun = record.has_run(Path(planned.run))
+        if begun and record.stored_config(Path(planned.run), RunConfig) != planned:
+            if not force:
+                advice = "replace it by --force, or name a bundle with --teacher"
+                raise RunError(f"{planned.run} has the teacher of another run: {advice}")
+            record.remove_run(Path(planned.run))
+            begun = False
+        _check_folders(planned, resume=begun)
+    return None
+
+
+def _check_teacher_backbone(backbone: str) -> None:
+    """Check that the teacher's backbone exists. It can differ from the backbone of the run."""
+    try:
+        resolve(backbone)
+    except SourceError as error:
+        reason = f"SimCSE would train one from {backbone} first: {error}; or name one with --teacher"
+        raise ConfigError(f"teacher: {reason}") from error
+
+
+def _planned_teacher(planned: RunConfig, corpus: Corpus, devices: Devices, stream: TextIO) -> Encoder:
+    """Return SimCSE's encoder, and train it first if needed."""
+    if is_published(planned, corpus.census.digest):
+        print(f"teacher: {planned.out}, kept from before", file=stream)
+    else:
+        print(f"no --teacher: SimCSE trains one first, kept in {planned.out}", file=stream)
+        outcome = fit(planned, stream, resume=record.has_run(Path(planned.run)))
+        if devices.first:
+            publish(planned, outcome, {})
+        devices.wait()
+    return load_frozen(planned.out, devices)
 
 
 # Replay of the step at which a run diverged.
@@ -367,11 +350,13 @@ def replay(config: RunConfig, file: Path) -> tuple[int, dict[str, float], list[s
     """
     devices = Devices(config.device)
     autocast = autocast_dtype(config.precision, devices.device)
-    state = initial(config, devices, autocast)
-    teacher = loaded(config.teacher or plan(config).out, devices) if state.objective.needs.teacher else None
-    step = step_of(config, state, devices, teacher, autocast)
-    sentences = checkpoint.load_moment(state, file, devices)
-    batch = tokeniser_of(config, state.encoder, teacher, devices)(sentences, state.step)
+    state = initial_state(config, devices, autocast)
+    teacher = (
+        load_frozen(config.teacher or teacher_config(config).out, devices) if state.objective.needs.teacher else None
+    )
+    step = make_step(config, state, devices, teacher, autocast)
+    sentences = checkpoint.load_snapshot(state, file, devices)
+    batch = make_tokeniser(config, state.encoder, teacher, devices)(sentences, state.step)
     state.encoder.train()
     views: list[Tensor] = []
     values = step.gradients(batch, seen=views.append)
@@ -379,11 +364,11 @@ def replay(config: RunConfig, file: Path) -> tuple[int, dict[str, float], list[s
     return (
         state.step + 1,
         {name: value.item() for name, value in values.items()},
-        [sentence for sentence, bad in zip(sentences, _odd(views[0], values["loss"]), strict=True) if bad],
+        [sentence for sentence, bad in zip(sentences, _not_finite(views[0], values["loss"]), strict=True) if bad],
     )
 
 
-def _odd(views: Tensor, loss: Tensor) -> list[bool]:
+def _not_finite(views: Tensor, loss: Tensor) -> list[bool]:
     """Return for each sentence whether a view is not finite. If the loss is finite, also test the views' gradients."""
     assert views.grad is not None
     looked_at = torch.stack([views.detach(), views.grad if torch.isfinite(loss) else views.detach()])

@@ -1,4 +1,4 @@
-"""A training step: views, loss, gradient, update."""
+"""A training step: views, loss, gradient, update; and the parts of a run that a step is made of."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from torch.nn.utils import clip_grad_norm_
 from models.bundle.sources import manifest_of
 from models.encoder.encoder import Encoder
 from training.checkpoints.checkpoint import State
-from training.checkpoints.speed import Meter, Work, matmul_peak
+from training.checkpoints.speed import OperationCount, SpeedMeter, matmul_peak
 from training.config import ConfigError, RunConfig
 from training.data.batches import Batch, Tokenise, tokeniser
-from training.encoding.attention import swift
+from training.encoding.attention import use_fast_operations
 from training.encoding.caching import encode_twice
-from training.encoding.lora import check_augmentation, check_views_differ, prepared
+from training.encoding.lora import check_augmentation, check_views_differ, load_for_training
 from training.encoding.packing import Pass
-from training.encoding.teacher_cache import Recall
-from training.encoding.views import Augmentation, Frozen, Teacher, ViewEncoder, in_order, in_passes
+from training.encoding.teacher_cache import TeacherCache
+from training.encoding.views import Augmentation, FrozenEncoder, Teacher, ViewEncoder, in_batch_order, make_passes
 from training.machine.devices import Devices
-from training.machine.graphs import Replayed
+from training.machine.graphs import CudaGraphs
 from training.objectives import OBJECTIVES
 from training.objectives.base import Measures
 
 
-class Placed(NamedTuple):
+class DeviceBatch(NamedTuple):
     """A batch on the device of this process."""
 
     passes: Sequence[Pass]
@@ -47,7 +47,7 @@ class Placed(NamedTuple):
         frozen = (each for each in (self.teacher, self.start) if each is not None)
         return [*(tensor for each in self.passes for tensor in each if isinstance(tensor, Tensor)), *frozen]
 
-    def holding(self, tensors: Sequence[Tensor]) -> Self:
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
         """Return a copy with these tensors, in the order of `tensors()`."""
         given = iter(tensors)
         assert all(each.first is None for each in self.passes), "steps on pairs are not recorded"
@@ -70,8 +70,8 @@ class Step:
         devices: Devices,
         *,
         clip_norm: float,
-        teacher: Frozen | None = None,
-        start: Frozen | None = None,
+        teacher: FrozenEncoder | None = None,
+        start: FrozenEncoder | None = None,
         autocast: torch.dtype | None = None,
         augmentation: Augmentation | None = None,
         chunk_size: int | None = None,
@@ -101,18 +101,18 @@ class Step:
         self._views = ViewEncoder(state.encoder, needs, autocast=autocast, augmentation=augmentation)
         self._encode = devices.parallel(self._views)
         self._diverged = torch.zeros((), dtype=torch.bool, device=devices.device)
-        self._replayed: Replayed[Placed] | None = Replayed([state.rng]) if record else None
+        self._replayed: CudaGraphs[DeviceBatch] | None = CudaGraphs([state.rng]) if record else None
 
     def __call__(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
         """Update encoder and objective.
 
         Return terms, measures, `loss` and `gradient_norm` (before clipping) as scalars.
         """
-        set_rate(self._state.optimiser, learning_rate)
-        placed = self._placed(batch)
-        return self._replayed(self._taken, placed) if self._replayed else self._taken(placed)
+        set_learning_rate(self._state.optimiser, learning_rate)
+        placed = self._on_device(batch)
+        return self._replayed(self._update_from, placed) if self._replayed else self._update_from(placed)
 
-    def _taken(self, placed: Placed) -> dict[str, Tensor]:
+    def _update_from(self, placed: DeviceBatch) -> dict[str, Tensor]:
         self._state.optimiser.zero_grad(set_to_none=True)
         terms = self._gradients(placed)
         norm = self.gradient_norm()
@@ -129,19 +129,21 @@ class Step:
 
         `seen` receives the views of the whole batch, (V, N, D), with clean views last. The views keep their gradient.
         """
-        return self._gradients(self._placed(batch), seen=seen)
+        return self._gradients(self._on_device(batch), seen=seen)
 
-    def _placed(self, batch: Batch) -> Placed:
-        passes = in_passes(self._state.encoder, batch.tokens, batch.first_tokens, most=self._chunk_size)
-        return Placed(passes, self._taught(batch), self._began(batch), batch.own, len(batch.sentences))
+    def _on_device(self, batch: Batch) -> DeviceBatch:
+        passes = make_passes(self._state.encoder, batch.tokens, batch.first_tokens, most=self._chunk_size)
+        return DeviceBatch(
+            passes, self._teacher_vectors(batch), self._start_vectors(batch), batch.own, len(batch.sentences)
+        )
 
-    def _gradients(self, placed: Placed, *, seen: Callable[[Tensor], None] | None = None) -> dict[str, Tensor]:
+    def _gradients(self, placed: DeviceBatch, *, seen: Callable[[Tensor], None] | None = None) -> dict[str, Tensor]:
         state, passes = self._state, placed.passes
         values: dict[str, Tensor] = {}
 
         def at_the_views(pooled: Tensor) -> list[Tensor]:
             """Compute the loss of the whole batch. Return its gradient with respect to the views of each pass."""
-            views = self._devices.gathered(in_order(passes, pooled.detach()), placed.sentences).requires_grad_()
+            views = self._devices.gather(in_batch_order(passes, pooled.detach()), placed.sentences).requires_grad_()
             if seen is not None:
                 seen(views)
             terms = state.objective(self._views.split(views, placed.teacher, placed.start), state.rng)
@@ -166,22 +168,22 @@ class Step:
                 passes,
                 at_the_views,
                 device=self._devices.device,
-                apart=lambda: self._devices.apart(self._encode),
+                apart=lambda: self._devices.no_sync(self._encode),
             )
         self._devices.average(weight.grad for weight in state.objective.parameters())
         return values
 
-    def _taught(self, batch: Batch) -> Tensor | None:
+    def _teacher_vectors(self, batch: Batch) -> Tensor | None:
         if self._teacher is None:
             return None
         assert batch.teacher_tokens is not None, "the tokeniser was made with the teacher"
         return self._gathered(self._teacher(batch.teacher_tokens), batch)
 
-    def _began(self, batch: Batch) -> Tensor | None:
+    def _start_vectors(self, batch: Batch) -> Tensor | None:
         return None if self._start is None else self._gathered(self._start(batch.tokens), batch)
 
     def _gathered(self, own: Tensor, batch: Batch) -> Tensor:
-        return self._devices.gathered(own, len(batch.sentences))
+        return self._devices.gather(own, len(batch.sentences))
 
     def _update(self, norm: Tensor) -> None:
         optimiser, scaler = self._state.optimiser, self._state.scaler
@@ -211,7 +213,7 @@ def adamw(weights: Iterable[Tensor], *, learning_rate: float, weight_decay: floa
     return torch.optim.AdamW(groups, lr=rate, weight_decay=weight_decay, fused=True, capturable=replayed)
 
 
-def set_rate(optimiser: torch.optim.Optimizer, learning_rate: float) -> None:
+def set_learning_rate(optimiser: torch.optim.Optimizer, learning_rate: float) -> None:
     """Set the learning rate in place, without waiting for the device."""
     for group in optimiser.param_groups:
         if isinstance(group["lr"], Tensor):
@@ -231,11 +233,11 @@ def _weights(optimiser: torch.optim.Optimizer) -> Sequence[Tensor]:
 
 # Construction of the parts of a run: state, tokeniser, step and speed meter.
 
-RECORDED = frozenset(("bert",))
+RECORDABLE_TYPES = frozenset(("bert",))
 """Model types whose steps are known to be recordable on a GPU. Other types are untested."""
 
 
-def initial(config: RunConfig, devices: Devices, autocast: torch.dtype | None) -> State:
+def initial_state(config: RunConfig, devices: Devices, autocast: torch.dtype | None) -> State:
     """Build the state of step 0.
 
     New weights are drawn from the seed, so they are the same on every process.
@@ -249,7 +251,7 @@ def initial(config: RunConfig, devices: Devices, autocast: torch.dtype | None) -
             f"batch_size: {config.batch_size} leaves some of {devices.count} processes without a sentence"
         )
     torch.manual_seed(config.seed)
-    encoder = prepared(config, devices.device)
+    encoder = load_for_training(config, devices.device)
     try:
         objective = OBJECTIVES[config.objective].build(config.params, encoder.dim)
     except ValueError as error:
@@ -271,7 +273,7 @@ def initial(config: RunConfig, devices: Devices, autocast: torch.dtype | None) -
     )
 
 
-def tokeniser_of(config: RunConfig, encoder: Encoder, teacher: Encoder | None, devices: Devices) -> Tokenise:
+def make_tokeniser(config: RunConfig, encoder: Encoder, teacher: Encoder | None, devices: Devices) -> Tokenise:
     """Make the function that tokenises the run's sentences or passages into batches."""
     return tokeniser(
         encoder,
@@ -283,7 +285,7 @@ def tokeniser_of(config: RunConfig, encoder: Encoder, teacher: Encoder | None, d
     )
 
 
-def step_of(
+def make_step(
     config: RunConfig,
     state: State,
     devices: Devices,
@@ -301,21 +303,21 @@ def step_of(
     Raises:
         SourceError, BundleError: the objective needs the starting backbone, which no longer exists.
     """
-    start = loaded(config.backbone, devices, pooling=config.pooling) if state.objective.needs.start else None
+    start = load_frozen(config.backbone, devices, pooling=config.pooling) if state.objective.needs.start else None
     return Step(
         state,
         devices,
         clip_norm=config.clip_norm,
-        teacher=_frozen(teacher, autocast, keep, "teacher", state.recalled),
-        start=_frozen(start, autocast, keep, "start", state.recalled),
+        teacher=_frozen(teacher, autocast, keep, "teacher", state.cached_vectors),
+        start=_frozen(start, autocast, keep, "start", state.cached_vectors),
         autocast=autocast,
         augmentation=config.augmented,
         chunk_size=config.chunk_size,
-        record=recordable(config, state, devices),
+        record=can_record(config, state, devices),
     )
 
 
-def recordable(config: RunConfig, state: State, devices: Devices) -> bool:
+def can_record(config: RunConfig, state: State, devices: Devices) -> bool:
     """Return whether a step can be recorded as a CUDA graph, because all its work runs on the device.
 
     Each of these prevents recording: several processes, a gradient scaler, an augmentation, an objective that computes
@@ -323,29 +325,31 @@ def recordable(config: RunConfig, state: State, devices: Devices) -> bool:
     """
     whole = config.chunk_size is None and config.augmentation == "none" and not config.compile
     asks_nobody = not state.scaler.is_enabled() and not state.objective.needs.host
-    return devices.alone_on_cuda and whole and asks_nobody and state.encoder.backbone.config.model_type in RECORDED
+    return (
+        devices.single_cuda and whole and asks_nobody and state.encoder.backbone.config.model_type in RECORDABLE_TYPES
+    )
 
 
-def meter_of(
+def make_meter(
     state: State,
     teacher: Encoder | None,
     devices: Devices,
     autocast: torch.dtype | None,
     *,
     recalled_after: float = math.inf,
-) -> Meter:
+) -> SpeedMeter:
     """Make the meter of the run's speed; see `Meter`."""
-    return Meter(
+    return SpeedMeter(
         needs=state.objective.needs,
-        work=Work.of(state.encoder),
-        teacher=Work.of(teacher) if teacher else None,
+        work=OperationCount.of(state.encoder),
+        teacher=OperationCount.of(teacher) if teacher else None,
         peak=matmul_peak(devices.device, autocast or torch.float32) * devices.count,
         processes=devices.count,
         recalled_after=recalled_after,
     )
 
 
-def loaded(source: str, devices: Devices, *, pooling: str | None = None) -> Encoder:
+def load_frozen(source: str, devices: Devices, *, pooling: str | None = None) -> Encoder:
     """Load a frozen encoder on the device of this process. If it is a bundle, check its files.
 
     If the files lack a head, its weights are drawn at random. The random state is restored afterwards, because a
@@ -354,12 +358,12 @@ def loaded(source: str, devices: Devices, *, pooling: str | None = None) -> Enco
     manifest_of(source)  # This call checks the bundle's files.
     with torch.random.fork_rng(devices=[]):
         encoder = Encoder.load(source, pooling=pooling)
-    return swift(encoder.to(devices.device)).requires_grad_(False)
+    return use_fast_operations(encoder.to(devices.device)).requires_grad_(False)
 
 
 def _frozen(
     encoder: Encoder | None, autocast: torch.dtype | None, keep: Path | None, name: str, recalled: dict[str, int]
-) -> Frozen | None:
+) -> FrozenEncoder | None:
     """Convert the encoder's matrices to their autocast type. Otherwise autocast would convert them in each step."""
     if encoder is None:
         return None
@@ -368,4 +372,4 @@ def _frozen(
             if isinstance(module, nn.Linear):
                 module.to(autocast)
     teacher = Teacher(encoder, autocast)
-    return Recall(teacher, keep, name, recalled) if keep else teacher
+    return TeacherCache(teacher, keep, name, recalled) if keep else teacher

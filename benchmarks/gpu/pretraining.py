@@ -14,7 +14,7 @@ from benchmarks.gpu.report import Report
 from benchmarks.gpu.setting import Setting
 from training import run
 from training.checkpoints import record
-from training.checkpoints.publish import spearman, sts_scores
+from training.checkpoints.publish import sts_manifest_scores, sts_scores
 from training.config import RunConfig, from_preset
 from training.pretraining.config import PretrainConfig
 from training.pretraining.run import fit
@@ -91,7 +91,7 @@ def encoder(config: RunConfig, folder: Path) -> dict[str, Any]:
         "steps": outcome.steps,
         "best_step": outcome.best.step,
         outcome.metric: round(outcome.best.score, 4),
-        "sts": {task: round(score, 2) for task, score in spearman(scores).items()},
+        "sts": {task: round(score, 2) for task, score in sts_manifest_scores(scores).items()},
         "evaluations": [line for line in _lines(Path(config.run)) if line["kind"] == "evaluation"],
     }
 

@@ -21,12 +21,12 @@ from benchmarks.gpu.report import Report
 from benchmarks.interleave import interleaved, rates
 from benchmarks.loops import LENGTH, PEERS
 from models.encoder.encoder import Encoder
-from training.checkpoints.speed import Meter, Work, matmul_peak
+from training.checkpoints.speed import OperationCount, SpeedMeter, matmul_peak
 from training.config import from_preset
 from training.data.batches import Batch, tokeniser
 from training.machine.devices import Devices
 from training.objectives.base import Needs
-from training.step import initial, loaded, meter_of, step_of
+from training.step import initial_state, load_frozen, make_meter, make_step
 
 OURS = ("simcse", "gs-infonce", "dclr", "whitenedcse", "imsimcse")
 LAUNCHED = "simcse_launched"
@@ -51,7 +51,7 @@ class Contestant:
     """A step on the next batch, and a meter that turns batches and seconds into figures."""
 
     step: Callable[[], object]
-    meter: Meter
+    meter: SpeedMeter
 
 
 def contestants(
@@ -150,17 +150,17 @@ def _ours(name: str, backbone: Path, device: str, texts: Sequence[Sequence[str]]
     if name == "whitenedcse":  # Groups have two channels at any width, as in the preset for BERT-base.
         given["groups"] = Encoder.load(backbone).dim // 2
     config, devices = from_preset(name, backbone=str(backbone)).override(given), Devices(device)
-    state = initial(config, devices, autocast(device))
+    state = initial_state(config, devices, autocast(device))
     state.encoder.train()
-    teacher = loaded(str(backbone), devices, pooling="cls") if state.objective.needs.teacher else None
-    step = step_of(config, state, devices, teacher, autocast(device))
+    teacher = load_frozen(str(backbone), devices, pooling="cls") if state.objective.needs.teacher else None
+    step = make_step(config, state, devices, teacher, autocast(device))
     tokenise = tokeniser(state.encoder, teacher, max_length=LENGTH, own=devices.rows)
     waiting = cycle(texts)
-    meter = meter_of(state, teacher, devices, autocast(device))
+    meter = make_meter(state, teacher, devices, autocast(device))
     return Contestant(lambda: step(tokenise(next(waiting)), config.learning_rate), meter)
 
 
 def _peer(name: str, backbone: Path, device: str, texts: Sequence[Sequence[str]]) -> Contestant:
-    work = Work.of(Encoder.load(backbone, pooling="cls"))
-    meter = Meter(needs=Needs(), work=work, teacher=None, peak=peak(device))
+    work = OperationCount.of(Encoder.load(backbone, pooling="cls"))
+    meter = SpeedMeter(needs=Needs(), work=work, teacher=None, peak=peak(device))
     return Contestant(PEERS[name](cycle(texts), backbone, device), meter)

@@ -27,7 +27,7 @@ from isosphere.encoder import Encoder
 from models.bundle import quantization
 from models.bundle.disk import held, make_folder, replacing, write_whole
 from models.errors import Refused
-from training.data.files import Bad, CorpusError, found
+from training.data.files import Bad, CorpusError, resolve_files
 
 ROWS = 4096
 """Rows of a part: sorted by length together, and lost together by a kill."""
@@ -190,7 +190,7 @@ def _inputs(files: Sequence[str], out: Path, parts: Path) -> list[Path]:
     """List the files to read; those that this command writes are none, even in a folder that is read."""
     paths = [
         path
-        for path in dict.fromkeys(found(files))
+        for path in dict.fromkeys(resolve_files(files))
         if path.resolve() != out.resolve() and parts.resolve() not in path.resolve().parents
     ]
     if not paths:

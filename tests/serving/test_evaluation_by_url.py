@@ -14,7 +14,7 @@ from models.runtimes.graph import Graph
 from training.cli import main
 from training.evaluation import retrieval
 from training.evaluation.beir import Collection
-from training.evaluation.subjects import subject
+from training.evaluation.subjects import open_subject
 
 WORDS = "cat dog bird fish horse river sea sky sun moon star rain snow wind fire water tree flower".split()
 TEXTS = [f"the {a} and the {b}" for a in WORDS for b in WORDS]
@@ -33,7 +33,7 @@ def test_a_server_is_judged_as_its_bundle_is(
     given = [word for prompt in prompts for word in ("--prompt", prompt)]
     assert export(["export", str(tiny_bundle), "--out", str(tmp_path / "one"), "--no-measure", *given]) == 0
     running = launch("--bundle", str(tmp_path / "one"), engine="onnxruntime")
-    bundled, served = subject(str(tmp_path / "one"), key=None), subject(running.address, key=None)
+    bundled, served = open_subject(str(tmp_path / "one"), key=None), open_subject(running.address, key=None)
     assert served.facts["fingerprint"] == bundled.facts["fingerprint"]
     np.testing.assert_allclose(served.encode(TEXTS), bundled.encode(TEXTS), atol=1e-5)
     assert served.rankings is not None
@@ -48,7 +48,7 @@ def test_a_server_is_judged_as_its_bundle_is(
 @pytest.mark.slow
 def test_empty_texts_are_judged_by_url_as_by_the_graph(launch: Callable[..., Any], tiny_bundle: Path) -> None:
     running = launch("--bundle", str(tiny_bundle), engine="onnxruntime")
-    served = subject(running.address, key=None)
+    served = open_subject(running.address, key=None)
     expected = Graph(load(tiny_bundle)).encode(["", "a cat"])
     np.testing.assert_allclose(served.encode(["", "a cat"]), expected, atol=1e-5)
     assert served.rankings is not None

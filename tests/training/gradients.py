@@ -14,7 +14,7 @@ from training.config import RunConfig
 from training.data.batches import tokeniser
 from training.encoding.views import Teacher
 from training.machine.devices import Devices
-from training.step import initial, loaded, step_of
+from training.step import initial_state, load_frozen, make_step
 
 
 def another(encoder: Encoder) -> Encoder:
@@ -33,12 +33,12 @@ def compute(files: Iterable[Path]) -> None:
     for file in files:
         config = RunConfig.from_json(file.read_text())
         devices = Devices(config.device)
-        state = initial(config, devices, None)
+        state = initial_state(config, devices, None)
         assert isinstance(state.objective, nn.Module)
         state.encoder.double().train()
         state.objective.double()
-        teacher = another(loaded(config.teacher, devices).double()) if config.teacher else None
-        step = step_of(config, state, devices, teacher, None)
+        teacher = another(load_frozen(config.teacher, devices).double()) if config.teacher else None
+        step = make_step(config, state, devices, teacher, None)
         if isinstance(step._start, Teacher):
             step._start.encoder.double()
         sentences = Path(config.corpus[0]).read_text(encoding="utf-8").splitlines()

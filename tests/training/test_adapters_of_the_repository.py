@@ -14,12 +14,12 @@ from models.bundle import card, origin, sources
 from models.bundle.bundle import CARD
 from models.encoder.encoder import Encoder
 from training import cli
-from training.checkpoints.publish import spearman
+from training.checkpoints.publish import sts_manifest_scores
 from training.evaluation import sts
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS, sts_tasks
 from training.evaluation.selection import by_stsb_dev
-from training.evaluation.subjects import subject
+from training.evaluation.subjects import open_subject
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -31,10 +31,10 @@ TOLERANCE = 0.05
 def test_the_recorded_scores_come_out_again(name: str, test_data: Path) -> None:
     made = sources.manifest_of(name)
     assert made and made.scores
-    with closing(subject(name, key=None)) as judged:
+    with closing(open_subject(name, key=None)) as judged:
         assert (judged.facts["kind"], judged.facts["fingerprint"]) == ("adapter", made.fingerprint)
         assert judged.facts["engine"].startswith("onnxruntime"), "the graph that a server runs"
-        scores = spearman(sts.evaluate(judged.encode, sts_tasks(test_data)))
+        scores = sts_manifest_scores(sts.evaluate(judged.encode, sts_tasks(test_data)))
     assert {*STS_TASKS, "STS mean"} <= made.scores.keys()
     assert scores == pytest.approx({task: made.scores[task] for task in scores}, abs=TOLERANCE)
 

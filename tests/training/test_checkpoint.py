@@ -21,7 +21,6 @@ from safetensors.torch import load_file, save_file
 
 from models.bundle.disk import verdict
 from tests.training.conftest import Ended
-from training import step as assembly
 from training.checkpoints.checkpoint import CheckpointError
 from training.checkpoints.publish import Outcome
 from training.checkpoints.record import Record, RunError
@@ -118,7 +117,7 @@ def test_moments_in_another_order_are_refused(
     """Earlier versions had all weights in one group."""
     config = make_config(weight_decay=0.1)
     with monkeypatch.context() as patch:
-        patch.setattr(assembly, "adamw", lambda weights, **_: torch.optim.AdamW(weights, fused=True))
+        patch.setattr("training.step.adamw", lambda weights, **_: torch.optim.AdamW(weights, fused=True))
         fitted(replace(config, max_steps=1))
     with pytest.raises(CheckpointError, match=r"not a checkpoint of this run: the moments of weight \d+ are another"):
         fitted(config, resume=True)

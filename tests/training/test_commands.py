@@ -47,7 +47,7 @@ print(status, *(name for name in sys.argv[1].split() if name in sys.modules))
 
 def test_commands_and_their_modules_are_the_same() -> None:
     modules = {module.name for module in iter_modules(cli.__path__)}
-    assert modules == set(cli.COMMANDS)
+    assert modules == {cli.MODULES.get(name, name) for name in cli.COMMANDS} | {"options"}
 
 
 def test_an_installation_that_is_broken_is_not_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from models.bundle.sources import SourceError
 from models.encoder.pooling import POOLINGS
-from training.config import ConfigError, RunConfig, check, from_preset, kinds, parse
+from training.config import ConfigError, RunConfig, check_value, field_types, from_preset, parse
 from training.objectives import OBJECTIVES
 
 text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)
@@ -164,7 +164,7 @@ def test_a_bad_setting_says_what_is_expected(setting: str, message: str) -> None
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_number_that_is_not_finite_is_refused_by_its_name(objective: str, value: float) -> None:
     config = from_preset(objective)
-    known = {**kinds(RunConfig), **kinds(type(config.params))}
+    known = {**field_types(RunConfig), **field_types(type(config.params))}
     for name in (name for name, kind in known.items() if kind in (float, float | None)):
         with pytest.raises(ConfigError, match=f"^{name}.* {value} "):
             config.override({name: value})
@@ -220,11 +220,11 @@ def test_broken_json_is_refused(change: dict[str, Any]) -> None:
 def test_no_objective_names_a_parameter_like_a_field_of_the_run() -> None:
     for recipe in OBJECTIVES.values():
         for preset in recipe.presets.values():
-            assert not kinds(type(preset.params)).keys() & kinds(RunConfig).keys()
+            assert not field_types(type(preset.params)).keys() & field_types(RunConfig).keys()
 
 
 @given(st.tuples(st.floats(allow_nan=False, allow_infinity=False), st.floats(-1, 1)))
 def test_tuples_of_numbers(values: tuple[float, ...]) -> None:
     kind = tuple[float, ...]
     assert parse(",".join(map(repr, values)), kind) == values
-    assert check(list(values), kind) == values
+    assert check_value(list(values), kind) == values

@@ -19,13 +19,13 @@ from tests.training.test_objectives import build, double, every_variant, views_f
 from tests.training.test_step import narrow, started, weights
 from training.checkpoints.publish import Outcome
 from training.config import RunConfig
-from training.encoding.attention import swift
+from training.encoding.attention import use_fast_operations
 from training.encoding.caching import encode_twice
-from training.encoding.packing import encoded
-from training.encoding.views import ViewEncoder, in_order, in_passes
+from training.encoding.packing import encode_passes
+from training.encoding.views import ViewEncoder, in_batch_order, make_passes
 from training.loop import DivergedError
 from training.machine import graphs
-from training.machine.graphs import MET
+from training.machine.graphs import RUNS_BEFORE_RECORDING
 from training.objectives import OBJECTIVES
 from training.objectives.base import Needs, Views
 from training.step import Step
@@ -86,22 +86,22 @@ def test_an_objective_that_draws_nothing_has_the_loss_and_the_gradient_of_the_cp
 def test_a_packed_batch_without_dropout_is_what_each_sentence_is_alone(
     pooling: str, copies: int, tiny_backbone: Path, sentences: list[str]
 ) -> None:
-    encoder = swift(Encoder.load(tiny_backbone, pooling=pooling).to(CUDA)).train()
-    passes = in_passes(encoder, encoder.tokenizer.encode(sentences[:40]))
-    clean = in_order(passes, encoded(encoder, passes, copies, clean=True))[-1]
+    encoder = use_fast_operations(Encoder.load(tiny_backbone, pooling=pooling).to(CUDA)).train()
+    passes = make_passes(encoder, encoder.tokenizer.encode(sentences[:40]))
+    clean = in_batch_order(passes, encode_passes(encoder, passes, copies, clean=True))[-1]
     alone = Encoder.load(tiny_backbone, pooling=pooling).encode(sentences[:40])
     torch.testing.assert_close(clean.detach().cpu(), torch.as_tensor(np.asarray(alone)), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("clean", [False, True])
 def test_gradient_caching_draws_the_same_dropout_twice(tiny_backbone: Path, sentences: list[str], clean: bool) -> None:
-    encoder = swift(Encoder.load(tiny_backbone, pooling="mean").double().to(CUDA)).train()
+    encoder = use_fast_operations(Encoder.load(tiny_backbone, pooling="mean").double().to(CUDA)).train()
     view_encoder = ViewEncoder(encoder, Needs(views=2, clean=clean))
-    passes = in_passes(encoder, encoder.tokenizer.encode(sentences[:40]), most=7)
+    passes = make_passes(encoder, encoder.tokenizer.encode(sentences[:40]), most=7)
     weight = torch.randn(2 + clean, 40, encoder.dim, dtype=torch.float64, device=CUDA)
 
     def gradient_of(pooled: Tensor) -> list[Tensor]:
-        leaf = in_order(passes, pooled.detach()).requires_grad_()
+        leaf = in_batch_order(passes, pooled.detach()).requires_grad_()
         (leaf @ leaf.mT * weight[..., :1]).sum().backward()  # type: ignore[no-untyped-call]
         assert leaf.grad is not None
         return [leaf.grad[:, each.rows] for each in passes]
@@ -132,7 +132,7 @@ def test_a_step_waits_for_nothing_be_it_new_or_replayed(
     config = replace(make_config(device="cuda", precision=precision), objective=objective, params=narrow(objective))
     _, step, tokenise = started(config, teacher=tiny_backbone)
     batches = [tokenise(sentences[start : start + 16]) for start in range(0, 16 * 8, 16)]
-    watched = (2, MET + 2)  # before the first the optimiser makes its moments and kernels load
+    watched = (2, RUNS_BEFORE_RECORDING + 2)  # before the first the optimiser makes its moments and kernels load
     for number, batch in enumerate(batches):
         torch.cuda.synchronize()
         torch.cuda.set_sync_debug_mode("error" if number in watched else "default")
@@ -155,10 +155,10 @@ def test_replayed_steps_are_the_steps_that_they_were_recorded_from(
     short, long = sentences[:16], [" ".join(sentences[at : at + 3]) for at in range(16, 32)]
     batches = [short, long, short[:12], long[:12]] * 6
     found = []
-    for met, recorded in ((MET, 4), (len(batches), 0)):
+    for met, recorded in ((RUNS_BEFORE_RECORDING, 4), (len(batches), 0)):
         state, step, tokenise = started(config, teacher=tiny_backbone)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(graphs, "MET", met)
+            patch.setattr(graphs, "RUNS_BEFORE_RECORDING", met)
             values = [step(tokenise(batch), 1e-3 * (1 - at / len(batches))) for at, batch in enumerate(batches)]
         losses = [{name: value.item() for name, value in each.items()} for each in values]
         found.append((losses, weights(state), torch.rand(3, device=CUDA), state.rng.get_state()))
@@ -175,7 +175,7 @@ def test_replayed_steps_are_the_steps_that_they_were_recorded_from(
 def test_every_replay_has_dropout_of_its_own(make_config: MakeConfig, sentences: list[str]) -> None:
     _, step, tokenise = started(make_config(device="cuda"))
     batch = tokenise(sentences[:16])
-    losses = [step(batch, 0.0)["loss"].item() for _ in range(MET + 5)]
+    losses = [step(batch, 0.0)["loss"].item() for _ in range(RUNS_BEFORE_RECORDING + 5)]
     assert shapes_recorded(step) == 1
     assert len(set(losses)) == len(losses)
 
@@ -183,7 +183,7 @@ def test_every_replay_has_dropout_of_its_own(make_config: MakeConfig, sentences:
 def test_a_replayed_loss_that_is_no_number_leaves_the_weights(make_config: MakeConfig, sentences: list[str]) -> None:
     state, step, tokenise = started(make_config(device="cuda"))
     batch = tokenise(sentences[:16])
-    for _ in range(MET + 2):
+    for _ in range(RUNS_BEFORE_RECORDING + 2):
         assert torch.isfinite(step(batch, 1e-4)["loss"])
     with torch.no_grad():
         next(state.encoder.parameters()).add_(torch.inf)
@@ -246,7 +246,7 @@ def test_a_language_model_learns_by_replayed_steps_as_by_others(
     evaluations = [line for line in lines if line["kind"] == "evaluation"]
     assert evaluations[-1]["masked_loss"] < evaluations[0]["masked_loss"] - 0.3
 
-    monkeypatch.setattr(graphs, "MET", 1000)
+    monkeypatch.setattr(graphs, "RUNS_BEFORE_RECORDING", 1000)
     assert call(*command, *settings, "--out", "artifacts/again") == 0
     again = metrics("runs/again")
     losses, same = ([line["loss"] for line in each if line["kind"] == "train"] for each in (lines, again))

@@ -16,7 +16,7 @@ from tests.training.oracles.dclr import oracle
 from training.objectives.base import Needs, Views
 from training.objectives.contrastive import cosine_logits, info_nce
 from training.objectives.dclr import DCLR, RECIPE, DCLRParams, binary_cross_entropy, distillation, instance_weights
-from training.objectives.noise import ascended
+from training.objectives.noise import ascend
 
 TAU = 0.05
 
@@ -57,7 +57,7 @@ def test_a_step_follows_the_gradient_of_the_non_uniformity_loss(seed: int, besid
     sentences = positives if beside else positives[:0]
     loss = non_uniformity(noise, anchors, sentences)
     (gradient,) = torch.autograd.grad(loss, noise)
-    moved = ascended(noise, anchors, steps=1, rate=1e-3, temperature=TAU, sentences=positives if beside else None)
+    moved = ascend(noise, anchors, steps=1, rate=1e-3, temperature=TAU, sentences=positives if beside else None)
     torch.testing.assert_close(moved - noise, 1e-3 * F.normalize(gradient, dim=1), rtol=1e-6, atol=1e-12)
     assert non_uniformity(moved, anchors, sentences) > loss
     assert not moved.requires_grad
@@ -65,14 +65,14 @@ def test_a_step_follows_the_gradient_of_the_non_uniformity_loss(seed: int, besid
 
 def test_no_step_leaves_the_noise_as_it_was_drawn() -> None:
     noise = draw(5, 8)
-    assert ascended(noise, draw(6, 8), steps=0, rate=1e-3, temperature=TAU) is noise
+    assert ascend(noise, draw(6, 8), steps=0, rate=1e-3, temperature=TAU) is noise
 
 
 def test_noise_moves_as_it_would_without_autocast() -> None:
     noise, anchors = draw(5, 8).float(), draw(6, 8, seed=1).float()
-    outside = ascended(noise, anchors, steps=4, rate=0.5, temperature=TAU)
+    outside = ascend(noise, anchors, steps=4, rate=0.5, temperature=TAU)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        inside = ascended(noise, anchors, steps=4, rate=0.5, temperature=TAU)
+        inside = ascend(noise, anchors, steps=4, rate=0.5, temperature=TAU)
     assert torch.equal(inside, outside)
 
 
@@ -80,7 +80,7 @@ def test_noise_without_any_share_still_takes_a_whole_step() -> None:
     """Its gradient is below what float32 can hold."""
     anchors = torch.tensor([[1.0, 0.0], [0.9, 0.1]])
     noise = torch.tensor([[-1.0, 0.2]])
-    moved = ascended(noise, anchors, steps=1, rate=0.1, temperature=0.01, sentences=anchors)
+    moved = ascend(noise, anchors, steps=1, rate=0.1, temperature=0.01, sentences=anchors)
     assert (moved - noise).norm().item() == pytest.approx(0.1, rel=1e-5)
 
 

@@ -185,12 +185,12 @@ def test_the_rank_that_is_reported_is_of_the_correlation_that_was_scored(centred
 def test_added_noise_grows_with_its_variance_from_none(side: str) -> None:
     losses = []
     for variance in (1e-20, 0.1, 10.0):
-        changes: dict[str, Any] = {**RECIPE.off, side: "gaussian-noise", "noise_variance": variance}
+        changes: dict[str, Any] = {**RECIPE.as_simcse, side: "gaussian-noise", "noise_variance": variance}
         torch.manual_seed(0)
         objective = ImSimCSE(ImSimCSEParams(**changes), 12)
         losses.append(objective(Views(drawn(2, 6, 12).float()), torch.Generator().manual_seed(0))["info_nce"])
     torch.manual_seed(0)
-    plain = ImSimCSE(replace(ImSimCSEParams(), **RECIPE.off), 12)
+    plain = ImSimCSE(replace(ImSimCSEParams(), **RECIPE.as_simcse), 12)
     torch.testing.assert_close(losses[0], plain(Views(drawn(2, 6, 12).float()), torch.Generator())["info_nce"])
     assert len({round(loss.item(), 5) for loss in losses}) == 3
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from training.objectives import OBJECTIVES
 from training.objectives.base import Views
 from training.objectives.decorrelation import dimension_contrast
-from training.objectives.noise import ascended
+from training.objectives.noise import ascend
 from training.objectives.whitenedcse import multi_positive_loss, positive_logits
 from training.objectives.whitening import Statistics, group_whitening
 
@@ -57,7 +57,7 @@ def test_dclr_equations_3_and_4() -> None:
     """Noise of length r at the angle a from the only anchor turns towards it, by a step of the rate's length."""
     angle, length, rate = 1.0, 2.0, 0.25
     noise = length * (math.cos(angle) * E1 + math.sin(angle) * E2)
-    (moved,) = ascended(noise[None], E1[None], steps=1, rate=rate, temperature=1.0)
+    (moved,) = ascend(noise[None], E1[None], steps=1, rate=rate, temperature=1.0)
     towards = math.sin(angle) * E1 - math.cos(angle) * E2
     torch.testing.assert_close(moved, noise + rate * towards, rtol=1e-12, atol=1e-12)
 
@@ -82,7 +82,7 @@ def test_whitenedcse_equation_7() -> None:
 def test_whitenedcse_equation_13() -> None:
     """Statistics of before count beta, those of the batch 1 - beta, divided by N - 1; ours has the batch in them."""
     before = Statistics(torch.zeros(1).double(), torch.ones(1, 1).double())
-    moved = before.moved(torch.tensor([[1.0], [3.0]], dtype=torch.float64), momentum=0.75)
+    moved = before.updated(torch.tensor([[1.0], [3.0]], dtype=torch.float64), momentum=0.75)
     assert moved.mean.item() == exactly(0.25 * 2)
     assert moved.covariance.item() == exactly(0.75 + 0.25 * 2)
 

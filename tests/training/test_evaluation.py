@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from training.evaluation import sts
-from training.evaluation import vectors as self_retrieval
+from training.evaluation import sts, vectors
 from training.evaluation.pairs import (
     STS_TASKS,
     STSB_DEV,
@@ -172,7 +171,7 @@ def test_a_vector_that_is_no_number_is_an_error_and_never_a_score(bad: float) ->
     with pytest.raises(EvaluationError, match="1 of 4 vectors hold NaN or infinity, the first that of 'cd'"):
         sts.evaluate(encode, {"t": {"s": pairs}})
     with pytest.raises(EvaluationError, match="NaN"):
-        self_retrieval.mrr10(encode, [("one two", "three four"), ("five six", "seven eight")])
+        vectors.mrr10(encode, [("one two", "three four"), ("five six", "seven eight")])
 
 
 def test_a_vector_of_zeros_has_cosine_zero() -> None:
@@ -195,7 +194,7 @@ def test_a_wrong_number_of_vectors_is_an_error() -> None:
     ],
 )
 def test_halves(sentence: str, expected: tuple[str, str] | None) -> None:
-    assert self_retrieval.halves(sentence) == expected
+    assert vectors.halves(sentence) == expected
 
 
 def from_rows(rows: NDArray[np.float64]) -> Callable[[Sequence[str]], Vectors]:
@@ -207,15 +206,15 @@ HALVES = [(f"{i} a", "b c") for i in range(12)]
 
 def test_mrr_of_the_perfect_and_of_the_collapsed_encoder() -> None:
     perfect = np.repeat(np.eye(12), 2, axis=0)
-    assert self_retrieval.mrr10(from_rows(perfect), HALVES) == 1
-    assert self_retrieval.mrr10(from_rows(np.ones((24, 3))), HALVES) == 0
+    assert vectors.mrr10(from_rows(perfect), HALVES) == 1
+    assert vectors.mrr10(from_rows(np.ones((24, 3))), HALVES) == 0
 
 
 @pytest.mark.parametrize(("nearer", "value"), [(9, 0.1), (10, 0)])
 def test_a_half_that_is_found_tenth_counts_and_one_after_it_does_not(nearer: int, value: float) -> None:
     between, opposite = nearer * [[0.0, 1.0]], nearer % 2 * [[0.0, -1.0]]
     rows = np.array([[1.0, 1.0], [-1.0, 1.0], *between, *opposite])
-    assert self_retrieval.reciprocal_ranks(from_rows(rows), HALVES[: len(rows) // 2])[0] == pytest.approx(value)
+    assert vectors.reciprocal_ranks(from_rows(rows), HALVES[: len(rows) // 2])[0] == pytest.approx(value)
 
 
 @given(arrays(np.float64, (8, 3), elements=st.integers(-3, 3).map(float)))
@@ -228,7 +227,7 @@ def test_mrr_equals_a_slow_count(rows: NDArray[np.float64]) -> None:
         other = i + 1 if i % 2 == 0 else i - 1
         rank = sum(1 for j in range(8) if j != i and cosines[i, j] >= cosines[i, other])
         total += 1 / rank
-    assert self_retrieval.mrr10(from_rows(rows), HALVES[:4]) == pytest.approx(total / 8)
+    assert vectors.mrr10(from_rows(rows), HALVES[:4]) == pytest.approx(total / 8)
 
 
 @pytest.mark.slow

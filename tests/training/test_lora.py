@@ -32,7 +32,7 @@ from training.checkpoints.checkpoint import CHECKPOINT, CheckpointError
 from training.checkpoints.publish import Outcome, publish
 from training.config import ConfigError, RunConfig, from_preset
 from training.encoding import lora
-from training.evaluation import vectors as self_retrieval
+from training.evaluation import vectors
 from training.loop import DivergedError
 from training.objectives import OBJECTIVES
 from training.run import replay
@@ -85,7 +85,7 @@ def test_only_the_adapter_changes_and_the_files_hold_nothing_else(
     objective: str, adapted: Callable[..., RunConfig], fitted: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = count(1.0)  # the last weights are the best
-    monkeypatch.setattr(self_retrieval, "mrr10", lambda *_: next(scores))
+    monkeypatch.setattr(vectors, "mrr10", lambda *_: next(scores))
     config = adapted(objective)
     outcome, _ = fitted(config)
     assert outcome.best.step == 14
@@ -211,7 +211,7 @@ def test_a_step_that_diverged_is_taken_again(
     config = replace(adapted(), objective="fragile")
     with pytest.raises(DivergedError) as caught:
         fitted(config)
-    file = loop.last(Path(config.run))
+    file = loop.last_divergence(Path(config.run))
     step, values, _ = replay(config, file)
     assert f"step {step}: plain {values['plain']}, drawn nan" in str(caught.value)
     assert all(".lora_" in name for name in load_file(file) if name.startswith("encoder."))
@@ -263,7 +263,7 @@ def pooled_by_peft(source: str, folder: Path, encoder: Encoder, texts: list[str]
 @of_transformers
 def test_the_merged_encoder_gives_the_vectors_of_peft(backbone: Path, tmp_path: Path) -> None:
     plain, encoder = (Encoder.load(backbone, pooling="cls").eval() for _ in range(2))
-    lora.attach(encoder, RANK, backbone=str(backbone))
+    lora.attach_adapter(encoder, RANK, backbone=str(backbone))
     np.testing.assert_array_equal(encoder.encode(TEXTS), plain.encode(TEXTS))
     with torch.no_grad():
         for name, weight in encoder.named_parameters():
@@ -271,13 +271,13 @@ def test_the_merged_encoder_gives_the_vectors_of_peft(backbone: Path, tmp_path: 
             if "lora_B" in name:
                 weight.normal_(std=0.002)  # the weights change by ALPHA / RANK times as much
     vectors = encoder.encode(TEXTS)
-    adapter = lora.merge(encoder)
-    assert adapter is not None and lora.merge(encoder) is None
+    adapter = lora.merge_adapter(encoder)
+    assert adapter is not None and lora.merge_adapter(encoder) is None
     assert state(encoder).keys() == state(plain).keys() and not hasattr(encoder.backbone, "peft_config")
     merged = encoder.encode(TEXTS)
     np.testing.assert_allclose(merged, vectors, atol=1e-5)
     assert np.abs(merged - plain.encode(TEXTS)).max() > 0.1
-    described = lora.write(adapter, encoder, tmp_path).config
+    described = lora.write_adapter(adapter, encoder, tmp_path).config
     assert (described["base_model_name_or_path"], described["r"]) == (str(backbone), RANK)
     loaded = state(Encoder.load(tmp_path))
     assert all(torch.equal(x, loaded[name]) for name, x in state(encoder).items())
@@ -288,18 +288,18 @@ def test_a_backbone_that_is_an_adapter_is_refused(
     backbone: Path, make_config: MakeConfig, fitted: Fit, tmp_path: Path
 ) -> None:
     encoder = Encoder.load(backbone)
-    lora.attach(encoder, RANK, backbone=str(backbone))
-    adapter = lora.merge(encoder)
+    lora.attach_adapter(encoder, RANK, backbone=str(backbone))
+    adapter = lora.merge_adapter(encoder)
     assert adapter is not None
-    lora.write(adapter, encoder, tmp_path)
+    lora.write_adapter(adapter, encoder, tmp_path)
     with pytest.raises(SourceError, match="an adapter, where whole weights are needed"):
         fitted(make_config(adapter_rank=RANK, backbone=str(tmp_path)))
 
 
 def test_minilm_is_called_by_its_name_on_the_hub() -> None:
     encoder = Encoder.load("minilm")
-    lora.attach(encoder, 1, backbone="minilm")
-    adapter = lora.merge(encoder)
+    lora.attach_adapter(encoder, 1, backbone="minilm")
+    adapter = lora.merge_adapter(encoder)
     assert adapter is not None
     assert adapter.config["base_model_name_or_path"] == "sentence-transformers/all-MiniLM-L6-v2"
     assert len(adapter.tensors) == 2 * 6 * 6 and not any("pooler" in name for name in adapter.tensors)
@@ -329,7 +329,7 @@ def test_a_backbone_without_linear_layers_is_refused(tiny_backbone: Path) -> Non
     encoder = Encoder.load(tiny_backbone)
     encoder.backbone.set_submodule("encoder.layer", torch.nn.ModuleList())
     with pytest.raises(ConfigError, match=r"adapter_rank: .* has no linear layers"):
-        lora.attach(encoder, RANK, backbone=str(tiny_backbone))
+        lora.attach_adapter(encoder, RANK, backbone=str(tiny_backbone))
 
 
 @pytest.mark.parametrize("command", [["pretrain"], ["postprocess", "whitening", "minilm", "--out", "artifacts/x"]])

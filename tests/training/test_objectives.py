@@ -270,7 +270,8 @@ def terms_and_oracle(name: str, params: Any) -> tuple[dict[str, float], dict[str
 
 
 @pytest.mark.parametrize(
-    ("name", "changes"), [(name, recipe.off) for name, recipe in OBJECTIVES.items() if not recipe.imitates]
+    ("name", "changes"),
+    [(name, recipe.as_simcse) for name, recipe in OBJECTIVES.items() if not recipe.needs_named_teacher],
 )
 def test_switched_off_it_is_simcse(name: str, changes: dict[str, Any]) -> None:
     off = build(name, replace(published(name), **changes))
@@ -368,7 +369,7 @@ def test_what_a_preset_does_not_say_is_as_published(name: str) -> None:
         ("dclr", "knowledge-distillation", {"weighting": "none", "distillation": 1.0}),
         ("imsimcse", "dcl-only", {"negatives": "dropout", "m": 1.0, "dcl_temperature": 10.0}),
         ("imsimcse", "dcl-alone", {"contrast_weight": 0.0, "dcl_temperature": 0.05}),
-        ("whitenedcse", "whitening-none", OBJECTIVES["whitenedcse"].off),
+        ("whitenedcse", "whitening-none", OBJECTIVES["whitenedcse"].as_simcse),
         *(
             (
                 "imsimcse",

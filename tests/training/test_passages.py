@@ -25,15 +25,15 @@ from training.config import ConfigError, RunConfig, from_preset
 from training.data.corpus import open_corpus
 from training.data.files import CorpusError
 from training.data.positives import cloze
-from training.data.sentences import starts
+from training.data.sentences import word_starts
 from training.evaluation import known_item, retrieval
 from training.evaluation.known_item import gain
 from training.evaluation.selection import by_known_items
 from training.machine.devices import Devices
 from training.objectives.imsimcse import ImSimCSEParams
-from training.promotion.yardsticks import KNOWN_ITEMS, Unlabelled, pick
+from training.promotion.yardsticks import KNOWN_ITEMS, SelfRetrievalYardstick, choose_yardstick
 from training.run import fit
-from training.step import initial, step_of, tokeniser_of
+from training.step import initial_state, make_step, make_tokeniser
 
 Fit = Callable[..., tuple[Outcome, str]]
 RIVER, STONE = "A river is long. It ends.", "A stone is hard. It stays."
@@ -78,11 +78,11 @@ def test_the_first_view_is_of_the_sentence_and_the_others_of_what_is_left(
     config = make_config(corpus=(str(passages),), **settings)
     config = replace(config, objective=objective, params=params or config.params)
     devices = Devices("cpu")
-    state = initial(config, devices, None)
+    state = initial_state(config, devices, None)
     texts = next(open_corpus(config.corpus, held_out=0, passages=True).batches(6, seed=0))
-    batch = tokeniser_of(config, state.encoder, None, devices)(texts, 3)
+    batch = make_tokeniser(config, state.encoder, None, devices)(texts, 3)
     seen: list[torch.Tensor] = []
-    step_of(config, state, devices, None, None).gradients(batch, seen=seen.append)
+    make_step(config, state, devices, None, None).gradients(batch, seen=seen.append)
     draw = Random(f"{config.seed}/3")
     pairs = [cloze(text, draw) for text in texts]
     sides = [state.encoder.encode(side) for side in zip(*pairs, strict=True)]
@@ -95,10 +95,10 @@ def test_parts_of_a_batch_are_of_the_same_pairs(make_config: MakeConfig, passage
     losses = []
     for config in (whole, replace(whole, chunk_size=2)):
         devices = Devices("cpu")
-        state = initial(config, devices, None)
+        state = initial_state(config, devices, None)
         texts = next(open_corpus(config.corpus, held_out=0, passages=True).batches(6, seed=0))
-        step = step_of(config, state, devices, None, None)
-        values = step.gradients(tokeniser_of(config, state.encoder, None, devices)(texts))
+        step = make_step(config, state, devices, None, None)
+        values = step.gradients(make_tokeniser(config, state.encoder, None, devices)(texts))
         losses.append([values["loss"].item(), step.gradient_norm().item()])
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
@@ -183,7 +183,7 @@ def test_the_corpus_chooses_between_sentences_and_passages(
 ) -> None:
     files = {"PASSAGES": str(passages), "SENTENCES": str(corpus_file)}
     parser = argparse.ArgumentParser()
-    train.add(parser)
+    train.add_train(parser)
     config = train.resolve(parser.parse_args(["dclr", *(files.get(one, one) for one in options)]))
     assert config.preset == preset
     assert (config.positives is not None) == preset.endswith("passages")
@@ -194,7 +194,7 @@ def test_a_pair_has_two_texts(make_config: MakeConfig, tiny_backbone: Path) -> N
         {"augmentation": "cloze", "device": "cpu", "precision": "fp32"}
     )
     with pytest.raises(ConfigError, match="one view"):
-        initial(config, Devices("cpu"), None)
+        initial_state(config, Devices("cpu"), None)
     with pytest.raises(ConfigError, match="augmentation_rate"):
         make_config(augmentation="crop", augmentation_rate=0.2)
 
@@ -210,7 +210,7 @@ def test_force_replaces_a_run_and_nothing_else(
     assert main([*command, "--seed", "7"]) != 0
     assert main([*command, "--seed", "7", "--resume", "--force"]) != 0
     assert main([*command, "--seed", "7", "--force"]) == 0
-    assert record.stored(tmp_path / "runs" / "one").seed == 7
+    assert record.stored_config(tmp_path / "runs" / "one", RunConfig).seed == 7
     assert (tmp_path / "runs" / "other").is_dir()
 
 
@@ -227,7 +227,7 @@ def test_adapt_trains_whitens_and_compares(
     assert main(command) == 0
     said = capsys.readouterr().out
     assert all(f"  {name}: " in said for name in (tiny_backbone, "adapted-trained", "adapted"))
-    assert record.stored(tmp_path / "runs" / "adapted-trained").augmentation == "cloze"
+    assert record.stored_config(tmp_path / "runs" / "adapted-trained", RunConfig).augmentation == "cloze"
     assert (bundle.load(tmp_path / "adapted").manifest.run or {})["postprocess"] == "whitening"
     assert main(command) != 0, "the run is there"
     assert main([*command, "--force"]) == 0
@@ -253,7 +253,7 @@ def test_what_chooses_a_step_does_not_judge_it(passages: Path) -> None:
     corpus = open_corpus([str(passages)], passages=True, held_out=8)
     choosing, judging = (
         {text for name, text in part.documents.items() if name.startswith("d")}
-        for part in (known_item.choosing(corpus), known_item.judging(corpus))
+        for part in (known_item.selection_collection(corpus), known_item.test_collection(corpus))
     )
     assert choosing and judging and not choosing & judging
 
@@ -296,7 +296,7 @@ def test_force_removes_a_run_only_once_nothing_else_is_wrong(
     fitted(config)
     with pytest.raises(ValueError, match="nowhere"):
         fit(replace(config, eval_data=str(tmp_path / "nowhere")), io.StringIO(), force=True)
-    assert record.begun(Path(config.run))
+    assert record.has_run(Path(config.run))
     other = tmp_path / "model"
     other.mkdir()
     (other / "config.json").write_text('{"model_type": "bert"}')
@@ -308,7 +308,7 @@ def test_force_removes_a_run_only_once_nothing_else_is_wrong(
 @pytest.mark.parametrize("text", ["river " * 300, "河" * 300])
 def test_long_documents_are_cut_as_training_cuts_them(text: str) -> None:
     found = known_item.collection([], [text])
-    assert len(starts(found.documents["o0"])) == known_item.READ
+    assert len(word_starts(found.documents["o0"])) == known_item.READ
 
 
 def test_the_column_of_the_texts_is_no_title(tmp_path: Path) -> None:
@@ -318,9 +318,9 @@ def test_the_column_of_the_texts_is_no_title(tmp_path: Path) -> None:
     assert next(corpus.batches(1, seed=0)) == [RIVER]
 
 
-@pytest.mark.parametrize(("count", "metric"), [(1200, KNOWN_ITEMS), (80, Unlabelled.metric)])
+@pytest.mark.parametrize(("count", "metric"), [(1200, KNOWN_ITEMS), (80, SelfRetrievalYardstick.metric)])
 def test_a_promotion_compares_by_known_items_if_enough_are_held_out(count: int, metric: str, tmp_path: Path) -> None:
     file = tmp_path / "documents.jsonl"
     texts = [f"River number {i} is long and wide. It ends in sea number {i}." for i in range(count)]
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
-    assert pick(None, [str(file)]).metric == metric
+    assert choose_yardstick(None, [str(file)]).metric == metric

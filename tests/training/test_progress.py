@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from training.checkpoints.progress import Progress, encode_visibly
+from training.checkpoints.progress import Progress, with_progress
 
 
 class Terminal(io.StringIO):
@@ -51,6 +51,6 @@ def test_encoding_in_parts_gives_every_text_its_own_vector(terminal: bool, monke
     monkeypatch.setattr("training.checkpoints.progress.LINE_EVERY", 0.0)
     texts = ["x" * (7 * i % 11) for i in range(23)]
     stream = Terminal() if terminal else io.StringIO()
-    np.testing.assert_array_equal(encode_visibly(lengths, stream, parts=4)(texts), lengths(texts))
+    np.testing.assert_array_equal(with_progress(lengths, stream, parts=4)(texts), lengths(texts))
     assert ("23/23" if terminal else "encoded 23 of 23 texts") in stream.getvalue()
-    assert encode_visibly(lengths, stream)(["one"]).tolist() == [[3]]
+    assert with_progress(lengths, stream)(["one"]).tolist() == [[3]]

@@ -9,7 +9,7 @@ import pytest
 
 from training.config import from_preset
 from training.objectives import OBJECTIVES
-from training.run import plan
+from training.run import teacher_config
 
 SIMCSE = "README of princeton-nlp/SimCSE"
 GS_SCRIPT = "run.sh of gsInfoNCE; ratio, and the batch of 64: Wu et al. 2022"
@@ -96,7 +96,7 @@ def test_a_preset_has_its_papers_numbers(of: Published) -> None:
     assert (config.dropout, config.pooling, config.max_length) == (of.dropout, "cls", 32)
     assert {name: getattr(config.params, name) for name in of.params} == of.params
     if of.teacher:
-        assert plan(config).backbone == of.teacher
+        assert teacher_config(config).backbone == of.teacher
 
 
 def test_every_preset_of_the_papers_is_in_the_table() -> None:
@@ -115,7 +115,7 @@ def test_minilm_has_the_rates_that_development_data_chose(objective: str, rate: 
     assert (config.batch_size, config.learning_rate, config.epochs) == (64, rate, 1)
 
 
-@pytest.mark.parametrize("objective", [name for name in OBJECTIVES if not OBJECTIVES[name].imitates])
+@pytest.mark.parametrize("objective", [name for name in OBJECTIVES if not OBJECTIVES[name].needs_named_teacher])
 def test_on_cls_of_minilm_all_have_the_values_of_bert_base_and_one_rate(objective: str) -> None:
     """All but the groups of channels, of which there are half as many."""
     ours, theirs = (from_preset(objective, preset=preset) for preset in ("minilm-cls", "bert-base-uncased"))

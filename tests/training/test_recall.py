@@ -16,7 +16,7 @@ from models.bundle.tokenizer import Tokens
 from models.encoder.encoder import Encoder
 from training import cli
 from training.checkpoints.checkpoint import CHECKPOINT
-from training.encoding.teacher_cache import Recall
+from training.encoding.teacher_cache import TeacherCache
 from training.encoding.views import Teacher
 from training.step import Step
 
@@ -46,9 +46,9 @@ def tokens(teacher: Teacher, *texts: str) -> Sequence[Tokens]:
     return teacher.encoder.tokenizer.encode(texts)
 
 
-def recalling(teacher: Teacher, folder: Path, count: int = 0) -> Recall:
+def recalling(teacher: Teacher, folder: Path, count: int = 0) -> TeacherCache:
     """As a run has it whose checkpoint knows of so many sentences."""
-    return Recall(teacher, folder, "teacher", {file.name: count for file in folder.glob("*")})
+    return TeacherCache(teacher, folder, "teacher", {file.name: count for file in folder.glob("*")})
 
 
 def test_vectors_are_those_of_the_encoder_when_they_are_new_and_when_they_are_not(
@@ -151,10 +151,10 @@ def test_in_a_run_each_sentence_passes_once_through_teacher_and_start(
 
 
 def test_a_run_of_one_epoch_keeps_nothing(train: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    def there(self: Recall, teacher: Teacher, folder: Path, *rest: object) -> None:
+    def there(self: TeacherCache, teacher: Teacher, folder: Path, *rest: object) -> None:
         raise AssertionError(f"{folder}: nothing has to be kept in it")
 
-    monkeypatch.setattr(Recall, "__init__", there)
+    monkeypatch.setattr(TeacherCache, "__init__", there)
     train("once", "--max-steps", "29")
 
 

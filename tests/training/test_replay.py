@@ -18,7 +18,7 @@ from training.checkpoints.checkpoint import CheckpointError
 from training.checkpoints.publish import Outcome
 from training.config import RunConfig
 from training.loop import DivergedError
-from training.machine.state_file import facts_of, write
+from training.machine.state_file import read_header, save_state
 from training.objectives import OBJECTIVES
 from training.objectives.base import Needs, Views
 from training.run import replay
@@ -50,13 +50,13 @@ def broken(make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
     config = replace(make_config(), objective="fragile")
     with pytest.raises(DivergedError) as caught:
         fitted(config)
-    assert str(loop.last(Path(config.run))) in str(caught.value)
+    assert str(loop.last_divergence(Path(config.run))) in str(caught.value)
     return config
 
 
 def test_the_step_taken_again_is_the_step(broken: RunConfig, capsys: pytest.CaptureFixture[str]) -> None:
-    step, values, odd = replay(broken, loop.last(Path(broken.run)))
-    again = replay(broken, loop.last(Path(broken.run)))
+    step, values, odd = replay(broken, loop.last_divergence(Path(broken.run)))
+    again = replay(broken, loop.last_divergence(Path(broken.run)))
     assert again[0] == step > 1 and again[1]["plain"] == values["plain"]
     assert values["plain"] == values["plain"] and values["drawn"] != values["drawn"]
     assert odd == [], "the views are fine: it is the objective"
@@ -69,7 +69,7 @@ def test_it_has_the_terms_that_the_run_saw(
 ) -> None:
     with pytest.raises(DivergedError) as caught:
         fitted(replace(broken, run=f"{broken.run}-again"))
-    _, values, _ = replay(broken, loop.last(Path(broken.run)))
+    _, values, _ = replay(broken, loop.last_divergence(Path(broken.run)))
     assert f"plain {values['plain']}, drawn nan" in str(caught.value)
 
 
@@ -81,7 +81,7 @@ def test_sentences_whose_views_are_no_numbers_are_named(broken: RunConfig, monke
     def spoiled(self: Encoder, layers: Sequence[Tensor], mask: Tensor) -> Tensor:
         return torch.cat([whole(self, layers, mask)[:-1], torch.full((1, self.dim), torch.nan)])
 
-    file = loop.last(Path(broken.run))
+    file = loop.last_divergence(Path(broken.run))
     monkeypatch.setattr(Encoder, "pooled", spoiled)
     _, _, odd = replay(broken, file)
     assert 1 <= len(odd) < broken.batch_size, "one in each pass"
@@ -94,12 +94,12 @@ def test_a_folder_with_a_blank_is_quoted_in_the_command_that_replays_it(broken: 
 
 
 def test_a_run_that_diverges_again_keeps_the_last_time_alone(broken: RunConfig, fitted: Fit) -> None:
-    file = loop.last(Path(broken.run))
+    file = loop.last_divergence(Path(broken.run))
     earlier = file.with_name("diverged-00000099.safetensors")
     file.rename(earlier)
     with pytest.raises(DivergedError):
         fitted(broken, resume=True)
-    assert loop.last(Path(broken.run)) == file and not earlier.exists()
+    assert loop.last_divergence(Path(broken.run)) == file and not earlier.exists()
 
 
 class Loud(nn.Module):
@@ -127,14 +127,14 @@ def test_in_fp16_the_gradient_is_that_of_the_runs_scale_and_its_norm_has_none(
     with pytest.raises(DivergedError):
         fitted(config)
     monkeypatch.setattr(Loud, "last", 0)
-    file = loop.last(Path(config.run))
+    file = loop.last_divergence(Path(config.run))
     _, narrow, odd = replay(config, file)
     _, wide, _ = replay(replace(config, precision="fp32"), file)
     assert narrow["gradient_norm"] == pytest.approx(wide["gradient_norm"], rel=0.02) and odd == []
 
     tensors = load_file(file)
     del tensors["scale"]
-    write(file, tensors, facts_of(file))
+    save_state(file, tensors, read_header(file))
     assert replay(config, file)[0] == 14, "of an earlier version"
 
 
@@ -142,4 +142,4 @@ def test_a_run_that_never_diverged_has_nothing_to_replay(make_config: MakeConfig
     config = make_config(max_steps=1)
     fitted(config)
     with pytest.raises(CheckpointError, match=r"runs/one: no step of this run diverged"):
-        loop.last(Path(config.run))
+        loop.last_divergence(Path(config.run))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from training.evaluation import beir, retrieval
 from training.evaluation.beir import Collection
 from training.evaluation.pairs import DataError
-from training.evaluation.suite import material, tables
+from training.evaluation.suite import load_data, tables
 from training.evaluation.vectors import EvaluationError
 from training.studies.trial import retrieval_digest
 
@@ -71,7 +71,7 @@ def test_the_folder_of_one_collection_is_data_itself(tmp_path: Path, monkeypatch
     assert list(beir.collections(folder)) == ["arguana"]
     assert beir.find(folder, "arguana") == beir.load(folder)
     monkeypatch.chdir(folder)
-    assert list(material(Path(), ["retrieval"]).retrieval) == ["arguana"]
+    assert list(load_data(Path(), ["retrieval"]).retrieval) == ["arguana"]
     moved = tmp_path / "data" / "retrieval"
     moved.mkdir(parents=True)
     shutil.copytree(folder, moved / "arguana")

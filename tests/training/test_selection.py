@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.training.conftest import WORDS
-from training.data.corpus import WATCHED, open_corpus
+from training.data.corpus import MONITORED, open_corpus
 from training.data.excerpt import Excerpt
 from training.evaluation import sts, vectors
 from training.evaluation.pairs import SICKR_DEV, STSB_DEV, DataError, TaskFiles
 from training.evaluation.selection import by_own_pairs, by_self_retrieval, by_sts_dev, by_stsb_dev
-from training.promotion.yardsticks import Unlabelled
+from training.promotion.yardsticks import SelfRetrievalYardstick
 
 
 def test_an_encoder_that_tells_no_two_texts_apart_is_scored_as_chance(stsb_data: Path) -> None:
@@ -59,7 +59,7 @@ def test_both_dev_parts_must_be_there(stsb_data: Path) -> None:
 def test_a_part_of_what_is_held_out_chooses_and_all_of_it_judges(tmp_path: Path) -> None:
     """A promotion asks sentences, too, by which the run was not chosen; neither asks one that was trained on."""
     file = tmp_path / "many.txt"
-    file.write_text("".join(f"the {i} has a {i}\n" for i in range(30 * WATCHED)))
+    file.write_text("".join(f"the {i} has a {i}\n" for i in range(30 * MONITORED)))
     corpus = open_corpus([str(file)])
     asked: list[str] = []
 
@@ -70,8 +70,8 @@ def test_a_part_of_what_is_held_out_chooses_and_all_of_it_judges(tmp_path: Path)
     by_self_retrieval(corpus).scores(encode)
     chosen_by = set(asked)
     asked.clear()
-    Unlabelled(corpus).judge(encode)
-    assert len(chosen_by) == 2 * WATCHED and len(asked) == 2 * len(corpus.census.held_out) == 3 * WATCHED
+    SelfRetrievalYardstick(corpus).judge(encode)
+    assert len(chosen_by) == 2 * MONITORED and len(asked) == 2 * len(corpus.census.held_out) == 3 * MONITORED
     assert chosen_by < set(asked)
 
 

@@ -16,7 +16,7 @@ from training.cli import main, parsed
 from training.cli.evaluate import _command
 from training.evaluation.beir import Collection
 from training.evaluation.server import Server
-from training.evaluation.subjects import SubjectError, _served, subject
+from training.evaluation.subjects import SubjectError, _served, open_subject
 from training.evaluation.vectors import EvaluationError
 
 COLLECTION = Collection({"d": "a cat", "e": "a dog"}, {"q": "the cat"}, {"q": {"d": 1}})
@@ -80,14 +80,14 @@ def test_a_key_that_no_header_takes_is_refused_and_not_printed(
 
 def test_a_user_and_a_key_can_t_both_be_sent() -> None:
     with pytest.raises(SubjectError, match=r"^http://encoder: a user in the URL and a key"):
-        subject("http://eve:pass@encoder", key="iso_key")
+        open_subject("http://eve:pass@encoder", key="iso_key")
 
 
 @pytest.mark.parametrize("scheme", ["http", "HTTP"])
 @pytest.mark.parametrize("options", [{}, {"by_torch": True}])
 def test_the_password_of_a_url_that_is_none_is_not_printed(scheme: str, options: dict[str, Any]) -> None:
     with pytest.raises((EvaluationError, SubjectError), match=f"^{scheme}://encoder") as raised:
-        subject(f"{scheme}://eve:s3cr/et@encoder", key=None, **options)
+        open_subject(f"{scheme}://eve:s3cr/et@encoder", key=None, **options)
     assert not re.search("s3cr|et@|eve", str(raised.value))
 
 

@@ -7,7 +7,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from models.encoder.encoder import Encoder
-from training.checkpoints.speed import FIGURES, Meter, Work, matmul_peak
+from training.checkpoints.speed import FIGURES, OperationCount, SpeedMeter, matmul_peak
 from training.data.batches import tokeniser
 from training.encoding import lora
 from training.machine.devices import Devices
@@ -20,25 +20,25 @@ def test_work_is_what_torch_counts(tiny_backbone: Path) -> None:
     assert {len(sentence) for sentence in tokens} == {8}
     with FlopCounterMode(display=False) as counted, torch.no_grad():
         encoder(*encoder.tensors(tokens))
-    assert Work.of(encoder).forward([8, 8]) == counted.get_total_flops()
+    assert OperationCount.of(encoder).forward([8, 8]) == counted.get_total_flops()
 
 
 def test_what_is_frozen_has_no_gradient_to_compute(tiny_backbone: Path) -> None:
     encoder = Encoder.load(tiny_backbone, pooling="cls").eval()
     tokens = encoder.tokenizer.encode(["the man can see the river", "a woman will read this book"])
-    lora.attach(encoder, 4, backbone=str(tiny_backbone))
+    lora.attach_adapter(encoder, 4, backbone=str(tiny_backbone))
     with FlopCounterMode(display=False) as counted:
         encoder(*encoder.tensors(tokens)).sum().backward()
     spared = 3 * 2 * 2 * 8 * 32 * 32  # what the embeddings, frozen too, would get from query, key and value
     spared += 3 * 2 * 2 * 8 * 32 * 4
-    assert Work.of(encoder).training([8, 8]) == counted.get_total_flops() + spared
+    assert OperationCount.of(encoder).training([8, 8]) == counted.get_total_flops() + spared
 
 
 def test_a_meter_counts_every_pass_and_a_backward_as_two(tiny_backbone: Path) -> None:
     encoder = Encoder.load(tiny_backbone)
     batch = tokeniser(encoder, encoder, max_length=32, own=Devices("cpu").rows)(["a dog .", "the man can see"])
-    work = Work(weights=10, attention=1)
-    meter = Meter(needs=Needs(views=2, clean=True, teacher=True), work=work, teacher=work, peak=1000.0)
+    work = OperationCount(weights=10, attention=1)
+    meter = SpeedMeter(needs=Needs(views=2, clean=True, teacher=True), work=work, teacher=work, peak=1000.0)
     forward = 2 * 10 * (5 + 6) + 4 * (25 + 36)
     figures = meter([(1, batch), (2, batch)], seconds=2.0)
     assert tuple(figures) == FIGURES
@@ -50,9 +50,9 @@ def test_a_meter_counts_every_pass_and_a_backward_as_two(tiny_backbone: Path) ->
 def test_the_encoder_of_before_is_a_pass_forward_and_no_other_token(tiny_backbone: Path) -> None:
     encoder = Encoder.load(tiny_backbone)
     batch = tokeniser(encoder, encoder, max_length=32, own=Devices("cpu").rows)(["a dog .", "the man can see"])
-    work = Work(weights=10, attention=1)
+    work = OperationCount(weights=10, attention=1)
     with_start, without = (
-        Meter(needs=Needs(views=1, start=start), work=work, teacher=None, peak=1.0)([(1, batch)], 1.0)
+        SpeedMeter(needs=Needs(views=1, start=start), work=work, teacher=None, peak=1.0)([(1, batch)], 1.0)
         for start in (True, False)
     )
     assert with_start["flops_per_s"] == pytest.approx(4 / 3 * without["flops_per_s"])
@@ -62,9 +62,9 @@ def test_the_encoder_of_before_is_a_pass_forward_and_no_other_token(tiny_backbon
 def test_what_is_recalled_is_no_work(tiny_backbone: Path) -> None:
     encoder = Encoder.load(tiny_backbone)
     batch = tokeniser(encoder, encoder, max_length=32, own=Devices("cpu").rows)(["a dog .", "the man can see"])
-    work = Work(weights=10, attention=1)
+    work = OperationCount(weights=10, attention=1)
     needs = Needs(views=1, teacher=True, start=True)
-    meter = Meter(needs=needs, work=work, teacher=work, peak=1.0, recalled_after=7)
+    meter = SpeedMeter(needs=needs, work=work, teacher=work, peak=1.0, recalled_after=7)
     forward = 2 * 10 * (5 + 6) + 4 * (25 + 36)
     assert [meter([(step, batch)], 1.0)["flops_per_s"] for step in (7, 8)] == [5 * forward, 3 * forward]
     assert meter([(7, batch), (8, batch)], 1.0)["flops_per_s"] == 8 * forward

@@ -16,16 +16,15 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.conftest import soon
-from training import step as assembly
 from training.checkpoints.checkpoint import State
 from training.config import ConfigError, RunConfig
 from training.data.batches import Batch, tokeniser
 from training.machine.devices import Devices
-from training.machine.graphs import MET
+from training.machine.graphs import RUNS_BEFORE_RECORDING
 from training.machine.hardware import autocast_dtype
 from training.objectives import OBJECTIVES
 from training.objectives.base import Needs, Views
-from training.step import Step, initial, loaded, recordable, set_rate, step_of
+from training.step import Step, can_record, initial_state, load_frozen, make_step, set_learning_rate
 
 MakeConfig = Callable[..., RunConfig]
 Started = tuple[State, Step, Callable[[Sequence[str]], Batch]]
@@ -34,10 +33,10 @@ Started = tuple[State, Step, Callable[[Sequence[str]], Batch]]
 def started(config: RunConfig, *, teacher: Path | None = None) -> Started:
     devices = Devices(config.device)
     autocast = autocast_dtype(config.precision, devices.device)
-    state = initial(config, devices, autocast)
-    taught = loaded(str(teacher), devices) if teacher else None
+    state = initial_state(config, devices, autocast)
+    taught = load_frozen(str(teacher), devices) if teacher else None
     state.encoder.train()
-    step = step_of(config, state, devices, taught, autocast)
+    step = make_step(config, state, devices, taught, autocast)
     return state, step, tokeniser(state.encoder, taught, max_length=config.max_length, own=devices.rows)
 
 
@@ -251,7 +250,7 @@ class Graph:
 
 @pytest.fixture
 def _recordable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assembly, "recordable", lambda *_: True)
+    monkeypatch.setattr("training.step.can_record", lambda *_: True)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: nullcontext())
     for name in ("graph_pool_handle", "Stream", "current_stream"):
@@ -267,7 +266,7 @@ def test_a_step_goes_with_its_run(
     if recorded:
         request.getfixturevalue("_recordable")
     state, step, tokenise = started(make_config())
-    for _ in range(MET + 2):
+    for _ in range(RUNS_BEFORE_RECORDING + 2):
         step(tokenise(sentences[:8]), 1e-3)
     assert len(Graph.made) == recorded
     gone: list[Callable[[], object]] = [weakref.ref(step), weakref.ref(state.optimiser), *Graph.made]
@@ -286,8 +285,8 @@ def test_what_is_copied_to_be_recorded_is_put_back_in_its_place(
 ) -> None:
     config = replace(make_config(), objective=objective, params=narrow(objective))
     _, step, tokenise = started(config, teacher=tiny_backbone)
-    placed = step._placed(tokenise(sentences[:8]))
-    copied = placed.holding([each.clone() for each in placed.tensors()])
+    placed = step._on_device(tokenise(sentences[:8]))
+    copied = placed.with_tensors([each.clone() for each in placed.tensors()])
     assert (copied.own, copied.sentences) == (placed.own, placed.sentences)
     for one, other in zip(placed.passes, copied.passes, strict=True):
         assert all(torch.equal(a, b) and a is not b for a, b in zip(one[:3], other[:3], strict=True))
@@ -299,7 +298,7 @@ def test_what_is_copied_to_be_recorded_is_put_back_in_its_place(
 def test_a_rate_on_the_device_stays_where_it_is() -> None:
     weight, rate = nn.Parameter(torch.ones(2)), torch.tensor(1.0)
     optimiser = torch.optim.AdamW([weight], lr=rate, fused=True)
-    set_rate(optimiser, 0.25)
+    set_learning_rate(optimiser, 0.25)
     assert optimiser.param_groups[0]["lr"] is rate and rate.item() == 0.25
 
 
@@ -307,10 +306,10 @@ def test_a_step_is_recorded_on_cuda_where_nobody_else_has_a_part_in_it(make_conf
     def recorded(config: RunConfig, *, device: str = "cuda", count: int = 1, family: str = "bert") -> bool:
         devices = Devices("cpu")
         autocast = autocast_dtype(config.precision, devices.device)
-        state = initial(replace(config, compile=False), devices, autocast)
+        state = initial_state(replace(config, compile=False), devices, autocast)
         setattr(state.encoder.backbone.config, "model_type", family)  # noqa: B010 - a class variable, to mypy
         devices.device, devices.count = torch.device(device), count
-        return recordable(config, state, devices)
+        return can_record(config, state, devices)
 
     plain = make_config()
     assert recorded(plain) and recorded(make_config(precision="bf16"))
@@ -344,8 +343,8 @@ def test_what_can_be_recorded_is(
         def __call__(self, compute: Callable[[Any], dict[str, Tensor]], given: Any) -> dict[str, Tensor]:
             return {**compute(given), "through": torch.ones(())}
 
-    monkeypatch.setattr("training.step.recordable", lambda *_: recorded)
-    monkeypatch.setattr("training.step.Replayed", Launching)
+    monkeypatch.setattr("training.step.can_record", lambda *_: recorded)
+    monkeypatch.setattr("training.step.CudaGraphs", Launching)
     state, step, tokenise = started(make_config())
     assert ("through" in step(tokenise(sentences[:8]), 1e-3)) == recorded
     assert made == ([[state.rng]] if recorded else [])

@@ -26,9 +26,9 @@ from training.evaluation.beir import Collection
 from training.evaluation.labelled import TRANSFER_TASKS, Example, Labelled
 from training.evaluation.pairs import STS_TASKS, DataError, Pair
 from training.evaluation.report.page import render
-from training.evaluation.subjects import OtherGraph, Subject, SubjectError, subject
-from training.evaluation.suite import Material, aligned, judge, material, tables
-from training.evaluation.vectors import EvaluationError, remembered
+from training.evaluation.subjects import OtherGraph, Subject, SubjectError, open_subject
+from training.evaluation.suite import EvaluationData, aligned, evaluate, load_data, tables
+from training.evaluation.vectors import EvaluationError, cached
 
 PAIRS = [
     Pair("the man can play a guitar", "a man will play the guitar", 4.8),
@@ -39,19 +39,19 @@ PAIRS = [
     Pair("red flower", "green tree", 2.0),
 ]
 TEXTS = [f"{a} {b} {c}" for a in ("the", "a") for b in ("cat", "dog", "bird") for c in ("sleep", "eat", "run", "sing")]
-GIVEN = Material(
+GIVEN = EvaluationData(
     sts={**{task: {"test": PAIRS} for task in STS_TASKS}, "STS12": {"one": PAIRS[:3], "two": PAIRS[3:]}},
     transfer={task: Labelled([Example((text,), "the" in text) for text in TEXTS]) for task in TRANSFER_TASKS},
     retrieval={"tiny": Collection({"d": TEXTS[0], "e": TEXTS[1]}, {"q": TEXTS[2]}, {"q": {"d": 1}})},
     geometry={"dev": PAIRS},
 )
-PAIRS_ALONE = Material(sts=GIVEN.sts)
+PAIRS_ALONE = EvaluationData(sts=GIVEN.sts)
 
 
 @pytest.mark.slow
 def test_a_bundle_is_judged_by_its_graph_on_everything(tiny_bundle: Path) -> None:
-    judged = subject(str(tiny_bundle), key=None)
-    found = judge(judged, GIVEN, command="the command")
+    judged = open_subject(str(tiny_bundle), key=None)
+    found = evaluate(judged, GIVEN, command="the command")
     assert found["subject"]["kind"] == "bundle" and found["subject"]["precision"] == "fp32"
     assert found["sts"]["tasks"]["STS12"]["subsets"].keys() == {"one", "two"}
     assert 0 <= found["transfer"]["mean"] <= 100
@@ -65,25 +65,27 @@ def test_a_bundle_is_judged_by_its_graph_on_everything(tiny_bundle: Path) -> Non
 
 @pytest.mark.slow
 def test_torch_and_graph_agree(tiny_bundle: Path) -> None:
-    by_graph, by_torch = (subject(str(tiny_bundle), by_torch=flag, key=None) for flag in (False, True))
+    by_graph, by_torch = (open_subject(str(tiny_bundle), by_torch=flag, key=None) for flag in (False, True))
     assert by_torch.facts["engine"].startswith("torch") and by_graph.facts["engine"].startswith("onnxruntime")
-    first, second = (judge(each, PAIRS_ALONE, command="")["sts"]["mean"] for each in (by_graph, by_torch))
+    first, second = (evaluate(each, PAIRS_ALONE, command="")["sts"]["mean"] for each in (by_graph, by_torch))
     assert first == pytest.approx(second, abs=0.01)
 
 
 def test_another_pooling_is_another_encoder(tiny_bundle: Path) -> None:
-    judged = subject(str(tiny_bundle), pooling="cls", key=None)
+    judged = open_subject(str(tiny_bundle), pooling="cls", key=None)
     assert judged.facts["pooling"] == "cls" and judged.facts["fingerprint"] is None
     expected = Encoder.load(tiny_bundle, pooling="cls").encode(TEXTS)
     np.testing.assert_allclose(judged.encode(TEXTS), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_bf16_is_near_float32_and_not_it(tiny_backbone: Path) -> None:
-    wide, narrow = (subject(str(tiny_backbone), precision=name, key=None).encode(TEXTS) for name in ("fp32", "bf16"))
+    wide, narrow = (
+        open_subject(str(tiny_backbone), precision=name, key=None).encode(TEXTS) for name in ("fp32", "bf16")
+    )
     cosines = (wide * narrow).sum(1) / np.linalg.norm(wide, axis=1) / np.linalg.norm(narrow, axis=1)
     assert cosines.min() > 0.99 and not np.array_equal(wide, narrow)
     with pytest.raises(SubjectError, match="torch judges in fp32 or bf16, not in int8"):
-        subject(str(tiny_backbone), precision="int8", key=None)
+        open_subject(str(tiny_backbone), precision="int8", key=None)
 
 
 @pytest.mark.parametrize(
@@ -97,36 +99,36 @@ def test_bf16_is_near_float32_and_not_it(tiny_backbone: Path) -> None:
 )
 def test_what_cannot_be_judged_is_named(options: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error, match=re.escape(options["source"]) if error is not SubjectError else None):
-        subject(**options, key=None)
+        open_subject(**options, key=None)
 
 
 def test_a_bundle_is_judged_by_the_engine_that_is_named(tiny_bundle: Path) -> None:
     if "openvino" not in {pair.runtime for pair in available(load(tiny_bundle), Options("cpu", 1))}:
         pytest.skip("openvino is for x86-64")
-    judged = subject(str(tiny_bundle), engine="openvino", key=None)
+    judged = open_subject(str(tiny_bundle), engine="openvino", key=None)
     assert str(judged.facts["engine"]).startswith("openvino ") and judged.called == "openvino fp32"
     assert FP32 in judged.others and "openvino fp32" not in judged.others
     np.testing.assert_allclose(judged.encode(TEXTS), judged.others[FP32].encode(TEXTS), atol=1e-5)
     with pytest.raises(SubjectError, match="nothing here runs in int4; there is onnxruntime fp32, openvino fp32"):
-        subject(str(tiny_bundle), precision="int4", key=None)
+        open_subject(str(tiny_bundle), precision="int4", key=None)
     with pytest.raises(SubjectError, match="torch judges it, so there is no engine openvino"):
-        subject(str(tiny_bundle), engine="openvino", by_torch=True, key=None)
+        open_subject(str(tiny_bundle), engine="openvino", by_torch=True, key=None)
 
 
 def test_how_else_this_machine_runs_a_bundle_is_compared(tiny_bundle: Path) -> None:
     pairs = [pair for pair in available(load(tiny_bundle), Options("cpu", 1)) if pair.precision != FP32]
-    assert list(subject(str(tiny_bundle), key=None).others) == [str(pair) for pair in pairs]
+    assert list(open_subject(str(tiny_bundle), key=None).others) == [str(pair) for pair in pairs]
 
 
 def test_a_pair_that_does_not_load_is_named_only_where_it_is_compared(
     tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subjects, "available", lambda *_: [REFERENCE, Engines("onnxruntime", "int4")])
-    judged = subject(str(tiny_bundle), key=None)
+    judged = open_subject(str(tiny_bundle), key=None)
     assert list(judged.others) == ["int4"]
-    assert "precisions" not in judge(judged, Material(geometry=GIVEN.geometry), command="")
+    assert "precisions" not in evaluate(judged, EvaluationData(geometry=GIVEN.geometry), command="")
     with pytest.raises(SubjectError, match=r"onnxruntime int4 does not run: .*no int4 graph"):
-        judge(replace(judged, encode=_never), PAIRS_ALONE, command="")
+        evaluate(replace(judged, encode=_never), PAIRS_ALONE, command="")
 
 
 def _never(texts: Sequence[str]) -> NDArray[np.float32]:
@@ -134,22 +136,22 @@ def _never(texts: Sequence[str]) -> NDArray[np.float32]:
 
 
 def test_the_other_graphs_of_a_bundle_are_compared(tiny_bundle: Path) -> None:
-    judged = subject(str(tiny_bundle), key=None)
+    judged = open_subject(str(tiny_bundle), key=None)
     rough = OtherGraph(_rounded(judged.encode), 7)
-    found = judge(replace(judged, others={"int8": rough}), PAIRS_ALONE, command="")["precisions"]
+    found = evaluate(replace(judged, others={"int8": rough}), PAIRS_ALONE, command="")["precisions"]
     assert found["fp32"]["least_cosine"] == pytest.approx(1, abs=1e-6)
     assert found["int8"]["least_cosine"] < 0.9999
     assert (found["fp32"]["bytes"], found["int8"]["bytes"]) == (judged.facts["bytes"], 7)
 
 
 def test_cosines_are_to_fp32_whichever_is_judged_and_else_to_the_judged_one(tiny_bundle: Path) -> None:
-    whole = subject(str(tiny_bundle), key=None)
+    whole = open_subject(str(tiny_bundle), key=None)
     rough = replace(whole, encode=_rounded(whole.encode), facts={**whole.facts, "precision": "int8"})
-    found = judge(replace(rough, others={"fp32": OtherGraph(whole.encode, 9)}), PAIRS_ALONE, command="")
+    found = evaluate(replace(rough, others={"fp32": OtherGraph(whole.encode, 9)}), PAIRS_ALONE, command="")
     assert {one["cosine_to"] for one in found["precisions"].values()} == {"fp32"}
     assert found["precisions"]["int8"]["least_cosine"] < 0.9999
     assert found["precisions"]["fp32"]["least_cosine"] == pytest.approx(1, abs=1e-6)
-    found = judge(replace(rough, others={"bf16": OtherGraph(whole.encode, 9)}), PAIRS_ALONE, command="")
+    found = evaluate(replace(rough, others={"bf16": OtherGraph(whole.encode, 9)}), PAIRS_ALONE, command="")
     assert {one["cosine_to"] for one in found["precisions"].values()} == {"int8"}
     assert found["precisions"]["bf16"]["least_cosine"] < 0.9999
     assert "to" in tables(found) and "int8" in render([found])
@@ -159,8 +161,8 @@ def test_sentences_of_the_geometry_are_the_different_first_ones_of_the_pairs() -
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:
         return np.array([np.random.default_rng(list(text.encode())).normal(size=8) for text in texts], dtype=np.float32)
 
-    twice = Material(geometry={"dev": [*PAIRS, Pair(PAIRS[0].a, "another", 1.0)]})
-    found = judge(Subject({"name": "drawn"}, encode), twice, command="")["geometry"]
+    twice = EvaluationData(geometry={"dev": [*PAIRS, Pair(PAIRS[0].a, "another", 1.0)]})
+    found = evaluate(Subject({"name": "drawn"}, encode), twice, command="")["geometry"]
     assert (found["sentences"], found["sentences_of"]) == (len(PAIRS), "STS-B dev, first of each pair")
     assert found["pairs"] == len(PAIRS) + 1
 
@@ -173,10 +175,10 @@ def test_retrieval_alone_is_judged_behind_the_prompts() -> None:
         return np.random.default_rng(0).normal(size=(len(texts), 8)).astype(np.float32)
 
     prompted = Subject({"name": "drawn"}, encode, prompts={"query": "q: ", "document": "d: "})
-    judge(prompted, replace(GIVEN, sts={}, transfer={}, geometry={}), command="")
+    evaluate(prompted, replace(GIVEN, sts={}, transfer={}, geometry={}), command="")
     assert set(seen) >= {f"d: {TEXTS[0]}", f"d: {TEXTS[1]}", f"q: {TEXTS[2]}"}
     seen.clear()
-    judge(prompted, replace(GIVEN, retrieval={}, transfer={"MR": GIVEN.transfer["MR"]}), command="")
+    evaluate(prompted, replace(GIVEN, retrieval={}, transfer={"MR": GIVEN.transfer["MR"]}), command="")
     assert not [text for text in seen if text.startswith(("d: ", "q: "))]
 
 
@@ -184,10 +186,10 @@ def test_prompts_are_the_subjects_however_it_is_run(tiny_bundle: Path, tmp_path:
     given = ["--prompt", "query=q: ", "--prompt", "clustering="]
     assert export(["export", str(tiny_bundle), "--out", str(tmp_path / "one"), "--no-measure", *given]) == 0
     for by_torch in (False, True):
-        prompted = subject(str(tmp_path / "one"), by_torch=by_torch, key=None)
+        prompted = open_subject(str(tmp_path / "one"), by_torch=by_torch, key=None)
         assert prompted.prompts == {"query": "q: ", "clustering": ""}
         assert prompted.facts["prompts"] == {"query": "q: "}
-        assert "prompts" not in subject(str(tiny_bundle), by_torch=by_torch, key=None).facts
+        assert "prompts" not in open_subject(str(tiny_bundle), by_torch=by_torch, key=None).facts
 
 
 def test_nothing_encoded_is_no_speed() -> None:
@@ -195,7 +197,7 @@ def test_nothing_encoded_is_no_speed() -> None:
         raise AssertionError(f"the server's own search was to be asked, not {len(texts)} vectors")
 
     served = Subject({"name": "served"}, encode, rankings=lambda _collection: {"q": ["d"]})
-    found = judge(served, replace(GIVEN, sts={}, transfer={}, geometry={}), command="")
+    found = evaluate(served, replace(GIVEN, sts={}, transfer={}, geometry={}), command="")
     assert "speed" not in found
     assert found["retrieval"]["tiny"]["ndcg10"] == 100
     assert "the server's index" in tables(found) and "the server&#39;s index" in render([found]).replace("'", "&#39;")
@@ -217,7 +219,7 @@ def test_no_text_is_encoded_twice() -> None:
         asked.extend(texts)
         return np.array([[len(text), 1] for text in texts], dtype=np.float32)
 
-    once = remembered(encode)
+    once = cached(encode)
     np.testing.assert_array_equal(once(["a", "bcd", "a"]), [[1, 1], [3, 1], [1, 1]])
     np.testing.assert_array_equal(once(["bcd", "ef"]), [[3, 1], [2, 1]])
     assert asked == ["a", "bcd", "ef"]
@@ -225,14 +227,14 @@ def test_no_text_is_encoded_twice() -> None:
 
 def test_a_vector_too_few_is_an_error() -> None:
     with pytest.raises(EvaluationError, match="2 texts"):
-        remembered(lambda _texts: np.ones((1, 3), dtype=np.float32))(["a", "b"])
+        cached(lambda _texts: np.ones((1, 3), dtype=np.float32))(["a", "b"])
 
 
 def test_data_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no collection"):
-        material(tmp_path, ["retrieval"])
+        load_data(tmp_path, ["retrieval"])
     with pytest.raises(DataError, match="no such folder"):
-        material(tmp_path / "nowhere", ["sts"])
+        load_data(tmp_path / "nowhere", ["sts"])
 
 
 def test_columns_are_aligned() -> None:

@@ -21,7 +21,7 @@ from training.checkpoints.record import RunError
 from training.config import ConfigError, RunConfig, from_preset
 from training.objectives import OBJECTIVES
 from training.objectives.base import Needs, Views
-from training.run import plan
+from training.run import teacher_config
 
 Fit = Callable[..., tuple[Outcome, str]]
 MakeConfig = Callable[..., RunConfig]
@@ -62,7 +62,7 @@ def test_a_named_teacher_is_used_and_nothing_is_trained_first(
 ) -> None:
     config = make_taught(teacher=str(tiny_bundle))
     _, said = fitted(config)
-    assert "teacher" not in said and not Path(plan(config).run).exists()
+    assert "teacher" not in said and not Path(teacher_config(config).run).exists()
     assert [len(vectors) for vectors in imitation.seen] == [16] * 4, "once a step"
     assert not any(vectors.requires_grad for vectors in imitation.seen)
 
@@ -79,8 +79,8 @@ def test_a_place_for_the_teacher_that_is_taken_is_refused_before_the_run_has_a_f
     make_taught: MakeConfig, fitted: Fit
 ) -> None:
     config = make_taught()
-    Path(plan(config).out).mkdir(parents=True)
-    (Path(plan(config).out) / "thesis.txt").write_text("dear")
+    Path(teacher_config(config).out).mkdir(parents=True)
+    (Path(teacher_config(config).out) / "thesis.txt").write_text("dear")
     with pytest.raises(RunError, match=r"one-teacher: exists and is not a bundle"):
         fitted(config)
     assert not Path(config.run).exists()
@@ -89,7 +89,7 @@ def test_a_place_for_the_teacher_that_is_taken_is_refused_before_the_run_has_a_f
 def test_the_teacher_of_a_large_backbone_is_a_base_model(tmp_path: Path) -> None:
     """DCLR's footnote 2. A folder of SimCSE's large weights is large by its preset."""
     large = from_preset("dclr", backbone=str(tmp_path), preset="bert-large-uncased+random-noise")
-    planned = plan(large)
+    planned = teacher_config(large)
     assert (planned.backbone, planned.preset) == ("bert-base-uncased", "bert-base-uncased")
     assert (planned.learning_rate, planned.batch_size) == (3e-5, 64)
 
@@ -110,7 +110,7 @@ def test_a_base_model_that_is_not_there_is_said_before_the_run_has_a_folder(
 @pytest.mark.parametrize("preset", ["minilm", "minilm-cls", "roberta-base"])
 def test_the_teacher_has_simcses_preset_of_the_runs_name(tmp_path: Path, preset: str) -> None:
     """Not that which the folder's own name or pooling would choose."""
-    planned = plan(from_preset("dclr", backbone=str(tmp_path), preset=preset))
+    planned = teacher_config(from_preset("dclr", backbone=str(tmp_path), preset=preset))
     assert (planned.backbone, planned.preset) == (str(tmp_path), preset)
     assert planned.learning_rate == OBJECTIVES["simcse"].presets[preset].learning_rate
 
@@ -126,7 +126,7 @@ def test_without_one_simcse_trains_it_first_and_keeps_it(
 ) -> None:
     config = make_taught()
     _, said = fitted(config)
-    planned = plan(config)
+    planned = teacher_config(config)
     assert said.startswith(f"no --teacher: SimCSE trains one first, kept in {planned.out}")
     assert (planned.out, planned.run) == (f"{config.out}-teacher", f"{config.run}-teacher")
     manifest = bundle.load(Path(planned.out)).manifest
@@ -151,11 +151,11 @@ def test_a_run_stopped_while_its_teacher_trained_is_taken_up_there(
     with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
         patch.setattr(run, "publish", lambda *_: 1 / 0)
         fitted(config)
-    assert not Path(plan(config).out).exists()
+    assert not Path(teacher_config(config).out).exists()
     said = io.StringIO()
     outcome = run.fit(config, said, resume=True)
     assert "from step 4" in said.getvalue(), "the teacher had all its steps"
-    assert outcome.best.step >= 0 and Path(plan(config).out).exists()
+    assert outcome.best.step >= 0 and Path(teacher_config(config).out).exists()
 
 
 @pytest.mark.slow

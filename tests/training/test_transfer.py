@@ -18,7 +18,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from training.evaluation import transfer
 from training.evaluation.labelled import TRANSFER_TASKS, Example, Labelled
-from training.evaluation.subjects import subject
+from training.evaluation.subjects import open_subject
 from training.evaluation.vectors import Encode, EvaluationError
 
 Floats = NDArray[np.float64]
@@ -214,7 +214,7 @@ def test_a_class_too_small_to_fold_is_an_error() -> None:
 
 @pytest.fixture(scope="module")
 def minilm() -> Iterator[Encode]:
-    with closing(subject("minilm", key=None)) as judged:
+    with closing(open_subject("minilm", key=None)) as judged:
         yield judged.encode
 
 

@@ -11,8 +11,8 @@ from models.encoder.encoder import Encoder
 from models.encoder.transform import Affine
 from training.data.augment import Augmentation
 from training.encoding import packing, views
-from training.encoding.attention import swift
-from training.encoding.views import Teacher, ViewEncoder, in_order, in_passes
+from training.encoding.attention import use_fast_operations
+from training.encoding.views import Teacher, ViewEncoder, in_batch_order, make_passes
 from training.objectives.base import Needs, Views
 
 SENTENCES = ["The man can see the river .", "A dog .", "The teacher will read a long book in the morning ."]
@@ -44,8 +44,8 @@ def views_of(
     augmentation: Augmentation | None = None,
 ) -> Views:
     view_encoder = ViewEncoder(encoder, needs, autocast=autocast, augmentation=augmentation)
-    passes = in_passes(encoder, encoder.tokenizer.encode(sentences), most=most)
-    return view_encoder.split(in_order(passes, view_encoder(passes)), None)
+    passes = make_passes(encoder, encoder.tokenizer.encode(sentences), most=most)
+    return view_encoder.split(in_batch_order(passes, view_encoder(passes)), None)
 
 
 def rows(views: Tensor) -> Iterator[Tensor]:
@@ -85,7 +85,7 @@ def test_padding_to_a_multiple_changes_no_vector_and_is_within_what_the_encoder_
     monkeypatch.setattr(views, "GRANULE", {"cpu": 8})
     monkeypatch.setattr(packing, "PASS_COST", {})  # one pass
     monkeypatch.setattr(encoder, "max_length", most)
-    (one,) = in_passes(encoder, encoder.tokenizer.encode(SENTENCES))
+    (one,) = make_passes(encoder, encoder.tokenizer.encode(SENTENCES))
     assert one.input_ids.shape == one.attention_mask.shape == (3, length)
     after = views_of(encoder, Needs(views=0, clean=True)).clean
     assert before is not None and after is not None
@@ -114,7 +114,7 @@ def test_an_augmentation_changes_the_last_view_alone(encoder: Encoder) -> None:
 @pytest.mark.parametrize("count", [1, 2])
 def test_beside_an_augmented_view_the_clean_one_is_itself(encoder: Encoder, count: int) -> None:
     needs = Needs(views=count, clean=True)
-    views = views_of(swift(encoder), needs, augmentation=Augmentation("feature-cutoff"))
+    views = views_of(use_fast_operations(encoder), needs, augmentation=Augmentation("feature-cutoff"))
     assert views.noisy.shape == (count, 3, encoder.dim)
     assert views.clean is not None
     expected = torch.from_numpy(encoder.encode(SENTENCES))

@@ -1,17 +1,18 @@
-"""Checkpoints: everything that changes during training in one file, so that a killed run resumes exactly.
+"""Checkpoints: everything that changes during a run in one file, so that a killed run resumes exactly.
 
-The file is in safetensors format, with single numbers in its header, and it is replaced atomically. The learning rate
-and the position in the corpus are not stored, because they follow from the step and the seed. Of frozen weights only
-the digest is stored, because the backbone has the weights. Several processes share one file. The first process writes
-it, with the random states of all processes.
+Training and pre-training share the format: safetensors, with single numbers in the header, replaced atomically. The
+learning rate is not stored, because it follows from the step. Of frozen weights only the digest is stored, because the
+backbone has the weights. Several processes share one file. The first process writes it, with the random states of all
+processes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from safetensors import SafetensorError
@@ -23,14 +24,14 @@ from models.errors import Refused, first_line
 from training.machine.devices import Devices, RandomState
 from training.machine.state_file import (
     digest,
-    facts_of,
-    named,
     optimiser_tensors,
     random_tensors,
+    read_header,
     restore_optimiser,
     restore_random,
-    under,
-    write,
+    save_state,
+    with_prefix,
+    without_prefix,
 )
 from training.objectives.base import Objective
 
@@ -41,6 +42,86 @@ class CheckpointError(Refused):
     """A checkpoint is damaged or belongs to another run. The message names the file."""
 
 
+class Resumable(Protocol):
+    """Everything that changes during a run."""
+
+    step: int
+    frozen: str
+    """Digest of the weights that do not change, or "" if there are none."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return the single numbers of a checkpoint."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of a checkpoint, without torch's random states."""
+
+    def restore_facts(self, facts: Mapping[str, Any]) -> None:
+        """Restore the numbers that `facts` returned."""
+
+    def restore_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore the tensors that `tensors` returned."""
+
+
+def save(state: Resumable, folder: Path, devices: Devices, *, corpus: str) -> None:
+    """Write the checkpoint of `state` for a corpus with digest `corpus`."""
+    facts = {**state.facts(), "corpus": corpus, "processes": devices.count}
+    tensors = state.tensors() | random_tensors(devices.every_random_state(RandomState.of(devices.device)))
+    if devices.first:
+        save_state(folder / CHECKPOINT, tensors, facts)
+    devices.wait()
+
+
+def load(state: Resumable, folder: Path, devices: Devices, *, corpus: str) -> bool:
+    """Restore `state` from the checkpoint in `folder`.
+
+    Return False, without changes, if there is no checkpoint.
+
+    Raises:
+        CheckpointError: the file is damaged, or backbone, corpus or number of processes have changed since the run's
+            start.
+    """
+    file = folder / CHECKPOINT
+    if not file.exists():
+        return False
+    with _reading(file, "a checkpoint"):
+        facts = read_header(file)
+        check_corpus(file, facts["corpus"], corpus)
+        if facts["processes"] != devices.count:
+            raise CheckpointError(
+                f"{file}: the run has {facts['processes']} processes and can't go on with {devices.count}"
+            )
+        _check_frozen(file, facts, state.frozen)
+        tensors = load_file(file)
+        state.restore_tensors(tensors)
+        restore_random(tensors, devices)
+        state.restore_facts(facts)
+    return True
+
+
+def check_corpus(file: Path, begun: str, corpus: str) -> None:
+    """Check, by digest, that the corpus has not changed since the start of the run that wrote `file`.
+
+    Raises:
+        CheckpointError: the corpus has changed.
+    """
+    if begun != corpus:
+        raise CheckpointError(f"{file}: the corpus has changed since; its order can't be taken up")
+
+
+@contextmanager
+def _reading(file: Path, what: str) -> Iterator[None]:
+    """Turn every error of a damaged file into a `CheckpointError`."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"{file}: not {what} of this run: {first_line(error)}") from error
+
+
+# The state of training, with the best weights so far and the snapshot of a diverged step.
+
+
 @dataclass(frozen=True)
 class Best:
     """The best evaluation so far."""
@@ -49,18 +130,9 @@ class Best:
     score: float
 
 
-class Kept(NamedTuple):
-    """A run's progress as stored in its checkpoint."""
-
-    step: int
-    best: Best
-    corpus: str
-    """Digest of the corpus."""
-
-
 @dataclass
 class State:
-    """Everything that changes during training."""
+    """Everything that changes during training. The position in the corpus follows from the step and the seed."""
 
     encoder: Encoder
     objective: Objective
@@ -71,7 +143,7 @@ class State:
     """Scaler of the loss in fp16. It does nothing in other precisions."""
     step: int = 0
     best: Best | None = None
-    recalled: dict[str, int] = field(default_factory=dict)
+    cached_vectors: dict[str, int] = field(default_factory=dict)
     """Number of cached vectors in each file of a frozen encoder's cache."""
     frozen: str = field(init=False)
     """Digest of the encoder's frozen weights."""
@@ -79,9 +151,90 @@ class State:
     def __post_init__(self) -> None:
         self.frozen = _frozen(self.encoder)
 
+    def facts(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "best": asdict(self.best) if self.best else None,
+            "frozen": self.frozen,
+            "scaler": self.scaler.state_dict(),
+            "recalled": self.cached_vectors,
+        }
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {
+            **with_prefix("encoder.", _trained(self.encoder)),
+            **with_prefix("objective.", self.objective.state_dict()),
+            **optimiser_tensors(self.optimiser),
+            "rng.objective": self.rng.get_state(),
+        }
+
+    def restore_facts(self, facts: Mapping[str, Any]) -> None:
+        self.scaler.load_state_dict(facts["scaler"])
+        self.step = facts["step"]
+        self.best = Best(**facts["best"]) if facts["best"] else None
+        self.cached_vectors = facts.get("recalled", {})  # Earlier versions did not write this field.
+
+    def restore_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        _load_trained(without_prefix("encoder.", tensors), self.encoder)
+        self.objective.load_state_dict(without_prefix("objective.", tensors))
+        restore_optimiser(self.optimiser, tensors)
+        self.rng.set_state(tensors["rng.objective"])
+
+
+class StoredProgress(NamedTuple):
+    """A run's progress as stored in its checkpoint."""
+
+    step: int
+    best: Best
+    corpus: str
+    """Digest of the corpus."""
+
+
+def stored_progress(folder: Path) -> StoredProgress:
+    """Read the progress of a run from the checkpoint in `folder`.
+
+    Raises:
+        CheckpointError: there is no checkpoint yet, or it is damaged.
+    """
+    file = folder / CHECKPOINT
+    if not file.exists():
+        raise CheckpointError(f"{folder}: this run has no checkpoint yet")
+    with _reading(file, "a checkpoint"):
+        facts = read_header(file)
+        return StoredProgress(facts["step"], Best(**facts["best"]), facts["corpus"])
+
+
+def save_best(state: State, best: Best, folder: Path) -> None:
+    """Write the weights of the best evaluation. The next checkpoint refers to them."""
+    facts = {**asdict(best), "frozen": state.frozen}
+    save_state(_best_file(folder, best), with_prefix("", _trained(state.encoder)), facts)
+
+
+def load_best(encoder: Encoder, best: Best, folder: Path) -> None:
+    """Load the weights of the best evaluation into `encoder`.
+
+    Raises:
+        CheckpointError: their file is missing or damaged, or the backbone has changed.
+    """
+    file = _best_file(folder, best)
+    with _reading(file, "the best weights"):
+        _check_frozen(file, read_header(file), _frozen(encoder))
+        _load_trained(load_file(file), encoder)
+
+
+def remove_outdated_best(state: State, folder: Path) -> None:
+    """Remove the weights of earlier best evaluations, to which the last checkpoint no longer refers."""
+    for file in folder.glob("best-*.safetensors"):
+        if state.best is None or file != _best_file(folder, state.best):
+            file.unlink()
+
+
+def _best_file(folder: Path, best: Best) -> Path:
+    return folder / f"best-{best.step:08d}.safetensors"
+
 
 @dataclass(frozen=True)
-class Moment:
+class Snapshot:
     """Copies of the state before a step, without weights and optimiser moments."""
 
     random: RandomState
@@ -100,163 +253,28 @@ class Moment:
         return cls(RandomState.of(state.rng.device), state.rng.get_state(), statistics, scale)
 
 
-def save(state: State, folder: Path, devices: Devices, *, corpus: str) -> None:
-    """Write the checkpoint of `state` for a corpus with digest `corpus`, and remove outdated best weights."""
-    facts = {
-        "step": state.step,
-        "best": asdict(state.best) if state.best else None,
-        "corpus": corpus,
-        "frozen": state.frozen,
-        "scaler": state.scaler.state_dict(),
-        "processes": devices.count,
-        "recalled": state.recalled,
-    }
-    tensors = _tensors(state) | random_tensors(devices.every(RandomState.of(devices.device)))
-    if devices.first:
-        write(folder / CHECKPOINT, tensors, facts)
-        for file in folder.glob("best-*.safetensors"):
-            if state.best is None or file != _best_file(folder, state.best):
-                file.unlink()
-    devices.wait()
+def save_snapshot(state: State, snapshot: Snapshot, file: Path, *, step: int, sentences: Sequence[str]) -> None:
+    """Write a diverged step for replay: weights and optimiser of `state`, the rest from `snapshot`, and sentences."""
+    tensors = state.tensors() | random_tensors([snapshot.random]) | with_prefix("objective.", snapshot.objective)
+    tensors |= {"rng.objective": snapshot.rng, "scale": snapshot.scale}
+    save_state(file, tensors, {"step": step, "sentences": list(sentences), "frozen": state.frozen})
 
 
-def load(state: State, folder: Path, devices: Devices, *, corpus: str) -> bool:
-    """Restore `state` from the checkpoint in `folder`.
-
-    Return False, without changes, if there is no checkpoint.
-
-    Raises:
-        CheckpointError: the file is damaged, or backbone, corpus or number of processes have changed since the run's
-            start.
-    """
-    file = folder / CHECKPOINT
-    if not file.exists():
-        return False
-    try:
-        facts = facts_of(file)
-        check_origin(file, facts, devices, corpus=corpus)
-        _check_frozen(file, facts, state.frozen)
-        tensors = load_file(file)
-        _restore(state, tensors)
-        restore_random(tensors, devices)
-        state.scaler.load_state_dict(facts["scaler"])
-    except CheckpointError:
-        raise
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"{file}: not a checkpoint of this run: {first_line(error)}") from error
-    state.step = facts["step"]
-    state.best = Best(**facts["best"]) if facts["best"] else None
-    state.recalled = facts.get("recalled", {})  # Earlier versions did not write this field.
-    return True
-
-
-def kept(folder: Path) -> Kept:
-    """Read the progress of a run from the checkpoint in `folder`.
-
-    Raises:
-        CheckpointError: there is no checkpoint yet, or it is damaged.
-    """
-    file = folder / CHECKPOINT
-    if not file.exists():
-        raise CheckpointError(f"{folder}: this run has no checkpoint yet")
-    try:
-        facts = facts_of(file)
-        return Kept(facts["step"], Best(**facts["best"]), facts["corpus"])
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{file}: not a checkpoint of this run: {first_line(error)}") from error
-
-
-def check_origin(file: Path, facts: Mapping[str, Any], devices: Devices, *, corpus: str) -> None:
-    """Check that corpus and number of processes have not changed since the run's start.
-
-    Raises:
-        CheckpointError: the corpus or the number of processes has changed.
-    """
-    check_corpus(file, facts["corpus"], corpus)
-    if facts["processes"] != devices.count:
-        raise CheckpointError(
-            f"{file}: the run has {facts['processes']} processes and can't go on with {devices.count}"
-        )
-
-
-def check_corpus(file: Path, begun: str, corpus: str) -> None:
-    """Check, by digest, that the corpus has not changed since the start of the run that wrote `file`.
-
-    Raises:
-        CheckpointError: the corpus has changed.
-    """
-    if begun != corpus:
-        raise CheckpointError(f"{file}: the corpus has changed since; its order can't be taken up")
-
-
-def save_moment(state: State, moment: Moment, file: Path, *, step: int, sentences: Sequence[str]) -> None:
-    """Write a diverged step for replay: weights and optimiser of `state`, the rest from `moment`, and the sentences."""
-    tensors = _tensors(state) | random_tensors([moment.random]) | named("objective.", moment.objective)
-    tensors |= {"rng.objective": moment.rng, "scale": moment.scale}
-    write(file, tensors, {"step": step, "sentences": list(sentences), "frozen": state.frozen})
-
-
-def load_moment(state: State, file: Path, devices: Devices) -> list[str]:
-    """Restore `state` from a file of `save_moment`, and return the sentences.
+def load_snapshot(state: State, file: Path, devices: Devices) -> list[str]:
+    """Restore `state` from a file of `save_snapshot`, and return the sentences.
 
     Raises:
         CheckpointError: the file is missing, damaged, or of another run, or the backbone has changed.
     """
-    try:
-        facts, tensors = facts_of(file), load_file(file)
+    with _reading(file, "a step"):
+        facts, tensors = read_header(file), load_file(file)
         _check_frozen(file, facts, state.frozen)
-        _restore(state, tensors)
+        state.restore_tensors(tensors)
         restore_random(tensors, devices)
         if "scale" in tensors:  # Earlier versions did not write this tensor.
             state.scaler.load_state_dict({**state.scaler.state_dict(), "scale": tensors["scale"].item()})
         state.step = facts["step"]
         return [str(sentence) for sentence in facts["sentences"]]
-    except CheckpointError:
-        raise
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"{file}: not a step of this run: {first_line(error)}") from error
-
-
-def save_best(state: State, best: Best, folder: Path) -> None:
-    """Write the weights of the best evaluation. The next checkpoint refers to them."""
-    facts = {**asdict(best), "frozen": state.frozen}
-    write(_best_file(folder, best), named("", _trained(state.encoder)), facts)
-
-
-def load_best(encoder: Encoder, best: Best, folder: Path) -> None:
-    """Load the weights of the best evaluation into `encoder`.
-
-    Raises:
-        CheckpointError: their file is missing or damaged, or the backbone has changed.
-    """
-    file = _best_file(folder, best)
-    try:
-        _check_frozen(file, facts_of(file), _frozen(encoder))
-        _put(load_file(file), encoder)
-    except CheckpointError:
-        raise
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"{file}: not the best weights of this run: {first_line(error)}") from error
-
-
-def _best_file(folder: Path, best: Best) -> Path:
-    return folder / f"best-{best.step:08d}.safetensors"
-
-
-def _tensors(state: State) -> dict[str, Tensor]:
-    return {
-        **named("encoder.", _trained(state.encoder)),
-        **named("objective.", state.objective.state_dict()),
-        **optimiser_tensors(state.optimiser),
-        "rng.objective": state.rng.get_state(),
-    }
-
-
-def _restore(state: State, tensors: dict[str, Tensor]) -> None:
-    _put(under("encoder.", tensors), state.encoder)
-    state.objective.load_state_dict(under("objective.", tensors))
-    restore_optimiser(state.optimiser, tensors)
-    state.rng.set_state(tensors["rng.objective"])
 
 
 def _trained(encoder: Encoder) -> dict[str, Tensor]:
@@ -274,7 +292,7 @@ def _check_frozen(file: Path, facts: Mapping[str, Any], frozen: str) -> None:
         raise CheckpointError(f"{file}: the backbone has changed since; the run can't go on from another one")
 
 
-def _put(tensors: dict[str, Tensor], encoder: Encoder) -> None:
+def _load_trained(tensors: Mapping[str, Tensor], encoder: Encoder) -> None:
     """Load trained weights.
 
     Files of earlier versions contain the frozen weights too.

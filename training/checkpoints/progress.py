@@ -60,7 +60,7 @@ class Progress:
             self._bar.close()
 
 
-def encode_visibly(encode: Encode, stream: TextIO, *, parts: int = 50) -> Encode:
+def with_progress(encode: Encode, stream: TextIO, *, parts: int = 50) -> Encode:
     """Return `encode` with a progress display. It encodes in `parts`, shortest texts first."""
 
     def visibly(texts: Sequence[str]) -> NDArray[np.float32]:

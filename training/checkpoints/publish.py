@@ -17,7 +17,7 @@ from models.export.export import export
 from models.export.extraction import describe
 from training.checkpoints import record
 from training.checkpoints.checkpoint import Best
-from training.checkpoints.progress import encode_visibly
+from training.checkpoints.progress import with_progress
 from training.config import RunConfig
 from training.data.corpus import Census
 from training.encoding import lora
@@ -53,11 +53,11 @@ class Outcome:
 def publish(config: RunConfig, outcome: Outcome, scores: Mapping[str, TaskScore]) -> Bundle:
     """Export a run's outcome to `config.out`, with record and scores, and write its adapter to `config.run`."""
     if outcome.adapter is None:
-        return _exported(config, outcome, scores)
+        return _export(config, outcome, scores)
     with replacing_folder(Path(config.run) / lora.FOLDER) as draft:
-        written = lora.write(outcome.adapter, outcome.encoder, draft)
+        written = lora.write_adapter(outcome.adapter, outcome.encoder, draft)
         merged_from = written.identity(config.backbone, weights_sha256(base_of(written)))
-        made = _exported(config, outcome, scores, merged_from)
+        made = _export(config, outcome, scores, merged_from)
         describe(
             draft,
             outcome.encoder,
@@ -70,7 +70,7 @@ def publish(config: RunConfig, outcome: Outcome, scores: Mapping[str, TaskScore]
     return made
 
 
-def _exported(
+def _export(
     config: RunConfig,
     outcome: Outcome,
     scores: Mapping[str, TaskScore],
@@ -83,21 +83,21 @@ def _exported(
         backbone=config.backbone,
         objective=config.objective,
         run={
-            "config": config.values(),
+            "config": config.as_dict(),
             "environment": environment(),
-            "corpus": counts(outcome.census),
-            **({"teacher": identity(config.teacher)} if config.teacher else {}),
+            "corpus": corpus_counts(outcome.census),
+            **({"teacher": teacher_identity(config.teacher)} if config.teacher else {}),
             "steps": outcome.steps,
             "best_step": outcome.best.step,
             "curve": record.evaluations(Path(config.run), until=outcome.steps),
         },
-        scores={outcome.metric: outcome.best.score, **spearman(scores)},
+        scores={outcome.metric: outcome.best.score, **sts_manifest_scores(scores)},
         citations=[OBJECTIVES[config.objective].citation],
         adapter=merged_from,
     )
 
 
-def identity(source: str) -> dict[str, Any]:
+def teacher_identity(source: str) -> dict[str, Any]:
     """Return the identity of the encoder with this name, because its folder may contain a different encoder later.
 
     If the folder no longer exists, only the name is returned, because a finished run does not need the encoder.
@@ -117,16 +117,16 @@ def identity(source: str) -> dict[str, Any]:
 
 def sts_scores(encoder: Encoder, tasks: Mapping[str, Subsets], stream: TextIO) -> dict[str, TaskScore]:
     """Score an encoder on the given STS tasks, if any."""
-    return sts.evaluate(encode_visibly(encoder.encode, stream), tasks) if tasks else {}
+    return sts.evaluate(with_progress(encoder.encode, stream), tasks) if tasks else {}
 
 
-def spearman(scores: Mapping[str, TaskScore]) -> dict[str, float]:
+def sts_manifest_scores(scores: Mapping[str, TaskScore]) -> dict[str, float]:
     """Return a manifest's STS scores: Spearman x 100 by task, and the papers' mean if all seven tasks are present."""
     whole = {STS_MEAN: sts.mean_of_tasks(scores)} if len(scores) == len(STS_TASKS) else {}
     return {task: score.spearman.all for task, score in scores.items()} | whole
 
 
-def counts(census: Census) -> dict[str, Any]:
+def corpus_counts(census: Census) -> dict[str, Any]:
     """Return the corpus's counts for a run's record."""
     return {
         "sentences": census.sentences,

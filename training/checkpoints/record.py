@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from models.bundle.disk import fsync, naming, replacing, write_whole
 from models.errors import Refused
-from training.config import RunConfig
+from training.config import Configuration, RunConfig
 from training.machine.interrupt import locked
 from training.objectives.base import MEASURED
 
@@ -22,25 +22,14 @@ ENVIRONMENT = "environment.json"
 METRICS = "metrics.jsonl"
 
 
-C = TypeVar("C")
+C = TypeVar("C", bound=Configuration)
 
-Write = Callable[[str, int, Mapping[str, float]], None]
+WriteMetrics = Callable[[str, int, Mapping[str, float]], None]
 """Type of `Record.write`. Processes that write no record have a function that does nothing."""
 
 
 class RunError(Refused):
     """The folder of the run can't be used. The message names it."""
-
-
-class Described(Protocol):
-    """The configuration of a run."""
-
-    @property
-    def run(self) -> str:
-        """Return the folder of the run's record."""
-
-    def to_json(self) -> str:
-        """Return all fields as JSON."""
 
 
 class Record:
@@ -74,14 +63,14 @@ class Record:
             self._events.close()
 
 
-def start(config: Described, environment: Mapping[str, Any]) -> Path:
+def create_run(config: Configuration, environment: Mapping[str, Any]) -> Path:
     """Create the folder of a new run and describe the run in it.
 
     Raises:
         RunError: the folder already has a run.
     """
     folder = Path(config.run)
-    refuse_second(folder)
+    check_no_run(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -91,12 +80,12 @@ def start(config: Described, environment: Mapping[str, Any]) -> Path:
     return folder
 
 
-def begun(folder: Path) -> bool:
+def has_run(folder: Path) -> bool:
     """Return whether `folder` has a run."""
     return (folder / CONFIG).exists()
 
 
-def refuse_second(folder: Path, *, replace: str = "remove it") -> None:
+def check_no_run(folder: Path, *, replace: str = "remove it") -> None:
     """Check that `folder` has no run.
 
     `replace` tells the user how to make room for another.
@@ -104,20 +93,20 @@ def refuse_second(folder: Path, *, replace: str = "remove it") -> None:
     Raises:
         RunError: the folder already has a run.
     """
-    if begun(folder):
+    if has_run(folder):
         raise RunError(f"{folder} holds a run already: --resume it, {replace}, or name another --out")
 
 
-def remove(folder: Path) -> None:
+def remove_run(folder: Path) -> None:
     """Remove the run in `folder`, if there is one.
 
     Raises:
         LockError: another process uses the folder.
         RunError: the folder contains something other than a run, or can't be removed.
     """
-    if not begun(folder):
+    if not has_run(folder):
         return
-    stored(folder)  # This call refuses a model folder of transformers, which has a config.json too.
+    stored_config(folder, RunConfig)  # This call refuses a model folder of transformers, which has a config.json too.
     with locked(folder):
         try:
             shutil.rmtree(folder)
@@ -125,34 +114,25 @@ def remove(folder: Path) -> None:
             raise RunError(f"{folder}: {error.strerror}") from error
 
 
-def stored(folder: Path) -> RunConfig:
+def stored_config(folder: Path, kind: type[C]) -> C:
     """Read the configuration of the run in `folder`.
 
     Raises:
         RunError: there is no run, or its configuration can't be read.
     """
-    if not begun(folder):
+    if not has_run(folder):
         raise RunError(f"{folder} holds no run")
-    return described(folder / CONFIG)
+    return read_config(folder / CONFIG, kind)
 
 
-def described(file: Path) -> RunConfig:
+def read_config(file: Path, kind: type[C]) -> C:
     """Read the configuration in a `config.json`.
 
     Raises:
         RunError: the configuration can't be read.
     """
-    return parsed(file, RunConfig.from_json)
-
-
-def parsed(file: Path, from_json: Callable[[str], C]) -> C:
-    """Read a configuration with `from_json`.
-
-    Raises:
-        RunError: the configuration can't be read.
-    """
     try:
-        return from_json(file.read_text(encoding="utf-8"))
+        return kind.from_json(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise RunError(f"{file}: {error.strerror}") from error
     except ValueError as error:  # The error is a ConfigError, or the file is not UTF-8.

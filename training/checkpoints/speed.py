@@ -20,7 +20,7 @@ FIGURES = ("sentences_per_s", "tokens_per_s", "flops_per_s", "utilisation")
 
 
 @dataclass(frozen=True)
-class Work:
+class OperationCount:
     """Operations of an encoder's matrix products.
 
     Other computations and padding are not counted.
@@ -37,7 +37,7 @@ class Work:
     """Weights without a gradient."""
 
     @classmethod
-    def of(cls, encoder: Encoder) -> Work:
+    def of(cls, encoder: Encoder) -> OperationCount:
         """Count the weights of the backbone's layers. The pooler is left out, because vectors don't depend on it."""
         linear = [
             layer
@@ -61,12 +61,12 @@ class Work:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Meter:
+class SpeedMeter:
     """A function that computes the figures of the log from batches and their duration."""
 
     needs: Needs
-    work: Work
-    teacher: Work | None
+    work: OperationCount
+    teacher: OperationCount | None
     peak: float
     """Operations per second of a large matrix product, on all devices together."""
     processes: int = 1

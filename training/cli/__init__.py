@@ -31,9 +31,11 @@ COMMANDS = {
 }
 """Commands with their help.
 
-Each command has a module of its name in `training.commands`. The module is loaded only for its command, because torch
-takes seconds to import.
+The options of a command are added by `add_NAME` of a module in `training.cli`. The module is loaded only for its
+command, because torch takes seconds to import.
 """
+MODULES = {"finish": "train", "replay": "train", "rollback": "promote", "rebuild": "soup"}
+"""Modules of the commands that have none of their own name."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -78,7 +80,8 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary)
         if name == chosen:
-            import_module(f"training.commands.{name}").add(command)
+            module = import_module(f"training.cli.{MODULES.get(name, name)}")
+            getattr(module, f"add_{name}")(command)
     return top.parse_args(_spelt_out(arguments))
 
 

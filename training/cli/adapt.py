@@ -12,17 +12,17 @@ from models.encoder.encoder import Encoder
 from models.export import destination
 from training import run
 from training.checkpoints import record
-from training.checkpoints.progress import encode_visibly
+from training.checkpoints.progress import with_progress
 from training.checkpoints.publish import publish
 from training.cli import postprocess, promote
 from training.config import ConfigError, RunConfig, from_preset
-from training.data.corpus import holds_passages
+from training.data.corpus import has_passages
 from training.evaluation import known_item
 from training.evaluation.beir import Collection
-from training.evaluation.known_item import Found
+from training.evaluation.known_item import SearchResult
 from training.machine.interrupt import terminable
 from training.objectives import OBJECTIVES
-from training.objectives.base import FOR_PASSAGES
+from training.objectives.base import PASSAGES_SETTINGS
 
 OBJECTIVE = "simcse"
 OUT = Path("artifacts/adapted")
@@ -30,8 +30,7 @@ WHITENING = ("--set", "power=0.3", "--set", "centred=false")
 """Options of a partial whitening, chosen on SciFact's training queries (ADR 0025)."""
 
 
-def add(command: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
+def add_adapt(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "corpus",
         nargs="+",
@@ -40,7 +39,7 @@ def add(command: argparse.ArgumentParser) -> None:
         "per line",
     )
     command.add_argument("--text-column", metavar="NAME", help="column with the texts (default: text or sentence)")
-    trainable = [name for name, recipe in OBJECTIVES.items() if not recipe.imitates]
+    trainable = [name for name, recipe in OBJECTIVES.items() if not recipe.needs_named_teacher]
     command.add_argument(
         "--objective", choices=trainable, default=OBJECTIVE, help=f"training objective (default: {OBJECTIVE})"
     )
@@ -61,7 +60,7 @@ def adapt(options: argparse.Namespace) -> int:
     Raises:
         ConfigError: the corpus has sentences, not passages.
     """
-    if not holds_passages(options.corpus, column=options.text_column):
+    if not has_passages(options.corpus, column=options.text_column):
         raise ConfigError(
             f"{options.corpus[0]}: holds single sentences, and adapt takes documents of several sentences, each in a "
             "row of JSON lines, CSV or Parquet or in a line of text; isosphere train takes sentences"
@@ -73,16 +72,16 @@ def adapt(options: argparse.Namespace) -> int:
     config = _described(options, trained, start.pooling)
     if options.resume and options.force:
         raise ConfigError("--resume goes on with a run, --force replaces it: leave one of them out")
-    if options.resume and (changed := record.stored(Path(config.run)).differences(config)):
+    if options.resume and (changed := record.stored_config(Path(config.run), RunConfig).differences(config)):
         raise ConfigError(f"--resume goes on with the run as it was; changed: {', '.join(changed)}")
     with terminable():
         outcome = run.fit(config, sys.stderr, resume=options.resume, force=options.force)
     publish(config, outcome, {})
     column = ["--text-column", options.text_column] if options.text_column else []
     corpus = ["--corpus", *options.corpus, *column]
-    _run(postprocess.add, ["whitening", str(trained), "--out", str(whitened), *WHITENING, *corpus])
+    _run(postprocess.add_postprocess, ["whitening", str(trained), "--out", str(whitened), *WHITENING, *corpus])
 
-    collection = known_item.judging(run.corpus_of(config))
+    collection = known_item.test_collection(run.open_run_corpus(config))
     if not collection.queries:
         print("too few passages are held out to compare by: judge the results by your own queries")
         return 0
@@ -97,7 +96,7 @@ def adapt(options: argparse.Namespace) -> int:
         print(f"neither searches better than {options.backbone}: keep that")
         return 0
     if options.promote:
-        return _run(promote.add, [str(best), *corpus])
+        return _run(promote.add_promote, [str(best), *corpus])
     print(f"next: isosphere serve --bundle {best} tries the better one, isosphere promote {best} serves it by default")
     return 0
 
@@ -106,7 +105,7 @@ def _described(options: argparse.Namespace, out: Path, pooling: str) -> RunConfi
     """Configure the run over passages, with the encoder's own pooling and no head."""
     own = {"pooling": pooling, "head": False, "text_column": options.text_column, "max_steps": options.max_steps}
     folders = {"corpus": tuple(options.corpus), "out": str(out), "run": str(Path("runs") / out.name)}
-    return from_preset(options.objective, backbone=options.backbone).override({**FOR_PASSAGES, **own, **folders})
+    return from_preset(options.objective, backbone=options.backbone).override({**PASSAGES_SETTINGS, **own, **folders})
 
 
 def _run(add_options: Callable[[argparse.ArgumentParser], None], arguments: list[str]) -> int:
@@ -116,5 +115,5 @@ def _run(add_options: Callable[[argparse.ArgumentParser], None], arguments: list
     return int(options.command(options))
 
 
-def _found(encoder: Encoder, collection: Collection) -> Found:
-    return Found.by(encode_visibly(encoder.encode, sys.stderr), collection)
+def _found(encoder: Encoder, collection: Collection) -> SearchResult:
+    return SearchResult.of(with_progress(encoder.encode, sys.stderr), collection)

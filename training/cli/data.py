@@ -15,8 +15,7 @@ from training.evaluation.datasets.fetch import by_hand, default_folder, from_hub
 from training.evaluation.pairs import DataError
 
 
-def add(command: argparse.ArgumentParser) -> None:
-    """Add the subcommands and their options."""
+def add_data(command: argparse.ArgumentParser) -> None:
     actions = command.add_subparsers(required=True, metavar="get|list|verify|documentation|sentences")
 
     action = actions.add_parser("get", help="download and check data; existing data is not downloaded again")

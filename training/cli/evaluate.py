@@ -19,17 +19,17 @@ from models.encoder import pooling
 from models.export.extraction import record
 from models.remotes.base import without_user
 from models.runtimes import RUNTIMES
-from training.checkpoints.progress import encode_visibly
+from training.checkpoints.progress import with_progress
+from training.evaluation import suite
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS, DataError
 from training.evaluation.report.page import render
-from training.evaluation.subjects import subject
-from training.evaluation.suite import TASKS, judge, material, tables
+from training.evaluation.subjects import open_subject
+from training.evaluation.suite import TASKS, load_data, tables
 from training.promotion.evaluations import scores
 
 
-def add(command: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
+def add_evaluate(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "source",
         metavar="BUNDLE|BACKBONE|URL",
@@ -84,8 +84,8 @@ def evaluate(options: argparse.Namespace) -> int:
         raise DataError("--record: scores of another pooling or precision are not the adapter's own: leave one out")
     recording = _adapter(options.source) if options.record else None
     beside = [_evaluation(file) for file in options.beside]
-    given = material(options.data, options.tasks)
-    judged = subject(
+    given = load_data(options.data, options.tasks)
+    judged = open_subject(
         options.source,
         pooling=options.pooling,
         by_torch=options.torch,
@@ -94,8 +94,8 @@ def evaluate(options: argparse.Namespace) -> int:
         key=options.key,
     )
     with closing(judged):
-        visible = replace(judged, encode=encode_visibly(judged.encode, sys.stderr))
-        evaluation = judge(visible, given, command=_command(options))
+        visible = replace(judged, encode=with_progress(judged.encode, sys.stderr))
+        evaluation = suite.evaluate(visible, given, command=_command(options))
     print(tables(evaluation))
     if recording:
         record(recording, scores([evaluation]))

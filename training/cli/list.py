@@ -9,8 +9,7 @@ from training.objectives import OBJECTIVES
 from training.postprocess import POSTPROCESSES
 
 
-def add(command: argparse.ArgumentParser) -> None:
-    """Set the command. It has no options."""
+def add_list(command: argparse.ArgumentParser) -> None:
     command.set_defaults(command=show)
 
 

@@ -14,8 +14,9 @@ from models.encoder import pooling
 from models.encoder.encoder import Encoder
 from models.export import destination
 from models.export.export import export
-from training.checkpoints.publish import counts, spearman, sts_scores
-from training.config import LEAST_LENGTH, ConfigError, check_seed, kinds, settings
+from training.checkpoints.publish import corpus_counts, sts_manifest_scores, sts_scores
+from training.cli.options import add_text_column
+from training.config import MIN_LENGTH, ConfigError, check_seed, field_types, parse_settings
 from training.data.corpus import Corpus, open_corpus
 from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, DataError, Subsets, sts_tasks
@@ -25,8 +26,7 @@ from training.postprocess import POSTPROCESSES
 from training.postprocess.base import Fitted
 
 
-def add(command: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
+def add_postprocess(command: argparse.ArgumentParser) -> None:
     command.add_argument("name", choices=list(POSTPROCESSES), metavar="NAME", help=", ".join(POSTPROCESSES))
     command.add_argument("source", metavar="SOURCE", help="encoder: minilm, a folder, a bundle or a hub id")
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the bundle")
@@ -37,9 +37,7 @@ def add(command: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="corpus files: text with one sentence per line, or any source that train accepts",
     )
-    command.add_argument(
-        "--text-column", metavar="NAME", help="column of a table with the texts (default: text or sentence)"
-    )
+    add_text_column(command)
     command.add_argument(
         "--pooling", type=pooling.option, metavar="POOLING", help="pooling (default: the source's pooling)"
     )
@@ -57,7 +55,7 @@ def add(command: argparse.ArgumentParser) -> None:
 def postprocess(options: argparse.Namespace) -> int:
     """Fit and export, and evaluate if there is evaluation data."""
     destination.refuse_foreign(options.out)
-    if options.max_length is not None and options.max_length < LEAST_LENGTH:
+    if options.max_length is not None and options.max_length < MIN_LENGTH:
         raise ConfigError(f"--max-length {options.max_length} leaves no room between the special tokens")
     check_seed(options.seed)
     chosen = POSTPROCESSES[options.name]
@@ -79,7 +77,7 @@ def postprocess(options: argparse.Namespace) -> int:
         backbone=origin.backbone if origin else options.source,
         objective=origin.objective if origin else None,
         run=_record(options, encoder, params, corpus, fitted),
-        scores=spearman(scores),
+        scores=sts_manifest_scores(scores),
         citations=[chosen.citation],
         adapter=origin.adapter if origin else None,
     )
@@ -91,7 +89,7 @@ def postprocess(options: argparse.Namespace) -> int:
 def _overridden(params: Any, texts: Sequence[str]) -> Any:
     """Return the parameters with `key=value` settings, each value of its field's type."""
     try:
-        return replace(params, **settings(texts, kinds(type(params))))
+        return replace(params, **parse_settings(texts, field_types(type(params))))
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
@@ -112,7 +110,7 @@ def _record(
         "max_length": encoder.max_length,
         "params": asdict(params),
         "seed": options.seed,
-        "corpus": {"name": corpus.name, **counts(corpus.census)},
+        "corpus": {"name": corpus.name, **corpus_counts(corpus.census)},
         "fitted": dict(fitted.facts),
         "environment": environment(),
     }

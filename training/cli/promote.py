@@ -1,4 +1,4 @@
-"""`promote`: serve another bundle if it passes all checks."""
+"""`promote`: serve another bundle if it passes all checks. `rollback`: serve the one from before again."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from training.cli.options import add_text_column
+from training.promotion import history
 from training.promotion.checks import NOT_WORSE, Decision
 from training.promotion.engines import Machine
-from training.promotion.place import check_default
+from training.promotion.place import open_place
 from training.promotion.promote import Terms
 from training.promotion.promote import promote as decide
-from training.promotion.yardsticks import pick
+from training.promotion.yardsticks import choose_yardstick
 
 DEFAULT = Path("artifacts/default")
 REQUIRED = ("sts",)
@@ -25,8 +27,7 @@ CRUDE = (
 TOLD = "a running server serves it after SIGHUP or POST /admin/reload"
 
 
-def add(command: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
+def add_promote(command: argparse.ArgumentParser) -> None:
     command.add_argument("bundle", type=Path, metavar="BUNDLE", help="folder of the bundle, such as artifacts/simcse")
     command.add_argument(
         "--data", type=Path, metavar="DIR", help="folder of SentEval's data; without it no labels are used"
@@ -34,9 +35,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--corpus", nargs="+", default=[], metavar="FILE", help="corpus for the comparison without --data"
     )
-    command.add_argument(
-        "--text-column", metavar="NAME", help="column of a table with the texts (default: text or sentence)"
-    )
+    add_text_column(command)
     command.add_argument(
         "--retrieval", metavar="NAME", help="retrieval collection of --data for the comparison, such as scifact"
     )
@@ -50,9 +49,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--force", action="store_true", help="promote despite failed checks, which are recorded in the ledger"
     )
-    command.add_argument(
-        "--default", type=Path, default=DEFAULT, metavar="PATH", help=f"path of the served bundle (default: {DEFAULT})"
-    )
+    _add_default(command)
     command.set_defaults(command=promote)
 
 
@@ -66,8 +63,8 @@ def promote(options: argparse.Namespace) -> int:
     scored = options.data and not options.retrieval
     require = options.require if options.require is not None else REQUIRED if scored else ()
     terms = Terms(margin=options.margin, require=require, reports=options.report, force=options.force)
-    place = check_default(options.default)
-    yardstick = partial(pick, options.data, options.corpus, options.retrieval, column=options.text_column)
+    place = open_place(options.default)
+    yardstick = partial(choose_yardstick, options.data, options.corpus, options.retrieval, column=options.text_column)
     decision = decide(options.bundle, place, terms, yardstick, stream=sys.stderr, machine=Machine())
     if decision.outcome == "refused":
         print(f"{options.bundle}: refused, {place.default} stays as it is\n{_listed(decision)}", file=sys.stderr)
@@ -86,3 +83,22 @@ def _listed(decision: Decision) -> str:
 
 def _tasks(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(",") if name)
+
+
+def add_rollback(command: argparse.ArgumentParser) -> None:
+    _add_default(command)
+    command.set_defaults(command=rollback)
+
+
+def rollback(options: argparse.Namespace) -> int:
+    """Roll back, and print the bundle that is served now."""
+    place = open_place(options.default)
+    line = history.rollback(place, stream=sys.stderr)
+    print(f"{place.default}: back to {line['candidate']['name']} ({place.copies / line['copy']}); {TOLD}")
+    return 0
+
+
+def _add_default(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--default", type=Path, default=DEFAULT, metavar="PATH", help=f"path of the served bundle (default: {DEFAULT})"
+    )

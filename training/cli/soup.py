@@ -1,21 +1,26 @@
-"""`soup`: average several encoders, tuned from the same start, to a bundle."""
+"""`soup`: average several encoders to a bundle. `rebuild`: train the ingredients of a soup, too, from a recipe."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 
+from models.bundle.bundle import Bundle
+from models.encoder.encoder import Encoder
 from models.export import destination
+from models.export.extraction import likeness
 from training.checkpoints.publish import sts_scores
 from training.evaluation import sts
 from training.evaluation.pairs import sts_tasks
 from training.evaluation.selection import by_stsb_dev
-from training.studies.soup import GRID, Mixing, cook
+from training.machine.interrupt import InterruptedRun, terminable
+from training.studies.rebuild import Rebuild, rebuild
+from training.studies.soup import GRID, SoupRecipe, make_soup
 
 
-def add(command: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
+def add_soup(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "sources", nargs="+", metavar="BUNDLE|BACKBONE", help="encoders with the same starting weights and pooling"
     )
@@ -44,11 +49,11 @@ def add(command: argparse.ArgumentParser) -> None:
 
 def soup(options: argparse.Namespace) -> int:
     """Average and export, and evaluate if there is evaluation data."""
-    mixing = Mixing(weights=options.weights, greedy=options.greedy, towards=options.towards, share=options.share)
+    mixing = SoupRecipe(weights=options.weights, greedy=options.greedy, towards=options.towards, share=options.share)
     destination.refuse_foreign(options.out)
     data = options.eval_data
     selection, tasks = (by_stsb_dev(data), sts_tasks(data)) if data else (None, {})
-    cooked = cook(options.sources, mixing, selection, sys.stderr)
+    cooked = make_soup(options.sources, mixing, selection, sys.stderr)
     scores = sts_scores(cooked.encoder, tasks, sys.stderr)
     if scores:
         print(sts.table(scores))
@@ -62,3 +67,46 @@ def _numbers(text: str) -> tuple[float, ...]:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(f"expected numbers with commas between, got {text!r}") from None
+
+
+def add_rebuild(command: argparse.ArgumentParser) -> None:
+    command.add_argument("file", type=Path, metavar="FILE.toml")
+    command.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder of SentEval's data")
+    command.add_argument(
+        "--corpus",
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="corpus files: text with one sentence per line, or any source that train accepts",
+    )
+    command.set_defaults(command=rebuild_encoder)
+
+
+def rebuild_encoder(options: argparse.Namespace) -> int:
+    """Rebuild the encoder. Return 1 if a score differs from the expected one, and 130 after Ctrl-C or SIGTERM."""
+    plan, met = Rebuild.read(options.file), True
+    try:
+        with terminable():
+            for step, made in rebuild(plan, options.data, options.corpus, sys.stderr):
+                met &= _reported(step, made)
+    except (InterruptedRun, KeyboardInterrupt) as stop:
+        print(f"{str(stop) or 'interrupted'}; the same command goes on", file=sys.stderr)
+        return 130
+    if not met:
+        return 1
+    print(f"to serve it: make promote MODEL={plan.out.name} DATA={shlex.quote(str(options.data))}")
+    return 0
+
+
+def _reported(step: Rebuild, made: Bundle) -> bool:
+    """Print the scores, and return whether all are as expected."""
+    print(made.folder)
+    scores = step.compared(made)
+    for score in scores:
+        print(score, file=sys.stdout if score.met else sys.stderr)
+    if step.adapter:
+        mean, least = likeness(Encoder.load(made.folder), Encoder.load(step.adapter))
+        print(f"cosine to {step.adapter}, the adapter in the repository: mean {mean:.5f}, least {least:.5f}")
+    if not scores:
+        print(f"{step.study.file} expects no scores: nothing was compared")
+    return all(score.met for score in scores)

@@ -7,24 +7,23 @@ import sys
 from pathlib import Path
 
 from models.bundle.disk import make_folder, write_whole
-from training.config import apart
+from training.cli.options import without_conflicts
 from training.machine.interrupt import locked
-from training.studies.catalogue import PAPERS, text
-from training.studies.description import Study, file_of, settings
+from training.studies.catalogue import PAPERS, describe_papers
+from training.studies.description import Study, file_of, parse_settings
 from training.studies.page import page
 from training.studies.papers import PAGES, RECORDED, page_of
-from training.studies.plan import FOLDER, PLAN, Plan, folder_named, state
-from training.studies.results import RESULTS, collect, read
-from training.studies.schedule import STOPPED, carry_out_all
-from training.studies.summary import RESAMPLES, left_out, summaries
+from training.studies.plan import FOLDER, PLAN, Plan, state, study_folder
+from training.studies.results import RESULTS, collect_results, read_results
+from training.studies.schedule import STOPPED, run_trials
+from training.studies.summary import RESAMPLES, metrics_left_out, summaries
 from training.studies.table import table
 
 OPTION = {"eval_data": "--data", "corpus": "--corpus"}
 """Options that set a key without `--set`."""
 
 
-def add(command: argparse.ArgumentParser) -> None:
-    """Add the subcommands and their options."""
+def add_study(command: argparse.ArgumentParser) -> None:
     actions = command.add_subparsers(required=True, metavar="list|run|report|status|pages")
 
     action = actions.add_parser(
@@ -86,7 +85,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 def listed(options: argparse.Namespace) -> int:
     """Print a paragraph for each study."""
-    print(text([options.paper] if options.paper else list(PAPERS)))
+    print(describe_papers([options.paper] if options.paper else list(PAPERS)))
     return 0
 
 
@@ -106,18 +105,18 @@ def run(options: argparse.Namespace) -> int:
     study = study.as_published() if options.published else study
     named = {"eval_data": options.data, "corpus": options.corpus}
     given = {key: value for key, value in named.items() if value is not None}
-    plan = Plan.of(study.override({**apart(settings(options.set), given, OPTION), **given}))
+    plan = Plan.of(study.override({**without_conflicts(parse_settings(options.set), given, OPTION), **given}))
     plan.check_files()
     folder = options.out or FOLDER / (f"{study.name}-published" if options.published else study.name)
     with locked(folder):
-        plan.keep(folder)
+        plan.save(folder)
         try:
-            failures = carry_out_all(plan.trials, folder, sys.stderr, jobs=options.jobs)
+            failures = run_trials(plan.trials, folder, sys.stderr, jobs=options.jobs)
         except KeyboardInterrupt:
             print("interrupted; the same command goes on", file=sys.stderr)
             return STOPPED
         finally:
-            collect(plan.trials, folder)
+            collect_results(plan.trials, folder)
     elsewhere = sum(failure.elsewhere for failure in failures)
     counts = {"failed": len(failures) - elsewhere, "are at work elsewhere": elsewhere}
     said = ", ".join(f"{count} runs {what}" for what, count in counts.items() if count)
@@ -127,11 +126,11 @@ def run(options: argparse.Namespace) -> int:
 
 def report(options: argparse.Namespace) -> int:
     """Print the tables, and write the page."""
-    folder = folder_named(options.source, options.out)
-    about = Plan.kept(folder) if (folder / PLAN).exists() else Plan(folder.resolve().name, "", ())
-    results = read(folder)
+    folder = study_folder(options.source, options.out)
+    about = Plan.load(folder) if (folder / PLAN).exists() else Plan(folder.resolve().name, "", ())
+    results = read_results(folder)
     found = summaries(results, folder, against=options.against, resamples=options.resamples)
-    unsaid = left_out(results)
+    unsaid = metrics_left_out(results)
     print(table(*found))
     if unsaid:
         print("", *unsaid, sep="\n")
@@ -142,8 +141,8 @@ def report(options: argparse.Namespace) -> int:
 
 def status(options: argparse.Namespace) -> int:
     """Print the state of each run, and the number of finished runs."""
-    folder = folder_named(options.source, options.out)
-    plan = Plan.kept(folder)
+    folder = study_folder(options.source, options.out)
+    plan = Plan.load(folder)
     states = {trial.id: state(trial, folder) for trial in plan.trials}
     for trial in plan.trials:
         print(f"{trial.id}  {trial.title}: {states[trial.id]}")

@@ -1,4 +1,4 @@
-"""`train`: a run from its options to a bundle."""
+"""`train`: a run from its options to a bundle. `finish` ends a stopped run, and `replay` repeats a diverged step."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from models.encoder.encoder import Encoder
-from training import run
+from training import loop, run
 from training.checkpoints import record
 from training.checkpoints.checkpoint import CHECKPOINT
 from training.checkpoints.publish import Outcome, publish, sts_scores
-from training.config import ConfigError, RunConfig, apart, check_folders, from_preset, preset_of
-from training.data.corpus import holds_passages
+from training.cli.options import add_set_and_resume, given_fields, resumed
+from training.config import ConfigError, RunConfig, check_folders, from_preset, preset_of
+from training.data.corpus import has_passages
 from training.evaluation import known_item, sts
 from training.evaluation.known_item import gain
 from training.machine.interrupt import InterruptedRun, terminable
 from training.objectives import OBJECTIVES
-from training.objectives.base import ON_PASSAGES
+from training.objectives.base import PASSAGES_SUFFIX
 
 
-def add(command: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
+def add_train(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "objective", nargs="?", choices=list(OBJECTIVES), metavar="OBJECTIVE", help=", ".join(OBJECTIVES)
     )
@@ -46,11 +46,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--preset", metavar="NAME[+ABLATION]", help="published settings (default: the backbone's)")
     command.add_argument("--max-steps", type=int, metavar="N")
     command.add_argument("--out", metavar="DIR", help="folder of the bundle (default: artifacts/OBJECTIVE)")
-    command.add_argument("--seed", type=int, metavar="S")
-    command.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="set any other option of the run"
-    )
-    command.add_argument("--resume", action="store_true", help="continue the stopped run of this name")
+    add_set_and_resume(command)
     command.add_argument("--force", action="store_true", help="replace the run of this name")
     command.set_defaults(command=train)
 
@@ -69,10 +65,10 @@ def train(options: argparse.Namespace) -> int:
             named = options.out or any(each.startswith("run=") for each in options.set)
             unnamed = f"--resume --set run={run_folder}" if options.config and not named else "--resume"
             raise InterruptedRun(says, again=unnamed) from stop
-    return left(config, outcome) if outcome.first else 0
+    return evaluate_and_publish(config, outcome) if outcome.first else 0
 
 
-def left(config: RunConfig, outcome: Outcome) -> int:
+def evaluate_and_publish(config: RunConfig, outcome: Outcome) -> int:
     """Evaluate a run's outcome, publish it, and print its place."""
     scores = sts_scores(outcome.encoder, outcome.tasks, sys.stderr)
     if scores:
@@ -92,7 +88,7 @@ def left(config: RunConfig, outcome: Outcome) -> int:
 
 def _compare(config: RunConfig, encoder: Encoder) -> None:
     """Report the effect of training on the retrieval of held-out passages that selected no weights."""
-    collection = known_item.judging(run.corpus_of(config))
+    collection = known_item.test_collection(run.open_run_corpus(config))
     if collection.queries:
         start = Encoder.load(config.backbone, pooling=config.pooling).eval()
         for line in gain(start.encode, encoder.encode, collection):
@@ -108,15 +104,11 @@ def resolve(options: argparse.Namespace) -> RunConfig:
         ConfigError, RunError: there is no such run; the message names the option.
     """
     base = _described(options)
-    named = ("objective", "backbone", "text_column", "eval_data", "dev_data", "teacher", "max_steps", "out", "seed")
-    given: dict[str, Any] = {name: getattr(options, name) for name in named if getattr(options, name) is not None}
-    if options.preset is not None:
-        given["preset"] = options.preset
-    if options.corpus:
-        given["corpus"] = tuple(options.corpus)
-    if options.out:
-        given["run"] = str(Path("runs") / Path(options.out).resolve().name)
-    given |= apart(base.parse(options.set), given)
+    names = (
+        *("objective", "backbone", "text_column", "eval_data", "dev_data", "teacher"),
+        *("preset", "max_steps", "out", "seed"),
+    )
+    given = given_fields(options, names, base)
     wanted = base.override(given)
     check_folders(wanted)
     if options.resume:
@@ -124,11 +116,8 @@ def resolve(options: argparse.Namespace) -> RunConfig:
             raise ConfigError("--resume: name the run that --config began, by --out or --set run=FOLDER")
         if options.force:
             raise ConfigError("--resume goes on with a run, --force replaces it: leave one of them out")
-        stored = record.stored(Path(wanted.run))
-        if differences := stored.differences(stored.override(given)):
-            raise ConfigError(f"--resume goes on with the run as it was; changed: {', '.join(differences)}")
-        return stored
-    return _beside(wanted, given) if options.config else wanted
+        return resumed(wanted.run, given, RunConfig)
+    return _in_free_folders(wanted, given) if options.config else wanted
 
 
 def _described(options: argparse.Namespace) -> RunConfig:
@@ -140,7 +129,7 @@ def _described(options: argparse.Namespace) -> RunConfig:
         return from_preset(
             options.objective, backbone=backbone, preset=options.preset or _on_passages(options, backbone)
         )
-    config = record.described(options.config)
+    config = record.read_config(options.config, RunConfig)
     for option in ("preset", "backbone"):
         if getattr(options, option) is not None:
             raise ConfigError(f"--{option}: the run in {options.config} has its own")
@@ -152,13 +141,13 @@ def _described(options: argparse.Namespace) -> RunConfig:
 def _on_passages(options: argparse.Namespace, backbone: str) -> str | None:
     """Return the preset for passages, if the backbone has one and the corpus has passages."""
     recipe = OBJECTIVES[options.objective]
-    preset = f"{preset_of(recipe, backbone)}{ON_PASSAGES}"
+    preset = f"{preset_of(recipe, backbone)}{PASSAGES_SUFFIX}"
     if preset not in recipe.presets or any(each.startswith("augmentation=") for each in options.set):
         return None
-    return preset if holds_passages(options.corpus or (), column=options.text_column) else None
+    return preset if has_passages(options.corpus or (), column=options.text_column) else None
 
 
-def _beside(wanted: RunConfig, given: Mapping[str, Any]) -> RunConfig:
+def _in_free_folders(wanted: RunConfig, given: Mapping[str, Any]) -> RunConfig:
     """Place the repetition of a run in the first free folders beside the original, unless folders are given."""
     if given.keys() >= {"run", "out"}:
         return wanted
@@ -166,3 +155,36 @@ def _beside(wanted: RunConfig, given: Mapping[str, Any]) -> RunConfig:
         raise ConfigError("--config with several processes needs --out: each would look for a free folder of its own")
     free = next(n for n in count(2) if not any(Path(f"{folder}-{n}").exists() for folder in (wanted.run, wanted.out)))
     return wanted.override({"run": f"{wanted.run}-{free}", "out": f"{wanted.out}-{free}"} | dict(given))
+
+
+def add_finish(command: argparse.ArgumentParser) -> None:
+    command.add_argument("run", type=Path, metavar="RUN", help="folder of the run, e.g. runs/dclr")
+    command.add_argument(
+        "--out", metavar="DIR", help="folder of the bundle (default: the folder that the run was given)"
+    )
+    command.set_defaults(command=finish)
+
+
+def finish(options: argparse.Namespace) -> int:
+    """Evaluate and publish the best weights of a stopped or diverged run, as at the end of `train`."""
+    moved = {"run": str(options.run)} | ({} if options.out is None else {"out": options.out})
+    config = record.stored_config(options.run, RunConfig).override(moved)
+    check_folders(config)
+    with terminable():
+        return evaluate_and_publish(config, run.finish(config, sys.stderr))
+
+
+def add_replay(command: argparse.ArgumentParser) -> None:
+    command.add_argument("run", type=Path, metavar="RUN", help="folder of the run, e.g. runs/dclr")
+    command.set_defaults(command=replay)
+
+
+def replay(options: argparse.Namespace) -> int:
+    """Repeat the step at which a run diverged. Print its terms, and the sentences whose views are not finite."""
+    config = record.stored_config(options.run, RunConfig)
+    file = loop.last_divergence(options.run)
+    step, values, odd = run.replay(config, file)
+    print(f"{file}: step {step}: {loop.format_terms(values)}")
+    for sentence in odd:
+        print(f"  not finite: {sentence}")
+    return 0

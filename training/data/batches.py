@@ -33,6 +33,9 @@ class Batch:
     first_tokens: Sequence[Tokens] | None = None
     """Tokens of the first view, if its texts differ from those of `tokens`."""
 
+    def __len__(self) -> int:
+        return len(self.sentences)
+
     def lengths(self, views: int) -> list[int]:
         """Return the lengths in tokens of this process's sentences over all views."""
         first = self.tokens if self.first_tokens is None else self.first_tokens
@@ -84,7 +87,7 @@ def tokeniser(
     return batch
 
 
-def ahead(items: Iterator[T], *, depth: int = AHEAD) -> Generator[T, None, None]:
+def prefetch(items: Iterator[T], *, depth: int = AHEAD) -> Generator[T, None, None]:
     """Yield the same items in order, computing up to `depth` of them in advance.
 
     An exception from `items` is raised where its item is due.

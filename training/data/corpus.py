@@ -1,4 +1,7 @@
-"""Training sentences: read as a stream, shuffled and deduplicated."""
+"""The corpus of a run: training sentences, read as a stream, shuffled and deduplicated.
+
+Some sentences are held out of training. The default corpus is Python's own documentation.
+"""
 
 from __future__ import annotations
 
@@ -13,49 +16,16 @@ from pathlib import Path
 
 from models import python_docs
 from models.python_docs import Section
-from training.data.files import CorpusError, found
+from training.data.files import CorpusError, resolve_files
 from training.data.files import passages as read_passages
 from training.data.files import sentences as read_sentences
 from training.data.positives import are_passages, is_passage, text_of
-from training.data.sentences import cut, is_clean, split
-
-# The default corpus: the documentation inside every CPython, as sentences or passages.
-
-LEAST_WORDS = 10
-"""Minimum words after a summary that is used as a query."""
-
-
-def documentation_sentences() -> Iterator[str]:
-    """Yield the clean English sentences of all sections."""
-    for section in python_docs.sections():
-        yield from split(section.text)
-
-
-def documentation_passages() -> Iterator[str]:
-    """Yield for each section a line with its name and a line with its text.
-
-    Summaries are left out. They are the queries of the collection `python-docs`, and no encoder may train on them.
-    """
-    for section in python_docs.sections():
-        named = section.name if section.module == python_docs.TOPICS else f"{section.module} {section.name}"
-        _, text = summary(section)
-        yield f"{named.strip()}\n{' '.join(text.split())}"
-
-
-def summary(section: Section) -> tuple[str | None, str]:
-    """Split off the first sentence of a section.
-
-    The first item is None, with the whole text, if the sentence is not clean or little follows it.
-    """
-    first, *rest = [sentence for part in re.split(r"\n\s*\n", section.text) for sentence in cut(part)]
-    behind = " ".join(rest)
-    return (first, behind) if is_clean(first) and len(behind.split()) >= LEAST_WORDS else (None, section.text)
-
+from training.data.sentences import all_sentences, clean_sentences, is_clean
 
 HELD_OUT = 2048
 """Maximum number of held-out sentences, which promotion compares by. At most a twentieth of the corpus is held out."""
 
-WATCHED = 512
+MONITORED = 512
 """Maximum number of held-out sentences that monitor training."""
 
 SHUFFLE_BUFFER = 1 << 17
@@ -88,9 +58,9 @@ class Census:
     """Largest hash of a held-out sentence."""
 
     @property
-    def watched(self) -> tuple[str, ...]:
+    def monitored(self) -> tuple[str, ...]:
         """Return the held-out sentences that monitor training, a uniform sample."""
-        return self.held_out[:WATCHED]
+        return self.held_out[:MONITORED]
 
 
 class Corpus:
@@ -179,7 +149,7 @@ def open_corpus(
     return Corpus(lambda: read(paths, column), name=" ".join(files), held_out=held_out, is_long_enough=is_long_enough)
 
 
-def holds_passages(files: Sequence[str], *, column: str | None = None) -> bool:
+def has_passages(files: Sequence[str], *, column: str | None = None) -> bool:
     """Return whether a corpus, given as in `open_corpus`, has passages rather than single sentences.
 
     Raises:
@@ -189,7 +159,7 @@ def holds_passages(files: Sequence[str], *, column: str | None = None) -> bool:
 
 
 def _regular(files: Sequence[str]) -> list[Path]:
-    paths = found(files)
+    paths = resolve_files(files)
     for path in paths:
         if path.exists() and not path.is_file():
             raise CorpusError(f"{path}: must be a file: what can be read once has no second epoch")
@@ -253,3 +223,36 @@ def _shuffled(sentences: Iterator[str], size: int, draw: random.Random) -> Itera
 def _chunks(sentences: Iterator[str], size: int) -> Iterator[list[str]]:
     while chunk := list(islice(sentences, size)):
         yield chunk
+
+
+# The default corpus: the documentation inside every CPython, as sentences or passages.
+
+MIN_WORDS = 10
+"""Minimum words after a summary that is used as a query."""
+
+
+def documentation_sentences() -> Iterator[str]:
+    """Yield the clean English sentences of all sections."""
+    for section in python_docs.sections():
+        yield from clean_sentences(section.text)
+
+
+def documentation_passages() -> Iterator[str]:
+    """Yield for each section a line with its name and a line with its text.
+
+    Summaries are left out. They are the queries of the collection `python-docs`, and no encoder may train on them.
+    """
+    for section in python_docs.sections():
+        named = section.name if section.module == python_docs.TOPICS else f"{section.module} {section.name}"
+        _, text = split_summary(section)
+        yield f"{named.strip()}\n{' '.join(text.split())}"
+
+
+def split_summary(section: Section) -> tuple[str | None, str]:
+    """Split off the first sentence of a section.
+
+    The first item is None, with the whole text, if the sentence is not clean or little follows it.
+    """
+    first, *rest = [sentence for part in re.split(r"\n\s*\n", section.text) for sentence in all_sentences(part)]
+    behind = " ".join(rest)
+    return (first, behind) if is_clean(first) and len(behind.split()) >= MIN_WORDS else (None, section.text)

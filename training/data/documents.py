@@ -10,7 +10,7 @@ from pathlib import Path
 from models.bundle.disk import replacing
 from training.data import strict_json
 from training.data.files import DELIMITERS, JSON_LINES, OPENERS, PARQUET, UNREAD_TABLES, CorpusError, lines
-from training.data.sentences import WORDS, split
+from training.data.sentences import WORDS, clean_sentences
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def write(files: Sequence[Path], corpus: Path) -> Written:
     with replacing(corpus) as beside, beside.open("w", encoding="utf-8") as written:
         for text in texts(files):
             read += 1
-            for sentence in split(text):
+            for sentence in clean_sentences(text):
                 kept += 1
                 written.write(f"{sentence}\n")
         if not kept:

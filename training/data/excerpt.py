@@ -12,7 +12,7 @@ from pathlib import Path
 from models.bundle.bundle import sha256
 from models.bundle.disk import make_folder, replacing
 from training.data.files import CorpusError, sentences
-from training.data.sentences import starts
+from training.data.sentences import word_starts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Excerpt:
     def of(self, lines: Iterable[str]) -> Iterator[str]:
         """Yield the selected lines in order, without blank ones."""
         least, most = self.words or (1, math.inf)
-        return (line for line in islice(lines, self.first) if least <= len(starts(line)) <= most)
+        return (line for line in islice(lines, self.first) if least <= len(word_starts(line)) <= most)
 
     def write(self, files: Sequence[str], folder: Path) -> str:
         """Return the file in `folder` with this excerpt of `files`, and write it if needed.

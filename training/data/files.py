@@ -1,4 +1,8 @@
-"""Files of a corpus: paths, rows of tables, and sentences, which are lines of text or values of a column."""
+"""Files of a corpus: paths, rows of tables, and sentences, which are lines of text or values of a column.
+
+Paths may be files, folders, patterns and data sets on the hub. A text file whose first bytes show another format is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -22,125 +26,6 @@ from typing import Any
 from models.errors import Refused, first_line
 from models.remotes.base import told
 from training.data import strict_json
-
-# Detection of files whose lines are no sentences by their first bytes: tables, markup, JSON and binary formats.
-
-HEAD = 1 << 14
-"""Number of bytes that are examined."""
-ROWS = 4
-"""Rows, header included, that show a table. A file with fewer rows must match in all."""
-SIGNATURES = {
-    b"%PDF-": "a PDF",
-    b"PK\x03\x04": "a ZIP archive, as Office documents are",
-    b"\xd0\xcf\x11\xe0": "an Office document",
-    b"PAR1": "Parquet: name it .parquet",
-    b"SQLite format 3": "an SQLite database",
-    b"\x1f\x8b": "packed by gzip, so name it .gz",
-    b"\xfd7zXZ": "packed by xz, so name it .xz",
-    b"{\\rtf": "RTF",
-    b"\\documentclass": "LaTeX",
-}
-_END = r"[^\S\n]*(?:\n|$)"
-"""Pattern of the end of a line."""
-_HTML = (
-    r"<(html|head|body|title|meta|p|br|hr|div|span|h[1-6]|[uod]l|li|d[td]|table|t[rdh]|pre|font|center|b|i|em)\s*/?>"
-)
-_USED = rf'(?!s\b)(?=[^\W_]|["“<]|{_END})'
-"""Pattern of the text after a tag that is used as markup.
-
-A sentence that begins by mentioning a tag continues with a space, a comma or the like.
-"""
-MARKUP = (
-    r"<(!doctype|\?xml|[a-z][\w:.-]*\s[^<>]*=)",
-    rf"<!--({_END}|.*?-->({_END}|<))",
-    rf"<(?=[a-z])[^<>\n]*>{_USED}.*</",
-    rf"<([a-z][\w:.-]*+)[^<>\n]*>.*</\1\s*>{_END}",
-    # Some tags are never closed. Two of them, or three lines with the same tag at the start, show markup.
-    rf"{_HTML}{_USED}.*{_HTML}{_USED}",
-    rf"{_HTML}.*\n\s*<\1\s*/?>.*\n\s*<\1\s*/?>",
-)
-JSON = r'\[?\s*\{\s*"[^"]*"\s*:'
-
-
-def seen(head: bytes, delimiters: Mapping[str, str], columns: Collection[str]) -> str | None:
-    """Name the format that the first `HEAD` bytes show, or return None for possible text with a sentence per line.
-
-    Args:
-        delimiters: possible delimiters of a table, by the suffix of its name.
-        columns: names, one of which a table must have; text may have equally many commas in every line.
-    """
-    if signature := next((name for signature, name in SIGNATURES.items() if head.startswith(signature)), None):
-        return signature
-    if b"\0" in head and not head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "binary"
-    text = head.decode("utf-8-sig", errors="replace")
-    if any(re.match(one, text.lstrip(), re.IGNORECASE | re.DOTALL) for one in MARKUP):
-        return "HTML, XML or other markup"
-    if re.match(JSON, text.lstrip()):
-        return "JSON: name JSON lines .jsonl"
-    for ending, possible in delimiters.items():
-        for delimiter in possible:
-            if header := _header(text, delimiter, columns, whole=len(head) < HEAD):
-                named = f"{', '.join(header):.80}"
-                return (
-                    f"a table with the columns {named}: name it {ending}, or delete that line if the rest are sentences"
-                )
-    return None
-
-
-def _header(text: str, delimiter: str, columns: Collection[str], *, whole: bool) -> list[str] | None:
-    """Return a table's column names, or None if the text is no table with one of these columns."""
-    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-    first = list(islice(filter(None, rows), ROWS))
-    if len(first) < 2 or (not whole and next(rows, None) is None):  # The last visible row may be truncated.
-        return None
-    header = first[0]
-    # Prose has a space after a comma.
-    names_one = any(name.lower() in columns for name in header) and all(name == name.strip() for name in header)
-    return header if names_one and len({len(row) for row in first}) == 1 < len(header) else None
-
-
-# Data sets on the Hugging Face hub, addressed as in its file system.
-
-SCHEME = "hf://"
-DATASET = re.compile(
-    r"hf://datasets/(?P<name>[^/@]+/[^/@]+)(@(?P<revision>refs/(convert|pr)/[^/]+|[^/]+))?(/(?P<path>.*))?"
-)
-ALIASES = {"~parquet": "refs/convert/parquet"}
-"""Short names of revisions.
-
-`~parquet` is the branch in which the hub stores a data set as Parquet by configuration and split.
-"""
-
-
-def fetched(url: str, endings: Collection[str]) -> str:
-    """Download data to the hub's cache, and return its path there: a file, a folder or a glob pattern.
-
-    The URL is `hf://datasets/OWNER/NAME[@REVISION][/PATH]`, and PATH may be a pattern. From a folder only files with
-    these `endings` are downloaded. Cached files need no network.
-
-    Raises:
-        Refused: the URL names no data set, or the data set has no such file.
-        RemoteError: the hub can't be reached or refuses, or a part is missing from the cache.
-    """
-    from huggingface_hub import snapshot_download
-
-    if not (named := DATASET.fullmatch(url)):
-        raise Refused(f"{url}: expected hf://datasets/OWNER/NAME[@REVISION][/PATH]")
-    path = (named["path"] or "").rstrip("/")
-    pattern = has_magic(path)
-    wanted = [path.replace("**/", "*")] if pattern else [path, *(f"{path}/*{ending}".lstrip("/") for ending in endings)]
-    with told(url, fetching=True):
-        folder = snapshot_download(
-            named["name"],
-            repo_type="dataset",
-            revision=ALIASES.get(named["revision"], named["revision"]),
-            allow_patterns=wanted,
-        )
-    if not pattern and not Path(folder, path).exists():
-        raise Refused(f"{url}: no such file, and no folder with files of {', '.join(endings)}")
-    return f"{escape(folder) if pattern else folder}/{path}"
-
 
 log = logging.getLogger(__name__)
 
@@ -179,7 +64,7 @@ def refuse(error: CorpusError) -> None:
     raise error
 
 
-def found(files: Sequence[str]) -> list[Path]:
+def resolve_files(files: Sequence[str]) -> list[Path]:
     """List the files of folders, glob patterns and paths.
 
     Files of a data set on the hub, `hf://datasets/…`, are downloaded to the hub's cache unless they are there.
@@ -298,7 +183,7 @@ def text_sha256(files: Sequence[str]) -> str:
         CorpusError: see `lines`.
     """
     digest = hashlib.sha256()
-    for path in found(files):
+    for path in resolve_files(files):
         with _opened(path) as file:
             while part := file.read(READ_AT_ONCE):
                 digest.update(part)
@@ -308,7 +193,9 @@ def text_sha256(files: Sequence[str]) -> str:
 def _named(file: str) -> list[Path]:
     path = Path(file)
     if file.startswith(SCHEME):
-        return _named(fetched(file, [*IN_FOLDERS, *(f"{kind}{packed}" for kind in IN_FOLDERS for packed in OPENERS)]))
+        return _named(
+            download_from_hub(file, [*IN_FOLDERS, *(f"{kind}{packed}" for kind in IN_FOLDERS for packed in OPENERS)])
+        )
     if path.is_dir():
         inside = sorted(one for one in path.rglob("[!.]*") if one.is_file())
         kept = [one for one in inside if _inner(one).suffix.lower() in IN_FOLDERS]
@@ -363,7 +250,7 @@ def _check_text(path: Path) -> None:
         CorpusError: it looks like a table, markup or a format that is not text; the message says which.
     """
     with _opened(path) as file:
-        what = seen(file.read(HEAD), DELIMITERS, COLUMNS)
+        what = detect_format(file.read(HEAD), DELIMITERS, COLUMNS)
     if what:
         raise CorpusError(f"{path}: looks like {what}; a corpus is text, a sentence a line, or a table with a column")
 
@@ -445,3 +332,122 @@ def _chosen(names: Iterable[str], wanted: Sequence[str | None], where: Path | st
             f"{where}: no column {' or '.join(asked)}; there are {', '.join(own.values()) or 'none'}{advice}"
         )
     return chosen
+
+
+# Data sets on the Hugging Face hub, addressed as in its file system.
+
+SCHEME = "hf://"
+DATASET = re.compile(
+    r"hf://datasets/(?P<name>[^/@]+/[^/@]+)(@(?P<revision>refs/(convert|pr)/[^/]+|[^/]+))?(/(?P<path>.*))?"
+)
+ALIASES = {"~parquet": "refs/convert/parquet"}
+"""Short names of revisions.
+
+`~parquet` is the branch in which the hub stores a data set as Parquet by configuration and split.
+"""
+
+
+def download_from_hub(url: str, endings: Collection[str]) -> str:
+    """Download data to the hub's cache, and return its path there: a file, a folder or a glob pattern.
+
+    The URL is `hf://datasets/OWNER/NAME[@REVISION][/PATH]`, and PATH may be a pattern. From a folder only files with
+    these `endings` are downloaded. Cached files need no network.
+
+    Raises:
+        Refused: the URL names no data set, or the data set has no such file.
+        RemoteError: the hub can't be reached or refuses, or a part is missing from the cache.
+    """
+    from huggingface_hub import snapshot_download
+
+    if not (named := DATASET.fullmatch(url)):
+        raise Refused(f"{url}: expected hf://datasets/OWNER/NAME[@REVISION][/PATH]")
+    path = (named["path"] or "").rstrip("/")
+    pattern = has_magic(path)
+    wanted = [path.replace("**/", "*")] if pattern else [path, *(f"{path}/*{ending}".lstrip("/") for ending in endings)]
+    with told(url, fetching=True):
+        folder = snapshot_download(
+            named["name"],
+            repo_type="dataset",
+            revision=ALIASES.get(named["revision"], named["revision"]),
+            allow_patterns=wanted,
+        )
+    if not pattern and not Path(folder, path).exists():
+        raise Refused(f"{url}: no such file, and no folder with files of {', '.join(endings)}")
+    return f"{escape(folder) if pattern else folder}/{path}"
+
+
+# Detection of files whose lines are no sentences by their first bytes: tables, markup, JSON and binary formats.
+
+HEAD = 1 << 14
+"""Number of bytes that are examined."""
+ROWS = 4
+"""Rows, header included, that show a table. A file with fewer rows must match in all."""
+SIGNATURES = {
+    b"%PDF-": "a PDF",
+    b"PK\x03\x04": "a ZIP archive, as Office documents are",
+    b"\xd0\xcf\x11\xe0": "an Office document",
+    b"PAR1": "Parquet: name it .parquet",
+    b"SQLite format 3": "an SQLite database",
+    b"\x1f\x8b": "packed by gzip, so name it .gz",
+    b"\xfd7zXZ": "packed by xz, so name it .xz",
+    b"{\\rtf": "RTF",
+    b"\\documentclass": "LaTeX",
+}
+_END = r"[^\S\n]*(?:\n|$)"
+"""Pattern of the end of a line."""
+_HTML = (
+    r"<(html|head|body|title|meta|p|br|hr|div|span|h[1-6]|[uod]l|li|d[td]|table|t[rdh]|pre|font|center|b|i|em)\s*/?>"
+)
+_USED = rf'(?!s\b)(?=[^\W_]|["“<]|{_END})'
+"""Pattern of the text after a tag that is used as markup.
+
+A sentence that begins by mentioning a tag continues with a space, a comma or the like.
+"""
+MARKUP = (
+    r"<(!doctype|\?xml|[a-z][\w:.-]*\s[^<>]*=)",
+    rf"<!--({_END}|.*?-->({_END}|<))",
+    rf"<(?=[a-z])[^<>\n]*>{_USED}.*</",
+    rf"<([a-z][\w:.-]*+)[^<>\n]*>.*</\1\s*>{_END}",
+    # Some tags are never closed. Two of them, or three lines with the same tag at the start, show markup.
+    rf"{_HTML}{_USED}.*{_HTML}{_USED}",
+    rf"{_HTML}.*\n\s*<\1\s*/?>.*\n\s*<\1\s*/?>",
+)
+JSON = r'\[?\s*\{\s*"[^"]*"\s*:'
+
+
+def detect_format(head: bytes, delimiters: Mapping[str, str], columns: Collection[str]) -> str | None:
+    """Name the format that the first `HEAD` bytes show, or return None for possible text with a sentence per line.
+
+    Args:
+        delimiters: possible delimiters of a table, by the suffix of its name.
+        columns: names, one of which a table must have; text may have equally many commas in every line.
+    """
+    if signature := next((name for signature, name in SIGNATURES.items() if head.startswith(signature)), None):
+        return signature
+    if b"\0" in head and not head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "binary"
+    text = head.decode("utf-8-sig", errors="replace")
+    if any(re.match(one, text.lstrip(), re.IGNORECASE | re.DOTALL) for one in MARKUP):
+        return "HTML, XML or other markup"
+    if re.match(JSON, text.lstrip()):
+        return "JSON: name JSON lines .jsonl"
+    for ending, possible in delimiters.items():
+        for delimiter in possible:
+            if header := _header(text, delimiter, columns, whole=len(head) < HEAD):
+                named = f"{', '.join(header):.80}"
+                return (
+                    f"a table with the columns {named}: name it {ending}, or delete that line if the rest are sentences"
+                )
+    return None
+
+
+def _header(text: str, delimiter: str, columns: Collection[str], *, whole: bool) -> list[str] | None:
+    """Return a table's column names, or None if the text is no table with one of these columns."""
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    first = list(islice(filter(None, rows), ROWS))
+    if len(first) < 2 or (not whole and next(rows, None) is None):  # The last visible row may be truncated.
+        return None
+    header = first[0]
+    # Prose has a space after a comma.
+    names_one = any(name.lower() in columns for name in header) and all(name == name.strip() for name in header)
+    return header if names_one and len({len(row) for row in first}) == 1 < len(header) else None

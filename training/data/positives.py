@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from random import Random
 
-from training.data.sentences import cut, starts
+from training.data.sentences import all_sentences, word_starts
 
-SHARES = (0.1, 0.5)
+SPAN_SHARES = (0.1, 0.5)
 """Minimum and maximum share of a passage's words in a span.
 
 Contriever's crops have 0.05 to 0.5 of 256 tokens.
 """
-LEAST_WORDS = 4
+MIN_SPAN_WORDS = 4
 """Minimum words of a span, and of the rest of the passage."""
-LOOKED_AT = 256
+SAMPLED = 256
 """Number of texts that decide whether a corpus has passages."""
-LONG = 60
+LONG_TEXT = 60
 """Words from which a text is a passage even without a recognised end of a sentence."""
 
 Positives = Callable[[str, Random], tuple[str, str]]
@@ -41,11 +41,11 @@ def cloze(passage: str, draw: Random) -> tuple[str, str]:
     If there is one sentence, or no end is recognised, as in scripts without capitals, a span of words is taken instead.
     """
     text = text_of(passage)
-    sentences = list(cut(text))
+    sentences = list(all_sentences(text))
     if len(sentences) > 1:
         place = draw.randrange(len(sentences))
         return sentences[place], " ".join(sentences[:place] + sentences[place + 1 :])
-    if len(starts(text)) < 2 * LEAST_WORDS:
+    if len(word_starts(text)) < 2 * MIN_SPAN_WORDS:
         return text, text
     first, end = _span(text, draw)
     return text[first:end].rstrip(), f"{text[:first]}{text[end:]}".rstrip()
@@ -67,19 +67,19 @@ def text_of(passage: str) -> str:
 
 def are_passages(texts: Iterable[str]) -> bool:
     """Return whether at least half of the first non-empty texts are passages."""
-    looked_at = list(islice(filter(text_of, texts), LOOKED_AT))
+    looked_at = list(islice(filter(text_of, texts), SAMPLED))
     return 2 * sum(map(is_passage, looked_at)) >= len(looked_at) > 0
 
 
 def is_passage(text: str) -> bool:
     """Return whether a text has several sentences, or at least `LONG` words."""
-    return len(list(cut(text_of(text)))) > 1 or len(starts(text_of(text))) >= LONG
+    return len(list(all_sentences(text_of(text)))) > 1 or len(word_starts(text_of(text))) >= LONG_TEXT
 
 
 def _span(text: str, draw: Random) -> tuple[int, int]:
     """Draw the start and end of a span of words in the text."""
-    words = [*starts(text), len(text)]
+    words = [*word_starts(text), len(text)]
     count = len(words) - 1
-    length = min(max(LEAST_WORDS, round(count * draw.uniform(*SHARES))), count)
+    length = min(max(MIN_SPAN_WORDS, round(count * draw.uniform(*SPAN_SHARES))), count)
     first = draw.randrange(count - length + 1)
     return words[first], words[first + length]

@@ -1,4 +1,4 @@
-"""Splitting of prose into sentences, and a filter for clean English."""
+"""Splitting of prose into sentences, a filter for clean English, and the starts of words in any language."""
 
 from __future__ import annotations
 
@@ -6,16 +6,6 @@ import re
 from collections.abc import Iterator
 
 from models.writing_systems import UNSPACED
-
-# Word boundaries in any language, as far as they are detectable without a dictionary.
-
-_WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
-
-
-def starts(sentence: str) -> list[int]:
-    """Find the starts of words: after spaces and, in scripts without spaces, at each character."""
-    return [found.start() for found in _WORD.finditer(sentence)]
-
 
 WORDS = range(6, 81)
 """Allowed number of words of a training sentence."""
@@ -52,14 +42,14 @@ LETTERS = 0.75
 """Minimum share of letters and spaces in a clean sentence. Three quarters leave room for years and prices."""
 
 
-def split(text: str) -> Iterator[str]:
+def clean_sentences(text: str) -> Iterator[str]:
     """Yield the clean sentences of `text`, whose paragraphs are separated by empty lines."""
     for paragraph in re.split(r"\n\s*\n", text):
         if not any(line.lstrip().startswith((">>>", "... ", "$ ")) for line in paragraph.splitlines()):
-            yield from filter(is_clean, cut(paragraph))
+            yield from filter(is_clean, all_sentences(paragraph))
 
 
-def cut(paragraph: str) -> Iterator[str]:
+def all_sentences(paragraph: str) -> Iterator[str]:
     """Yield every sentence of a paragraph, clean or not. Together they are the paragraph with single spaces."""
     flat = " ".join(paragraph.split())
     start = 0
@@ -98,3 +88,13 @@ def _ends(before: str, mark: str, close: str, after: str) -> bool:
     numbered = word.isdigit() and before == word
     abbreviated = word.lower() in ABBREVIATIONS or (after.isdigit() and word.lower() in BEFORE_NUMBERS)
     return not (initial or numbered or abbreviated)
+
+
+# Word boundaries in any language, as far as they are detectable without a dictionary.
+
+_WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
+
+
+def word_starts(sentence: str) -> list[int]:
+    """Find the starts of words: after spaces and, in scripts without spaces, at each character."""
+    return [found.start() for found in _WORD.finditer(sentence)]

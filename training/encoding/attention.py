@@ -1,4 +1,7 @@
-"""Attention for training. CPUs use eager attention in the values' type, other devices use torch's fused kernel."""
+"""Fast operations for training: attention, dropout and embeddings. They compute the same function as the originals.
+
+On CPUs attention is eager, in the type of the values. Other devices use torch's fused kernel.
+"""
 
 from __future__ import annotations
 
@@ -18,91 +21,7 @@ from models.encoder.encoder import Encoder
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-# Dropout for CPUs with the distribution of torch's dropout, in a sixth of the time.
-#
-# Torch spends most of the time on drawing one number per element. Source: Srivastava et al., "Dropout" (JMLR 2014),
-# inverted as usual: kept elements are scaled, and evaluation is the identity.
-
-BITS = 15
-"""Random bits per element. Probabilities are exact to 2^-16."""
-AS_INTEGERS = {
-    torch.float16: torch.int16,
-    torch.bfloat16: torch.int16,
-    torch.float32: torch.int32,
-    torch.float64: torch.int64,
-}
-
-
-class Dropout(nn.Dropout):
-    """A replacement for torch's module with the same parameters (none), modes and source of randomness."""
-
-    spared: int | None = None
-    """If set to n, dropout leaves the last 1/n of the rows (..., T, D) unchanged. None applies it to all rows."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Zero each element with probability p and divide the others by 1 - p. Evaluation returns `x` itself."""
-        if not self.training:
-            return x
-        if self.spared is None:
-            return drop(x, self.p)
-        whole = x.size(-2) // self.spared
-        touched, untouched = torch.split(x, [x.size(-2) - whole, whole], dim=-2)
-        return torch.cat([drop(touched, self.p), untouched], dim=-2)
-
-
-@contextmanager
-def sparing(module: nn.Module, share: int | None) -> Iterator[None]:
-    """Inside the block, every `Dropout` of `module` leaves the last 1/`share` of the rows unchanged."""
-    dropouts = [each for each in module.modules() if isinstance(each, Dropout)]
-    for each in dropouts:
-        each.spared = share
-    try:
-        yield
-    finally:
-        for each in dropouts:
-            each.spared = None
-
-
-def drop(x: Tensor, p: float) -> Tensor:
-    """Zero each element with probability `p` and divide the others by 1 - p. Draws are from torch's CPU generator."""
-    dropped: Tensor = _Dropout.apply(x, p) if p else x  # type: ignore[no-untyped-call]
-    return dropped
-
-
-class _Dropout(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
-        drop = round(p * 2**BITS)
-        kept = _kept(x.shape, drop)
-        ctx.save_for_backward(kept)
-        ctx.scale = 2**BITS / max(2**BITS - drop, 1)
-        return _masked(x, kept, ctx.scale)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (kept,) = ctx.saved_tensors
-        return _masked(gradient, kept, ctx.scale), None
-
-
-def _kept(shape: torch.Size, drop: int) -> Tensor:
-    """Draw an int16 mask: all bits set (-1) for kept elements, none (0) with probability `drop` / 2^15.
-
-    Four elements share a draw of 64 bits. All steps use 16-bit integers, of which most fit in a vector register.
-    """
-    places = math.prod(shape)
-    draws = torch.empty(-(-places // 4), dtype=torch.int64).random_(-(2**63), None)
-    uniform = draws.view(torch.int16)[:places].view(shape).bitwise_right_shift_(1)  # in [-2^14, 2^14)
-    # The sign of the difference tells whether u < 2^14 - drop. The shift copies the sign to all bits.
-    return uniform.sub_(2 ** (BITS - 1) - drop).bitwise_right_shift_(BITS)
-
-
-def _masked(x: Tensor, kept: Tensor, scale: float) -> Tensor:
-    integers = AS_INTEGERS[x.dtype]
-    return (x.contiguous().view(integers) & kept.to(integers)).view(x.dtype).mul_(scale)
-
-
-SWIFT = "isosphere_swift"
+ATTENTION = "isosphere_swift"
 """Name of this attention among transformers' attention implementations."""
 FAMILIES = frozenset(("bert", "distilbert", "electra", "modernbert", "roberta", "xlm-roberta"))
 """Model types that this attention supports. Their scores have no cap and no bias except the mask, and each head has its
@@ -114,7 +33,7 @@ These models take position ids, and attention is the same in every layer.
 """
 
 
-class Packed(NamedTuple):
+class PackedLayout(NamedTuple):
     """The layout of sentences packed in one sequence.
 
     The sequence is a series of parts. Sentences of a part have the same padded length. Each sentence attends only to
@@ -143,7 +62,7 @@ def attention(
     *,
     scaling: float | None = None,
     dropout: float = 0.0,
-    packed: Packed | None = None,
+    packed: PackedLayout | None = None,
     **more: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute attended values (N, L, heads, d) and weights (N, heads, L, L) of query, key, value (N, heads, L, d).
@@ -169,7 +88,7 @@ def attention(
         return _attend_packed((query, key, value), packed, scaling, rate), None
 
 
-def _attend_packed(projected: Sequence[Tensor], packed: Packed, scaling: float, rate: float) -> Tensor:
+def _attend_packed(projected: Sequence[Tensor], packed: PackedLayout, scaling: float, rate: float) -> Tensor:
     """Compute attended values (1, T, heads, d) of query, key and value, each (1, heads, T, d)."""
     rates = [rate] * (len(packed.masks) - packed.whole) + [0.0] * packed.whole
     parts = zip(*(_parts(each, packed) for each in projected), strict=True)
@@ -195,11 +114,11 @@ def _attend(
     scores = query @ key.transpose(2, 3) * scaling
     if mask is not None:
         scores = scores + mask
-    weights = drop(scores.softmax(dim=-1), rate)
+    weights = fast_dropout(scores.softmax(dim=-1), rate)
     return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
-def _parts(projected: Tensor, packed: Packed) -> list[Tensor]:
+def _parts(projected: Tensor, packed: PackedLayout) -> list[Tensor]:
     """Split (1, heads, T, d) into the (n, heads, L, d) of each part."""
     tokens = packed.split(projected.squeeze(0).transpose(0, 1))
     return [
@@ -208,22 +127,22 @@ def _parts(projected: Tensor, packed: Packed) -> list[Tensor]:
     ]
 
 
-def use(backbone: PreTrainedModel) -> None:
+def use_attention(backbone: PreTrainedModel) -> None:
     """Make `backbone`, one of `FAMILIES`, use `attention` from now on."""
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface
 
-    AttentionInterface.register(SWIFT, attention)
-    AttentionMaskInterface.register(SWIFT, mask)
-    backbone.set_attn_implementation(SWIFT)
+    AttentionInterface.register(ATTENTION, attention)
+    AttentionMaskInterface.register(ATTENTION, mask)
+    backbone.set_attn_implementation(ATTENTION)
 
 
-def packs(backbone: PreTrainedModel) -> bool:
+def supports_packing(backbone: PreTrainedModel) -> bool:
     """Return whether sentences can be packed in one sequence.
 
     Any other attention would let each sentence attend to all sentences.
     """
-    return backbone.config._attn_implementation == SWIFT and backbone.config.model_type in PACKED
+    return backbone.config._attn_implementation == ATTENTION and backbone.config.model_type in PACKED
 
 
 def mask(*places: Any, **named: Any) -> Tensor | None:
@@ -242,14 +161,14 @@ def mask(*places: Any, **named: Any) -> Tensor | None:
 # Faster training of a loaded encoder. Weights, their names and the computed function stay the same.
 
 
-def swift(encoder: Encoder) -> Encoder:
+def use_fast_operations(encoder: Encoder) -> Encoder:
     """Replace the encoder's attention in place, and on the CPU also dropout, residuals and word embeddings.
 
     Without autocast, evaluation is bit for bit the same. Training computes the same function with different random
     numbers.
     """
     if encoder.backbone.config.model_type in FAMILIES:
-        use(encoder.backbone)
+        use_attention(encoder.backbone)
     if encoder.device.type != "cpu":  # Torch's own modules are fast on other devices.
         return encoder
     if encoder.backbone.config.model_type in FAMILIES:
@@ -295,3 +214,87 @@ def _look_up_sparsely(encoder: Encoder) -> None:
 
     words.sparse = True
     words.weight.register_post_accumulate_grad_hook(write_out)  # type: ignore[no-untyped-call]
+
+
+# Dropout for CPUs with the distribution of torch's dropout, in a sixth of the time.
+#
+# Torch spends most of the time on drawing one number per element. Source: Srivastava et al., "Dropout" (JMLR 2014),
+# inverted as usual: kept elements are scaled, and evaluation is the identity.
+
+BITS = 15
+"""Random bits per element. Probabilities are exact to 2^-16."""
+INTEGER_TYPES = {
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+    torch.float32: torch.int32,
+    torch.float64: torch.int64,
+}
+
+
+class Dropout(nn.Dropout):
+    """A replacement for torch's module with the same parameters (none), modes and source of randomness."""
+
+    exempt: int | None = None
+    """If set to n, dropout leaves the last 1/n of the rows (..., T, D) unchanged. None applies it to all rows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Zero each element with probability p and divide the others by 1 - p. Evaluation returns `x` itself."""
+        if not self.training:
+            return x
+        if self.exempt is None:
+            return fast_dropout(x, self.p)
+        whole = x.size(-2) // self.exempt
+        touched, untouched = torch.split(x, [x.size(-2) - whole, whole], dim=-2)
+        return torch.cat([fast_dropout(touched, self.p), untouched], dim=-2)
+
+
+@contextmanager
+def exempting(module: nn.Module, share: int | None) -> Iterator[None]:
+    """Inside the block, every `Dropout` of `module` leaves the last 1/`share` of the rows unchanged."""
+    dropouts = [each for each in module.modules() if isinstance(each, Dropout)]
+    for each in dropouts:
+        each.exempt = share
+    try:
+        yield
+    finally:
+        for each in dropouts:
+            each.exempt = None
+
+
+def fast_dropout(x: Tensor, p: float) -> Tensor:
+    """Zero each element with probability `p` and divide the others by 1 - p. Draws are from torch's CPU generator."""
+    dropped: Tensor = _Dropout.apply(x, p) if p else x  # type: ignore[no-untyped-call]
+    return dropped
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
+        drop = round(p * 2**BITS)
+        kept = _kept(x.shape, drop)
+        ctx.save_for_backward(kept)
+        ctx.scale = 2**BITS / max(2**BITS - drop, 1)
+        return _masked(x, kept, ctx.scale)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (kept,) = ctx.saved_tensors
+        return _masked(gradient, kept, ctx.scale), None
+
+
+def _kept(shape: torch.Size, drop: int) -> Tensor:
+    """Draw an int16 mask: all bits set (-1) for kept elements, none (0) with probability `drop` / 2^15.
+
+    Four elements share a draw of 64 bits. All steps use 16-bit integers, of which most fit in a vector register.
+    """
+    places = math.prod(shape)
+    draws = torch.empty(-(-places // 4), dtype=torch.int64).random_(-(2**63), None)
+    uniform = draws.view(torch.int16)[:places].view(shape).bitwise_right_shift_(1)  # in [-2^14, 2^14)
+    # The sign of the difference tells whether u < 2^14 - drop. The shift copies the sign to all bits.
+    return uniform.sub_(2 ** (BITS - 1) - drop).bitwise_right_shift_(BITS)
+
+
+def _masked(x: Tensor, kept: Tensor, scale: float) -> Tensor:
+    integers = INTEGER_TYPES[x.dtype]
+    return (x.contiguous().view(integers) & kept.to(integers)).view(x.dtype).mul_(scale)

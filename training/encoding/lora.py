@@ -1,4 +1,4 @@
-"""A low-rank adapter trained instead of the backbone's weights.
+"""Preparation of a backbone for training: its dropout, and a low-rank adapter trained instead of its weights.
 
 Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (ICLR 2022): a linear layer computes W + s B A. W is
 frozen, A (rank, in) and B (out, rank) are trained, and s is alpha / rank. B begins at zero, so the run starts from the
@@ -23,7 +23,7 @@ from models.bundle.sources import manifest_of
 from models.encoder import transform as transforms
 from models.encoder.encoder import Encoder
 from training.config import ConfigError, RunConfig
-from training.encoding.attention import swift
+from training.encoding.attention import use_fast_operations
 
 FOLDER = "adapter"
 """Subfolder of a run's folder for the adapter."""
@@ -47,7 +47,7 @@ class Factors:
     """A and B of each layer, by their names in `peft`'s files."""
 
 
-def attach(encoder: Encoder, rank: int, *, backbone: str) -> None:
+def attach_adapter(encoder: Encoder, rank: int, *, backbone: str) -> None:
     """Add an adapter to every linear layer except the pooler's, and freeze all other weights.
 
     A is drawn from torch's generator. `backbone` is the source that the encoder was loaded from.
@@ -85,7 +85,7 @@ def attach(encoder: Encoder, rank: int, *, backbone: str) -> None:
         layer.cast_input_dtype_enabled = False
 
 
-def merge(encoder: Encoder) -> Factors | None:
+def merge_adapter(encoder: Encoder) -> Factors | None:
     """Add s B A to the weights in float64, and remove the adapter. Return None if the encoder has no adapter."""
     adapted = list(_adapted(encoder))
     if not adapted:
@@ -110,7 +110,7 @@ def merge(encoder: Encoder) -> Factors | None:
     return Factors(described, tensors)
 
 
-def write(factors: Factors, encoder: Encoder, folder: Path) -> Adapter:
+def write_adapter(factors: Factors, encoder: Encoder, folder: Path) -> Adapter:
     """Write the files that decide vectors: `peft`'s two files and, if there is a transform, the transform's file.
 
     Raises:
@@ -129,7 +129,7 @@ def _adapted(encoder: Encoder) -> Iterator[tuple[str, Any]]:
 # Preparation of an encoder for training.
 
 
-def prepared(config: RunConfig, device: torch.device) -> Encoder:
+def load_for_training(config: RunConfig, device: torch.device) -> Encoder:
     """Load the run's backbone with its dropout on `device`.
 
     Raises:
@@ -142,23 +142,23 @@ def prepared(config: RunConfig, device: torch.device) -> Encoder:
     if config.dropout is not None:
         set_dropout(encoder, config.dropout)
     if config.adapter_rank is not None:
-        attach(encoder, config.adapter_rank, backbone=config.backbone)
+        attach_adapter(encoder, config.adapter_rank, backbone=config.backbone)
     encoder.to(device)
     if not config.compile:
-        return swift(encoder)
+        return use_fast_operations(encoder)
     encoder.backbone.compile(dynamic=True)  # The compiler has its own dropout and attention kernels.
     return encoder
 
 
 def set_dropout(encoder: Encoder, rate: float) -> None:
     """Set every dropout rate of the backbone, that of attention weights included."""
-    for module, name in _rates(encoder):
+    for module, name in _dropout_rates(encoder):
         setattr(module, name, rate)
 
 
 def has_dropout(encoder: Encoder) -> bool:
     """Return whether two training passes of the backbone differ."""
-    return any(getattr(module, name) for module, name in _rates(encoder))
+    return any(getattr(module, name) for module, name in _dropout_rates(encoder))
 
 
 def check_views_differ(encoder: Encoder, config: RunConfig, views: int) -> None:
@@ -193,7 +193,7 @@ def check_augmentation(encoder: Encoder, config: RunConfig) -> None:
         raise ConfigError(f"augmentation: {error}") from error
 
 
-def _rates(encoder: Encoder) -> Iterator[tuple[nn.Module, str]]:
+def _dropout_rates(encoder: Encoder) -> Iterator[tuple[nn.Module, str]]:
     """Yield modules with the name of their dropout attribute."""
     for module in encoder.backbone.modules():
         if isinstance(module, nn.Dropout):

@@ -18,10 +18,135 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.encoder.encoder import Encoder, dropout_off, full_precision, position_embeddings
-from training.encoding.attention import Dropout, Packed, packs, sparing
+from training.encoding.attention import Dropout, PackedLayout, exempting, supports_packing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+GRANULE = {"cpu": 64}
+"""Each copy of the batch is padded to a multiple of this many tokens, by device type.
+
+Other devices need no padding.
+
+oneDNN compiles bf16 matrix products for each number of rows, which takes a tenth of a step. With padding, steps of
+similar length use the same compiled products (docs/log.md).
+"""
+
+
+class Pass(NamedTuple):
+    """Sentences of similar length, padded to the longest one."""
+
+    rows: Tensor
+    """Rows of the batch, (n,)."""
+    input_ids: Tensor
+    """Token ids, (n, L)."""
+    attention_mask: Tensor
+    """Attention mask, (n, L)."""
+    first: Pass | None = None
+    """The texts of the first view, if they differ from those of the other views."""
+
+
+def encode_passes(encoder: Encoder, passes: Sequence[Pass], copies: int = 1, *, clean: bool = False) -> Tensor:
+    """Compute vectors (copies, n, D) in float32 or wider of the n sentences of all passes.
+
+    Sentences are in the order of the passes. With `clean`, there is one more copy, without dropout. It is the last.
+    """
+    if clean and not (copies and _can_exempt(encoder.backbone)):
+        noisy = [encode_passes(encoder, passes, copies)] if copies else []
+        with dropout_off(encoder):
+            return torch.cat([*noisy, encode_passes(encoder, passes)])
+    if not supports_packing(encoder.backbone):
+        vectors = _encode_separately(encoder, passes, copies)
+    else:
+        vectors = _encode_packed(encoder, passes, copies, clean)
+    wide = [full_precision(each) for each in vectors]
+    noisy, whole = wide[: len(passes)], wide[len(passes) :]
+    views = torch.cat([each.view(copies, -1, encoder.dim) for each in noisy], dim=1)
+    return torch.cat([views, torch.cat(whole)[None]]) if clean else views
+
+
+def _can_exempt(backbone: PreTrainedModel) -> bool:
+    """Return whether some packed sentences can be exempt from dropout."""
+    dropouts = [module for module in backbone.modules() if isinstance(module, nn.Dropout)]
+    return supports_packing(backbone) and all(isinstance(module, Dropout) for module in dropouts)
+
+
+def _encode_separately(encoder: Encoder, passes: Sequence[Pass], copies: int) -> list[Tensor]:
+    return [encoder(each.input_ids.repeat(copies, 1), each.attention_mask.repeat(copies, 1)) for each in passes]
+
+
+def _encode_packed(encoder: Encoder, passes: Sequence[Pass], copies: int, clean: bool) -> list[Tensor]:
+    """Compute vectors (copies x n, D) of each pass in one run over (1, T) tokens.
+
+    With `clean`, vectors (n, D) of each pass, computed without dropout, follow. Each copy has an equal share of the T
+    tokens, including padding.
+    """
+    parts = [(each, copies) for each in passes] + [(each, 1) for each in passes] * clean
+    ids = [each.input_ids.repeat(times, 1) for each, times in parts]
+    masks = [each.attention_mask.repeat(times, 1) for each, times in parts]
+    first = _first_position(encoder)
+    positions = [torch.arange(first, first + each.size(1), device=each.device).expand_as(each) for each in ids]
+    idle = -sum(each.input_ids.numel() for each in passes) % GRANULE.get(encoder.device.type, 1)
+    packed = PackedLayout([_additive(mask) for mask in masks], (copies * idle, clean * idle), whole=clean * len(passes))
+    last = _after_attention(encoder) if encoder.pooling == "cls" else None
+    with exempting(encoder.backbone, copies + 1 if clean else None), _first_tokens(packed, of=last):
+        layers = encoder.layers(
+            _sequence(ids, packed.margins), None, position_ids=_sequence(positions, packed.margins), packed=packed
+        )
+    if last is not None:
+        packed, masks = PackedLayout([each[..., :1] for each in packed.masks]), [mask[:, :1] for mask in masks]
+    split = zip(*(packed.split(layer.squeeze(0)) for layer in layers), strict=True)
+    return [
+        encoder.pooled([layer.view(*mask.shape, -1) for layer in part], mask)
+        for part, mask in zip(split, masks, strict=True)
+    ]
+
+
+def _sequence(parts: Sequence[Tensor], margins: tuple[int, int]) -> Tensor:
+    """Concatenate the (n, L) of all parts to (1, T), with zeros in the margins."""
+    return F.pad(torch.cat([each.flatten() for each in parts]), margins)[None]
+
+
+def _after_attention(encoder: Encoder) -> nn.Module | None:
+    """Return the module that follows attention in BERT's last layer, or None for other architectures.
+
+    The module takes the attended values and the residual, each (1, T, D).
+    """
+    layers = getattr(getattr(encoder.backbone, "encoder", None), "layer", None)
+    module = layers[-1].attention.output if layers else None
+    return module if isinstance(module, nn.Module) else None
+
+
+@contextmanager
+def _first_tokens(packed: PackedLayout, *, of: nn.Module | None) -> Iterator[None]:
+    """Pass only the first token of each sentence to the module `of` inside the block. Its inputs are (1, T, D)."""
+    if of is None:
+        yield
+        return
+    ends = accumulate((mask.size(0) * mask.size(-1) for mask in packed.masks), initial=packed.margins[0])
+    places = torch.cat(
+        [
+            torch.arange(start, end, mask.size(-1), device=mask.device)
+            for (start, end), mask in zip(pairwise(ends), packed.masks, strict=True)
+        ]
+    )
+    handle = of.register_forward_pre_hook(lambda _, inputs: tuple(each.index_select(1, places) for each in inputs))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _additive(mask: Tensor) -> Tensor:
+    """Return the term that is added to the scores (n, heads, L, L) of sentences with this mask (n, L)."""
+    return torch.where(mask[:, None, None, :].bool(), 0.0, torch.finfo(torch.float32).min)
+
+
+def _first_position(encoder: Encoder) -> int:
+    """Return the position of a sentence's first token. RoBERTa's positions begin after a padding index."""
+    table = position_embeddings(encoder.backbone)
+    return 0 if table is None or table.padding_idx is None else table.padding_idx + 1
+
 
 # Division of a batch into passes of similar length, to reduce padding.
 #
@@ -36,7 +161,7 @@ On devices that are missing here, one pass is best.
 """
 
 
-def by_length(lengths: Sequence[int], *, device: str, most: int | None = None) -> list[list[int]]:
+def group_by_length(lengths: Sequence[int], *, device: str, most: int | None = None) -> list[list[int]]:
     """Assign each row to one pass: sort by length, and cut where a further pass saves more than it costs.
 
     `lengths` are in tokens, `device` is a torch device type, `most` the maximum sentences per pass.
@@ -68,128 +193,3 @@ def _cuts(longest: np.ndarray, cost: int, most: int) -> list[tuple[int, int]]:
         cuts.append((int(begin[end]), end))
         end = int(begin[end])
     return cuts[::-1]
-
-
-GRANULE = {"cpu": 64}
-"""Each copy of the batch is padded to a multiple of this many tokens, by device type.
-
-Other devices need no padding.
-
-oneDNN compiles bf16 matrix products for each number of rows, which takes a tenth of a step. With padding, steps of
-similar length use the same compiled products (docs/log.md).
-"""
-
-
-class Pass(NamedTuple):
-    """Sentences of similar length, padded to the longest one."""
-
-    rows: Tensor
-    """Rows of the batch, (n,)."""
-    input_ids: Tensor
-    """Token ids, (n, L)."""
-    attention_mask: Tensor
-    """Attention mask, (n, L)."""
-    first: Pass | None = None
-    """The texts of the first view, if they differ from those of the other views."""
-
-
-def encoded(encoder: Encoder, passes: Sequence[Pass], copies: int = 1, *, clean: bool = False) -> Tensor:
-    """Compute vectors (copies, n, D) in float32 or wider of the n sentences of all passes.
-
-    Sentences are in the order of the passes. With `clean`, there is one more copy, without dropout. It is the last.
-    """
-    if clean and not (copies and _can_spare(encoder.backbone)):
-        noisy = [encoded(encoder, passes, copies)] if copies else []
-        with dropout_off(encoder):
-            return torch.cat([*noisy, encoded(encoder, passes)])
-    if not packs(encoder.backbone):
-        vectors = _apart(encoder, passes, copies)
-    else:
-        vectors = _packed(encoder, passes, copies, clean)
-    wide = [full_precision(each) for each in vectors]
-    noisy, whole = wide[: len(passes)], wide[len(passes) :]
-    views = torch.cat([each.view(copies, -1, encoder.dim) for each in noisy], dim=1)
-    return torch.cat([views, torch.cat(whole)[None]]) if clean else views
-
-
-def _can_spare(backbone: PreTrainedModel) -> bool:
-    """Return whether some packed sentences can be exempt from dropout."""
-    dropouts = [module for module in backbone.modules() if isinstance(module, nn.Dropout)]
-    return packs(backbone) and all(isinstance(module, Dropout) for module in dropouts)
-
-
-def _apart(encoder: Encoder, passes: Sequence[Pass], copies: int) -> list[Tensor]:
-    return [encoder(each.input_ids.repeat(copies, 1), each.attention_mask.repeat(copies, 1)) for each in passes]
-
-
-def _packed(encoder: Encoder, passes: Sequence[Pass], copies: int, clean: bool) -> list[Tensor]:
-    """Compute vectors (copies x n, D) of each pass in one run over (1, T) tokens.
-
-    With `clean`, vectors (n, D) of each pass, computed without dropout, follow. Each copy has an equal share of the T
-    tokens, including padding.
-    """
-    parts = [(each, copies) for each in passes] + [(each, 1) for each in passes] * clean
-    ids = [each.input_ids.repeat(times, 1) for each, times in parts]
-    masks = [each.attention_mask.repeat(times, 1) for each, times in parts]
-    first = _first_position(encoder)
-    positions = [torch.arange(first, first + each.size(1), device=each.device).expand_as(each) for each in ids]
-    idle = -sum(each.input_ids.numel() for each in passes) % GRANULE.get(encoder.device.type, 1)
-    packed = Packed([_additive(mask) for mask in masks], (copies * idle, clean * idle), whole=clean * len(passes))
-    last = _after_attention(encoder) if encoder.pooling == "cls" else None
-    with sparing(encoder.backbone, copies + 1 if clean else None), _first_tokens(packed, of=last):
-        layers = encoder.layers(
-            _sequence(ids, packed.margins), None, position_ids=_sequence(positions, packed.margins), packed=packed
-        )
-    if last is not None:
-        packed, masks = Packed([each[..., :1] for each in packed.masks]), [mask[:, :1] for mask in masks]
-    split = zip(*(packed.split(layer.squeeze(0)) for layer in layers), strict=True)
-    return [
-        encoder.pooled([layer.view(*mask.shape, -1) for layer in part], mask)
-        for part, mask in zip(split, masks, strict=True)
-    ]
-
-
-def _sequence(parts: Sequence[Tensor], margins: tuple[int, int]) -> Tensor:
-    """Concatenate the (n, L) of all parts to (1, T), with zeros in the margins."""
-    return F.pad(torch.cat([each.flatten() for each in parts]), margins)[None]
-
-
-def _after_attention(encoder: Encoder) -> nn.Module | None:
-    """Return the module that follows attention in BERT's last layer, or None for other architectures.
-
-    The module takes the attended values and the residual, each (1, T, D).
-    """
-    layers = getattr(getattr(encoder.backbone, "encoder", None), "layer", None)
-    module = layers[-1].attention.output if layers else None
-    return module if isinstance(module, nn.Module) else None
-
-
-@contextmanager
-def _first_tokens(packed: Packed, *, of: nn.Module | None) -> Iterator[None]:
-    """Pass only the first token of each sentence to the module `of` inside the block. Its inputs are (1, T, D)."""
-    if of is None:
-        yield
-        return
-    ends = accumulate((mask.size(0) * mask.size(-1) for mask in packed.masks), initial=packed.margins[0])
-    places = torch.cat(
-        [
-            torch.arange(start, end, mask.size(-1), device=mask.device)
-            for (start, end), mask in zip(pairwise(ends), packed.masks, strict=True)
-        ]
-    )
-    handle = of.register_forward_pre_hook(lambda _, inputs: tuple(each.index_select(1, places) for each in inputs))
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-def _additive(mask: Tensor) -> Tensor:
-    """Return the term that is added to the scores (n, heads, L, L) of sentences with this mask (n, L)."""
-    return torch.where(mask[:, None, None, :].bool(), 0.0, torch.finfo(torch.float32).min)
-
-
-def _first_position(encoder: Encoder) -> int:
-    """Return the position of a sentence's first token. RoBERTa's positions begin after a padding index."""
-    table = position_embeddings(encoder.backbone)
-    return 0 if table is None or table.padding_idx is None else table.padding_idx + 1

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from models.bundle.disk import EXHAUSTED, fsync, naming
 from models.bundle.tokenizer import Tokens
-from training.encoding.views import Teacher, sent
+from training.encoding.views import Teacher, to_device
 from training.machine.state_file import digest
 
 log = logging.getLogger(__name__)
 SUFFIX = ".vectors"
 
 
-class Recall:
+class TeacherCache:
     """A frozen encoder that encodes each sentence once per run and then reads its vector from a file.
 
     The file is named after the encoder's weights. It has a record for each sentence: a hash of its tokens, and its
@@ -55,7 +55,7 @@ class Recall:
             self._keep(list(new), self._teacher(list(new.values())))
         if self._full:
             return self._teacher(tokens)
-        return sent(self._vectors(keys), self._teacher.encoder.device)
+        return to_device(self._vectors(keys), self._teacher.encoder.device)
 
     def _keep(self, keys: Sequence[int], vectors: Tensor) -> None:
         records = np.empty(len(keys), self._record)
@@ -80,14 +80,14 @@ class Recall:
         return np.frombuffer(read, self._record)["vector"].copy()
 
 
-def settle(folder: Path) -> None:
+def fsync_caches(folder: Path) -> None:
     """Flush the cached vectors of the run in `folder` to disk."""
     for file in folder.glob(f"*{SUFFIX}"):
         with naming(file):
             fsync(file)
 
 
-def forget(folder: Path) -> None:
+def remove_caches(folder: Path) -> None:
     """Remove the cached vectors of the run in `folder`."""
     for file in folder.glob(f"*{SUFFIX}"):
         file.unlink()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from models.bundle.tokenizer import Tokens
 from models.encoder.encoder import Encoder, dropout_off, full_precision
-from training.encoding.packing import Pass, by_length, encoded
+from training.encoding.packing import Pass, encode_passes, group_by_length
 from training.objectives.base import Needs, Views
 
 GRANULE = {"cuda": 8}
@@ -29,14 +29,14 @@ Augmentation = Callable[[Encoder, Tensor, Tensor], Tensor]
 """A function from an encoder, token ids and mask (n, L) to pooled vectors (n, D) of augmented sentences."""
 
 
-def in_passes(
+def make_passes(
     encoder: Encoder, tokens: Sequence[Tokens], firsts: Sequence[Tokens] | None = None, *, most: int | None = None
 ) -> list[Pass]:
     """Divide sentences into passes on the encoder's device, with at most `most` sentences each.
 
     `firsts` are the tokens of the first view, if the first view has different texts.
     """
-    groups = by_length([len(sentence) for sentence in tokens], device=encoder.device.type, most=most)
+    groups = group_by_length([len(sentence) for sentence in tokens], device=encoder.device.type, most=most)
     passes = [_padded(encoder, tokens, rows) for rows in groups]
     if firsts is None:
         return passes
@@ -48,17 +48,17 @@ def _padded(encoder: Encoder, tokens: Sequence[Tokens], rows: Sequence[int]) -> 
     granule = GRANULE.get(encoder.device.type, 1)
     length = max(longest, min(-(-longest // granule) * granule, encoder.max_length))
     arrays = [np.array(rows), *encoder.tokenizer.pad([tokens[i] for i in rows], length=length)]
-    places, ids, mask = (sent(array, encoder.device) for array in arrays)
+    places, ids, mask = (to_device(array, encoder.device) for array in arrays)
     return Pass(places, ids, mask)
 
 
-def sent(array: NDArray[Any], device: torch.device) -> Tensor:
+def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
     """Copy the array to the device without waiting."""
     tensor = torch.from_numpy(array)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
-def in_order(passes: Iterable[Pass], pooled: Tensor) -> Tensor:
+def in_batch_order(passes: Iterable[Pass], pooled: Tensor) -> Tensor:
     """Reorder (..., n, D) from the order of the passes to the order of the batch."""
     return pooled[..., torch.cat([each.rows for each in passes]).argsort(), :]
 
@@ -90,10 +90,10 @@ class ViewEncoder(nn.Module):
         plain, clean = self.needs.views - (self.augmentation is not None), self.needs.clean
         with autocast(self.encoder, self.autocast):
             if firsts := [each.first for each in passes if each.first is not None]:
-                first = encoded(self.encoder, firsts, clean=clean)
-                others = encoded(self.encoder, passes, plain - 1, clean=clean)
+                first = encode_passes(self.encoder, firsts, clean=clean)
+                others = encode_passes(self.encoder, passes, plain - 1, clean=clean)
                 return torch.cat([first[:1], others[: plain - 1], first[1:], others[plain - 1 :]])
-            views = encoded(self.encoder, passes, plain, clean=clean) if plain or clean else None
+            views = encode_passes(self.encoder, passes, plain, clean=clean) if plain or clean else None
             if self.augmentation is None:
                 assert views is not None, "there are views"
                 return views
@@ -107,7 +107,7 @@ class ViewEncoder(nn.Module):
         return Views(noisy=pooled[: self.needs.views], clean=clean, teacher=teacher, start=start)
 
 
-Frozen = Callable[[Sequence[Tokens]], Tensor]
+FrozenEncoder = Callable[[Sequence[Tokens]], Tensor]
 """A function from sentences in an encoder's vocabulary to vectors (n, D') without gradient."""
 
 
@@ -120,10 +120,10 @@ class Teacher:
 
     def __call__(self, tokens: Sequence[Tokens]) -> Tensor:
         """Return vectors (n, D') of sentences in the teacher's vocabulary."""
-        passes = in_passes(self.encoder, tokens)
+        passes = make_passes(self.encoder, tokens)
         with torch.no_grad(), dropout_off(self.encoder), autocast(self.encoder, self.autocast):
-            (pooled,) = encoded(self.encoder, passes)
-        return in_order(passes, pooled)
+            (pooled,) = encode_passes(self.encoder, passes)
+        return in_batch_order(passes, pooled)
 
 
 @contextmanager

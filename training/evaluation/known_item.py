@@ -11,9 +11,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.corpus import WATCHED, Corpus
-from training.data.positives import LEAST_WORDS, cloze, text_of
-from training.data.sentences import starts
+from training.data.corpus import MONITORED, Corpus
+from training.data.positives import MIN_SPAN_WORDS, cloze, text_of
+from training.data.sentences import word_starts
 from training.evaluation import bootstrap, retrieval
 from training.evaluation.beir import Collection
 from training.evaluation.retrieval import MEASURES, NDCG10
@@ -31,7 +31,7 @@ JUDGED = 2048
 """Maximum number of passages that are searched at the end of a run."""
 
 
-def choosing(corpus: Corpus) -> Collection:
+def selection_collection(corpus: Corpus) -> Collection:
     """Make the collection that selects the best step. Its queries are from half of the held-out passages.
 
     Raises:
@@ -40,7 +40,7 @@ def choosing(corpus: Corpus) -> Collection:
     return _among(corpus, _choosers(corpus), DOCUMENTS)
 
 
-def judging(corpus: Corpus) -> Collection:
+def test_collection(corpus: Corpus) -> Collection:
     """Make the collection that scores the result.
 
     Its queries are from the other half of the held-out passages, which did not select the step.
@@ -64,7 +64,7 @@ def collection(passages: Sequence[str], others: Sequence[str]) -> Collection:
     titles = Counter(passage.partition("\n")[0] for passage in (*passages, *others) if "\n" in passage)
     for number, passage in enumerate(passages):
         title = passage.partition("\n")[0] if "\n" in passage else ""
-        asks, document = _taken(text_of(passage))
+        asks, document = _take_query(text_of(passage))
         documents[f"d{number}"] = document
         for kind, query in (("title", title if titles[title] == 1 else ""), ("sentence", asks)):
             if query:
@@ -76,7 +76,7 @@ def collection(passages: Sequence[str], others: Sequence[str]) -> Collection:
 
 def _choosers(corpus: Corpus) -> Sequence[str]:
     held_out = corpus.census.held_out
-    return held_out[: min(WATCHED, (len(held_out) + 1) // 2)]
+    return held_out[: min(MONITORED, (len(held_out) + 1) // 2)]
 
 
 def _among(corpus: Corpus, asked: Sequence[str], documents: int) -> Collection:
@@ -85,17 +85,17 @@ def _among(corpus: Corpus, asked: Sequence[str], documents: int) -> Collection:
 
 
 def _cut(text: str) -> str:
-    words = starts(text)
+    words = word_starts(text)
     return text if len(words) <= READ else text[: words[READ]].rstrip()
 
 
-def _taken(text: str) -> tuple[str, str]:
+def _take_query(text: str) -> tuple[str, str]:
     """Return a sentence or span of the text, and the rest. The sentence is empty if either part would be too short.
 
     The choice is deterministic for a text.
     """
     asks, rest = cloze(text, Random(text))
-    if asks == rest or min(len(starts(asks)), len(starts(rest))) < LEAST_WORDS:
+    if asks == rest or min(len(word_starts(asks)), len(word_starts(rest))) < MIN_SPAN_WORDS:
         return "", text
     return asks, rest
 
@@ -109,7 +109,7 @@ SHOWN = 90
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """An encoder's rankings and scores on a collection."""
 
     rankings: Mapping[str, Sequence[str]]
@@ -117,12 +117,12 @@ class Found:
     """nDCG@10 x 100 of each query, (Q,)."""
 
     @classmethod
-    def by(cls, encode: Encode, collection: Collection) -> Self:
+    def of(cls, encode: Encode, collection: Collection) -> Self:
         """Search the collection for every query."""
         found = retrieval.rankings(encode, collection)
         return cls(found, 100 * retrieval.by_query(found, collection)[:, MEASURES.index(NDCG10)])
 
-    def against(self, start: Found) -> str:
+    def against(self, start: SearchResult) -> str:
         """Format the mean, and its difference from that of `start` with an interval over the queries."""
         found = bootstrap.compare_means(self.values, start.values, resamples=RESAMPLES)
         return f"{self.values.mean():.2f}, {found.difference:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
@@ -130,7 +130,7 @@ class Found:
 
 def gain(start: Encode, result: Encode, collection: Collection) -> Iterator[str]:
     """Report how well each encoder retrieves, and the queries with the largest changes."""
-    before, after = (Found.by(encode, collection) for encode in (start, result))
+    before, after = (SearchResult.of(encode, collection) for encode in (start, result))
     yield (
         f"search of passages, {len(collection.queries)} queries over {len(collection.documents)}: nDCG@10 "
         f"{before.values.mean():.2f} at the start, now {after.against(before)} (95 %, bootstrap over the queries)"

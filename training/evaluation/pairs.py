@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from models.errors import Refused
-from training.data.files import CorpusError, found, rows
+from training.data.files import CorpusError, resolve_files, rows
 
 Subsets = Mapping[str, "list[Pair]"]
 
@@ -95,7 +95,9 @@ def own_pairs(file: str) -> list[Pair]:
     """
     try:
         pairs = [
-            _own_pair(where, *row) for path in found([file]) for where, row in rows(path, *((name,) for name in OWN))
+            _own_pair(where, *row)
+            for path in resolve_files([file])
+            for where, row in rows(path, *((name,) for name in OWN))
         ]
     except CorpusError as error:
         raise DataError(str(error)) from error

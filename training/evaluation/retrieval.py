@@ -70,8 +70,8 @@ def rankings(
         EvaluationError: a vector is not finite.
     """
     documents, queries = list(collection.documents), list(collection.queries)
-    vectors = _behind(of_role(prompts, DOCUMENT), encode, collection.documents)
-    asked = _behind(of_role(prompts, QUERY), encode, collection.queries)
+    vectors = _encode_with_prompt(of_role(prompts, DOCUMENT), encode, collection.documents)
+    asked = _encode_with_prompt(of_role(prompts, QUERY), encode, collection.queries)
     index = faiss.IndexFlatIP(vectors.shape[1])
     index.add(vectors)
     found = _nearest(index, asked, depth + 1)  # Search for one more, because the query's own id is removed.
@@ -136,7 +136,7 @@ def _dcg(gains: Sequence[int]) -> float:
     return sum(gain / log2(rank + 1) for rank, gain in enumerate(gains, start=1))
 
 
-def _behind(prompt: str | None, encode: Encode, texts: Mapping[str, str]) -> NDArray[np.float32]:
+def _encode_with_prompt(prompt: str | None, encode: Encode, texts: Mapping[str, str]) -> NDArray[np.float32]:
     return unit_vectors(encode, [(prompt or "") + text for text in texts.values()]).astype(np.float32)
 
 

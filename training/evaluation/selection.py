@@ -14,7 +14,7 @@ from training.data.corpus import Corpus
 from training.data.files import CorpusError
 from training.evaluation import geometry, known_item, retrieval, sts, vectors
 from training.evaluation.pairs import SICKR_DEV, STSB_DEV, Pair, own_pairs
-from training.evaluation.vectors import ConstantError, Encode, remembered, unit_vectors
+from training.evaluation.vectors import ConstantError, Encode, cached, unit_vectors
 
 OWN_DEV_METRIC = "dev_spearman"
 SICKR_DEV_METRIC, STS_DEV_METRIC = "sickr_dev_spearman", "sts_dev_spearman"
@@ -58,7 +58,7 @@ def by_sts_dev(data: Path) -> Selection:
     sickr = [pair for subset in SICKR_DEV.load(data).values() for pair in subset]
 
     def scores(encode: Encode) -> dict[str, float]:
-        encode = remembered(encode)
+        encode = cached(encode)
         found = {**stsb.scores(encode), SICKR_DEV_METRIC: _spearman(encode, sickr)}
         return {STS_DEV_METRIC: fmean((found[stsb.metric], found[SICKR_DEV_METRIC])), **found}
 
@@ -83,7 +83,7 @@ def _by_spearman(
     metric: str, name: str, pairs: list[Pair], space: Callable[[Encode], Mapping[str, float]]
 ) -> Selection:
     def scores(encode: Encode) -> dict[str, float]:
-        encode = remembered(encode)
+        encode = cached(encode)
         return {metric: _spearman(encode, pairs), **space(encode)}
 
     return Selection(metric, f"Spearman x 100 on the {len(pairs)} pairs of {name}", scores)
@@ -102,15 +102,15 @@ def by_self_retrieval(corpus: Corpus) -> Selection:
     Raises:
         CorpusError: fewer than two held-out sentences have enough words to be halved.
     """
-    pairs = [pair for pair in map(vectors.halves, corpus.census.watched) if pair]
+    pairs = [pair for pair in map(vectors.halves, corpus.census.monitored) if pair]
     if len(pairs) < 2:
         raise CorpusError(
             f"{corpus.name}: choosing the best without --dev-data and --eval-data needs two held-out sentences of "
-            f"{vectors.LEAST_WORDS} words or more, and there are {len(pairs)}: one in 20 is held out"
+            f"{vectors.MIN_WORDS} words or more, and there are {len(pairs)}: one in 20 is held out"
         )
 
     def scores(encode: Encode) -> dict[str, float]:
-        encode = remembered(encode)
+        encode = cached(encode)
         unit = unit_vectors(encode, [half for pair in pairs for half in pair])
         return {vectors.METRIC: vectors.mrr10(encode, pairs), **_spread(unit)}
 
@@ -124,7 +124,7 @@ def by_known_items(corpus: Corpus) -> Selection:
     Raises:
         CorpusError: no held-out passage has a title or several sentences.
     """
-    collection = known_item.choosing(corpus)
+    collection = known_item.selection_collection(corpus)
     if not collection.queries:
         raise CorpusError(
             f"{corpus.name}: choosing the best without --dev-data and --eval-data needs held-out passages with a title "
@@ -133,7 +133,7 @@ def by_known_items(corpus: Corpus) -> Selection:
         )
 
     def scores(encode: Encode) -> dict[str, float]:
-        encode = remembered(encode)
+        encode = cached(encode)
         unit = unit_vectors(encode, list(collection.documents.values()))
         return {known_item.METRIC: retrieval.evaluate(encode, collection).ndcg10, **_spread(unit)}
 

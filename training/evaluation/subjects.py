@@ -71,7 +71,7 @@ class Subject:
         return _called(str(self.facts["engine"]).split()[0], str(self.facts["precision"]))
 
 
-def subject(
+def open_subject(
     source: str,
     *,
     pooling: str | None = None,

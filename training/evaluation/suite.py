@@ -1,4 +1,4 @@
-"""The complete evaluation of one encoder, as one JSON object (docs/evaluation.md describes it)."""
+"""The complete evaluation of one encoder, as one JSON object and as tables (docs/evaluation.md describes it)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,173 @@ from training.evaluation.beir import Collection
 from training.evaluation.labelled import TRANSFER_TASKS, Labelled
 from training.evaluation.pairs import STS_TASKS, STSB_DEV, DataError, Subsets, data_root, texts
 from training.evaluation.subjects import OtherGraph, Subject
-from training.evaluation.vectors import Encode, remembered
+from training.evaluation.vectors import Encode, cached
 from training.machine.environment import environment
+
+FORMAT = 1
+TASKS = ("sts", "transfer", "retrieval", "geometry")
+"""Task families, and geometry. A single STS or transfer task has its own name."""
+ALONE = 50
+"""Texts encoded one by one to measure latency."""
+SENTENCES_OF = "STS-B dev, first of each pair"
+"""Name of the sentences whose nearest neighbours are measured.
+
+Only the first sentence of each pair is used. Otherwise a batch could contain paraphrases, unlike a batch of a corpus.
+"""
+
+
+@dataclass(frozen=True)
+class EvaluationData:
+    """Data of the requested tasks. Tasks that were not requested are empty."""
+
+    sts: Mapping[str, Subsets] = field(default_factory=dict)
+    transfer: Mapping[str, Labelled] = field(default_factory=dict)
+    retrieval: Mapping[str, Collection] = field(default_factory=dict)
+    geometry: Subsets = field(default_factory=dict)
+    sentences: Sequence[str] = ()
+    """Sentences of a corpus, whose nearest in-batch neighbours are measured."""
+
+
+def load_data(data: Path, tasks: Sequence[str]) -> EvaluationData:
+    """Load the tasks' data from a folder in SentEval's and BEIR's layouts.
+
+    For SentEval, `data` contains `senteval/downstream`, or is the `downstream` folder itself. For BEIR, `data` contains
+    `retrieval/<collection>`, or is itself a collection.
+
+    Raises:
+        DataError: a task's data is missing or broken.
+    """
+    collections = beir.collections(data)
+    if "retrieval" in tasks and not collections:
+        raise DataError(f"{data}: no {beir.FOLDER}/<name>/{beir.CORPUS} and no {beir.CORPUS}: no collection of BEIR's")
+    if not data_root(data).is_dir():
+        raise DataError(f"{data}: no such folder")
+    return EvaluationData(
+        sts={name: files.load(data) for name, files in STS_TASKS.items() if {"sts", name} & {*tasks}},
+        transfer={name: files.load(data) for name, files in TRANSFER_TASKS.items() if {"transfer", name} & {*tasks}},
+        retrieval={name: beir.load(place) for name, place in collections.items()} if "retrieval" in tasks else {},
+        geometry=STSB_DEV.load(data) if "geometry" in tasks else {},
+    )
+
+
+def evaluate(subject: Subject, given: EvaluationData, *, command: str) -> dict[str, Any]:
+    """Evaluate every task that has data.
+
+    Raises:
+        EvaluationError: a vector is not finite, or the encoder gives all texts the same vector.
+        SubjectError: a graph to compare with does not run. All graphs are tried before the evaluation.
+    """
+    all_sts, all_transfer = len(given.sts) == len(STS_TASKS), len(given.transfer) == len(TRANSFER_TASKS)
+    if given.sts:
+        for other in subject.others.values():
+            other.encode(["a text"])
+    watched = TimedEncoder(subject.encode)
+    encode = cached(watched)
+    found: dict[str, Any] = {
+        "format": FORMAT,
+        "command": command,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "subject": dict(subject.facts),
+        "environment": environment(),
+    }
+    if given.sts:
+        scores = sts.evaluate(encode, given.sts)
+        tasks = {name: score.to_json() for name, score in scores.items()}
+        found["sts"] = {"tasks": tasks, **({"mean": sts.mean_of_tasks(scores)} if all_sts else {})}
+    if given.geometry:
+        pairs = [pair for subset in given.geometry.values() for pair in subset]
+        shape = geometry.evaluate(encode, pairs, sentences=[pair.a for pair in pairs])
+        found["geometry"] = {**shape.to_json(), "sentences_of": SENTENCES_OF}
+    if given.transfer:
+        accuracies = transfer.evaluate(encode, given.transfer)
+        mean = statistics.fmean(score.accuracy for score in accuracies.values())
+        tasks = {name: score.to_json() for name, score in accuracies.items()}
+        found["transfer"] = {"tasks": tasks, **({"mean": mean} if all_transfer else {})}
+    if given.retrieval:
+        found["retrieval"] = {name: _retrieval_score(subject, encode, each) for name, each in given.retrieval.items()}
+    if watched.texts:  # A server's own search encodes on the server and can't be timed here.
+        found["speed"] = {**watched.speed(), "latency_ms": _latency(subject.encode, given)}
+    if given.sts and subject.others:
+        found["precisions"] = _precisions(subject, given.sts)
+    if subject.run and subject.run.get("curve"):
+        found |= {"curve": subject.run["curve"], "best_step": subject.run["best_step"]}
+    return found
+
+
+class TimedEncoder:
+    """An encoder whose calls are timed."""
+
+    def __init__(self, encode: Encode) -> None:
+        self._encode = encode
+        self.texts = 0
+        self._seconds = 0.0
+
+    def __call__(self, texts: Sequence[str]) -> Any:
+        started = time.perf_counter()
+        vectors = self._encode(texts)
+        self._seconds += time.perf_counter() - started
+        self.texts += len(texts)
+        return vectors
+
+    def speed(self) -> dict[str, float]:
+        """Return the speed over all texts so far, tokenising included. At least one text must have been encoded."""
+        return {
+            "texts": self.texts,
+            "seconds": round(self._seconds, 2),
+            "texts_per_second": round(self.texts / self._seconds, 1),
+        }
+
+
+def _retrieval_score(subject: Subject, encode: Encode, collection: Collection) -> dict[str, Any]:
+    if subject.rankings is None:
+        score = retrieval.evaluate(encode, collection, prompts=subject.prompts)
+        return {**score.to_json(), "through": "exact search"}
+    score = retrieval.score(subject.rankings(collection), collection)
+    return {**score.to_json(), "through": "the server's index"}
+
+
+def _latency(encode: Encode, given: EvaluationData) -> dict[str, float]:
+    """Measure milliseconds per single text."""
+    seconds = []
+    for text in _some_texts(given)[:ALONE]:
+        started = time.perf_counter()
+        encode([text])
+        seconds.append(time.perf_counter() - started)
+    p50, p95 = np.percentile(np.array(seconds) * 1000, (50, 95)).round(2).tolist()
+    return {"p50": p50, "p95": p95}
+
+
+def _some_texts(given: EvaluationData) -> list[str]:
+    """Return texts of any task that has data."""
+    scored = texts({**given.sts, "geometry": given.geometry})
+    labelled = [text for each in given.transfer.values() for example in each.train for text in example.texts]
+    asked = [text for each in given.retrieval.values() for text in each.queries.values()]
+    return scored or list(dict.fromkeys(labelled or asked))
+
+
+def _precisions(subject: Subject, tasks: Mapping[str, Subsets]) -> dict[str, dict[str, Any]]:
+    """Compare the bundle's graphs: STS mean, minimum cosine to the reference's vectors, speed and size.
+
+    The reference is the fp32 graph, or the evaluated graph if there is no fp32.
+    """
+    judged = subject.called
+    graphs = {judged: OtherGraph(subject.encode, subject.facts["bytes"]), **subject.others}
+    reference = FP32 if FP32 in graphs else judged
+    watched = {precision: TimedEncoder(graph.encode) for precision, graph in graphs.items()}
+    encoders = {precision: cached(each) for precision, each in watched.items()}
+    sentences = texts(tasks)
+    exact = encoders[reference](sentences)
+    return {
+        precision: {
+            "sts_mean": sts.mean_of_tasks(sts.evaluate(encode, tasks)),
+            "least_cosine": float(np.einsum("nd,nd->n", exact, encode(sentences)).min()),
+            "cosine_to": reference,
+            "texts_per_second": watched[precision].speed()["texts_per_second"],
+            "bytes": graphs[precision].bytes,
+        }
+        for precision, encode in encoders.items()
+    }
+
 
 # Tables of an evaluation for a terminal.
 
@@ -126,168 +291,3 @@ WRITERS = {
     "precisions": _precision_rows,
     "speed": _speed,
 }
-
-
-FORMAT = 1
-TASKS = ("sts", "transfer", "retrieval", "geometry")
-"""Task families, and geometry. A single STS or transfer task has its own name."""
-ALONE = 50
-"""Texts encoded one by one to measure latency."""
-SENTENCES_OF = "STS-B dev, first of each pair"
-"""Name of the sentences whose nearest neighbours are measured.
-
-Only the first sentence of each pair is used. Otherwise a batch could contain paraphrases, unlike a batch of a corpus.
-"""
-
-
-@dataclass(frozen=True)
-class Material:
-    """Data of the requested tasks. Tasks that were not requested are empty."""
-
-    sts: Mapping[str, Subsets] = field(default_factory=dict)
-    transfer: Mapping[str, Labelled] = field(default_factory=dict)
-    retrieval: Mapping[str, Collection] = field(default_factory=dict)
-    geometry: Subsets = field(default_factory=dict)
-    sentences: Sequence[str] = ()
-    """Sentences of a corpus, whose nearest in-batch neighbours are measured."""
-
-
-def material(data: Path, tasks: Sequence[str]) -> Material:
-    """Load the tasks' data from a folder in SentEval's and BEIR's layouts.
-
-    For SentEval, `data` contains `senteval/downstream`, or is the `downstream` folder itself. For BEIR, `data` contains
-    `retrieval/<collection>`, or is itself a collection.
-
-    Raises:
-        DataError: a task's data is missing or broken.
-    """
-    collections = beir.collections(data)
-    if "retrieval" in tasks and not collections:
-        raise DataError(f"{data}: no {beir.FOLDER}/<name>/{beir.CORPUS} and no {beir.CORPUS}: no collection of BEIR's")
-    if not data_root(data).is_dir():
-        raise DataError(f"{data}: no such folder")
-    return Material(
-        sts={name: files.load(data) for name, files in STS_TASKS.items() if {"sts", name} & {*tasks}},
-        transfer={name: files.load(data) for name, files in TRANSFER_TASKS.items() if {"transfer", name} & {*tasks}},
-        retrieval={name: beir.load(place) for name, place in collections.items()} if "retrieval" in tasks else {},
-        geometry=STSB_DEV.load(data) if "geometry" in tasks else {},
-    )
-
-
-def judge(subject: Subject, given: Material, *, command: str) -> dict[str, Any]:
-    """Evaluate every task that has data.
-
-    Raises:
-        EvaluationError: a vector is not finite, or the encoder gives all texts the same vector.
-        SubjectError: a graph to compare with does not run. All graphs are tried before the evaluation.
-    """
-    all_sts, all_transfer = len(given.sts) == len(STS_TASKS), len(given.transfer) == len(TRANSFER_TASKS)
-    if given.sts:
-        for other in subject.others.values():
-            other.encode(["a text"])
-    watched = Watched(subject.encode)
-    encode = remembered(watched)
-    found: dict[str, Any] = {
-        "format": FORMAT,
-        "command": command,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "subject": dict(subject.facts),
-        "environment": environment(),
-    }
-    if given.sts:
-        scores = sts.evaluate(encode, given.sts)
-        tasks = {name: score.to_json() for name, score in scores.items()}
-        found["sts"] = {"tasks": tasks, **({"mean": sts.mean_of_tasks(scores)} if all_sts else {})}
-    if given.geometry:
-        pairs = [pair for subset in given.geometry.values() for pair in subset]
-        shape = geometry.evaluate(encode, pairs, sentences=[pair.a for pair in pairs])
-        found["geometry"] = {**shape.to_json(), "sentences_of": SENTENCES_OF}
-    if given.transfer:
-        accuracies = transfer.evaluate(encode, given.transfer)
-        mean = statistics.fmean(score.accuracy for score in accuracies.values())
-        tasks = {name: score.to_json() for name, score in accuracies.items()}
-        found["transfer"] = {"tasks": tasks, **({"mean": mean} if all_transfer else {})}
-    if given.retrieval:
-        found["retrieval"] = {name: _searched(subject, encode, each) for name, each in given.retrieval.items()}
-    if watched.texts:  # A server's own search encodes on the server and can't be timed here.
-        found["speed"] = {**watched.speed(), "latency_ms": _latency(subject.encode, given)}
-    if given.sts and subject.others:
-        found["precisions"] = _precisions(subject, given.sts)
-    if subject.run and subject.run.get("curve"):
-        found |= {"curve": subject.run["curve"], "best_step": subject.run["best_step"]}
-    return found
-
-
-class Watched:
-    """An encoder whose calls are timed."""
-
-    def __init__(self, encode: Encode) -> None:
-        self._encode = encode
-        self.texts = 0
-        self._seconds = 0.0
-
-    def __call__(self, texts: Sequence[str]) -> Any:
-        started = time.perf_counter()
-        vectors = self._encode(texts)
-        self._seconds += time.perf_counter() - started
-        self.texts += len(texts)
-        return vectors
-
-    def speed(self) -> dict[str, float]:
-        """Return the speed over all texts so far, tokenising included. At least one text must have been encoded."""
-        return {
-            "texts": self.texts,
-            "seconds": round(self._seconds, 2),
-            "texts_per_second": round(self.texts / self._seconds, 1),
-        }
-
-
-def _searched(subject: Subject, encode: Encode, collection: Collection) -> dict[str, Any]:
-    if subject.rankings is None:
-        score = retrieval.evaluate(encode, collection, prompts=subject.prompts)
-        return {**score.to_json(), "through": "exact search"}
-    score = retrieval.score(subject.rankings(collection), collection)
-    return {**score.to_json(), "through": "the server's index"}
-
-
-def _latency(encode: Encode, given: Material) -> dict[str, float]:
-    """Measure milliseconds per single text."""
-    seconds = []
-    for text in _some_texts(given)[:ALONE]:
-        started = time.perf_counter()
-        encode([text])
-        seconds.append(time.perf_counter() - started)
-    p50, p95 = np.percentile(np.array(seconds) * 1000, (50, 95)).round(2).tolist()
-    return {"p50": p50, "p95": p95}
-
-
-def _some_texts(given: Material) -> list[str]:
-    """Return texts of any task that has data."""
-    scored = texts({**given.sts, "geometry": given.geometry})
-    labelled = [text for each in given.transfer.values() for example in each.train for text in example.texts]
-    asked = [text for each in given.retrieval.values() for text in each.queries.values()]
-    return scored or list(dict.fromkeys(labelled or asked))
-
-
-def _precisions(subject: Subject, tasks: Mapping[str, Subsets]) -> dict[str, dict[str, Any]]:
-    """Compare the bundle's graphs: STS mean, minimum cosine to the reference's vectors, speed and size.
-
-    The reference is the fp32 graph, or the evaluated graph if there is no fp32.
-    """
-    judged = subject.called
-    graphs = {judged: OtherGraph(subject.encode, subject.facts["bytes"]), **subject.others}
-    reference = FP32 if FP32 in graphs else judged
-    watched = {precision: Watched(graph.encode) for precision, graph in graphs.items()}
-    encoders = {precision: remembered(each) for precision, each in watched.items()}
-    sentences = texts(tasks)
-    exact = encoders[reference](sentences)
-    return {
-        precision: {
-            "sts_mean": sts.mean_of_tasks(sts.evaluate(encode, tasks)),
-            "least_cosine": float(np.einsum("nd,nd->n", exact, encode(sentences)).min()),
-            "cosine_to": reference,
-            "texts_per_second": watched[precision].speed()["texts_per_second"],
-            "bytes": graphs[precision].bytes,
-        }
-        for precision, encode in encoders.items()
-    }

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import Failed
-from training.data.sentences import starts
+from training.data.sentences import word_starts
 
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 """A function from N texts to vectors (N, D), in order."""
@@ -43,7 +43,7 @@ def unit_vectors(encode: Encode, texts: Sequence[str]) -> NDArray[np.float64]:
     return unit
 
 
-def remembered(encode: Encode) -> Encode:
+def cached(encode: Encode) -> Encode:
     """Cache the vectors of `encode`, so that tasks with the same texts share them."""
     rows: dict[str, NDArray[np.float32]] = {}
 
@@ -62,7 +62,7 @@ def remembered(encode: Encode) -> Encode:
 # Self-retrieval, a score without labels: one half of a sentence has to retrieve the other half.
 
 METRIC = "self_retrieval_mrr10"
-LEAST_WORDS = 4
+MIN_WORDS = 4
 
 
 def halves(sentence: str) -> tuple[str, str] | None:
@@ -71,8 +71,8 @@ def halves(sentence: str) -> tuple[str, str] | None:
     The result is None if the sentence has too few words.
     """
     flat = " ".join(sentence.split())
-    words = starts(flat)
-    if len(words) < LEAST_WORDS:
+    words = word_starts(flat)
+    if len(words) < MIN_WORDS:
         return None
     middle = words[(len(words) + 1) // 2]
     return flat[:middle].rstrip(), flat[middle:]

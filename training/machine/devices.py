@@ -23,27 +23,6 @@ from torch import Tensor, nn
 
 from training.machine.hardware import HardwareError, pick_device
 
-# States of torch's generators, so that dropout can be repeated.
-
-
-@dataclass(frozen=True)
-class RandomState:
-    """The state of torch's own generators: the CPU's, and CUDA's for runs on it. Reading it does not wait."""
-
-    cpu: Tensor
-    cuda: Tensor | None = None
-
-    @classmethod
-    def of(cls, device: torch.device) -> Self:
-        """Copy the current state for a computation on `device`."""
-        return cls(torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None)
-
-    def restore(self, device: torch.device) -> None:
-        """Restore the state, so that the same numbers follow."""
-        torch.set_rng_state(self.cpu)
-        if self.cuda is not None:
-            torch.cuda.set_rng_state(self.cuda, device)
-
 
 class Devices:
     """Collective operations of the processes of a run. A single process neither waits nor gathers."""
@@ -71,7 +50,7 @@ class Devices:
         return self.rank == 0
 
     @property
-    def alone_on_cuda(self) -> bool:
+    def single_cuda(self) -> bool:
         """Return whether a single process trains on CUDA: only then can a step be recorded as a CUDA graph."""
         return self.device.type == "cuda" and self.count == 1
 
@@ -91,7 +70,7 @@ class Devices:
         module.to(self.device)
         return self._group.prepare_model(module) if self._group else module
 
-    def gathered(self, pooled: Tensor, sentences: int) -> Tensor:
+    def gather(self, pooled: Tensor, sentences: int) -> Tensor:
         """Gather (..., n, D) of each process to (..., N, D) in the order of the batch, without gradient."""
         if self._group is None:
             return pooled
@@ -102,11 +81,11 @@ class Devices:
         sizes = [(r + 1) * sentences // self.count - r * sentences // self.count for r in range(self.count)]
         return torch.cat([share[:size] for share, size in zip(shares, sizes, strict=True)]).movedim(0, -2)
 
-    def agreed(self, value: float) -> float:
+    def from_first(self, value: float) -> float:
         """Return the first process's value on all processes."""
-        return self.each(value)[0]
+        return self.from_all(value)[0]
 
-    def each(self, value: float) -> list[float]:
+    def from_all(self, value: float) -> list[float]:
         """Return every process's value, ordered by rank."""
         if self._group is None:
             return [value]
@@ -115,7 +94,7 @@ class Devices:
         ).tolist()
         return numbers
 
-    def every(self, state: RandomState) -> list[RandomState]:
+    def every_random_state(self, state: RandomState) -> list[RandomState]:
         """Return every process's random state, ordered by rank."""
         if self._group is None:
             return [state]
@@ -136,7 +115,7 @@ class Devices:
                     gradient.copy_(self._group.reduce(gradient, "mean"))
 
     @contextmanager
-    def apart(self, module: nn.Module) -> Iterator[None]:
+    def no_sync(self, module: nn.Module) -> Iterator[None]:
         """Keep the gradients of a `parallel` module local inside the block. The next backward exchanges them."""
         with self._group.no_sync(module) if self._group else nullcontext():
             yield
@@ -158,3 +137,25 @@ def _group(name: str) -> Accelerator:
     if group.num_processes != int(os.environ["WORLD_SIZE"]):
         raise HardwareError(f"{os.environ['WORLD_SIZE']} processes were started, and they have not found each other")
     return group
+
+
+# States of torch's generators, so that dropout can be repeated.
+
+
+@dataclass(frozen=True)
+class RandomState:
+    """The state of torch's own generators: the CPU's, and CUDA's for runs on it. Reading it does not wait."""
+
+    cpu: Tensor
+    cuda: Tensor | None = None
+
+    @classmethod
+    def of(cls, device: torch.device) -> Self:
+        """Copy the current state for a computation on `device`."""
+        return cls(torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None)
+
+    def restore(self, device: torch.device) -> None:
+        """Restore the state, so that the same numbers follow."""
+        torch.set_rng_state(self.cpu)
+        if self.cuda is not None:
+            torch.cuda.set_rng_state(self.cuda, device)

@@ -10,10 +10,32 @@ from typing import Any
 
 import torch
 
+PACKAGES = ("isosphere", "torch", "transformers", "tokenizers", "safetensors", "numpy", "scipy")
+
+
+def environment() -> dict[str, Any]:
+    """Return versions, hardware, and the git commit of this code (None outside a checkout)."""
+    return {
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+        "cuda": torch.version.cuda if torch.cuda.is_available() else None,
+        **git_state(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
 # The git commit of the running code.
 
 
-def checkout() -> dict[str, str | bool | None]:
+def git_state() -> dict[str, str | bool | None]:
     """Return the commit, None outside git, and whether tracked files are modified."""
     return {
         "git_commit": _git("rev-parse", "HEAD"),
@@ -28,25 +50,3 @@ def _git(*command: str) -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()
-
-
-PACKAGES = ("isosphere", "torch", "transformers", "tokenizers", "safetensors", "numpy", "scipy")
-
-
-def environment() -> dict[str, Any]:
-    """Return versions, hardware, and the git commit of this code (None outside a checkout)."""
-    return {
-        "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
-        "platform": platform.platform(),
-        "threads": torch.get_num_threads(),
-        "cuda": torch.version.cuda if torch.cuda.is_available() else None,
-        **checkout(),
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -19,12 +19,12 @@ from torch import Tensor
 
 from models.errors import Failed, first_line
 
-MET = 3
+RUNS_BEFORE_RECORDING = 3
 """Runs of a shape before it is recorded.
 
 In these runs kernels are chosen and loaded, and optimiser state is created.
 """
-MOST = 16
+MAX_GRAPHS = 16
 """Maximum number of recorded shapes. Graphs reserve a memory pool that nothing else can use."""
 
 Shapes = tuple[torch.Size, ...]
@@ -34,21 +34,21 @@ class RecordingError(Failed):
     """A computation cannot be recorded because it waits for the host. The message says why, and what to change."""
 
 
-class Given(Protocol):
+class GraphInputs(Protocol):
     """The inputs of a computation: tensors, and values that depend only on the tensors' shapes."""
 
     def tensors(self) -> Sequence[Tensor]:
         """Return all tensors."""
 
-    def holding(self, tensors: Sequence[Tensor]) -> Self:
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
         """Return a copy with other tensors of the same shapes."""
 
 
 log = logging.getLogger(__name__)
-G = TypeVar("G", bound=Given)
+G = TypeVar("G", bound=GraphInputs)
 
 
-class Recorded(NamedTuple):
+class RecordedGraph(NamedTuple):
     """A CUDA graph, and the memory that it reads and writes."""
 
     graph: torch.cuda.CUDAGraph
@@ -56,7 +56,7 @@ class Recorded(NamedTuple):
     found: dict[str, Tensor]
 
 
-class Replayed(Generic[G]):
+class CudaGraphs(Generic[G]):
     """A computation on a CUDA device that returns named numbers and may change weights in place.
 
     The computation must not wait for the device. Tensors that it reads or writes, apart from its arguments and results,
@@ -68,7 +68,7 @@ class Replayed(Generic[G]):
         """Register `draws`, the generators besides torch's own that the computation draws from."""
         self._draws = draws
         self._met: Counter[Shapes] = Counter()
-        self._recorded: dict[Shapes, Recorded] = {}
+        self._recorded: dict[Shapes, RecordedGraph] = {}
         self._room = True
         self._memory = torch.cuda.graph_pool_handle()
         # The stream must be on the current device. Torch's default would be on the device of the first recording.
@@ -94,10 +94,10 @@ class Replayed(Generic[G]):
         values = torch.stack([value.float() for value in found.values()]).unbind()
         return dict(zip(found, values, strict=True))
 
-    def _ripe(self, compute: Callable[[G], dict[str, Tensor]], given: G, shapes: Shapes) -> Recorded | None:
+    def _ripe(self, compute: Callable[[G], dict[str, Tensor]], given: G, shapes: Shapes) -> RecordedGraph | None:
         """Record these shapes if they have been seen often enough, and return the recording."""
         self._met[shapes] += 1
-        if self._met[shapes] <= MET or len(self._recorded) >= MOST or not self._room:
+        if self._met[shapes] <= RUNS_BEFORE_RECORDING or len(self._recorded) >= MAX_GRAPHS or not self._room:
             return None
         try:
             self._recorded[shapes] = self._record(compute, given)
@@ -109,7 +109,7 @@ class Replayed(Generic[G]):
             self._recorded.clear()  # Unrecorded steps could not use the graphs' memory otherwise.
         return self._recorded.get(shapes)
 
-    def _record(self, compute: Callable[[G], dict[str, Tensor]], given: G) -> Recorded:
+    def _record(self, compute: Callable[[G], dict[str, Tensor]], given: G) -> RecordedGraph:
         """Record the graph without computing.
 
         Other threads prepare the next batch and may allocate CUDA memory meanwhile.
@@ -121,10 +121,10 @@ class Replayed(Generic[G]):
         current = torch.cuda.current_stream()
         try:
             with (
-                nothing_collected(),
+                no_garbage_collection(),
                 torch.cuda.graph(graph, pool=self._memory, stream=self._stream, capture_error_mode="thread_local"),
             ):
-                found = compute(given.holding(places))
+                found = compute(given.with_tensors(places))
         except RuntimeError as error:  # The error only says that capture failed; its context has the cause.
             torch.cuda.set_stream(current)  # Torch leaves the capture stream current if a recording fails.
             cause = error.__context__ if isinstance(error.__context__, RuntimeError) else error
@@ -133,11 +133,11 @@ class Replayed(Generic[G]):
             raise RecordingError(
                 f"a step can't be recorded: {first_line(cause)}; a run begun with --set chunk_size=N has none recorded"
             ) from error
-        return Recorded(graph, places, found)
+        return RecordedGraph(graph, places, found)
 
 
 @contextmanager
-def nothing_collected() -> Iterator[None]:
+def no_garbage_collection() -> Iterator[None]:
     """Disable Python's garbage collector inside the block: freeing a CUDA tensor or graph would end a recording."""
     collecting = gc.isenabled()
     gc.collect()

@@ -44,7 +44,7 @@ def autocast_dtype(precision: Precision, device: torch.device) -> torch.dtype | 
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
 
 
-def named(dtype: torch.dtype | None) -> Precision:
+def precision_name(dtype: torch.dtype | None) -> Precision:
     """Return the name of a precision."""
     return {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, "fp32")  # type: ignore[return-value, arg-type]
 

@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C and SIGTERM during a run: finish the step, then stop."""
+"""Ctrl-C and SIGTERM during a run, which finish the step and then stop, and the lock on the run's folder."""
 
 from __future__ import annotations
 
@@ -10,30 +10,6 @@ from pathlib import Path
 from types import FrameType
 
 from models.errors import Refused
-
-# A file lock for one process at a time. The system releases it if the process dies.
-
-LOCK = "lock"
-
-
-class LockError(Refused):
-    """Another process has the folder. The message names it."""
-
-
-@contextmanager
-def locked(folder: Path, *, wait: bool = False, name: str = LOCK) -> Iterator[None]:
-    """Lock `folder` by the file `name` in it, and create the folder if needed.
-
-    Raises:
-        LockError: another process has the lock, and `wait` is false.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / name).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError as error:
-            raise LockError(f"{folder}: another process is at work there") from error
-        yield
 
 
 class InterruptedRun(Exception):
@@ -79,3 +55,28 @@ def terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+# A file lock for one process at a time. The system releases it if the process dies.
+
+LOCK = "lock"
+
+
+class LockError(Refused):
+    """Another process has the folder. The message names it."""
+
+
+@contextmanager
+def locked(folder: Path, *, wait: bool = False, name: str = LOCK) -> Iterator[None]:
+    """Lock `folder` by the file `name` in it, and create the folder if needed.
+
+    Raises:
+        LockError: another process has the lock, and `wait` is false.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / name).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError as error:
+            raise LockError(f"{folder}: another process is at work there") from error
+        yield

@@ -20,7 +20,7 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt(3)."""
 
 
-def keep_pages() -> None:
+def reuse_memory() -> None:
     """Configure memory for the whole process.
 
     Call it before torch creates its first tensor, which reads the variables.

@@ -18,7 +18,7 @@ from models.bundle.disk import replacing
 from training.machine.devices import Devices, RandomState
 
 
-def write(file: Path, tensors: dict[str, Tensor], facts: Mapping[str, object]) -> None:
+def save_state(file: Path, tensors: dict[str, Tensor], facts: Mapping[str, object]) -> None:
     """Replace `file` atomically. No other process may write in the folder.
 
     Raises:
@@ -36,14 +36,14 @@ def write(file: Path, tensors: dict[str, Tensor], facts: Mapping[str, object]) -
             raise OSError(errno.EIO, str(error)) from error
 
 
-def facts_of(file: Path) -> dict[str, Any]:
+def read_header(file: Path) -> dict[str, Any]:
     """Read the numbers in the header."""
     with safe_open(file, framework="pt") as opened:
         facts: dict[str, Any] = json.loads(opened.metadata()["state"])
     return facts
 
 
-def named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Prefix the tensors' names."""
     return {prefix + name: tensor.contiguous() for name, tensor in tensors.items()}
 
@@ -57,7 +57,7 @@ def digest(tensors: Mapping[str, Tensor], *, salt: str = "") -> str:
     return found.hexdigest()
 
 
-def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def without_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors whose names have the prefix, under their names without the prefix."""
     return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
 
@@ -75,7 +75,7 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Te
         ValueError: the order of weights differs, as in files of earlier versions.
     """
     slots: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in under("optimiser.", tensors).items():
+    for name, tensor in without_prefix("optimiser.", tensors).items():
         i, slot = name.split(".")
         slots.setdefault(int(i), {})[slot] = tensor
     weights = [weight for group in optimiser.param_groups for weight in group["params"]]

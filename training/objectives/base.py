@@ -135,7 +135,7 @@ class Preset(Generic[P]):
     """Backbone of the teacher that SimCSE trains if the user names no teacher. None means the run's own backbone."""
 
 
-def on_cls_of_minilm(params: P) -> Preset[P]:
+def minilm_cls_preset(params: P) -> Preset[P]:
     """Return a preset for MiniLM with [CLS] pooling and the papers' values for BERT-base.
 
     Batch size and learning rate are the same for all five objectives.
@@ -149,21 +149,21 @@ def on_cls_of_minilm(params: P) -> Preset[P]:
     )
 
 
-ON_PASSAGES = "-passages"
+PASSAGES_SUFFIX = "-passages"
 """Suffix of the names of presets for corpora of passages."""
 
 
-FOR_PASSAGES: Mapping[str, Any] = {"augmentation": "cloze", "max_length": 64, "learning_rate": 1e-5, "epochs": 3}
+PASSAGES_SETTINGS: Mapping[str, Any] = {"augmentation": "cloze", "max_length": 64, "learning_rate": 1e-5, "epochs": 3}
 """Settings for passages. Training then lets a sentence retrieve its own passage.
 
 These settings suit all objectives (ADR 0048).
 """
 
 
-def on_passages(preset: Preset[P]) -> Preset[P]:
+def passages_preset(preset: Preset[P]) -> Preset[P]:
     """Turn a preset for sentences into one for passages."""
     source = f"for sentences {preset.source}; for passages ours, chosen on documents without their queries (ADR 0048)"
-    return replace(preset, source=source, **FOR_PASSAGES)
+    return replace(preset, source=source, **PASSAGES_SETTINGS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,14 +177,14 @@ class Recipe(Generic[P]):
     """A factory that takes the parameters and the encoder's width."""
     presets: Mapping[str, Preset[P]]
     """Presets by backbone."""
-    off: Mapping[str, Any] = field(default_factory=dict)
+    as_simcse: Mapping[str, Any] = field(default_factory=dict)
     """Parameters that reduce the loss to SimCSE's."""
-    imitates: bool = False
+    needs_named_teacher: bool = False
     """True if the objective learns from a teacher instead of contrasting.
 
     A SimCSE encoder of the same backbone is not a useful teacher then, so the user must name a teacher.
     """
     ablations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Ablations by name. Each lists the parameters that differ."""
-    added: Mapping[str, Any] = field(default_factory=dict)
+    added_params: Mapping[str, Any] = field(default_factory=dict)
     """Parameters that configurations of earlier versions lack, with the values that those versions used."""

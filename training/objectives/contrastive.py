@@ -1,4 +1,4 @@
-"""Contrastive losses, in float32 or wider under any autocast."""
+"""Contrastive losses, in float32 or wider under any autocast, and the head between pooled vector and loss."""
 
 from __future__ import annotations
 

@@ -12,17 +12,17 @@ from torch.nn import functional as F
 
 from models.encoder.encoder import full_precision
 from training.objectives.base import (
-    ON_PASSAGES,
+    PASSAGES_SUFFIX,
     REMOVED_SHARE,
     Needs,
     Preset,
     Recipe,
     Views,
-    on_cls_of_minilm,
-    on_passages,
+    minilm_cls_preset,
+    passages_preset,
 )
 from training.objectives.contrastive import MLP, cosine_logits, info_nce
-from training.objectives.noise import ascended, check_ratio, gaussian_negatives
+from training.objectives.noise import ascend, check_ratio, gaussian_negatives
 
 # Weights of negatives by a judge (DCLR), which is the teacher or the encoder itself, and the terms that use them.
 
@@ -164,7 +164,7 @@ class DCLR(nn.Module):
 
     def _noise(self, anchors: Tensor, positives: Tensor, rng: torch.Generator) -> Tensor:
         params = self.params
-        return ascended(
+        return ascend(
             gaussian_negatives(anchors, params.noise_ratio, rng),
             anchors,
             steps=params.ascent_steps,
@@ -255,11 +255,11 @@ RECIPE = Recipe(
             source=f"the paper, which starts from SimCSE's weights; {SCRIPT}: 1 epoch",
             teacher_backbone="roberta-base",
         ),
-        "minilm-cls": on_cls_of_minilm(DCLRParams()),
+        "minilm-cls": minilm_cls_preset(DCLRParams()),
         "minilm": MINILM,
-        f"minilm{ON_PASSAGES}": on_passages(MINILM),
+        f"minilm{PASSAGES_SUFFIX}": passages_preset(MINILM),
     },
-    off={"noise_ratio": 0.0, "weighting": "none"},
+    as_simcse={"noise_ratio": 0.0, "weighting": "none"},
     ablations={
         "no-head": {"head": False},
         "no-noise": {"noise_ratio": 0.0},

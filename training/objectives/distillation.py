@@ -123,7 +123,7 @@ RECIPE = Recipe(
     summary="a teacher's vectors as targets, and the encoder's own of before; no sentence is held against another",
     citation=CITATION,
     build=Distillation,
-    imitates=True,
+    needs_named_teacher=True,
     presets={
         "minilm": Preset(
             source="ours: the first values that were tried, see docs/log.md",

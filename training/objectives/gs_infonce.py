@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from training.objectives.base import ON_PASSAGES, Needs, Preset, Recipe, Views, on_cls_of_minilm, on_passages
+from training.objectives.base import PASSAGES_SUFFIX, Needs, Preset, Recipe, Views, minilm_cls_preset, passages_preset
 from training.objectives.contrastive import MLP, cosine_logits, info_nce
 from training.objectives.noise import check_ratio, gaussian_negatives
 
@@ -121,10 +121,10 @@ RECIPE = Recipe(
         "roberta-large-paper": _published(
             64, 3e-5, dropout=0.1, source="the paper's batch and ratio; the rest as SimCSE, as it says: 3e-5"
         ),
-        "minilm-cls": on_cls_of_minilm(GSInfoNCEParams()),
+        "minilm-cls": minilm_cls_preset(GSInfoNCEParams()),
         "minilm": MINILM,
-        f"minilm{ON_PASSAGES}": on_passages(MINILM),
+        f"minilm{PASSAGES_SUFFIX}": passages_preset(MINILM),
     },
-    off={"noise_ratio": 0.0},
+    as_simcse={"noise_ratio": 0.0},
     ablations={**{f"noise-{ratio}": {"noise_ratio": float(ratio)} for ratio in RATIOS}, "no-head": {"head": False}},
 )

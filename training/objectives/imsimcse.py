@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from training.objectives.base import ON_PASSAGES, Needs, Preset, Recipe, Views, on_cls_of_minilm, on_passages
+from training.objectives.base import PASSAGES_SUFFIX, Needs, Preset, Recipe, Views, minilm_cls_preset, passages_preset
 from training.objectives.contrastive import MLP, cosine_logits, info_nce
 from training.objectives.decorrelation import (
     DCLForm,
@@ -18,9 +18,9 @@ from training.objectives.decorrelation import (
     dimension_contrast,
     rank_of_cross_correlation,
 )
-from training.objectives.noise import MOST, gaussian
+from training.objectives.noise import MAX_DRAWS, gaussian
 
-MOST_ROWS = 100_000
+MAX_ROWS = 100_000
 """Maximum of `artificial_rows`, which is far more than is useful."""
 Pair = Literal["dropout", "gaussian-noise", "mean-sampling", "off-dropout", "shared-mean"]
 """The two vectors whose similarity is computed:
@@ -73,7 +73,7 @@ class ImSimCSEParams:
                 raise ValueError(f"{name} {getattr(self, name)} is below 0")
         if not any(getattr(self, name) for name in weights):
             raise ValueError(f"{', '.join(weights)} are all 0: nothing is left to learn from")
-        for name, most in (("samples", MOST), ("artificial_rows", MOST_ROWS)):
+        for name, most in (("samples", MAX_DRAWS), ("artificial_rows", MAX_ROWS)):
             if getattr(self, name) > most:
                 raise ValueError(f"{name} {getattr(self, name)} is more than {most}")
 
@@ -191,12 +191,12 @@ RECIPE = Recipe(
         "bert-large-uncased": _preset(PAPER, 8e-6),
         "roberta-base": _preset(SCRIPTS, 1e-5),
         "roberta-large": _preset(SCRIPTS, 1e-5),
-        "minilm-cls": on_cls_of_minilm(ImSimCSEParams()),
+        "minilm-cls": minilm_cls_preset(ImSimCSEParams()),
         "minilm": MINILM,
-        f"minilm{ON_PASSAGES}": on_passages(MINILM),
+        f"minilm{PASSAGES_SUFFIX}": passages_preset(MINILM),
     },
-    off=SIMCSE,
-    added={"contrast_weight": 1.0},
+    as_simcse=SIMCSE,
+    added_params={"contrast_weight": 1.0},
     ablations={
         "no-head": {"head": False},
         "off-dropout-only": {"dcl_weight": 0.0},

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from models.encoder.encoder import full_precision
 from training.objectives.contrastive import cosine_logits
 
-MOST = 1000
+MAX_DRAWS = 1000
 """Maximum noise draws per sentence. It bounds memory, and is far more than is useful."""
 
 
@@ -19,8 +19,8 @@ def check_ratio(ratio: float) -> None:
     Raises:
         ValueError: the ratio is not from 0 to `MOST`.
     """
-    if not 0 <= ratio <= MOST:
-        raise ValueError(f"noise_ratio {ratio} is not from 0 to {MOST}")
+    if not 0 <= ratio <= MAX_DRAWS:
+        raise ValueError(f"noise_ratio {ratio} is not from 0 to {MAX_DRAWS}")
 
 
 def gaussian(*shape: int, like: Tensor, rng: torch.Generator) -> Tensor:
@@ -39,7 +39,7 @@ def gaussian_negatives(anchors: Tensor, ratio: float, rng: torch.Generator) -> T
     return gaussian(int(ratio * len(anchors)), anchors.shape[1], like=anchors, rng=rng)
 
 
-def ascended(
+def ascend(
     noise: Tensor,
     anchors: Tensor,
     *,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from training.objectives.base import ON_PASSAGES, Needs, Preset, Recipe, Views, on_cls_of_minilm, on_passages
+from training.objectives.base import PASSAGES_SUFFIX, Needs, Preset, Recipe, Views, minilm_cls_preset, passages_preset
 from training.objectives.contrastive import MLP, cosine_logits, info_nce
 
 
@@ -77,9 +77,9 @@ RECIPE = Recipe(
         "bert-large-uncased": _published(64, 1e-5),
         "roberta-base": _published(512, 1e-5),
         "roberta-large": _published(512, 3e-5),
-        "minilm-cls": on_cls_of_minilm(SimCSEParams()),
+        "minilm-cls": minilm_cls_preset(SimCSEParams()),
         "minilm": MINILM,
-        f"minilm{ON_PASSAGES}": on_passages(MINILM),
+        f"minilm{PASSAGES_SUFFIX}": passages_preset(MINILM),
     },
     ablations={"no-head": {"head": False}},
 )

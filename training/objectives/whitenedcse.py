@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from training.objectives.base import ON_PASSAGES, Needs, Preset, Recipe, Views, on_cls_of_minilm, on_passages
+from training.objectives.base import PASSAGES_SUFFIX, Needs, Preset, Recipe, Views, minilm_cls_preset, passages_preset
 from training.objectives.contrastive import MLP, cosine_logits
 from training.objectives.whitening import Gradient, GroupWhitening, MomentumWhitening
 
@@ -232,10 +232,10 @@ RECIPE = Recipe(
         ),
         "roberta-base": _preset(PAPER, 256),
         "roberta-large": _preset(PAPER, 256),
-        "minilm-cls": on_cls_of_minilm(WhitenedCSEParams(groups=192)),
+        "minilm-cls": minilm_cls_preset(WhitenedCSEParams(groups=192)),
         "minilm": MINILM,
-        f"minilm{ON_PASSAGES}": on_passages(MINILM),
+        f"minilm{PASSAGES_SUFFIX}": passages_preset(MINILM),
     },
-    off={"whitening": "none", "views": 2},
+    as_simcse={"whitening": "none", "views": 2},
     ablations=_ablations(),
 )

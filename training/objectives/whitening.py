@@ -14,9 +14,121 @@ from torch.autograd.function import once_differentiable
 
 from models.encoder.encoder import full_precision
 
+Gradient = Literal["detached", "full"]
+"""Gradient of the covariance. "detached" treats the covariance as a constant, "full" differentiates it. The mean is
+always differentiated."""
+
+
+def covariance(centred: Tensor, *, correction: int = 0) -> Tensor:
+    """Compute the covariance (..., C, C) of the N rows of (..., N, C). The divisor is N - `correction`."""
+    return centred.mT @ centred / max(centred.shape[-2] - correction, 1)
+
+
+def group_whitening(x: Tensor, groups: int, *, eps: float, gradient: Gradient = "detached") -> Tensor:
+    """Whiten by ZCA each of k groups of D / k neighbouring channels over the N rows of (..., N, D).
+
+    Computation is in float32 or wider. Source: WhitenedCSE (Zhuo et al., ACL 2023), equations 2 to 6, without the
+    shuffling.
+    """
+    with torch.autocast(x.device.type, enabled=False):
+        wide = full_precision(x)
+        centred = wide - wide.mean(-2, keepdim=True)
+        grouped = centred.reshape(*x.shape[:-1], groups, -1).transpose(-3, -2)  # (..., k, N, D / k)
+        spread = covariance(grouped.detach() if gradient == "detached" else grouped)
+        whitened = grouped @ inverse_square_root(spread, eps)
+        return whitened.transpose(-3, -2).reshape(x.shape)
+
+
+def shuffled_group_whitening(
+    x: Tensor, permutations: Tensor, groups: int, *, eps: float, gradient: Gradient = "detached"
+) -> Tensor:
+    """Apply `group_whitening` to (..., N, D) with channels permuted by `permutations` (..., D), and undo the order."""
+    shuffled = x.gather(-1, permutations[..., None, :].expand_as(x))
+    whitened = group_whitening(shuffled, groups, eps=eps, gradient=gradient)
+    return whitened.gather(-1, permutations.argsort(-1)[..., None, :].expand_as(x))
+
+
+class Statistics(NamedTuple):
+    """Mean (D,) and covariance (D, D) of vectors."""
+
+    mean: Tensor
+    covariance: Tensor
+
+    def updated(self, rows: Tensor, momentum: float) -> Statistics:
+        """Return beta · self + (1 - beta) · the statistics of `rows` (N, D) (WhitenedCSE, equation 13)."""
+        mean = rows.mean(0)
+        spread = covariance(rows - mean, correction=1)
+        return Statistics(self.mean.lerp(mean, 1 - momentum), self.covariance.lerp(spread, 1 - momentum))
+
+
+class GroupWhitening(nn.Module):
+    """Whitening of each view over its own batch, in k groups of channels.
+
+    With `shuffled`, each view draws its own groups.
+
+    Raises:
+        ValueError: the groups do not divide the width.
+    """
+
+    def __init__(self, dim: int, groups: int, *, shuffled: bool, eps: float, gradient: Gradient) -> None:
+        super().__init__()
+        if dim % groups:
+            valid = ", ".join(str(k) for k in range(1, dim + 1) if dim % k == 0)
+            raise ValueError(f"groups: {groups} does not divide the width {dim}; these do: {valid}")
+        self.groups = groups
+        self.host = dim // groups != CLOSED_FORM_SIZE
+        """True if whitening needs eigenvectors, because the host must wait for them."""
+        self.shuffled = shuffled
+        self.eps = eps
+        self.gradient = gradient
+
+    def forward(self, views: Tensor, rng: torch.Generator) -> Tensor:
+        """Whiten (V, N, D) to the same shape."""
+        if not self.shuffled:
+            return group_whitening(views, self.groups, eps=self.eps, gradient=self.gradient)
+        permutations = torch.rand(views.shape[::2], generator=rng, device=views.device).argsort(dim=-1)
+        return shuffled_group_whitening(views, permutations, self.groups, eps=self.eps, gradient=self.gradient)
+
+
+class MomentumWhitening(nn.Module):
+    """Whitening of all channels together, by moving statistics over the rows of all views and all batches so far.
+
+    The statistics start with mean 0 and identity covariance, because the covariance of a batch with fewer rows than
+    channels is singular. They are float64, because float32 can't separate axes whose eigenvalues are as close as at the
+    start.
+    """
+
+    host = True
+    mean: Tensor
+    covariance: Tensor
+
+    def __init__(
+        self, dim: int, kind: Literal["pca", "zca"], *, momentum: float, eps: float, gradient: Gradient
+    ) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(dim, dtype=torch.float64))
+        self.register_buffer("covariance", torch.eye(dim, dtype=torch.float64))
+        self.kind = kind
+        self.momentum = momentum
+        self.eps = eps
+        self.gradient = gradient
+
+    def forward(self, views: Tensor, rng: torch.Generator) -> Tensor:  # noqa: ARG002 - nothing is drawn
+        """Whiten (V, N, D) to the same shape. The result becomes more precise with the number of steps."""
+        with torch.autocast(views.device.type, enabled=False):
+            rows = views.double()
+            mean, spread = Statistics(self.mean, self.covariance).updated(rows.flatten(0, 1), self.momentum)
+            self.mean, self.covariance = mean.detach(), spread.detach()
+            if self.kind == "pca":
+                matrix = principal_axes(spread, self.eps)
+            else:
+                matrix = inverse_square_root(self.covariance if self.gradient == "detached" else spread, self.eps)
+            return ((rows - mean) @ matrix).to(full_precision(views).dtype)
+
+
 # Inverse square roots of batches of covariance matrices, with finite gradients at repeated eigenvalues.
 
-IN_CLOSED_FORM = 2
+CLOSED_FORM_SIZE = 2
 """Matrices of this size have a closed form of the inverse square root."""
 
 
@@ -25,8 +137,8 @@ def inverse_square_root(matrix: Tensor, eps: float) -> Tensor:
 
     The result and its gradient are finite if eps > 0.
     """
-    if matrix.shape[-1] == IN_CLOSED_FORM:
-        return _of_pairs(matrix, eps)
+    if matrix.shape[-1] == CLOSED_FORM_SIZE:
+        return _inverse_root_2x2(matrix, eps)
     root: Tensor = _ByEigenvalues.apply(matrix, eps)  # type: ignore[no-untyped-call]
     return root
 
@@ -41,7 +153,7 @@ def principal_axes(matrix: Tensor, eps: float) -> Tensor:
     return (vectors * largest.sign() / roots[..., None, :]).flip(-1)
 
 
-def _of_pairs(matrix: Tensor, eps: float) -> Tensor:
+def _inverse_root_2x2(matrix: Tensor, eps: float) -> Tensor:
     """Compute (t + s - A) / (s sqrt(t + 2 s)) of matrices (..., 2, 2).
 
     s^2 is the determinant and t the trace of A + eps. An eigendecomposition by LAPACK takes six times as long for 1,152
@@ -84,115 +196,3 @@ def _axes(matrix: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """
     eigenvalues, vectors = torch.linalg.eigh(matrix)
     return vectors, (eigenvalues.clamp_min(0) + eps).sqrt()
-
-
-Gradient = Literal["detached", "full"]
-"""Gradient of the covariance. "detached" treats the covariance as a constant, "full" differentiates it. The mean is
-always differentiated."""
-
-
-def covariance(centred: Tensor, *, correction: int = 0) -> Tensor:
-    """Compute the covariance (..., C, C) of the N rows of (..., N, C). The divisor is N - `correction`."""
-    return centred.mT @ centred / max(centred.shape[-2] - correction, 1)
-
-
-def group_whitening(x: Tensor, groups: int, *, eps: float, gradient: Gradient = "detached") -> Tensor:
-    """Whiten by ZCA each of k groups of D / k neighbouring channels over the N rows of (..., N, D).
-
-    Computation is in float32 or wider. Source: WhitenedCSE (Zhuo et al., ACL 2023), equations 2 to 6, without the
-    shuffling.
-    """
-    with torch.autocast(x.device.type, enabled=False):
-        wide = full_precision(x)
-        centred = wide - wide.mean(-2, keepdim=True)
-        grouped = centred.reshape(*x.shape[:-1], groups, -1).transpose(-3, -2)  # (..., k, N, D / k)
-        spread = covariance(grouped.detach() if gradient == "detached" else grouped)
-        whitened = grouped @ inverse_square_root(spread, eps)
-        return whitened.transpose(-3, -2).reshape(x.shape)
-
-
-def shuffled_group_whitening(
-    x: Tensor, permutations: Tensor, groups: int, *, eps: float, gradient: Gradient = "detached"
-) -> Tensor:
-    """Apply `group_whitening` to (..., N, D) with channels permuted by `permutations` (..., D), and undo the order."""
-    shuffled = x.gather(-1, permutations[..., None, :].expand_as(x))
-    whitened = group_whitening(shuffled, groups, eps=eps, gradient=gradient)
-    return whitened.gather(-1, permutations.argsort(-1)[..., None, :].expand_as(x))
-
-
-class Statistics(NamedTuple):
-    """Mean (D,) and covariance (D, D) of vectors."""
-
-    mean: Tensor
-    covariance: Tensor
-
-    def moved(self, rows: Tensor, momentum: float) -> Statistics:
-        """Return beta · self + (1 - beta) · the statistics of `rows` (N, D) (WhitenedCSE, equation 13)."""
-        mean = rows.mean(0)
-        spread = covariance(rows - mean, correction=1)
-        return Statistics(self.mean.lerp(mean, 1 - momentum), self.covariance.lerp(spread, 1 - momentum))
-
-
-class GroupWhitening(nn.Module):
-    """Whitening of each view over its own batch, in k groups of channels.
-
-    With `shuffled`, each view draws its own groups.
-
-    Raises:
-        ValueError: the groups do not divide the width.
-    """
-
-    def __init__(self, dim: int, groups: int, *, shuffled: bool, eps: float, gradient: Gradient) -> None:
-        super().__init__()
-        if dim % groups:
-            valid = ", ".join(str(k) for k in range(1, dim + 1) if dim % k == 0)
-            raise ValueError(f"groups: {groups} does not divide the width {dim}; these do: {valid}")
-        self.groups = groups
-        self.host = dim // groups != IN_CLOSED_FORM
-        """True if whitening needs eigenvectors, because the host must wait for them."""
-        self.shuffled = shuffled
-        self.eps = eps
-        self.gradient = gradient
-
-    def forward(self, views: Tensor, rng: torch.Generator) -> Tensor:
-        """Whiten (V, N, D) to the same shape."""
-        if not self.shuffled:
-            return group_whitening(views, self.groups, eps=self.eps, gradient=self.gradient)
-        permutations = torch.rand(views.shape[::2], generator=rng, device=views.device).argsort(dim=-1)
-        return shuffled_group_whitening(views, permutations, self.groups, eps=self.eps, gradient=self.gradient)
-
-
-class MomentumWhitening(nn.Module):
-    """Whitening of all channels together, by moving statistics over the rows of all views and all batches so far.
-
-    The statistics start with mean 0 and identity covariance, because the covariance of a batch with fewer rows than
-    channels is singular. They are float64, because float32 can't separate axes whose eigenvalues are as close as at the
-    start.
-    """
-
-    host = True
-    mean: Tensor
-    covariance: Tensor
-
-    def __init__(
-        self, dim: int, kind: Literal["pca", "zca"], *, momentum: float, eps: float, gradient: Gradient
-    ) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(dim, dtype=torch.float64))
-        self.register_buffer("covariance", torch.eye(dim, dtype=torch.float64))
-        self.kind = kind
-        self.momentum = momentum
-        self.eps = eps
-        self.gradient = gradient
-
-    def forward(self, views: Tensor, rng: torch.Generator) -> Tensor:  # noqa: ARG002 - nothing is drawn
-        """Whiten (V, N, D) to the same shape. The result becomes more precise with the number of steps."""
-        with torch.autocast(views.device.type, enabled=False):
-            rows = views.double()
-            mean, spread = Statistics(self.mean, self.covariance).moved(rows.flatten(0, 1), self.momentum)
-            self.mean, self.covariance = mean.detach(), spread.detach()
-            if self.kind == "pca":
-                matrix = principal_axes(spread, self.eps)
-            else:
-                matrix = inverse_square_root(self.covariance if self.gradient == "detached" else spread, self.eps)
-            return ((rows - mean) @ matrix).to(full_precision(views).dtype)

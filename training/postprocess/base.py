@@ -1,4 +1,7 @@
-"""The interface of a post-processing: a transform fitted to the pooled vectors of a frozen encoder."""
+"""The interface of a post-processing: a transform fitted to the pooled vectors of a frozen encoder.
+
+The vectors come as a stream of batches from the sentences of a corpus.
+"""
 
 from __future__ import annotations
 
@@ -17,47 +20,6 @@ from models.encoder.transform import Transform
 from models.errors import Refused
 from training.checkpoints.progress import LINE_EVERY
 from training.data.corpus import Corpus
-
-# Streams of the sentences of a corpus and of their pooled vectors.
-
-ENCODED_AT_ONCE = 1024
-"""Minimum sentences encoded together: enough to form batches of similar length with little padding."""
-
-
-def pooled_batches(
-    encoder: Encoder, corpus: Corpus, *, size: int, epochs: int = 1, seed: int, stream: TextIO
-) -> Iterator[Tensor]:
-    """Yield batches (size, D) of vectors without dropout, float32 on the CPU.
-
-    The last batch of an epoch may be smaller.
-    """
-    chunk = size * -(-ENCODED_AT_ONCE // size)
-    for sentences in sentence_batches(corpus, size=chunk, epochs=epochs, seed=seed, stream=stream):
-        vectors = torch.from_numpy(encoder.encode(sentences))
-        for start in range(0, len(vectors), size):
-            yield vectors[start : start + size]
-
-
-def sentence_batches(
-    corpus: Corpus, *, size: int, least: int = 1, epochs: int = 1, seed: int, stream: TextIO
-) -> Iterator[list[str]]:
-    """Yield shuffled batches of sentences, with progress: a bar on a terminal, lines elsewhere.
-
-    The last batch of an epoch may be smaller. It is left out if it has fewer than `least` sentences.
-    """
-    batches = corpus.batches(size, seed=seed, least=least)
-    count = epochs * corpus.batches_per_epoch(size, least=least)
-    total = epochs * corpus.census.sentences
-    done, said = 0, time.monotonic()
-    with tqdm(total=total, unit="sentence", file=stream, disable=not stream.isatty()) as bar:
-        for batch in islice(batches, count):
-            yield batch
-            done += len(batch)
-            bar.update(len(batch))
-            if bar.disable and time.monotonic() - said >= LINE_EVERY:
-                said = time.monotonic()
-                print(f"{done} of {total} sentences", file=stream, flush=True)
-
 
 MOST_RATE = 1e30
 """Maximum learning rate. Adam's first step is ten times as large and must fit in a float32."""
@@ -134,3 +96,44 @@ def check_above_zero(params: Any, *names: str) -> None:
         value = getattr(params, name)
         if value is not None and not value > 0:
             raise ValueError(f"{name}: {value} is not above 0")
+
+
+# Streams of the sentences of a corpus and of their pooled vectors.
+
+ENCODED_AT_ONCE = 1024
+"""Minimum sentences encoded together: enough to form batches of similar length with little padding."""
+
+
+def pooled_batches(
+    encoder: Encoder, corpus: Corpus, *, size: int, epochs: int = 1, seed: int, stream: TextIO
+) -> Iterator[Tensor]:
+    """Yield batches (size, D) of vectors without dropout, float32 on the CPU.
+
+    The last batch of an epoch may be smaller.
+    """
+    chunk = size * -(-ENCODED_AT_ONCE // size)
+    for sentences in sentence_batches(corpus, size=chunk, epochs=epochs, seed=seed, stream=stream):
+        vectors = torch.from_numpy(encoder.encode(sentences))
+        for start in range(0, len(vectors), size):
+            yield vectors[start : start + size]
+
+
+def sentence_batches(
+    corpus: Corpus, *, size: int, least: int = 1, epochs: int = 1, seed: int, stream: TextIO
+) -> Iterator[list[str]]:
+    """Yield shuffled batches of sentences, with progress: a bar on a terminal, lines elsewhere.
+
+    The last batch of an epoch may be smaller. It is left out if it has fewer than `least` sentences.
+    """
+    batches = corpus.batches(size, seed=seed, least=least)
+    count = epochs * corpus.batches_per_epoch(size, least=least)
+    total = epochs * corpus.census.sentences
+    done, said = 0, time.monotonic()
+    with tqdm(total=total, unit="sentence", file=stream, disable=not stream.isatty()) as bar:
+        for batch in islice(batches, count):
+            yield batch
+            done += len(batch)
+            bar.update(len(batch))
+            if bar.disable and time.monotonic() - said >= LINE_EVERY:
+                said = time.monotonic()
+                print(f"{done} of {total} sentences", file=stream, flush=True)

@@ -20,7 +20,7 @@ from models.encoder.transform import Affine
 from training.config import check_finite
 from training.data.corpus import Corpus
 from training.encoding.lora import has_dropout
-from training.encoding.views import ViewEncoder, in_passes
+from training.encoding.views import ViewEncoder, make_passes
 from training.objectives.base import Needs
 from training.objectives.decorrelation import dimension_contrast
 from training.objectives.imsimcse import CITATION
@@ -67,7 +67,7 @@ def dropout_views(encoder: Encoder, batches: Iterable[list[str]]) -> Iterator[Te
     views = ViewEncoder(encoder, Needs(views=2)).train()
     for sentences in batches:
         with torch.no_grad():
-            pooled = views(in_passes(encoder, encoder.tokenizer.encode(sentences)))
+            pooled = views(make_passes(encoder, encoder.tokenizer.encode(sentences)))
         yield pooled.cpu()
     encoder.eval()
 

@@ -1,4 +1,4 @@
-"""Background preparation of masked batches."""
+"""Batches of pre-training: the corpus as sequences of equal length, in which words are masked anew in every step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,106 @@ from models.bundle.tokenizer import Tokens
 from training.data.corpus import Corpus
 from training.machine.devices import Devices
 from training.pretraining.config import PretrainConfig
-from training.pretraining.model import NO_ANSWER, Masked, MaskedLM, Questions, masked
+from training.pretraining.model import IGNORED, Masked, MaskedLM, MaskedTokens, masked
+
+GRANULE = {"cuda": 512}
+"""Multiple to which the number of questions of a chunk is padded, by device type.
+
+Other devices need no padding.
+
+Every number of questions needs a recorded step. The number varies with the tokens per word and the [CLS] tokens per
+sequence.
+"""
+HELD_OUT_SEED = 0
+"""Seed of the held-out masks. It is the same in all runs, so that runs are comparable."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sequences of one step, and the masked tokens that this process predicts."""
+
+    chunks: Sequence[MaskedTokens]
+    """Parts that pass through the model one at a time."""
+    hidden: int
+    """Number of masked tokens in the whole batch."""
+    lengths: Sequence[int]
+    """Lengths in tokens of the sentences, or parts of sentences, of the whole batch."""
+    position: Position
+    """Position of the next batch in the corpus."""
+
+    def __len__(self) -> int:
+        """Return the number of sentences, or parts of sentences."""
+        return len(self.lengths)
+
+
+class Batches:
+    """Training batches and held-out batches of a run."""
+
+    def __init__(self, config: PretrainConfig, model: MaskedLM, corpus: Corpus, devices: Devices) -> None:
+        self._config = config
+        self._model = model
+        self._corpus = corpus
+        self._devices = devices
+
+    def after(self, step: int, position: Position) -> Iterator[Batch]:
+        """Yield the batches after `step`, which ended at `position`. Masks depend only on the seed and the step."""
+        config = self._config
+        packed = sequences(
+            self._corpus,
+            self._encode,
+            rows=config.batch_size,
+            length=config.max_length,
+            seed=config.seed,
+            start=position,
+        )
+        for number, (ids, end) in enumerate(packed, start=step + 1):
+            hidden = self._masked(ids, np.random.default_rng((config.seed, number)))
+            chunks = self._chunks(hidden, self._devices.rows(len(ids)))
+            yield Batch(chunks, len(hidden.labels), sentence_lengths(ids, self._model.vocabulary.cls), end)
+
+    def held_out(self) -> list[MaskedTokens]:
+        """Pack the held-out sentences in order and mask them. The last sequence has the remaining length."""
+        ids, length = end_to_end(self._encode(self._corpus.census.monitored)), self._config.max_length
+        rng = np.random.default_rng(HELD_OUT_SEED)
+        whole, rest = np.split(ids, [len(ids) - len(ids) % length])
+        packed = [each for each in (whole.reshape(-1, length), rest[None]) if each.size]
+        return [chunk for each in packed for chunk in self._chunks(self._masked(each, rng), range(len(each)))]
+
+    def _encode(self, sentences: Sequence[str]) -> list[Tokens]:
+        """Tokenise sentences. A literal [CLS] in a text becomes [UNK], because [CLS] marks the start of a sentence."""
+        vocabulary = self._model.vocabulary
+        found = self._model.encoder.tokenizer.encode(sentences, max_length=sys.maxsize)
+        for tokens in found:
+            said = tokens.ids[1:]
+            said[said == vocabulary.cls] = vocabulary.unknown
+        return found
+
+    def _masked(self, ids: np.ndarray, rng: np.random.Generator) -> Masked:
+        return masked(ids, self._model.vocabulary, share=self._config.share, rng=rng)
+
+    def _chunks(self, hidden: Masked, rows: range) -> list[MaskedTokens]:
+        """Divide the rows into parts that fit through the model at once."""
+        size = self._config.chunk_size or self._config.batch_size
+        starts = rows[::size]
+        return [_questions(hidden, range(s, min(s + size, rows.stop)), self._devices.device) for s in starts]
+
+
+def _questions(hidden: Masked, rows: range, device: torch.device) -> MaskedTokens:
+    """Return the masked tokens of some rows, for CUDA in pinned memory so that copies are asynchronous.
+
+    Empty questions pad their number, so that most steps have equally many.
+    """
+    length = hidden.ids.shape[1]
+    first, last = np.searchsorted(hidden.places, (rows.start * length, rows.stop * length))
+    idle = -(last - first) % GRANULE.get(device.type, 1)
+    arrays = (
+        hidden.ids[rows.start : rows.stop],
+        np.pad(hidden.places[first:last] - rows.start * length, (0, idle)),
+        np.pad(hidden.labels[first:last], (0, idle), constant_values=IGNORED),
+    )
+    tensors = [torch.from_numpy(array) for array in arrays]
+    return MaskedTokens(*(tensor.pin_memory() if device.type == "cuda" else tensor for tensor in tensors))
+
 
 # A corpus as sequences of equal length: tokenised sentences are concatenated, then cut.
 #
@@ -83,104 +182,9 @@ def _passed(waiting: deque[Ids], at: Position) -> Position:
     return at
 
 
-def parts(ids: Ids, cls: int) -> list[int]:
+def sentence_lengths(ids: Ids, cls: int) -> list[int]:
     """Return the lengths of the sentences, or parts of sentences, in sequences (N, L). Each begins with `cls`."""
     begins = ids == cls
     begins[:, 0] = True
     ends: list[int] = np.append(np.flatnonzero(begins), ids.size).tolist()
     return [end - begin for begin, end in pairwise(ends)]
-
-
-GRANULE = {"cuda": 512}
-"""Multiple to which the number of questions of a chunk is padded, by device type.
-
-Other devices need no padding.
-
-Every number of questions needs a recorded step. The number varies with the tokens per word and the [CLS] tokens per
-sequence.
-"""
-HELD_OUT_SEED = 0
-"""Seed of the held-out masks. It is the same in all runs, so that runs are comparable."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Sequences of one step, and the masked tokens that this process predicts."""
-
-    chunks: Sequence[Questions]
-    """Parts that pass through the model one at a time."""
-    hidden: int
-    """Number of masked tokens in the whole batch."""
-    lengths: Sequence[int]
-    """Lengths in tokens of the sentences, or parts of sentences, of the whole batch."""
-    position: Position
-    """Position of the next batch in the corpus."""
-
-
-class Batches:
-    """Training batches and held-out batches of a run."""
-
-    def __init__(self, config: PretrainConfig, model: MaskedLM, corpus: Corpus, devices: Devices) -> None:
-        self._config = config
-        self._model = model
-        self._corpus = corpus
-        self._devices = devices
-
-    def after(self, step: int, position: Position) -> Iterator[Batch]:
-        """Yield the batches after `step`, which ended at `position`. Masks depend only on the seed and the step."""
-        config = self._config
-        packed = sequences(
-            self._corpus,
-            self._encode,
-            rows=config.batch_size,
-            length=config.max_length,
-            seed=config.seed,
-            start=position,
-        )
-        for number, (ids, end) in enumerate(packed, start=step + 1):
-            hidden = self._masked(ids, np.random.default_rng((config.seed, number)))
-            chunks = self._chunks(hidden, self._devices.rows(len(ids)))
-            yield Batch(chunks, len(hidden.labels), parts(ids, self._model.vocabulary.cls), end)
-
-    def held_out(self) -> list[Questions]:
-        """Pack the held-out sentences in order and mask them. The last sequence has the remaining length."""
-        ids, length = end_to_end(self._encode(self._corpus.census.watched)), self._config.max_length
-        rng = np.random.default_rng(HELD_OUT_SEED)
-        whole, rest = np.split(ids, [len(ids) - len(ids) % length])
-        packed = [each for each in (whole.reshape(-1, length), rest[None]) if each.size]
-        return [chunk for each in packed for chunk in self._chunks(self._masked(each, rng), range(len(each)))]
-
-    def _encode(self, sentences: Sequence[str]) -> list[Tokens]:
-        """Tokenise sentences. A literal [CLS] in a text becomes [UNK], because [CLS] marks the start of a sentence."""
-        vocabulary = self._model.vocabulary
-        found = self._model.encoder.tokenizer.encode(sentences, max_length=sys.maxsize)
-        for tokens in found:
-            said = tokens.ids[1:]
-            said[said == vocabulary.cls] = vocabulary.unknown
-        return found
-
-    def _masked(self, ids: np.ndarray, rng: np.random.Generator) -> Masked:
-        return masked(ids, self._model.vocabulary, share=self._config.share, rng=rng)
-
-    def _chunks(self, hidden: Masked, rows: range) -> list[Questions]:
-        """Divide the rows into parts that fit through the model at once."""
-        size = self._config.chunk_size or self._config.batch_size
-        starts = rows[::size]
-        return [_questions(hidden, range(s, min(s + size, rows.stop)), self._devices.device) for s in starts]
-
-
-def _questions(hidden: Masked, rows: range, device: torch.device) -> Questions:
-    """Return the masked tokens of some rows, for CUDA in pinned memory so that copies are asynchronous.
-
-    Empty questions pad their number, so that most steps have equally many.
-    """
-    length = hidden.ids.shape[1]
-    first, last = np.searchsorted(hidden.places, (rows.start * length, rows.stop * length))
-    idle = -(last - first) % GRANULE.get(device.type, 1)
-    arrays = (
-        hidden.ids[rows.start : rows.stop],
-        np.pad(hidden.places[first:last] - rows.start * length, (0, idle)),
-        np.pad(hidden.labels[first:last], (0, idle), constant_values=NO_ANSWER),
-    )
-    tensors = [torch.from_numpy(array) for array in arrays]
-    return Questions(*(tensor.pin_memory() if device.type == "cuda" else tensor for tensor in tensors))

@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal
 
-from training.config import (
-    LEAST_LENGTH,
-    ConfigError,
-    check_finite,
-    check_folders,
-    check_seed,
-    checked,
-    kinds,
-    place,
-    settings,
-)
-
-POSITIVE = (
-    *("layers", "width", "heads", "max_length", "batch_size", "chunk_size", "steps", "eval_every"),
-    *("learning_rate", "clip_norm"),
-)
+from training.config import ConfigError, Configuration, check_folders, resolved
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainConfig:
+class PretrainConfig(Configuration):
     """Everything that affects a run's result. `from_json(to_json())` returns an equal configuration."""
 
     corpus: tuple[str, ...] = ()
@@ -71,39 +54,24 @@ class PretrainConfig:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        try:
-            check_finite(self)
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
-        for name in POSITIVE:
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigError(f"{name}: {value} is not above 0")
+        self.check()
         check_folders(self)
-        if self.weight_decay < 0:
-            raise ConfigError(f"weight_decay: {self.weight_decay} is below 0")
-        for name in ("dropout", "warmup"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name}: {getattr(self, name)} is not a share of at least 0 and below 1")
         if not 0 < self.share < 1:
             raise ConfigError(f"share: {self.share} is not a share above 0 and below 1")
-        check_seed(self.seed)
         self._check_backbone()
         if self.width % self.heads:
             raise ConfigError(f"heads: a width of {self.width} is not to be divided among {self.heads}")
-        if self.max_length < LEAST_LENGTH:
-            raise ConfigError(f"max_length: {self.max_length} leaves no room between the special tokens")
         if Path(self.run).resolve().is_relative_to(Path(self.out).resolve()):
             raise ConfigError(f"run: {self.run} would lie in out, {self.out}, which holds the model and nothing else")
 
     def _check_backbone(self) -> None:
         if self.backbone is None:
             return
-        values = asdict(self)
-        start = place("backbone", values)
-        if place("tokenizer", values) != start:
+        values = self.flat()
+        start = resolved("backbone", values)
+        if resolved("tokenizer", values) != start:
             raise ConfigError(f"tokenizer: {self.tokenizer}, where the backbone, {self.backbone}, has its own")
-        if place("out", values) == start:
+        if resolved("out", values) == start:
             raise ConfigError(f"out: {self.out} is the backbone, which would be replaced")
 
     def rate(self, step: int) -> float:
@@ -111,45 +79,3 @@ class PretrainConfig:
         rising = round(self.warmup * self.steps)
         share = (step + 1) / rising if step < rising else (self.steps - step) / (self.steps - rising)
         return self.learning_rate * share
-
-    def to_json(self) -> str:
-        """Return the configuration as a JSON object with a line for each field."""
-        return json.dumps(asdict(self), indent=2) + "\n"
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Parse the text that `to_json` wrote.
-
-        Raises:
-            ConfigError: a key is unknown or missing, or a value has the wrong type.
-        """
-        try:
-            return cls(**checked({"text_column": None} | json.loads(text), kinds(cls)))
-        except ConfigError:
-            raise
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"not the configuration of a run: {error}") from error
-
-    def override(self, changes: Mapping[str, Any]) -> Self:
-        """Return the configuration with changed fields.
-
-        Raises:
-            ConfigError: a value is out of range.
-        """
-        return replace(self, **changes)
-
-    def parse(self, texts: Sequence[str]) -> dict[str, Any]:
-        """Parse `key=value` settings into changes, each value of its field's type.
-
-        Raises:
-            ConfigError: a key is unknown, or a value is not of the key's type.
-        """
-        try:
-            return settings(texts, kinds(type(self)))
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
-
-    def differences(self, other: PretrainConfig) -> list[str]:
-        """List the differing fields as `field (this, other)`. Paths are compared after resolution."""
-        mine, theirs = asdict(self), asdict(other)
-        return [f"{name} ({mine[name]}, {theirs[name]})" for name in mine if place(name, mine) != place(name, theirs)]

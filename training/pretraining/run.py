@@ -5,44 +5,193 @@ from __future__ import annotations
 import io
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TextIO
 
 import torch
 from huggingface_hub import ModelCardData
+from torch import Tensor
 
 from models.bundle.disk import replacing_folder, restore_folder, write_whole
 from models.bundle.origin import Origin
 from models.encoder.encoder import save_tokenizer
-from training.checkpoints import record
+from training.checkpoints import checkpoint, record
 from training.checkpoints.progress import Progress
-from training.checkpoints.publish import counts
-from training.checkpoints.record import Record, RunError
-from training.checkpoints.speed import matmul_peak
+from training.checkpoints.publish import corpus_counts
+from training.checkpoints.record import RunError, WriteMetrics
+from training.checkpoints.speed import FIGURES, OperationCount, matmul_peak
 from training.config import ConfigError
 from training.data.corpus import Census, Corpus, open_corpus
+from training.loop import DivergedError, TakenStep, format_terms, is_finite, run_to_end
 from training.machine.devices import Devices
 from training.machine.environment import environment
-from training.machine.hardware import autocast_dtype, named
-from training.machine.interrupt import interruptible, locked
-from training.pretraining import checkpoint
-from training.pretraining.batches import Batches
-from training.pretraining.checkpoint import State
+from training.machine.hardware import autocast_dtype, precision_name
+from training.machine.interrupt import locked
+from training.pretraining.batches import Batch, Batches
 from training.pretraining.config import PretrainConfig
-from training.pretraining.loop import Setting, pretrain
-from training.pretraining.model import MaskedLM
-from training.pretraining.start import initial
-from training.pretraining.step import Step
-from training.run import left_to_the_first, surroundings
+from training.pretraining.model import MaskedLM, MaskedTokens
+from training.pretraining.start import build_model
+from training.pretraining.step import State, Step, evaluate
+from training.run import run_environment
 from training.step import adamw
 
-# The output folder of a run in transformers' format, with a record of the run.
-
 RECORD = "pretraining.json"
+"""Record of the run in its output folder."""
+
+
+def fit(config: PretrainConfig, stream: TextIO, *, resume: bool = False) -> State:
+    """Train as `config` says, with the record in `config.run`, the model in `config.out` and progress to `stream`.
+
+    Of several processes the first reports and writes.
+
+    Raises:
+        RunError: the run's folder already has a run and `resume` is false; or the model can't be written.
+        ValueError: a subclass of this package that names the file or option: tokenizer or corpus are not
+            usable.
+        LockError: another process trains it.
+        DivergedError, InterruptedRun: see `training.loop.run_to_end`.
+    """
+    devices = Devices(config.device)
+    if config.batch_size % devices.count:
+        raise ConfigError(
+            f"batch_size: {config.batch_size} sequences are not to be shared by {devices.count} processes"
+        )
+    if devices.first:
+        check(Path(config.out))
+        if not resume:
+            record.check_no_run(Path(config.run))
+    corpus = open_corpus(config.corpus, column=config.text_column)
+    torch.manual_seed(config.seed)
+    run = _pretraining(config, corpus, devices)
+    if devices.first and not resume:
+        record.create_run(config, run_environment(corpus, devices, run.precision))
+    with locked(run.folder) if devices.first else nullcontext():
+        devices.wait()
+        torch.manual_seed(devices.own_seed(config.seed))  # The seed fixes dropout.
+        checkpoint.load(run.state, run.folder, devices, corpus=corpus.census.digest)
+
+        run_to_end(run, _headline(run, corpus), stream if devices.first else io.StringIO())
+        if devices.first:
+            publish(config, run.state.model, corpus.census)
+        devices.wait()
+    return run.state
+
+
+@dataclass(kw_only=True)
+class Pretraining:
+    """A run that trains a masked language model."""
+
+    state: State
+    step: Step
+    config: PretrainConfig
+    devices: Devices
+    training: Batches
+    held_out: Sequence[MaskedTokens]
+    digest: str
+    """Digest of the corpus."""
+    precision: torch.dtype | None
+    """Type of matrix products. None is float32."""
+    work: OperationCount
+    peak: float
+    """Operations per second of a large matrix product, on all devices together."""
+    folder: Path
+    total_steps: int
+    eval_every: int
+
+    @property
+    def module(self) -> MaskedLM:
+        return self.state.model
+
+    def batches(self) -> Iterator[Batch]:
+        return self.training.after(self.state.step, self.state.position)
+
+    def learning_rate(self, step: int) -> float:
+        return self.config.rate(step)
+
+    def snapshot(self) -> None:
+        """Return nothing, because diverged steps are not stored."""
+
+    def take(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
+        values = self.step(batch, learning_rate)
+        self.state.step, self.state.position = self.state.step + 1, batch.position
+        return values
+
+    def speed(self, steps: Sequence[tuple[int, Batch]], seconds: float) -> dict[str, float]:
+        """Compute sentences (or parts), tokens and operations per second. A backward pass counts as two passes."""
+        lengths = [length for _, batch in steps for length in batch.lengths]
+        operations = 3 * self.work.forward(lengths) / seconds
+        figures = (len(lengths) / seconds, sum(lengths) / seconds, operations, operations / self.peak)
+        return dict(zip(FIGURES, figures, strict=True))
+
+    def check(self, taken: TakenStep[Batch], values: Mapping[str, float]) -> None:
+        _check_finite(taken.step, values)
+
+    def evaluate(self, record: WriteMetrics, progress: Progress) -> None:
+        """Evaluate in the first process. The others wait for it at the next step."""
+        if not self.devices.first:
+            return
+        step, scores = self.state.step, evaluate(self.state.model, self.held_out, self.precision)
+        _check_finite(step, scores)
+        record("evaluation", step, scores)
+        progress.say(f"step {step}: {format_terms({name: round(value, 4) for name, value in scores.items()})}")
+
+    def save(self) -> None:
+        checkpoint.save(self.state, self.folder, self.devices, corpus=self.digest)
+
+
+def _check_finite(step: int, values: Mapping[str, float]) -> None:
+    if not is_finite(values):
+        raise DivergedError(f"step {step}: {format_terms(values)}; begin again with a lower learning_rate")
+
+
+def _pretraining(config: PretrainConfig, corpus: Corpus, devices: Devices) -> Pretraining:
+    """Build the model before its first step, and everything that its steps need."""
+    model = build_model(config, devices.device)
+    optimiser = adamw(model.parameters(), learning_rate=config.learning_rate, weight_decay=config.weight_decay)
+    state = State(model, optimiser)
+    precision = autocast_dtype(config.precision, devices.device)
+    batches = Batches(config, model, corpus, devices)
+    return Pretraining(
+        state=state,
+        step=Step(
+            state,
+            devices,
+            clip_norm=config.clip_norm,
+            precision=precision,
+            # Chunks have varying numbers of masked tokens, so they are not recorded.
+            record=devices.single_cuda and config.chunk_size is None,
+        ),
+        config=config,
+        devices=devices,
+        training=batches,
+        held_out=batches.held_out(),
+        digest=corpus.census.digest,
+        precision=precision,
+        work=model.work(config.share),
+        peak=matmul_peak(devices.device, precision or torch.float32) * devices.count,
+        folder=Path(config.run),
+        total_steps=config.steps,
+        eval_every=config.eval_every,
+    )
+
+
+def _headline(run: Pretraining, corpus: Corpus) -> str:
+    config, state = run.config, run.state
+    millions = sum(weight.numel() for weight in state.model.parameters()) / 1e6
+    begin = f", from step {state.step}" if state.step else ""
+    return (
+        f"a BERT of {config.layers} layers, {config.width} wide, {millions:.1f} million weights"
+        f"{f' of {config.backbone}' if config.backbone else ''}: "
+        f"{corpus.census.sentences} sentences of {corpus.name}, {config.steps} steps of {config.batch_size} sequences "
+        f"of {config.max_length} tokens{begin}, {precision_name(run.precision)} on {run.devices.device}"
+    )
+
+
+# The output folder of a run in transformers' format, with a record of the run.
 
 
 def check(folder: Path) -> None:
@@ -82,7 +231,7 @@ def publish(config: PretrainConfig, model: MaskedLM, census: Census) -> None:
         made = {
             "config": asdict(config),
             "environment": environment(),
-            "corpus": counts(census),
+            "corpus": corpus_counts(census),
             "curve": curve,
             "files": sorted(_files(draft)),
         }
@@ -161,95 +310,6 @@ def _judged(config: PretrainConfig, census: Census, curve: Sequence[Mapping[str,
         return ""
     loss, accuracy = last[-1]["masked_loss"], last[-1]["masked_accuracy"]
     return (
-        f"On {len(census.watched)} sentences that it was not trained on: {loss:.4f} nats a hidden token, "
+        f"On {len(census.monitored)} sentences that it was not trained on: {loss:.4f} nats a hidden token, "
         f"{accuracy:.1%} of them\nnamed right. "
     )
-
-
-def fit(config: PretrainConfig, stream: TextIO, *, resume: bool = False) -> State:
-    """Train as `config` says, with the record in `config.run`, the model in `config.out` and progress to `stream`.
-
-    Of several processes the first reports and writes.
-
-    Raises:
-        RunError: the run's folder already has a run and `resume` is false; or the model can't be written.
-        ValueError: a subclass of this package that names the file or option: tokenizer or corpus are not
-            usable.
-        LockError: another process trains it.
-        DivergedError, InterruptedRun: see `training.pretraining.loop.pretrain`.
-    """
-    devices = Devices(config.device)
-    if config.batch_size % devices.count:
-        raise ConfigError(
-            f"batch_size: {config.batch_size} sequences are not to be shared by {devices.count} processes"
-        )
-    if devices.first:
-        check(Path(config.out))
-        if not resume:
-            record.refuse_second(Path(config.run))
-    corpus = open_corpus(config.corpus, column=config.text_column)
-    torch.manual_seed(config.seed)
-    model = initial(config, devices.device)
-    optimiser = adamw(model.parameters(), learning_rate=config.learning_rate, weight_decay=config.weight_decay)
-    state = State(model, optimiser)
-    setting = _setting(config, model, corpus, devices)
-    if devices.first and not resume:
-        record.start(config, surroundings(corpus, devices, setting.precision))
-    with locked(setting.folder) if devices.first else nullcontext():
-        devices.wait()
-        torch.manual_seed(devices.own_seed(config.seed))  # The seed fixes dropout.
-        checkpoint.load(state, setting.folder, devices, corpus=setting.digest)
-
-        _loop(state, setting, _headline(state, setting, corpus), stream if devices.first else io.StringIO())
-        if devices.first:
-            publish(config, model, corpus.census)
-        devices.wait()
-    return state
-
-
-def _setting(config: PretrainConfig, model: MaskedLM, corpus: Corpus, devices: Devices) -> Setting:
-    precision = autocast_dtype(config.precision, devices.device)
-    return Setting(
-        config=config,
-        devices=devices,
-        batches=Batches(config, model, corpus, devices),
-        digest=corpus.census.digest,
-        precision=precision,
-        work=model.work(config.share),
-        peak=matmul_peak(devices.device, precision or torch.float32) * devices.count,
-        folder=Path(config.run),
-    )
-
-
-def _headline(state: State, setting: Setting, corpus: Corpus) -> str:
-    config = setting.config
-    millions = sum(weight.numel() for weight in state.model.parameters()) / 1e6
-    begin = f", from step {state.step}" if state.step else ""
-    return (
-        f"a BERT of {config.layers} layers, {config.width} wide, {millions:.1f} million weights"
-        f"{f' of {config.backbone}' if config.backbone else ''}: "
-        f"{corpus.census.sentences} sentences of {corpus.name}, {config.steps} steps of {config.batch_size} sequences "
-        f"of {config.max_length} tokens{begin}, {named(setting.precision)} on {setting.devices.device}"
-    )
-
-
-def _loop(state: State, setting: Setting, headline: str, stream: TextIO) -> None:
-    config = setting.config
-    lines = Record(setting.folder, step=state.step or -1) if setting.devices.first else None
-    progress = Progress(stream, total=config.steps, done=state.step)
-    progress.say(headline)
-    step = Step(
-        state,
-        setting.devices,
-        clip_norm=config.clip_norm,
-        precision=setting.precision,
-        record=setting.devices.alone_on_cuda
-        and config.chunk_size is None,  # Chunks have varying numbers of questions, so they are not recorded.
-    )
-    try:
-        with interruptible() as stop:
-            pretrain(state, step, setting, lines.write if lines else left_to_the_first, progress, stop=stop)
-    finally:
-        progress.close()
-        if lines:
-            lines.close()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 HEAD = "cls.predictions."
 """Prefix of the masked language modelling head's weights, which published sentence encoders lack."""
-LEFT = ("pooler.", "bert.pooler.", "cls.seq_relationship.")
+UNUSED = ("pooler.", "bert.pooler.", "cls.seq_relationship.")
 """Prefixes of weights that a BERT may have and masked language modelling does not train. They are left out."""
 
 
@@ -38,7 +38,7 @@ class Start(NamedTuple):
     origin: Origin | None = None
 
 
-def initial(config: PretrainConfig, device: torch.device) -> MaskedLM:
+def build_model(config: PretrainConfig, device: torch.device) -> MaskedLM:
     """Build the model before its first step on `device`.
 
     Random weights are drawn from torch's CPU generator.
@@ -52,7 +52,7 @@ def initial(config: PretrainConfig, device: torch.device) -> MaskedLM:
     return MaskedLM(start.bert, start.tokenizer, max_length=config.max_length, origin=start.origin)
 
 
-def like(backbone: str) -> dict[str, Any]:
+def backbone_fields(backbone: str) -> dict[str, Any]:
     """Return the fields of a run that continues from `backbone`: shape, tokenizer and maximum length.
 
     Raises:
@@ -142,7 +142,7 @@ def _check_weights(weights: Weights, folder: Path) -> None:
     of_the_head = {name for name in bert.state_dict() if name.startswith(HEAD)} - {f"{HEAD}decoder.weight"}
     if absent := missing - of_the_head if of_the_head <= missing else missing:
         raise SourceError(f"{folder}: the weights lack {len(absent)} tensors of a BERT, e.g. {min(absent)}")
-    if strange := {name for name in unexpected if not name.startswith(LEFT) and not name.endswith("position_ids")}:
+    if strange := {name for name in unexpected if not name.startswith(UNUSED) and not name.endswith("position_ids")}:
         raise SourceError(f"{folder}: has {len(strange)} tensors that are not a BERT's, e.g. {min(strange)}")
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Self
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -11,19 +12,51 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from models.encoder.encoder import dropout_off
-from training.encoding.views import autocast, sent
+from training.encoding.views import autocast, to_device
 from training.machine.devices import Devices
-from training.machine.graphs import Replayed
-from training.pretraining.batches import Batch
-from training.pretraining.checkpoint import State
-from training.pretraining.model import MaskedLM, Questions
-from training.step import set_rate
+from training.machine.graphs import CudaGraphs
+from training.machine.state_file import optimiser_tensors, restore_optimiser, with_prefix, without_prefix
+from training.pretraining.batches import START, Batch, Position
+from training.pretraining.model import MaskedLM, MaskedTokens
+from training.step import set_learning_rate
 
 
-class Placed(NamedTuple):
+@dataclass
+class State:
+    """Everything that changes during pre-training.
+
+    The number of sentences per step varies, so the position in the corpus does not follow from the step.
+    """
+
+    model: MaskedLM
+    optimiser: torch.optim.Optimizer
+    step: int = 0
+    position: Position = START
+    """Position of the next step in the corpus."""
+    frozen: str = ""
+
+    def facts(self) -> dict[str, Any]:
+        return {"step": self.step, "position": self.position}
+
+    def tensors(self) -> dict[str, Tensor]:
+        weights = {name: weight.detach() for name, weight in self.model.named_parameters()}  # Tied ones come once.
+        return with_prefix("model.", weights) | optimiser_tensors(self.optimiser)
+
+    def restore_facts(self, facts: Mapping[str, Any]) -> None:
+        self.step, self.position = facts["step"], Position(*facts["position"])
+
+    def restore_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        weights = without_prefix("model.", tensors)
+        with torch.no_grad():
+            for name, weight in self.model.named_parameters():
+                weight.copy_(weights[name])
+        restore_optimiser(self.optimiser, tensors)
+
+
+class DeviceBatch(NamedTuple):
     """A batch on the device of this process."""
 
-    chunks: Sequence[Questions]
+    chunks: Sequence[MaskedTokens]
     hidden: Tensor
     """Number of masked tokens in the whole batch, ()."""
 
@@ -31,11 +64,11 @@ class Placed(NamedTuple):
         """Return all tensors."""
         return [*(tensor for each in self.chunks for tensor in each), self.hidden]
 
-    def holding(self, tensors: Sequence[Tensor]) -> Self:
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
         """Return a copy with these tensors, in the order of `tensors()`."""
         given = iter(tensors)
         return self._replace(
-            chunks=[Questions(*(next(given) for _ in each)) for each in self.chunks], hidden=next(given)
+            chunks=[MaskedTokens(*(next(given) for _ in each)) for each in self.chunks], hidden=next(given)
         )
 
 
@@ -60,23 +93,25 @@ class Step:
         self._clip_norm = clip_norm
         self._precision = precision
         self._model = devices.parallel(state.model)
-        self._replayed: Replayed[Placed] | None = Replayed() if record else None
+        self._replayed: CudaGraphs[DeviceBatch] | None = CudaGraphs() if record else None
 
     def __call__(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
         """Update the model. Return `loss`, `accuracy` and `gradient_norm` (before clipping) as scalars."""
-        set_rate(self._state.optimiser, learning_rate)
-        placed = self._placed(batch)
-        return self._replayed(self._taken, placed) if self._replayed else self._taken(placed)
+        set_learning_rate(self._state.optimiser, learning_rate)
+        placed = self._on_device(batch)
+        return self._replayed(self._update_from, placed) if self._replayed else self._update_from(placed)
 
     def gradients(self, batch: Batch) -> dict[str, Tensor]:
         """Add the gradient of the loss to every weight. Return `loss` and `accuracy` of the whole batch."""
-        return self._gradients(self._placed(batch))
+        return self._gradients(self._on_device(batch))
 
-    def _placed(self, batch: Batch) -> Placed:
+    def _on_device(self, batch: Batch) -> DeviceBatch:
         device = self._devices.device
-        return Placed([chunk.to(device) for chunk in batch.chunks], sent(np.array(max(batch.hidden, 1)), device))
+        return DeviceBatch(
+            [chunk.to(device) for chunk in batch.chunks], to_device(np.array(max(batch.hidden, 1)), device)
+        )
 
-    def _taken(self, placed: Placed) -> dict[str, Tensor]:
+    def _update_from(self, placed: DeviceBatch) -> dict[str, Tensor]:
         optimiser = self._state.optimiser
         optimiser.zero_grad(set_to_none=True)
         values = self._gradients(placed)
@@ -84,18 +119,18 @@ class Step:
         optimiser.step()
         return {**values, "gradient_norm": norm}
 
-    def _gradients(self, placed: Placed) -> dict[str, Tensor]:
+    def _gradients(self, placed: DeviceBatch) -> dict[str, Tensor]:
         found = torch.zeros(2, device=self._devices.device)
         *others, last = placed.chunks
         for chunk in others:
-            with self._devices.apart(self._model):
+            with self._devices.no_sync(self._model):
                 found += self._backward(chunk, placed.hidden)
         found += self._backward(last, placed.hidden)
         self._devices.average([found])
         loss, accuracy = found
         return {"loss": loss, "accuracy": accuracy}
 
-    def _backward(self, chunk: Questions, hidden: Tensor) -> Tensor:
+    def _backward(self, chunk: MaskedTokens, hidden: Tensor) -> Tensor:
         """Return the chunk's shares of loss and accuracy, (2,)."""
         loss, right = _answered(self._model, self._state.model, chunk, self._precision)
         count = self._devices.count  # Gradients are averaged over the processes.
@@ -103,7 +138,7 @@ class Step:
         return torch.stack([loss.detach(), right.float()]) * count / hidden
 
 
-def judged(model: MaskedLM, held_out: Iterable[Questions], precision: torch.dtype | None) -> dict[str, float]:
+def evaluate(model: MaskedLM, held_out: Iterable[MaskedTokens], precision: torch.dtype | None) -> dict[str, float]:
     """Return `masked_loss`, in nats per token, and `masked_accuracy`, the share of correct predictions."""
     loss = right = count = 0.0
     with torch.no_grad(), dropout_off(model):
@@ -114,7 +149,7 @@ def judged(model: MaskedLM, held_out: Iterable[Questions], precision: torch.dtyp
 
 
 def _answered(
-    run: nn.Module, model: MaskedLM, chunk: Questions, precision: torch.dtype | None
+    run: nn.Module, model: MaskedLM, chunk: MaskedTokens, precision: torch.dtype | None
 ) -> tuple[Tensor, Tensor]:
     """Return the output of `run`, the model or its parallel form, for a chunk on its device."""
     with autocast(model.encoder, precision):

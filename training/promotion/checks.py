@@ -1,4 +1,7 @@
-"""The checks that a bundle must pass before it is served. Each has numbers and a sentence about the result."""
+"""The checks that a bundle must pass before it is served, and the decision that follows from them.
+
+Each check has numbers and a sentence about the result.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ from models.bundle import bundle
 from models.bundle.bundle import FP32, MANIFEST, Bundle, BundleError
 from models.runtimes.graph import Graph, golden_cosine
 from training.evaluation.vectors import Encode
-from training.promotion.evaluations import Evaluation, missing, present
+from training.promotion.evaluations import Evaluation, missing_tasks, scored_tasks
 from training.promotion.ledger import Outcome
-from training.promotion.yardsticks import LEVEL, Judged, Yardstick
+from training.promotion.yardsticks import LEVEL, Scored, Yardstick
 
 GOLDEN_FP32 = 0.9999
 GOLDEN_REDUCED = bundle.GOLDEN_COSINE
@@ -29,20 +32,20 @@ NOT_WORSE = "not worse"
 
 
 @dataclass(frozen=True)
-class Judges:
+class Evaluator:
     """The means of comparing encoders."""
 
     yardstick: Yardstick
-    watched: Callable[[Encode], Encode]
+    with_progress: Callable[[Encode], Encode]
     """A wrapper of an `Encode` that reports progress."""
 
     def encode(self, source: Bundle) -> Encode:
         """Return the encoder of a bundle. All comparisons use float32 on ONNX Runtime."""
-        return self.watched(Graph(source).encode)
+        return self.with_progress(Graph(source).encode)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bar:
+class Threshold:
     """The scores that the candidate must reach within the margin."""
 
     margin: float
@@ -70,10 +73,10 @@ class Check:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, with null for numbers that are not finite."""
-        return asdict(self) | {"numbers": finite(dict(self.numbers))}
+        return asdict(self) | {"numbers": without_nonfinite(dict(self.numbers))}
 
 
-def attempted(name: str, check: Callable[[], Check]) -> Check:
+def run_check(name: str, check: Callable[[], Check]) -> Check:
     """Run a check, and turn an exception into a failed check. A bundle whose graph does not run must not be served."""
     try:
         return check()
@@ -117,7 +120,7 @@ def golden(candidate: Bundle) -> Check:
 
 def required(candidate: Bundle, evaluations: Sequence[Evaluation], names: Sequence[str]) -> Check:
     """Check that every required task has a score."""
-    lacking = missing(names, present(candidate, evaluations))
+    lacking = missing_tasks(names, scored_tasks(candidate, evaluations))
     says = f"no score of {', '.join(lacking)}" if lacking else f"{', '.join(names) or 'none'} required, none missing"
     return Check(
         name="required tasks",
@@ -128,7 +131,7 @@ def required(candidate: Bundle, evaluations: Sequence[Evaluation], names: Sequen
     )
 
 
-def not_worse(candidate: Bundle, bar: Bar, judges: Judges) -> Check:
+def not_worse(candidate: Bundle, bar: Threshold, judges: Evaluator) -> Check:
     """Check that the candidate is not worse than the incumbent, on the same runtime, or than the best served so far."""
     yardstick = judges.yardstick
     ours = yardstick.judge(judges.encode(candidate), candidate.manifest.prompts)
@@ -149,7 +152,7 @@ def not_worse(candidate: Bundle, bar: Bar, judges: Judges) -> Check:
     return Check(name=NOT_WORSE, passed=passed, says=f"{scored}{against}", numbers=numbers, forcible=True)
 
 
-def _against(ours: Judged, bar: Bar, judges: Judges) -> tuple[bool, str, dict[str, Any]]:
+def _against(ours: Scored, bar: Threshold, judges: Evaluator) -> tuple[bool, str, dict[str, Any]]:
     """Compare with the incumbent. Return whether the candidate passes, with words and numbers."""
     if bar.broken:
         return False, "; what is served does not verify, so there is nothing to compare with", {}
@@ -167,12 +170,12 @@ def _against(ours: Judged, bar: Bar, judges: Judges) -> tuple[bool, str, dict[st
     return between.difference >= -bar.margin, says, {"incumbent": theirs.score, "level": LEVEL, **asdict(between)}
 
 
-def finite(value: Any) -> Any:
+def without_nonfinite(value: Any) -> Any:
     """Replace every number that is not finite by null, because JSON has no such numbers."""
     if isinstance(value, dict):
-        return {key: finite(one) for key, one in value.items()}
+        return {key: without_nonfinite(one) for key, one in value.items()}
     if isinstance(value, list):
-        return [finite(one) for one in value]
+        return [without_nonfinite(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -227,7 +230,7 @@ class Decision:
         }
 
 
-def described(path: Path, found: Bundle | None, **facts: Any) -> dict[str, Any]:
+def describe_bundle(path: Path, found: Bundle | None, **facts: Any) -> dict[str, Any]:
     """Describe a bundle for the ledger."""
     manifest = found.manifest if found else None
     return {

@@ -19,7 +19,7 @@ from models.runtimes.choice import Choice, barred, fastest
 from models.runtimes.graph import golden_cosine_of
 from models.runtimes.measurement import Clock, Measured, Open, compared, graphs, probes, told
 from training.evaluation.vectors import Encode
-from training.promotion.checks import Check, Judges, finite
+from training.promotion.checks import Check, Evaluator, without_nonfinite
 from training.promotion.yardsticks import DRIFT
 
 NAME = "engines"
@@ -67,7 +67,7 @@ class Engine:
     def to_json(self) -> dict[str, Any]:
         """Return plain values, with null for numbers that are not finite."""
         facts = {"golden_cosine": self.golden_cosine, "drifts": dict(self.drifts), "kept": self.kept}
-        return {**asdict(self.measured), **finite(facts)}
+        return {**asdict(self.measured), **without_nonfinite(facts)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ class Engines:
             cache.remember(copy, self.machine.options, measured)
 
 
-def tried(candidate: Bundle, judges: Judges, machine: Machine) -> Engines:
+def check_engines(candidate: Bundle, judges: Evaluator, machine: Machine) -> Engines:
     """Check every pair of the machine on the bundle.
 
     Nothing is measured if float32 on ONNX Runtime is the only pair.
@@ -127,17 +127,17 @@ def tried(candidate: Bundle, judges: Judges, machine: Machine) -> Engines:
     return Engines(machine=machine, check=check, engines=engines)
 
 
-def _judged(candidate: Bundle, judges: Judges, machine: Machine) -> list[Engine]:
+def _judged(candidate: Bundle, judges: Evaluator, machine: Machine) -> list[Engine]:
     graphs = machine.graphs(candidate, machine.options)
     if len(graphs) == 1:
         return []
     prompts = candidate.manifest.prompts
     say = partial(told, bundle=candidate)
     rows = compared(graphs, probes(candidate), rounds=ROUNDS, seconds=math.inf, told=say, clock=machine.clock)
-    float32 = judges.yardstick.scores(judges.watched(graphs[REFERENCE]()), prompts)
+    float32 = judges.yardstick.scores(judges.with_progress(graphs[REFERENCE]()), prompts)
 
     def scored(encode: Encode) -> dict[str, float]:
-        scores = judges.yardstick.scores(judges.watched(encode), prompts)
+        scores = judges.yardstick.scores(judges.with_progress(encode), prompts)
         return {metric: score - float32[metric] for metric, score in scores.items()}
 
     return [_judged_one(candidate, row, graphs[row.pair], scored, judges.yardstick.limits) for row in rows]

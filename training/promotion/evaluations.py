@@ -30,7 +30,7 @@ MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError
 Evaluation = Mapping[str, Any]
 
 
-def attached(bundle: Bundle, files: Sequence[Path]) -> list[Evaluation]:
+def read_evaluations(bundle: Bundle, files: Sequence[Path]) -> list[Evaluation]:
     """Read the evaluations in `files`, then those in the bundle's own report.
 
     Raises:
@@ -51,7 +51,7 @@ def attached(bundle: Bundle, files: Sequence[Path]) -> list[Evaluation]:
             if evaluation not in found:
                 found.append(evaluation)
     if found:
-        _shown(found, ", ".join(map(str, [*files, *own])))
+        _check_showable(found, ", ".join(map(str, [*files, *own])))
     return found
 
 
@@ -60,7 +60,7 @@ def scores(evaluations: Sequence[Evaluation]) -> dict[str, float]:
     return {name: score for each in reversed(evaluations) for name, score in _scores(each)}
 
 
-def present(bundle: Bundle, evaluations: Sequence[Evaluation]) -> set[str]:
+def scored_tasks(bundle: Bundle, evaluations: Sequence[Evaluation]) -> set[str]:
     """Return the tasks that have a number as their score. `retrieval` is present if any collection is."""
     own = {name for name, score in (bundle.manifest.scores or {}).items() if _is_score(score)}
     tasks = own | scores(evaluations).keys()
@@ -68,7 +68,7 @@ def present(bundle: Bundle, evaluations: Sequence[Evaluation]) -> set[str]:
     return tasks | collections | ({"retrieval"} if collections else set())
 
 
-def missing(required: Sequence[str], tasks: set[str]) -> list[str]:
+def missing_tasks(required: Sequence[str], tasks: set[str]) -> list[str]:
     """Return the required tasks without a score, with families expanded."""
     wanted = [task for name in required for task in FAMILIES.get(name, (name,))]
     return [task for task in dict.fromkeys(wanted) if task not in tasks]
@@ -86,11 +86,11 @@ def _read(file: Path) -> list[Evaluation]:
     evaluations = content.get("evaluations", [content])
     if not isinstance(evaluations, list):
         raise PromotionError(f"{file}: evaluations is not a list")
-    _shown(evaluations, str(file))
+    _check_showable(evaluations, str(file))
     return evaluations
 
 
-def _shown(evaluations: Sequence[Evaluation], files: str) -> None:
+def _check_showable(evaluations: Sequence[Evaluation], files: str) -> None:
     """Check, before any measurement, that a page and a file can be made of the evaluations."""
     try:
         render(evaluations).encode()

@@ -8,25 +8,104 @@ from typing import Any, TextIO
 from models.bundle import bundle
 from models.bundle.bundle import GOLDEN_COSINE, REPORT, Bundle, BundleError
 from models.runtimes.graph import golden_cosine
-from training.promotion.checks import described, host, now
+from training.promotion.checks import describe_bundle, host, now
 from training.promotion.ledger import PromotionError
 from training.promotion.place import SHORT, Place, copy
+
+COPIES_KEPT = 3
+"""Number of copies kept besides the served one."""
+
+
+def recover_lost_line(place: Place) -> None:
+    """Add to the ledger a swap whose line was lost in a crash.
+
+    The link is authoritative.
+
+    Raises:
+        PromotionError: the ledger is damaged.
+    """
+    served, current = place.ledger.served(), place.current()
+    if current is None or served[-1:] == [current] or not place.default.exists():
+        return
+    outcome = "rolled back" if current in served else "promoted"
+    facts = {"time": now(), "outcome": outcome, "copy": current, "incumbent": {"copy": served[-1]} if served else None}
+    decided = _recorded_decision(place, current) if outcome == "promoted" else {}
+    place.ledger.append(facts | decided | {"recovered": True, "host": host()})
+
+
+def remove_old_copies(place: Place) -> None:
+    """Remove all copies except the served one and the last `KEPT` before it."""
+    served = place.ledger.served()
+    others = [name for name in dict.fromkeys(reversed(served)) if name != served[-1]]
+    place.remove_copies({*served[-1:], *others[:COPIES_KEPT]})
+
+
+def rollback(place: Place, *, stream: TextIO) -> dict[str, Any]:
+    """Serve the previous bundle, and return the ledger's line about it.
+
+    If a folder has replaced the link, the folder is copied first, and the link's last target is served again.
+
+    Raises:
+        PromotionError: there is no previous bundle, or it is missing or fails verification.
+        BundleError, OSError: a folder can't be copied.
+    """
+    with place.locked(stream):
+        recover_lost_line(place)
+        served = place.ledger.served()
+        facts, present = (None, None) if place.current() else describe_served(place)
+        copies = served if facts else served[:-1]
+        if not copies:
+            raise PromotionError(f"{place.default}: nothing was served before what is served now")
+        target, source = copies[-1], place.copies / copies[-1]
+        found = _verified_copy(place, target)
+        line = {
+            "time": now(),
+            "outcome": "rolled back",
+            "copy": target,
+            "candidate": describe_bundle(source, found),
+            "incumbent": with_copy(place, facts, present) or {"copy": served[-1]},
+            "forced": False,
+            "host": host(),
+        }
+        place.serve(target)
+        place.ledger.append(line)
+        return line
+
+
+def _recorded_decision(place: Place, copy: str) -> dict[str, Any]:
+    """Return the decision in the copy's own report, or nothing if the link was set by hand."""
+    file = place.copies / copy / REPORT
+    report = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    decision = report.get("promotion", {})
+    return dict(decision) if decision.get("copy") == copy else {}
+
+
+def _verified_copy(place: Place, copy: str) -> Bundle:
+    try:
+        found = bundle.load(place.copies / copy)
+    except BundleError as error:
+        raise PromotionError(f"can't go back to what was served before: {error}") from error
+    cosine = golden_cosine(found)
+    if not cosine >= GOLDEN_COSINE:
+        raise PromotionError(f"{found.folder}: cosine {cosine:.6f} to a golden vector, below {GOLDEN_COSINE}")
+    return found
+
 
 # The served bundle, and a copy of it if it is no copy yet.
 
 
-def examined(place: Place) -> tuple[dict[str, Any] | None, Bundle | None]:
+def describe_served(place: Place) -> tuple[dict[str, Any] | None, Bundle | None]:
     """Describe the served bundle for the ledger, and load it. The second item is None if verification fails."""
     if not place.default.exists() and not place.default.is_symlink():
         return None, None
     try:
         found = bundle.load(place.default)
     except BundleError:
-        return described(place.default, None, copy=None), None
-    return described(place.default, found, copy=place.current()), found
+        return describe_bundle(place.default, None, copy=None), None
+    return describe_bundle(place.default, found, copy=place.current()), found
 
 
-def kept(place: Place, served: dict[str, Any] | None, found: Bundle | None) -> dict[str, Any] | None:
+def with_copy(place: Place, served: dict[str, Any] | None, found: Bundle | None) -> dict[str, Any] | None:
     """Return `served` with the name of its copy.
 
     A verified bundle without a copy is copied, because a link will replace it.
@@ -40,82 +119,3 @@ def kept(place: Place, served: dict[str, Any] | None, found: Bundle | None) -> d
     name = place.free_name(found.manifest.fingerprint[:SHORT])
     copy(found, place.copies / name, added={})
     return served | {"copy": name}
-
-
-KEPT = 3
-"""Number of copies kept besides the served one."""
-
-
-def reconcile(place: Place) -> None:
-    """Add to the ledger a swap whose line was lost in a crash.
-
-    The link is authoritative.
-
-    Raises:
-        PromotionError: the ledger is damaged.
-    """
-    served, current = place.ledger.served(), place.current()
-    if current is None or served[-1:] == [current] or not place.default.exists():
-        return
-    outcome = "rolled back" if current in served else "promoted"
-    facts = {"time": now(), "outcome": outcome, "copy": current, "incumbent": {"copy": served[-1]} if served else None}
-    decided = _decided(place, current) if outcome == "promoted" else {}
-    place.ledger.append(facts | decided | {"recovered": True, "host": host()})
-
-
-def sweep(place: Place) -> None:
-    """Remove all copies except the served one and the last `KEPT` before it."""
-    served = place.ledger.served()
-    others = [name for name in dict.fromkeys(reversed(served)) if name != served[-1]]
-    place.sweep({*served[-1:], *others[:KEPT]})
-
-
-def rollback(place: Place, *, stream: TextIO) -> dict[str, Any]:
-    """Serve the previous bundle, and return the ledger's line about it.
-
-    If a folder has replaced the link, the folder is copied first, and the link's last target is served again.
-
-    Raises:
-        PromotionError: there is no previous bundle, or it is missing or fails verification.
-        BundleError, OSError: a folder can't be copied.
-    """
-    with place.held(stream):
-        reconcile(place)
-        served = place.ledger.served()
-        facts, present = (None, None) if place.current() else examined(place)
-        copies = served if facts else served[:-1]
-        if not copies:
-            raise PromotionError(f"{place.default}: nothing was served before what is served now")
-        target, source = copies[-1], place.copies / copies[-1]
-        found = _sound(place, target)
-        line = {
-            "time": now(),
-            "outcome": "rolled back",
-            "copy": target,
-            "candidate": described(source, found),
-            "incumbent": kept(place, facts, present) or {"copy": served[-1]},
-            "forced": False,
-            "host": host(),
-        }
-        place.point(target)
-        place.ledger.append(line)
-        return line
-
-
-def _decided(place: Place, copy: str) -> dict[str, Any]:
-    """Return the decision in the copy's own report, or nothing if the link was set by hand."""
-    file = place.copies / copy / REPORT
-    report = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    decision = report.get("promotion", {})
-    return dict(decision) if decision.get("copy") == copy else {}
-
-
-def _sound(place: Place, copy: str) -> Bundle:
-    try:
-        found = bundle.load(place.copies / copy)
-    except BundleError as error:
-        raise PromotionError(f"can't go back to what was served before: {error}") from error
-    cosine = golden_cosine(found)
-    if not cosine >= GOLDEN_COSINE:
-        raise PromotionError(f"{found.folder}: cosine {cosine:.6f} to a golden vector, below {GOLDEN_COSINE}")
-    return found

@@ -44,7 +44,7 @@ class Place:
         return Ledger(self._beside(LEDGER, ".jsonl"))
 
     @contextmanager
-    def held(self, stream: TextIO) -> Iterator[None]:
+    def locked(self, stream: TextIO) -> Iterator[None]:
         """Lock the place.
 
         A second promotion waits and reports that. Leftovers of a crash are repaired first.
@@ -77,7 +77,7 @@ class Place:
             name = f"{stem}-{number}"
         return name
 
-    def point(self, copy: str) -> None:
+    def serve(self, copy: str) -> None:
         """Serve `copy`.
 
         A reader of `default` finds the old or the new bundle at any moment, even after a crash.
@@ -95,7 +95,7 @@ class Place:
             fsync(self.default.parent)
             self._clear_aside()
 
-    def sweep(self, keep: Collection[str]) -> None:
+    def remove_copies(self, keep: Collection[str]) -> None:
         """Remove every copy except those to keep, and drafts that a crash left. Other files stay."""
         ours = re.compile(rf"[0-9a-f]{{{SHORT}}}(-\d+)?|\..*\.draft-bundle-.*|\..*\.previous-bundle")
         for path in self.copies.iterdir():
@@ -150,7 +150,7 @@ def _exchange(link: Path, folder: Path) -> None:
     folder.symlink_to(target)
 
 
-def check_default(default: Path) -> Place:
+def open_place(default: Path) -> Place:
     """Return the place of `default`.
 
     Raises:

@@ -12,14 +12,14 @@ from typing import TextIO
 
 from models.bundle import card, origin
 from models.bundle.bundle import CARD, FP32, REPORT, REPORT_PAGE, Bundle
-from training.checkpoints.progress import encode_visibly
+from training.checkpoints.progress import with_progress
 from training.evaluation.report.page import render
 from training.evaluation.report.published import papers
 from training.promotion import checks, evaluations
-from training.promotion.checks import Bar, Decision, Judges, described, host
-from training.promotion.engines import Engines, Machine, tried
+from training.promotion.checks import Decision, Evaluator, Threshold, describe_bundle, host
+from training.promotion.engines import Engines, Machine, check_engines
 from training.promotion.evaluations import Evaluation
-from training.promotion.history import examined, kept, reconcile, sweep
+from training.promotion.history import describe_served, recover_lost_line, remove_old_copies, with_copy
 from training.promotion.ledger import PromotionError
 from training.promotion.place import SHORT, Place, copy
 from training.promotion.yardsticks import Yardstick
@@ -60,22 +60,24 @@ def promote(
         PromotionError: it is served already, an attached evaluation is unusable, or the ledger is damaged.
         DataError, CorpusError: the data for the comparison are missing or broken.
     """
-    with place.held(stream):
-        reconcile(place)
+    with place.locked(stream):
+        recover_lost_line(place)
         first, found = checks.verified(candidate)
-        served, incumbent = examined(place)
-        decision = Decision(candidate=described(candidate, found), incumbent=served, checks=[first], force=terms.force)
+        served, incumbent = describe_served(place)
+        decision = Decision(
+            candidate=describe_bundle(candidate, found), incumbent=served, checks=[first], force=terms.force
+        )
         if found is not None:
             if incumbent is not None and found.folder.resolve() == incumbent.folder.resolve():
                 raise PromotionError(f"{candidate}: is what {place.default} serves already")
-            attached = evaluations.attached(found, terms.reports)
-            judges = Judges(yardstick(), partial(encode_visibly, stream=stream))
+            attached = evaluations.read_evaluations(found, terms.reports)
+            judges = Evaluator(yardstick(), partial(with_progress, stream=stream))
             best = place.ledger.best(judges.yardstick.metric, judges.yardstick.sample)
-            bar = Bar(margin=terms.margin, incumbent=incumbent, broken=bool(served) and not incumbent, best=best)
+            bar = Threshold(margin=terms.margin, incumbent=incumbent, broken=bool(served) and not incumbent, best=best)
             rest = [checks.golden(found), checks.required(found, attached, terms.require)]
-            compared = checks.attempted(checks.NOT_WORSE, partial(checks.not_worse, found, bar, judges))
+            compared = checks.run_check(checks.NOT_WORSE, partial(checks.not_worse, found, bar, judges))
             rest.append(compared)
-            engines = tried(found, judges, machine)
+            engines = check_engines(found, judges, machine)
             decision = replace(decision, checks=[first, *rest, engines.check])
             if decision.outcome == "promoted":
                 measured = {judges.yardstick.named: compared.numbers["candidate"]} if judges.yardstick.named else {}
@@ -85,7 +87,7 @@ def promote(
                 )
         place.ledger.append(decision.to_json())
         if decision.outcome == "promoted":
-            sweep(place)
+            remove_old_copies(place)
         return decision
 
 
@@ -100,13 +102,13 @@ def _serve(
     engines: Engines,
 ) -> Decision:
     """Write the copies, then swap the link. A crash leaves the old bundle served until the last step."""
-    served = kept(place, decision.incumbent, incumbent)
+    served = with_copy(place, decision.incumbent, incumbent)
     name = place.free_name(candidate.manifest.fingerprint[:SHORT])
     decision = replace(decision, incumbent=served, copy=name)
     added = _report(candidate, attached, decision) | _card(candidate, scores) | engines.documents(candidate)
     made = copy(candidate, place.copies / name, dropped=engines.dropped(candidate), added=added, scores=scores)
     engines.remember(made)
-    place.point(name)
+    place.serve(name)
     return decision
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from models.bundle.prompts import NO_PROMPTS
 from models.errors import Refused
-from training.data.corpus import Corpus, holds_passages, open_corpus
+from training.data.corpus import Corpus, has_passages, open_corpus
 from training.data.files import CorpusError
 from training.evaluation import beir, bootstrap, known_item, retrieval, sts, vectors
 from training.evaluation.beir import Collection
@@ -43,7 +43,7 @@ SECOND = 100 * (1 - 1 / log2(3))
 
 
 @dataclass(frozen=True)
-class Judged:
+class Scored:
     """An encoder's score by a yardstick."""
 
     score: float
@@ -63,7 +63,7 @@ class Yardstick(Protocol):
     limits: Mapping[str, float]
     """Maximum difference in points between a runtime and the float32 graph, by the metrics of `scores`."""
 
-    def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Judged:
+    def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Scored:
         """Score the encoder.
 
         Retrieval uses the encoder's `prompts`.
@@ -72,7 +72,7 @@ class Yardstick(Protocol):
             EvaluationError: the vectors allow no score.
         """
 
-    def compare(self, a: Judged, b: Judged) -> Comparison:
+    def compare(self, a: Scored, b: Scored) -> Comparison:
         """Compare `a` with `b` in points, with a bootstrap interval over pairs or queries."""
 
     def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Mapping[str, float]:
@@ -83,7 +83,7 @@ class Yardstick(Protocol):
         """
 
 
-class Labelled:
+class StsYardstick:
     """Spearman x 100 on STS-B dev. Engines are also compared on the mean of the seven STS tasks, if all exist."""
 
     metric = "STS-B dev"
@@ -102,13 +102,13 @@ class Labelled:
         self._tasks = {name: files.load(data) for name, files in STS_TASKS.items()} if whole else {}
         self.limits: Mapping[str, float] = {self.metric: STSB_DRIFT, **({MEAN_STS: DRIFT} if whole else {})}
 
-    def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Judged:  # noqa: ARG002 - pairs have no role
+    def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Scored:  # noqa: ARG002 - pairs have no role
         tasks = {self.metric: self._dev}
         cosines = sts.cosines(encode, tasks)
         score = sts.score(cosines, tasks)[self.metric].spearman.all
-        return Judged(score, np.concatenate(list(cosines[self.metric].values())))
+        return Scored(score, np.concatenate(list(cosines[self.metric].values())))
 
-    def compare(self, a: Judged, b: Judged) -> Comparison:
+    def compare(self, a: Scored, b: Scored) -> Comparison:
         golds = np.array([pair.gold for pair in self._pairs])
         return bootstrap.compare([a.values], [b.values], golds, resamples=RESAMPLES, level=LEVEL)
 
@@ -118,7 +118,7 @@ class Labelled:
         return {**scores, MEAN_STS: sts.mean_of_tasks(found)} if found else scores
 
 
-class Unlabelled:
+class SelfRetrievalYardstick:
     """MRR@10 x 100 of retrieving a held-out sentence's other half."""
 
     metric = "self-retrieval"
@@ -134,23 +134,23 @@ class Unlabelled:
         if len(self._halves) < 2:
             raise CorpusError(
                 f"{corpus.name}: a score without --data needs two held-out sentences of "
-                f"{vectors.LEAST_WORDS} words or more, and there are {len(self._halves)}: one in 20 is held out"
+                f"{vectors.MIN_WORDS} words or more, and there are {len(self._halves)}: one in 20 is held out"
             )
         self.sample = _hash(self._halves)
         self.limits: Mapping[str, float] = {self.metric: max(DRIFT, FLIPS * FLIP / len(self._halves))}
 
-    def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Judged:  # noqa: ARG002 - pairs have no role
+    def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Scored:  # noqa: ARG002 - pairs have no role
         values = 100 * vectors.reciprocal_ranks(encode, self._halves)
-        return Judged(float(values.mean()), values)
+        return Scored(float(values.mean()), values)
 
-    def compare(self, a: Judged, b: Judged) -> Comparison:
+    def compare(self, a: Scored, b: Scored) -> Comparison:
         return bootstrap.compare_means(a.values, b.values, resamples=RESAMPLES, level=LEVEL)
 
     def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> dict[str, float]:  # noqa: ARG002 - pairs have no role
         return {self.metric: self.judge(encode).score}
 
 
-class Searched:
+class RetrievalYardstick:
     """nDCG@10 x 100 on a collection: retrieval of a domain's documents by its queries."""
 
     def __init__(self, collection: Collection, metric: str, *, named: str | None) -> None:
@@ -160,19 +160,19 @@ class Searched:
         self.sample = _hash([[*part.items()] for part in astuple(self._collection)])
         self.limits: Mapping[str, float] = {self.metric: max(DRIFT, FLIPS * SECOND / len(self._collection.queries))}
 
-    def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Judged:
+    def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Scored:
         found = retrieval.by_query(retrieval.rankings(encode, self._collection, prompts=prompts), self._collection)
         values = 100 * found[:, MEASURES.index(NDCG10)]
-        return Judged(float(values.mean()), values)
+        return Scored(float(values.mean()), values)
 
-    def compare(self, a: Judged, b: Judged) -> Comparison:
+    def compare(self, a: Scored, b: Scored) -> Comparison:
         return bootstrap.compare_means(a.values, b.values, resamples=RESAMPLES, level=LEVEL)
 
     def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> dict[str, float]:
         return {self.metric: self.judge(encode, prompts).score}
 
 
-def _judged(data: Path, name: str) -> Searched:
+def _collection_yardstick(data: Path, name: str) -> RetrievalYardstick:
     """Make the yardstick of a collection with human judgements.
 
     Raises:
@@ -180,10 +180,10 @@ def _judged(data: Path, name: str) -> Searched:
     """
     collection, split = beir.part(name)
     metric = f"{collection if split == beir.TEST else name} {NDCG10}"  # The test split has two names.
-    return Searched(beir.find(data, name), metric, named=metric)
+    return RetrievalYardstick(beir.find(data, name), metric, named=metric)
 
 
-def _unlabelled(files: Sequence[str], column: str | None) -> Yardstick:
+def _corpus_yardstick(files: Sequence[str], column: str | None) -> Yardstick:
     """Make the yardstick of a corpus: known items for passages, self-retrieval for sentences.
 
     If too few passages are held out, they are compared by their halves, like sentences.
@@ -191,14 +191,14 @@ def _unlabelled(files: Sequence[str], column: str | None) -> Yardstick:
     Raises:
         CorpusError: a file can't be read, or has too few texts.
     """
-    if holds_passages(files, column=column):
-        collection = known_item.judging(open_corpus(files, column=column, passages=True))
+    if has_passages(files, column=column):
+        collection = known_item.test_collection(open_corpus(files, column=column, passages=True))
         if len(collection.queries) >= LEAST_QUERIES:
-            return Searched(collection, KNOWN_ITEMS, named=None)
-    return Unlabelled(open_corpus(files, column=column))
+            return RetrievalYardstick(collection, KNOWN_ITEMS, named=None)
+    return SelfRetrievalYardstick(open_corpus(files, column=column))
 
 
-def pick(
+def choose_yardstick(
     data: Path | None, corpus: Sequence[str], collection: str | None = None, *, column: str | None = None
 ) -> Yardstick:
     """Choose the yardstick: a named collection, else STS-B dev if there is data, else the corpus.
@@ -215,8 +215,8 @@ def pick(
     if collection is not None:
         if data is None:
             raise DataError(f"--retrieval {collection}: name the folder that has retrieval/{collection} by --data")
-        return _judged(data, collection)
-    return Labelled(data) if data is not None else _unlabelled(corpus, column)
+        return _collection_yardstick(data, collection)
+    return StsYardstick(data) if data is not None else _corpus_yardstick(corpus, column)
 
 
 def _hash(sample: Sequence[Sequence[object]]) -> str:

@@ -11,8 +11,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Self
 
-from training.config import NOT_SET, ConfigError, RunConfig, check, from_preset, kinds
-from training.studies.trial import Contents, StudyError, Trial
+from training.config import NOT_SET, ConfigError, RunConfig, check_value, field_types, from_preset
+from training.studies.trial import InputDigests, StudyError, Trial
 
 PARTS = {"name": str, "about": str, "base": dict, "grid": dict, "arm": list}
 OF_A_PAPER = {"paper": str, "published": dict, "reported": dict}
@@ -65,7 +65,7 @@ class Reported:
             StudyError: a key is missing, or a score is not a number.
         """
         try:
-            of, scores = check(values.get("of"), str), values["scores"]
+            of, scores = check_value(values.get("of"), str), values["scores"]
             return cls(of, {label: float(score) for label, score in scores.items()})
         except (KeyError, AttributeError, TypeError, ValueError) as error:
             raise StudyError(f"{where}: expected `of`, text, and `scores`, numbers by label, got {values!r}") from error
@@ -94,7 +94,7 @@ class Study:
         Raises:
             StudyError: the file can't be read, or a part is unknown, missing or of the wrong shape.
         """
-        return cls.of(file, contents(file))
+        return cls.of(file, read_toml(file))
 
     @classmethod
     def of(cls, file: Path, values: Mapping[str, Any]) -> Self:
@@ -164,7 +164,7 @@ class Study:
                 corpus is no file or an encoder's folder is missing, or runs that differ by more than their seed
                 have the same label.
         """
-        contents = Contents(to_come)
+        contents = InputDigests(to_come)
         found: dict[tuple[str, str], Trial] = {}
         seedless: dict[str, str] = {}
         for arm in self.arms:
@@ -177,7 +177,7 @@ class Study:
                 found.setdefault((trial.id, trial.label), trial)
         return list(found.values())
 
-    def _trial(self, arm: Arm, axes: Mapping[str, Any], contents: Contents) -> Trial:
+    def _trial(self, arm: Arm, axes: Mapping[str, Any], contents: InputDigests) -> Trial:
         settings = {**self.base, **arm.settings, **axes}
         where = f"{self.file}: " + (f"arm {arm.name!r}: " if arm.name else "")
         try:
@@ -245,7 +245,7 @@ def _restated(values: Mapping[str, Any]) -> dict[str, Any]:
     return {"base": base, **{key: part for key, part in parts.items() if part is not None}}
 
 
-def contents(file: Path) -> dict[str, Any]:
+def read_toml(file: Path) -> dict[str, Any]:
     """Read a TOML file.
 
     Raises:
@@ -260,7 +260,7 @@ def contents(file: Path) -> dict[str, Any]:
         raise StudyError(f"{file}: {_unreadable(error)}") from error
 
 
-def settings(texts: Sequence[str]) -> dict[str, Any]:
+def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
     """Parse `KEY=VALUE` texts with TOML values.
 
     A value that is not TOML is read as text.
@@ -290,7 +290,7 @@ def _unreadable(error: Exception) -> str:
 def _taken(settings: dict[str, Any], key: str, kind: Any, default: Any) -> Any:
     """Remove a key from the settings and return its value."""
     try:
-        return check(settings.pop(key, default), kind)
+        return check_value(settings.pop(key, default), kind)
     except ValueError as error:
         raise ConfigError(f"{key}: {error}") from error
 
@@ -307,7 +307,7 @@ def _config(settings: Mapping[str, Any]) -> RunConfig:
     config = from_preset(objective, backbone=backbone, preset=chosen.get("preset"))
     if (ablation := chosen.get("ablation", "none")) != "none":
         config = from_preset(objective, backbone=backbone, preset=f"{config.preset}+{ablation}")
-    known = kinds(RunConfig) | kinds(type(config.params))
+    known = field_types(RunConfig) | field_types(type(config.params))
     known = {name: kind for name, kind in known.items() if name not in (*NOT_SET, *FOLDERS)}
     changes = {}
     for key, value in settings.items():
@@ -316,7 +316,7 @@ def _config(settings: Mapping[str, Any]) -> RunConfig:
         if key not in known:
             raise ConfigError(f"{key}: unknown; {objective} has {', '.join(sorted({*known, *CHOICES}))}")
         try:
-            changes[key] = check(None if value == "none" and _optional(known[key]) else value, known[key])
+            changes[key] = check_value(None if value == "none" and _optional(known[key]) else value, known[key])
         except ValueError as error:
             raise ConfigError(f"{key}: {error}") from error
     return config.override({**changes, **dict.fromkeys(FOLDERS, "")})
@@ -325,7 +325,7 @@ def _config(settings: Mapping[str, Any]) -> RunConfig:
 def _optional(kind: Any) -> bool:
     """Return whether None is allowed. TOML has no None, so studies write "none"."""
     try:
-        check(None, kind)
+        check_value(None, kind)
     except ValueError:
         return False
     return True

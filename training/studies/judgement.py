@@ -16,51 +16,16 @@ from numpy.typing import NDArray
 
 from models.bundle.disk import replacing
 from models.encoder.encoder import Encoder
-from training.checkpoints.progress import encode_visibly
+from training.checkpoints.progress import with_progress
 from training.evaluation import geometry, retrieval, sts
 from training.evaluation.beir import Collection
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS, Subsets
 from training.evaluation.retrieval import MEASURES
-from training.evaluation.suite import Material
+from training.evaluation.suite import EvaluationData
 from training.evaluation.transfer import classify
-from training.evaluation.vectors import Encode, remembered, unit_vectors
+from training.evaluation.vectors import Encode, cached, unit_vectors
 from training.studies.trial import StudyError
-
-# Arrays with one value per pair or example, by kind and task. A run has them in one compressed file.
-
-Arrays = Mapping[str, NDArray[Any]]
-"""Arrays (n,) by task."""
-DAMAGE = (OSError, ValueError, EOFError, BadZipFile, RuntimeError, zlib.error, SyntaxError, TokenError)
-"""Errors that reading raises for a corrupt archive, compressed stream or array header."""
-
-
-def keep(file: Path, kinds: Mapping[str, Arrays]) -> None:
-    """Write the arrays of each kind. A kind is one word."""
-    named = {f"{kind} {task}": values for kind, arrays in kinds.items() for task, values in arrays.items()}
-    with replacing(file) as beside, beside.open("wb") as written:
-        np.savez_compressed(written, allow_pickle=False, **named)
-
-
-def kept(file: Path, *kinds: str) -> tuple[dict[str, NDArray[Any]], ...]:
-    """Read the arrays of the given kinds that `keep` wrote.
-
-    Raises:
-        StudyError: the file is damaged, or lacks a kind.
-    """
-    try:
-        with file.open("rb") as opened, np.load(opened) as arrays:
-            found = {name: arrays[name] for name in arrays.files}
-    except DAMAGE as error:
-        raise StudyError(f"{file}: {error}") from error
-    by_kind: dict[str, dict[str, NDArray[Any]]] = {kind: {} for kind in kinds}
-    for name, values in found.items():
-        kind, _, task = name.partition(" ")
-        if kind not in by_kind:
-            raise StudyError(f"{file}: {name}: unknown")
-        by_kind[kind][task] = values
-    return tuple(by_kind.values())
-
 
 DEV = "STSB-dev"
 
@@ -103,7 +68,7 @@ class Judgement:
     nearest: Mapping[int, Sequence[float]] = field(default_factory=dict)
     """Cosines of corpus sentences to their four nearest neighbours, by batch size. Empty if not requested."""
 
-    def keep(self, folder: Path) -> None:
+    def save(self, folder: Path) -> None:
         """Write cosines and golds, predictions and labels, query scores and counts of relevant documents."""
         for file, kinds in (
             (COSINES_FILE, {COSINES: self.cosines, GOLDS: self.golds}),
@@ -111,10 +76,10 @@ class Judgement:
             (RETRIEVAL_FILE, {FOUND: self.found, RELEVANT: self.relevant}),
         ):
             if any(kinds.values()):
-                keep(folder / file, kinds)
+                save_arrays(folder / file, kinds)
 
 
-def check_kept(folder: Path, tasks: Several[str]) -> None:
+def check_saved(folder: Path, tasks: Several[str]) -> None:
     """Check that a folder has everything that `Judgement.keep` writes for the scored tasks.
 
     Raises:
@@ -129,12 +94,12 @@ def check_kept(folder: Path, tasks: Several[str]) -> None:
             continue
         if not (folder / file).exists():
             raise StudyError(f"{folder / file}: missing")
-        for kind, arrays in zip(kinds, kept(folder / file, *kinds), strict=True):
+        for kind, arrays in zip(kinds, load_arrays(folder / file, *kinds), strict=True):
             if lacking := sorted(scored - arrays.keys()):
                 raise StudyError(f"{folder / file}: no {kind} of {lacking[0]}, which has a score")
 
 
-def judge(encoder: Encoder, given: Material, stream: TextIO) -> Judgement:
+def evaluate(encoder: Encoder, given: EvaluationData, stream: TextIO) -> Judgement:
     """Evaluate the encoder on every task that has data.
 
     STS-B dev is scored as a task too, and gives the geometry.
@@ -144,7 +109,7 @@ def judge(encoder: Encoder, given: Material, stream: TextIO) -> Judgement:
             similar.
     """
     tasks: dict[str, Subsets] = {**given.sts, **({DEV: given.geometry} if given.geometry else {})}
-    encode = remembered(encode_visibly(encoder.encode, stream))
+    encode = cached(with_progress(encoder.encode, stream))
     cosines = sts.cosines(encode, tasks)
     scores = sts.score(cosines, tasks)
     dev = [pair for pairs in given.geometry.values() for pair in pairs]
@@ -205,3 +170,38 @@ def _relevant(name: str, collection: Collection) -> dict[str, NDArray[np.int64]]
 def _class(values: NDArray[Any]) -> NDArray[np.int8]:
     """Convert classes to int8. No task has more than six."""
     return values.astype(np.int8)
+
+
+# Arrays with one value per pair or example, by kind and task. A run has them in one compressed file.
+
+Arrays = Mapping[str, NDArray[Any]]
+"""Arrays (n,) by task."""
+DAMAGE = (OSError, ValueError, EOFError, BadZipFile, RuntimeError, zlib.error, SyntaxError, TokenError)
+"""Errors that reading raises for a corrupt archive, compressed stream or array header."""
+
+
+def save_arrays(file: Path, kinds: Mapping[str, Arrays]) -> None:
+    """Write the arrays of each kind. A kind is one word."""
+    named = {f"{kind} {task}": values for kind, arrays in kinds.items() for task, values in arrays.items()}
+    with replacing(file) as beside, beside.open("wb") as written:
+        np.savez_compressed(written, allow_pickle=False, **named)
+
+
+def load_arrays(file: Path, *kinds: str) -> tuple[dict[str, NDArray[Any]], ...]:
+    """Read the arrays of the given kinds that `keep` wrote.
+
+    Raises:
+        StudyError: the file is damaged, or lacks a kind.
+    """
+    try:
+        with file.open("rb") as opened, np.load(opened) as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+    except DAMAGE as error:
+        raise StudyError(f"{file}: {error}") from error
+    by_kind: dict[str, dict[str, NDArray[Any]]] = {kind: {} for kind in kinds}
+    for name, values in found.items():
+        kind, _, task = name.partition(" ")
+        if kind not in by_kind:
+            raise StudyError(f"{file}: {name}: unknown")
+        by_kind[kind][task] = values
+    return tuple(by_kind.values())

@@ -10,8 +10,8 @@ from statistics import fmean
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS
 from training.studies.catalogue import PAPERS, LeftOut, left_out, studies
-from training.studies.description import STUDIES, Study, contents
-from training.studies.results import Result, of_file
+from training.studies.description import STUDIES, Study, read_toml
+from training.studies.results import Result, read_results_file
 from training.studies.summary import DECIMALS, Spread, welch
 from training.studies.trial import label_of
 
@@ -99,7 +99,7 @@ def recorded(results: Path, name: str) -> list[Result]:
         StudyError: the file is damaged.
     """
     file = results / f"{name}.jsonl"
-    return of_file(file) if file.exists() else []
+    return read_results_file(file) if file.exists() else []
 
 
 def lines(study: Study, results: Sequence[Result]) -> list[Line]:
@@ -190,7 +190,7 @@ def _earlier(study: Study, results: Path) -> list[str]:
     if labels[:1] != [BASELINE] or len(labels) != 2 or not study.reported or _by_transfer(study):
         return []
     method = labels[1]
-    starts = {name: known for name, known in contents(EARLIER).items() if method in known["labels"]}
+    starts = {name: known for name, known in read_toml(EARLIER).items() if method in known["labels"]}
     there = {name: _relabelled(recorded(results, name), known["labels"]) for name, known in starts.items()}
     rows = [
         [starts[name]["start"] + f" (`{name}`)", *_cells(lines(study, of)[1])[1:]] for name, of in there.items() if of

@@ -11,10 +11,10 @@ from models.bundle.disk import write_whole
 from training.checkpoints import record
 from training.machine.interrupt import LOCK
 from training.studies.description import Study, file_of
-from training.studies.results import LOG, finished, folder_of
-from training.studies.schedule import occupied
+from training.studies.results import LOG, is_finished, run_folder
+from training.studies.schedule import is_locked
 from training.studies.trial import StudyError, Trial
-from training.studies.work import RECORD, material
+from training.studies.work import RECORD, load_data
 
 PLAN = "study.json"
 FOLDER = Path("runs/studies")
@@ -46,15 +46,15 @@ class Plan:
         """
         judged = {(each.config.eval_data, each.sts, each.transfer, each.retrieval): each for each in self.trials}
         for trial in judged.values():
-            material(trial)
+            load_data(trial)
 
-    def keep(self, folder: Path) -> None:
+    def save(self, folder: Path) -> None:
         trials = [json.loads(trial.to_json()) for trial in self.trials]
         content = {"name": self.name, "about": self.about, "trials": trials}
         write_whole(folder / PLAN, json.dumps(content) + "\n")
 
     @classmethod
-    def kept(cls, folder: Path) -> Plan:
+    def load(cls, folder: Path) -> Plan:
         """Read the plan in a study's folder.
 
         Raises:
@@ -71,7 +71,7 @@ class Plan:
             raise StudyError(f"{file}: {error}") from error
 
 
-def folder_named(source: Path, out: Path | None) -> Path:
+def study_folder(source: Path, out: Path | None) -> Path:
     """Return a study's folder, given the folder or the study's file.
 
     Raises:
@@ -87,12 +87,12 @@ def folder_named(source: Path, out: Path | None) -> Path:
 
 def state(trial: Trial, study: Path) -> str:
     """Describe the state of a run in words."""
-    folder = folder_of(trial, study)
-    if finished(folder):
+    folder = run_folder(trial, study)
+    if is_finished(folder):
         return "finished"
     if not (folder / LOCK).exists():
         return "waiting"
-    if occupied(folder):
+    if is_locked(folder):
         return "at work"
     metrics = folder / RECORD / record.METRICS
     steps = metrics.read_text(encoding="utf-8").count('"kind": "train"') if metrics.exists() else 0

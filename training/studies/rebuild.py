@@ -16,7 +16,7 @@ from models.export.destination import refuse_foreign
 from training import run
 from training.checkpoints import record
 from training.checkpoints.publish import STS_MEAN, publish, sts_scores
-from training.config import PATHS, ConfigError, RunConfig, check, kinds
+from training.config import PATH_FIELDS, ConfigError, RunConfig, check_value, field_types
 from training.data.excerpt import Excerpt
 from training.data.files import text_sha256
 from training.evaluation import sts
@@ -24,8 +24,8 @@ from training.evaluation.pairs import STS_TASKS, DataError, sts_tasks
 from training.evaluation.selection import by_stsb_dev
 from training.machine.interrupt import locked
 from training.objectives import OBJECTIVES
-from training.studies.description import PARTS, Study, contents
-from training.studies.soup import Mixing, SoupError, cook, is_soup
+from training.studies.description import PARTS, Study, read_toml
+from training.studies.soup import SoupError, SoupRecipe, is_soup, make_soup
 from training.studies.trial import StudyError, Trial
 from training.studies.work import TEACHERS, drop_checkpoints, with_teacher
 
@@ -37,7 +37,7 @@ ARTIFACTS = Path("artifacts")
 SERVED = ("default", "promoted")
 """Names in `ARTIFACTS` that only promotion may use."""
 OWN = ("after", "excerpt", "soup", "expected", "tolerance", "corpus_sha256", "limits", "adapter")
-Built = TypeVar("Built", Mixing, Excerpt)
+Built = TypeVar("Built", SoupRecipe, Excerpt)
 METRICS = (sts.STSB_DEV_METRIC, *STS_TASKS, STS_MEAN)
 TOLERANCE = 0.05
 """Default tolerance of scores in points, because arithmetic differs between machines."""
@@ -67,7 +67,7 @@ class Rebuild:
     """A study whose runs are the ingredients of a soup."""
 
     study: Study
-    mixing: Mixing
+    mixing: SoupRecipe
     expected: Mapping[str, float]
     """Expected scores by the metrics of a manifest."""
     tolerance: float
@@ -89,7 +89,7 @@ class Rebuild:
         Raises:
             StudyError: a file can't be read, the predecessors form a cycle, or a part is unknown or of the wrong shape.
         """
-        values, known = contents(file), Path(os.path.realpath(file))
+        values, known = read_toml(file), Path(os.path.realpath(file))
         if known in wanted_by:
             raise StudyError(f"{file}: after: it comes after itself")
         if unknown := sorted(values.keys() - {*PARTS, *OWN}):
@@ -101,7 +101,7 @@ class Rebuild:
         try:
             made = cls(
                 study,
-                _built("soup", Mixing, own.get("soup", {})),
+                _built("soup", SoupRecipe, own.get("soup", {})),
                 _scores(own.get("expected", {})),
                 _checked("tolerance", own.get("tolerance", TOLERANCE), float),
                 _built("excerpt", Excerpt, own["excerpt"]) if "excerpt" in own else None,
@@ -212,7 +212,7 @@ def rebuild(plan: Rebuild, data: Path, corpus: Sequence[str], stream: TextIO) ->
             if made is not None:
                 print(f"{step.out}: kept from before", file=stream, flush=True)
             else:
-                soup = cook(ingredients, step.mixing, selection, stream)
+                soup = make_soup(ingredients, step.mixing, selection, stream)
                 made = soup.publish(step.out, sts_scores(soup.encoder, tasks, stream), step.card)
             yield step, made
 
@@ -224,7 +224,7 @@ def _check_sources(step: Rebuild, trials: Sequence[Trial], earlier: Collection[P
     needed = {step.mixing.towards}
     for trial in trials:
         config = trial.config
-        if config.teacher is None and OBJECTIVES[config.objective].imitates:
+        if config.teacher is None and OBJECTIVES[config.objective].needs_named_teacher:
             raise StudyError(f"{step.study.file}: {trial.title}: teacher: {config.objective} learns from one: name it")
         needed |= {config.backbone, config.teacher}
     for source in sorted(needed - {None}, key=str):
@@ -258,7 +258,7 @@ def _ingredient(trial: Trial, folder: Path, stream: TextIO) -> Path:
         print(f"{trial.title}: kept from before, {config.out}", file=stream, flush=True)
     else:
         print(f"{trial.title}: {config.out}", file=stream, flush=True)
-        publish(config, run.fit(config, stream, resume=record.begun(Path(config.run))), {})
+        publish(config, run.fit(config, stream, resume=record.has_run(Path(config.run))), {})
     drop_checkpoints(Path(config.run))
     return Path(config.out)
 
@@ -273,12 +273,12 @@ def _is_kept(config: RunConfig) -> bool:
     except BundleError:
         return False
     ours, theirs = json.loads(config.to_json()), made.get("config", {})
-    return all(theirs.get(name) == value for name, value in ours.items() if name not in PATHS)
+    return all(theirs.get(name) == value for name, value in ours.items() if name not in PATH_FIELDS)
 
 
 def _built(part: str, kind: type[Built], values: Any) -> Built:
     """Build a dataclass of settings from a table of the file."""
-    known = kinds(kind)
+    known = field_types(kind)
     given = {key: _checked(f"{part}: {key}", value, known[key]) for key, value in _table(part, values, known).items()}
     try:
         return kind(**given)
@@ -301,6 +301,6 @@ def _table(part: str, values: Any, known: Collection[str]) -> dict[str, Any]:
 
 def _checked(key: str, value: Any, kind: Any) -> Any:
     try:
-        return check(value, kind)
+        return check_value(value, kind)
     except ValueError as error:
         raise ConfigError(f"{key}: {error}") from error

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from models.bundle.disk import write_whole
 from training.objectives.base import REMOVED_SHARE
-from training.studies.judgement import check_kept
+from training.studies.judgement import check_saved
 from training.studies.trial import StudyError, Trial, label_of
 
 RUNS, TRIAL, RESULT, LOG = "runs", "trial.json", "result.json", "log.txt"
@@ -98,11 +98,11 @@ class Result:
         return cls(**{name: values[name] for name in cls.__dataclass_fields__ if name in values})
 
 
-def folder_of(trial: Trial, study: Path) -> Path:
+def run_folder(trial: Trial, study: Path) -> Path:
     return study / RUNS / trial.id
 
 
-def measured(folder: Path) -> dict[str, Any] | None:
+def read_result(folder: Path) -> dict[str, Any] | None:
     """Read the result of the run in a folder, or None if there is none yet.
 
     Raises:
@@ -118,28 +118,28 @@ def measured(folder: Path) -> dict[str, Any] | None:
         return None
     except ValueError as error:
         raise StudyError(f"{file}: {error}") from error
-    check_kept(folder, values["scores"])
+    check_saved(folder, values["scores"])
     return values
 
 
-def undamaged(folder: Path) -> dict[str, Any] | None:
+def result_or_none(folder: Path) -> dict[str, Any] | None:
     """Read a result, or None if it is missing or damaged. Callers report a damaged run and repeat it."""
     try:
-        return measured(folder)
+        return read_result(folder)
     except StudyError:
         return None
 
 
-def finished(folder: Path) -> bool:
+def is_finished(folder: Path) -> bool:
     """Return whether the run in a folder has a result. Finished runs are never repeated."""
-    return undamaged(folder) is not None
+    return result_or_none(folder) is not None
 
 
-def collect(trials: Sequence[Trial], study: Path) -> int:
+def collect_results(trials: Sequence[Trial], study: Path) -> int:
     """Write the results of all finished runs in the study's order, and return their number."""
     lines = []
     for trial in trials:
-        values = undamaged(folder_of(trial, study))
+        values = result_or_none(run_folder(trial, study))
         if values is not None:
             place = {"id": trial.id, "arm": trial.arm, "axes": dict(trial.axes)}
             lines.append(json.dumps({**place, **values}))
@@ -147,16 +147,16 @@ def collect(trials: Sequence[Trial], study: Path) -> int:
     return len(lines)
 
 
-def read(study: Path) -> list[Result]:
+def read_results(study: Path) -> list[Result]:
     """Read the results in a study's folder.
 
     Raises:
         StudyError: there are none, or a line is broken.
     """
-    return of_file(study / RESULTS)
+    return read_results_file(study / RESULTS)
 
 
-def of_file(file: Path) -> list[Result]:
+def read_results_file(file: Path) -> list[Result]:
     """Read results from a file with one result per line.
 
     Raises:

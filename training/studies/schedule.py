@@ -1,4 +1,7 @@
-"""The scheduler of a study: runs one after the other or several at once, each in its own process."""
+"""The scheduler of a study: runs one after the other or several at once, each in its own process.
+
+A lock shows that a process works in a run's folder. A study that is stopped stops its runs.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,122 @@ from typing import TextIO
 
 from models.bundle.disk import write_whole
 from training.machine.interrupt import LOCK, LockError, locked, terminable
-from training.studies.results import LOG, TRIAL, collect, finished, folder_of, measured
+from training.studies.results import LOG, TRIAL, collect_results, is_finished, read_result, run_folder
 from training.studies.trial import StudyError, Trial
+
+STOPPED = 130
+"""Exit code of a process that was interrupted and can resume."""
+
+LOCKED_ELSEWHERE = 75
+"""Exit code of a process if another process already works on its run: EX_TEMPFAIL of sysexits.h."""
+
+LAST_LINES = 5
+"""Number of lines that are shown of a failed run's log."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that ended without a result."""
+
+    trial: Trial
+    log: Path
+    code: int
+    """Exit code of the process."""
+
+    @property
+    def elsewhere(self) -> bool:
+        """Return whether another process works on the run."""
+        return self.code == LOCKED_ELSEWHERE
+
+    def __str__(self) -> str:
+        if self.elsewhere:
+            return f"{self.trial.title} ({self.trial.id}): at work elsewhere"
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        shown = "".join(f"\n    {line}" for line in lines[-LAST_LINES:])
+        return f"{self.trial.title} ({self.trial.id}) failed; the end of {self.log}:{shown}"
+
+
+class Processes:
+    """A starter of processes that can stop all of them."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._live: set[subprocess.Popen[bytes]] = set()
+        self._stopped = False
+
+    def __call__(self, trial: Trial, study: Path) -> Failure | None:
+        """Start the run and wait for it. A stopped run is no failure."""
+        folder = run_folder(trial, study)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / TRIAL, trial.to_json())
+        with (folder / LOG).open("ab") as log:
+            with self._lock:
+                if self._stopped:
+                    return None
+                # The process gets its own session, so that Ctrl-C in a terminal reaches only this process, which passes
+                # it on once.
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "training.studies", str(folder), str(os.getpid())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+                self._live.add(process)
+            code = process.wait()
+        with self._lock:
+            self._live.discard(process)
+            return Failure(trial, folder / LOG, code) if code and not self._stopped else None
+
+    def stop(self) -> None:
+        """Stop all runs.
+
+        A run finishes its step and saves a checkpoint. A process that has not begun its run ends at once.
+        """
+        with self._lock:
+            self._stopped = True
+            for process in self._live:
+                process.send_signal(SIGTERM)
+
+
+def run_trials(trials: Sequence[Trial], study: Path, stream: TextIO, *, jobs: int = 1) -> list[Failure]:
+    """Carry out all runs without a result, `jobs` at once.
+
+    A failure does not stop other runs.
+
+    Raises:
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, when the active runs have saved checkpoints.
+        OSError: the study's folder can't be written. It is also raised after the active runs have saved checkpoints.
+    """
+    due = _unfinished(trials, study, stream)
+    different = len({trial.id for trial in trials})
+    print(f"{different} runs, {different - len(due)} of them finished before", file=stream, flush=True)
+    processes, failures = Processes(), []
+    with terminable(), ThreadPoolExecutor(jobs) as pool:
+        try:
+            futures: dict[Future[Failure | None], Trial] = {pool.submit(processes, each, study): each for each in due}
+            for number, future in enumerate(as_completed(futures), start=1):
+                failure, trial = future.result(), futures[future]
+                collect_results(trials, study)
+                if failure:
+                    failures.append(failure)
+                print(f"{number}/{len(due)} {failure or f'{trial.title}: done ({trial.id})'}", file=stream, flush=True)
+        except (KeyboardInterrupt, OSError):
+            processes.stop()
+            raise
+    return failures
+
+
+def _unfinished(trials: Sequence[Trial], study: Path, stream: TextIO) -> list[Trial]:
+    """Return the distinct runs without a result. Report damaged results."""
+    due = {trial.id: trial for trial in trials if not is_finished(run_folder(trial, study))}
+    for trial in due.values():
+        try:
+            read_result(run_folder(trial, study))
+        except StudyError as error:
+            print(f"{error}: damaged, so {trial.title} is carried out again", file=stream, flush=True)
+    return list(due.values())
+
 
 # Locks that show whether a process works in a run's folder.
 
@@ -30,7 +147,7 @@ ATTEMPTS, PAUSE = 20, 0.05
 """Attempts to take the lock, and seconds between two attempts."""
 
 
-def occupied(folder: Path) -> bool:
+def is_locked(folder: Path) -> bool:
     """Return whether another process has the folder.
 
     The check takes a shared lock for an instant, so any number of processes can check at once. A process that wants the
@@ -47,7 +164,7 @@ def occupied(folder: Path) -> bool:
 
 
 @contextmanager
-def occupying(folder: Path) -> Iterator[None]:
+def locked_with_retry(folder: Path) -> Iterator[None]:
     """Lock the folder, and create it if needed.
 
     Concurrent checks do not prevent the lock.
@@ -73,7 +190,7 @@ PR_SET_PDEATHSIG = 1
 """Constant of Linux's prctl(2)."""
 
 
-def follow(parent: int) -> None:
+def stop_with_parent(parent: int) -> None:
     """Stop this process on SIGINT, on SIGTERM, and when its parent ends.
 
     Raises:
@@ -95,117 +212,3 @@ def _as_ctrl_c(_signal: int, _frame: FrameType | None) -> None:
     # interrupt the step.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.raise_signal(signal.SIGINT)
-
-
-STOPPED = 130
-"""Exit code of a process that was interrupted and can resume."""
-
-ELSEWHERE = 75
-"""Exit code of a process if another process already works on its run: EX_TEMPFAIL of sysexits.h."""
-
-LAST_LINES = 5
-"""Number of lines that are shown of a failed run's log."""
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A run that ended without a result."""
-
-    trial: Trial
-    log: Path
-    code: int
-    """Exit code of the process."""
-
-    @property
-    def elsewhere(self) -> bool:
-        """Return whether another process works on the run."""
-        return self.code == ELSEWHERE
-
-    def __str__(self) -> str:
-        if self.elsewhere:
-            return f"{self.trial.title} ({self.trial.id}): at work elsewhere"
-        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        shown = "".join(f"\n    {line}" for line in lines[-LAST_LINES:])
-        return f"{self.trial.title} ({self.trial.id}) failed; the end of {self.log}:{shown}"
-
-
-class Processes:
-    """A starter of processes that can stop all of them."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._live: set[subprocess.Popen[bytes]] = set()
-        self._stopped = False
-
-    def __call__(self, trial: Trial, study: Path) -> Failure | None:
-        """Start the run and wait for it. A stopped run is no failure."""
-        folder = folder_of(trial, study)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / TRIAL, trial.to_json())
-        with (folder / LOG).open("ab") as log:
-            with self._lock:
-                if self._stopped:
-                    return None
-                # The process gets its own session, so that Ctrl-C in a terminal reaches only this process, which passes
-                # it on once.
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "training.study", str(folder), str(os.getpid())],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-                self._live.add(process)
-            code = process.wait()
-        with self._lock:
-            self._live.discard(process)
-            return Failure(trial, folder / LOG, code) if code and not self._stopped else None
-
-    def stop(self) -> None:
-        """Stop all runs.
-
-        A run finishes its step and saves a checkpoint. A process that has not begun its run ends at once.
-        """
-        with self._lock:
-            self._stopped = True
-            for process in self._live:
-                process.send_signal(SIGTERM)
-
-
-def carry_out_all(trials: Sequence[Trial], study: Path, stream: TextIO, *, jobs: int = 1) -> list[Failure]:
-    """Carry out all runs without a result, `jobs` at once.
-
-    A failure does not stop other runs.
-
-    Raises:
-        KeyboardInterrupt: after Ctrl-C or SIGTERM, when the active runs have saved checkpoints.
-        OSError: the study's folder can't be written. It is also raised after the active runs have saved checkpoints.
-    """
-    due = _due(trials, study, stream)
-    different = len({trial.id for trial in trials})
-    print(f"{different} runs, {different - len(due)} of them finished before", file=stream, flush=True)
-    processes, failures = Processes(), []
-    with terminable(), ThreadPoolExecutor(jobs) as pool:
-        try:
-            futures: dict[Future[Failure | None], Trial] = {pool.submit(processes, each, study): each for each in due}
-            for number, future in enumerate(as_completed(futures), start=1):
-                failure, trial = future.result(), futures[future]
-                collect(trials, study)
-                if failure:
-                    failures.append(failure)
-                print(f"{number}/{len(due)} {failure or f'{trial.title}: done ({trial.id})'}", file=stream, flush=True)
-        except (KeyboardInterrupt, OSError):
-            processes.stop()
-            raise
-    return failures
-
-
-def _due(trials: Sequence[Trial], study: Path, stream: TextIO) -> list[Trial]:
-    """Return the distinct runs without a result. Report damaged results."""
-    due = {trial.id: trial for trial in trials if not finished(folder_of(trial, study))}
-    for trial in due.values():
-        try:
-            measured(folder_of(trial, study))
-        except StudyError as error:
-            print(f"{error}: damaged, so {trial.title} is carried out again", file=stream, flush=True)
-    return list(due.values())

@@ -29,7 +29,7 @@ from models.bundle.sources import hub_id, manifest_of
 from models.encoder.encoder import Encoder
 from models.errors import Refused
 from models.export.export import export
-from training.checkpoints.publish import spearman
+from training.checkpoints.publish import sts_manifest_scores
 from training.evaluation.selection import Selection
 from training.evaluation.sts import TaskScore
 from training.machine.environment import environment
@@ -37,7 +37,7 @@ from training.machine.hardware import pick_device
 
 # Ingredients of a soup: their common properties, and the average of their weights.
 
-LEAST_LIKENESS = 0.5
+MIN_COSINE = 0.5
 """Minimum cosine of weights that started alike.
 
 After 60 steps `minilm` has 0.999998 with itself. Two models pre-trained from different random weights are within 0.1 of
@@ -105,7 +105,7 @@ class Ingredient:
         """Return the hub ids of the models that it was tuned from, according to its card."""
         return tuple(base for base in self.encoder.origin.base_models if base != hub_id(self.source))
 
-    def likeness(self, other: Ingredient) -> float:
+    def cosine_to(self, other: Ingredient) -> float:
         """Compute the cosine, in float64, between the concatenated matrices of the two encoders."""
         mine, theirs = (each.encoder.state_dict() for each in (self, other))
         names = [name for name, weights in mine.items() if weights.ndim > 1 and weights.is_floating_point()]
@@ -127,7 +127,7 @@ class Ingredient:
             "run": {key: value for key, value in ((made and made.run) or {}).items() if key not in BULKY} or None,
         }
 
-    def check_like(self, other: Ingredient) -> None:
+    def check_compatible(self, other: Ingredient) -> None:
         """Check that the two can be averaged.
 
         Raises:
@@ -162,7 +162,7 @@ def check_one_start(ingredients: Sequence[Ingredient]) -> None:
             raise SoupError(f"{other.source}: was tuned from {theirs}, but {one.source} from {ours}: {OF_ONE_START}")
     first, *others = ingredients
     for each in others:
-        if (likeness := each.likeness(first)) < LEAST_LIKENESS:
+        if (likeness := each.cosine_to(first)) < MIN_COSINE:
             raise SoupError(
                 f"{each.source}: has weights that are nothing like those of {first.source} (cosine {likeness:.2f}): "
                 f"{OF_ONE_START}"
@@ -244,7 +244,7 @@ GRID = tuple(tenths / 10 for tenths in range(-10, 11))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mixing:
+class SoupRecipe:
     """The weights of the encoders, and their choice."""
 
     weights: tuple[float, ...] | None = None
@@ -320,7 +320,7 @@ def with_start(shares: Shares, share: float) -> Shares:
     return (*(each * (1 - share) for each in shares), share)
 
 
-class Pot:
+class SoupSearch:
     """An encoder that holds the current average, and the scores of averages tried so far."""
 
     def __init__(self, ingredients: Sequence[Ingredient], selection: Selection | None, stream: TextIO) -> None:
@@ -330,7 +330,7 @@ class Pot:
         self._selection = selection
         self._stream = stream
 
-    def fill(self, shares: Shares) -> Encoder:
+    def load(self, shares: Shares) -> Encoder:
         """Load the average into the encoder."""
         self.encoder.load_state_dict(averaged(self._ingredients, shares))
         return self.encoder
@@ -349,8 +349,8 @@ class Pot:
             )
         if shares not in self.tried:
             metric = self._selection.metric
-            score = self.tried[shares] = self._selection.scores(self.fill(shares).encode)[metric]
-            print(f"{_described(shares, self._ingredients)}: {metric} {score:.4f}", file=self._stream, flush=True)
+            score = self.tried[shares] = self._selection.scores(self.load(shares).encode)[metric]
+            print(f"{_format_shares(shares, self._ingredients)}: {metric} {score:.4f}", file=self._stream, flush=True)
         return self.tried[shares]
 
 
@@ -359,7 +359,7 @@ class Soup:
     """A finished soup with its recipe and scores."""
 
     encoder: Encoder
-    mixing: Mixing
+    mixing: SoupRecipe
     ingredients: tuple[Ingredient, ...]
     """Ingredients. The start is last, if it is averaged."""
     shares: Shares
@@ -369,7 +369,7 @@ class Soup:
 
     def __str__(self) -> str:
         said = f", {self.metric} {self.tried[self.shares]:.4f}" if self.metric else ""
-        return _described(self.shares, self.ingredients) + said
+        return _format_shares(self.shares, self.ingredients) + said
 
     @property
     def _of_the_start(self) -> list[str]:
@@ -404,12 +404,12 @@ class Soup:
                 "tried": [{"shares": [*shares], "score": score} for shares, score in self.tried.items()],
                 "environment": environment(),
             },
-            scores={**dev, **spearman(scores)},
+            scores={**dev, **sts_manifest_scores(scores)},
             citations=[*([SOUPS] if sum(map(bool, self.shares)) > 1 else []), *self._of_the_start],
         )
 
 
-def cook(sources: Sequence[str], mixing: Mixing, selection: Selection | None, stream: TextIO) -> Soup:
+def make_soup(sources: Sequence[str], mixing: SoupRecipe, selection: Selection | None, stream: TextIO) -> Soup:
     """Make the soup of the named encoders.
 
     All are in memory at once.
@@ -421,20 +421,20 @@ def cook(sources: Sequence[str], mixing: Mixing, selection: Selection | None, st
         SourceError, BundleError: one can't be read.
     """
     mixing.shares(len(sources))  # This call reports errors in the weights before any encoder is loaded.
-    ingredients = _gathered(sources, mixing)
+    ingredients = _load_ingredients(sources, mixing)
     for each in ingredients:
-        each.check_like(ingredients[0])
+        each.check_compatible(ingredients[0])
     check_one_start(ingredients)
-    pot = Pot(ingredients, selection, stream)
+    pot = SoupSearch(ingredients, selection, stream)
     shares = mixing.choose(len(sources), pot.score)
     if selection:
         pot.score(shares)
-    encoder = pot.fill(shares).eval().cpu()
+    encoder = pot.load(shares).eval().cpu()
     encoder.origin = merged([each.encoder.origin for each in ingredients])
     return Soup(encoder, mixing, tuple(ingredients), shares, pot.tried, selection.metric if selection else None)
 
 
-def is_soup(manifest: Manifest, sources: Sequence[str], mixing: Mixing) -> bool:
+def is_soup(manifest: Manifest, sources: Sequence[str], mixing: SoupRecipe) -> bool:
     """Return whether a bundle is the soup of the named encoders in their current state, with this mixing.
 
     Raises:
@@ -444,10 +444,10 @@ def is_soup(manifest: Manifest, sources: Sequence[str], mixing: Mixing) -> bool:
     if run.get("soup") != json.loads(json.dumps(asdict(mixing))):
         return False
     there = [{key: value for key, value in each.items() if key != "share"} for each in run.get("ingredients") or ()]
-    return there == [each.to_json() for each in _gathered(sources, mixing)]
+    return there == [each.to_json() for each in _load_ingredients(sources, mixing)]
 
 
-def _gathered(sources: Sequence[str], mixing: Mixing) -> list[Ingredient]:
+def _load_ingredients(sources: Sequence[str], mixing: SoupRecipe) -> list[Ingredient]:
     """Load the ingredients. If the starting encoder is averaged too, it comes last."""
     ingredients = [Ingredient.load(source) for source in sources]
     if mixing.towards is not None:
@@ -455,7 +455,7 @@ def _gathered(sources: Sequence[str], mixing: Mixing) -> list[Ingredient]:
     return ingredients
 
 
-def _described(shares: Shares, ingredients: Sequence[Ingredient]) -> str:
+def _format_shares(shares: Shares, ingredients: Sequence[Ingredient]) -> str:
     """Format the encoders with their shares."""
     return " + ".join(f"{share:.3g} {each.source}" for share, each in zip(shares, ingredients, strict=True) if share)
 

@@ -27,11 +27,20 @@ from training.studies.judgement import (
     RETRIEVAL_FILE,
     TRANSFER_FILE,
     Arrays,
-    kept,
+    load_arrays,
     task_of,
 )
 from training.studies.results import RUNS, Result
 from training.studies.trial import StudyError
+
+RESAMPLES = 1000
+DECIMALS = 2
+"""Decimals shown. The order of floating-point sums changes cosines only in the sixth decimal."""
+
+NOTHING_SHARED = "the results share no task, so there is nothing to compare"
+
+LEVEL = 0.95
+"""Confidence level of all intervals, over pairs and over seeds."""
 
 # Metrics that compare the arms of a study. Each is a mean over tasks, with a bootstrap over examples.
 
@@ -76,7 +85,7 @@ class Metric:
             file = study / RUNS / result.id / self.file
             if result.id in said or not file.exists():
                 continue
-            found, theirs = kept(file, *self.kinds)
+            found, theirs = load_arrays(file, *self.kinds)
             if missing := [task for task in tasks if task not in found or task not in theirs]:
                 raise StudyError(f"{file}: no {self.kinds[0]} of {missing[0]}, which the results have")
             truth = truth or {task: theirs[task] for task in tasks}
@@ -149,16 +158,6 @@ def _retrieval(measure: str, results: Sequence[Result]) -> Metric:
         kinds=(FOUND, RELEVANT),
         resample=_queries,
     )
-
-
-RESAMPLES = 1000
-DECIMALS = 2
-"""Decimals shown. The order of floating-point sums changes cosines only in the sixth decimal."""
-
-NOTHING_SHARED = "the results share no task, so there is nothing to compare"
-
-LEVEL = 0.95
-"""Confidence level of all intervals, over pairs and over seeds."""
 
 
 @dataclass(frozen=True)
@@ -272,7 +271,7 @@ def summaries(
     return found
 
 
-def left_out(results: Sequence[Result]) -> list[str]:
+def metrics_left_out(results: Sequence[Result]) -> list[str]:
     """Return a line for each metric that `summaries` leaves out because its results share no task."""
     return [
         f"{metric.title}: left out, the runs that were judged by it share no task."

@@ -8,68 +8,6 @@ from statistics import fmean, stdev
 from training.studies.results import Result
 from training.studies.summary import DECIMALS, LEVEL, Row, Spread, Summary
 
-# Scores of each single task, as in the papers' tables.
-
-
-def task_grid(summary: Summary) -> list[list[str]]:
-    """Return the header and a row for each arm. With a single task return nothing, because the task equals the mean."""
-    if len(summary.tasks) < 2:
-        return []
-    return [
-        ["arm", *summary.tasks],
-        *([row.label, *(_task_cell(row, task) for task in summary.tasks)] for row in summary.rows),
-    ]
-
-
-def task_explanation(summary: Summary) -> str:
-    return f"{summary.metric.unit} of each task, mean ± standard deviation over seeds."
-
-
-def _task_cell(row: Row, task: str) -> str:
-    return str(Spread(tuple(round(result.scores[task], DECIMALS) for result in row.results)))
-
-
-# Geometry of each arm's vectors, which papers use to explain scores.
-
-QUANTITIES = {
-    "alignment": ("alignment", 3),
-    "uniformity": ("uniformity", 2),
-    "effective_rank": ("effective rank", 0),
-    "removed_share": ("removed negatives", 5),
-}
-"""Fields of a result, with column title and significant decimals."""
-
-EXPLANATION = (
-    "Of STS-B dev's sentences under the weights that were judged, mean ± standard deviation over seeds. Alignment: the "
-    "mean squared distance of pairs scored above 4. Uniformity: from 0, a single point, to -4, orthogonal. Effective "
-    "rank: how many directions the vectors fill, at most their width. Removed negatives: the share of the in-batch "
-    "negatives that DCLR's weights left out while training."
-)
-
-
-def geometry_grid(summary: Summary) -> list[list[str]]:
-    """Return the header and a row for each arm. Return nothing if no result has geometry."""
-    known = [name for name in QUANTITIES if any(_of(row.results, name) for row in summary.rows)]
-    head = ["arm", *(QUANTITIES[name][0] for name in known)]
-    return (
-        [head, *([row.label, *(_geometry_cell(row, name) for name in known)] for row in summary.rows)] if known else []
-    )
-
-
-def _of(results: Sequence[Result], name: str) -> list[float]:
-    """Return one value per seed. Return nothing if a seed has no value."""
-    values = [value for each in results if (value := getattr(each, name)) is not None]
-    return values if len(values) == len(results) else []
-
-
-def _geometry_cell(row: Row, name: str) -> str:
-    values, decimals = _of(row.results, name), QUANTITIES[name][1]
-    if not values:
-        return ""
-    deviation = f" ± {stdev(values):.{decimals}f}" if len(values) > 1 else ""
-    return f"{fmean(values):.{decimals}f}{deviation}"
-
-
 HEAD = ("arm", "seeds", "mean", "STS-B dev", "gain", "95 % interval", "P(better)", "verdict")
 MEAN, DEV = HEAD.index("mean"), HEAD.index("STS-B dev")
 
@@ -132,3 +70,65 @@ def explanation(summary: Summary) -> str:
 
 def _signed(value: float) -> str:
     return f"{round(value, DECIMALS) + 0.0:+.2f}"  # Adding 0.0 turns -0.0 into 0.0.
+
+
+# Scores of each single task, as in the papers' tables.
+
+
+def task_grid(summary: Summary) -> list[list[str]]:
+    """Return the header and a row for each arm. With a single task return nothing, because the task equals the mean."""
+    if len(summary.tasks) < 2:
+        return []
+    return [
+        ["arm", *summary.tasks],
+        *([row.label, *(_task_cell(row, task) for task in summary.tasks)] for row in summary.rows),
+    ]
+
+
+def task_explanation(summary: Summary) -> str:
+    return f"{summary.metric.unit} of each task, mean ± standard deviation over seeds."
+
+
+def _task_cell(row: Row, task: str) -> str:
+    return str(Spread(tuple(round(result.scores[task], DECIMALS) for result in row.results)))
+
+
+# Geometry of each arm's vectors, which papers use to explain scores.
+
+QUANTITIES = {
+    "alignment": ("alignment", 3),
+    "uniformity": ("uniformity", 2),
+    "effective_rank": ("effective rank", 0),
+    "removed_share": ("removed negatives", 5),
+}
+"""Fields of a result, with column title and significant decimals."""
+
+EXPLANATION = (
+    "Of STS-B dev's sentences under the weights that were judged, mean ± standard deviation over seeds. Alignment: the "
+    "mean squared distance of pairs scored above 4. Uniformity: from 0, a single point, to -4, orthogonal. Effective "
+    "rank: how many directions the vectors fill, at most their width. Removed negatives: the share of the in-batch "
+    "negatives that DCLR's weights left out while training."
+)
+
+
+def geometry_grid(summary: Summary) -> list[list[str]]:
+    """Return the header and a row for each arm. Return nothing if no result has geometry."""
+    known = [name for name in QUANTITIES if any(_of(row.results, name) for row in summary.rows)]
+    head = ["arm", *(QUANTITIES[name][0] for name in known)]
+    return (
+        [head, *([row.label, *(_geometry_cell(row, name) for name in known)] for row in summary.rows)] if known else []
+    )
+
+
+def _of(results: Sequence[Result], name: str) -> list[float]:
+    """Return one value per seed. Return nothing if a seed has no value."""
+    values = [value for each in results if (value := getattr(each, name)) is not None]
+    return values if len(values) == len(results) else []
+
+
+def _geometry_cell(row: Row, name: str) -> str:
+    values, decimals = _of(row.results, name), QUANTITIES[name][1]
+    if not values:
+        return ""
+    deviation = f" ± {stdev(values):.{decimals}f}" if len(values) > 1 else ""
+    return f"{fmean(values):.{decimals}f}{deviation}"

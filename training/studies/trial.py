@@ -138,7 +138,7 @@ The card, evaluations and exports are left out.
 """
 
 
-class Contents:
+class InputDigests:
     """A cache of digests. Each corpus, encoder folder and evaluation folder is read once.
 
     Encoders in `to_come` do not exist yet and are identified by path.

@@ -1,4 +1,7 @@
-"""One run of a study: training and evaluation. The encoder is not exported."""
+"""One run of a study: training on a share of the corpus, with a shared teacher, and evaluation.
+
+The encoder is not exported.
+"""
 
 from __future__ import annotations
 
@@ -16,32 +19,120 @@ from models.bundle.disk import write_whole
 from models.encoder.encoder import Encoder
 from training import run
 from training.checkpoints import record
-from training.checkpoints.publish import Outcome, counts, publish
+from training.checkpoints.publish import Outcome, corpus_counts, publish
 from training.config import ConfigError, RunConfig
 from training.data.corpus import open_corpus
 from training.evaluation import beir
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STSB_DEV, sts_tasks
-from training.evaluation.suite import Material
+from training.evaluation.suite import EvaluationData
 from training.machine.devices import Devices
 from training.machine.environment import environment
 from training.machine.interrupt import locked
 from training.objectives import OBJECTIVES
-from training.run import corpus_of, is_kept, plan
-from training.studies.judgement import judge
-from training.studies.results import RESULT, TRIAL, finished
-from training.studies.schedule import occupying
-from training.studies.trial import Contents, StudyError, Trial
+from training.run import is_published, open_run_corpus, teacher_config
+from training.studies.judgement import evaluate
+from training.studies.results import RESULT, TRIAL, is_finished
+from training.studies.schedule import locked_with_retry
+from training.studies.trial import InputDigests, StudyError, Trial
+
+RECORD, SHARES, TEACHERS = "record", "shares", "teachers"
+"""Subfolders: the record of a run, and the shares of the corpus and teachers that runs of a study have in common."""
+READ_AT_ONCE = 4096
+
+
+def run_trial(folder: Path, stream: TextIO) -> None:
+    """Carry out the run in `folder/trial.json`, resume it if it was interrupted, and write its result.
+
+    Raises:
+        StudyError: there is no such description.
+        LockError: another process works on this run.
+        ValueError, DivergedError, InterruptedRun: see `training.run.fit`.
+        StudyError, DataError: see `training.studies.work.material`; nothing was trained.
+        EvaluationError: see `training.studies.judgement.judge`.
+    """
+    trial = _read_trial(folder / TRIAL)
+    with locked_with_retry(folder):
+        if is_finished(folder):
+            drop_checkpoints(folder / RECORD)  # A process killed between the last two steps leaves checkpoints.
+            return
+        given = load_data(trial)
+        if trial.untrained:
+            trained: dict[str, Any] = {"best_step": 0, "corpus": None, "curve": []}
+            encoder, steps = Encoder.load(trial.config.backbone, pooling=trial.config.pooling), 0.0
+        else:
+            config = _run_config(trial, folder, stream)
+            outcome = run.fit(config, stream, resume=record.has_run(folder / RECORD))
+            trained, encoder = _trained(outcome, config), outcome.encoder
+            steps = _seconds_of_steps(folder / RECORD / record.METRICS, outcome.census.sentences, config.batch_size)
+        began = time.perf_counter()
+        judgement = evaluate(encoder.to(Devices(trial.config.device).device), given, stream)
+        judgement.save(folder)
+        result = {
+            "untrained": trial.untrained,
+            "fraction": trial.fraction,
+            "scores": judgement.scores,
+            "alignment": judgement.alignment,
+            "uniformity": judgement.uniformity,
+            "effective_rank": judgement.effective_rank,
+            **({"nearest_cosines": judgement.nearest} if judgement.nearest else {}),
+            **trained,
+            "seconds": {"steps": steps, "judging": time.perf_counter() - began},
+            "config": trial.config.as_dict(),
+            "environment": environment(),
+        }
+        write_whole(folder / RESULT, json.dumps(result) + "\n")
+        drop_checkpoints(folder / RECORD)
+
+
+def _read_trial(file: Path) -> Trial:
+    try:
+        return Trial.from_json(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StudyError(f"{file}: {error.strerror}") from error
+
+
+def _run_config(trial: Trial, folder: Path, stream: TextIO) -> RunConfig:
+    """Set the run's folders, its share of the corpus and its teacher.
+
+    Runs of a study use the same shares and teachers.
+    """
+    study, config = folder.parent.parent, trial.config
+    if not trial.sts:
+        config = config.override({"eval_data": None})
+    if trial.fraction < 1 and config.positives is not None:
+        raise StudyError(f"fraction: shares are of sentences, and augmentation={config.augmentation} takes passages")
+    if trial.fraction < 1:
+        part = corpus_share(config.corpus, trial.fraction, study / SHARES, column=config.text_column)
+        config = config.override({"corpus": (part,), "text_column": None})
+    config = with_teacher(config, study / TEACHERS, stream)
+    return config.override({"out": str(folder / "bundle"), "run": str(folder / RECORD)})
+
+
+def _trained(outcome: Outcome, config: RunConfig) -> dict[str, Any]:
+    return {
+        "best_step": outcome.best.step,
+        "corpus": corpus_counts(outcome.census),
+        "curve": record.evaluations(Path(config.run)),
+    }
+
+
+def _seconds_of_steps(metrics: Path, sentences: int, batch_size: int) -> float:
+    """Compute the total seconds of all steps from the recorded sentences per second. Resumed runs count as a whole."""
+    whole, rest = divmod(sentences, batch_size)
+    epoch = [batch_size] * whole + [rest] * bool(rest)
+    lines = map(json.loads, metrics.read_text(encoding="utf-8").splitlines())
+    steps = (line for line in lines if line["kind"] == "train")
+    return float(sum(epoch[(line["step"] - 1) % len(epoch)] / line["sentences_per_s"] for line in steps))
+
 
 # Subsets of a corpus, as in figure 5 of DCLR: the first sentences of a fixed shuffle.
 
 SHUFFLE = b"isosphere-share-0"
 """Hash key that fixes the order of sentences."""
 
-READ_AT_ONCE = 4096
 
-
-def share(files: Sequence[str], fraction: float, folder: Path, *, column: str | None = None) -> str:
+def corpus_share(files: Sequence[str], fraction: float, folder: Path, *, column: str | None = None) -> str:
     """Return the file with a share `fraction` of the distinct sentences. Write it into `folder` if needed.
 
     Sentences are ordered by a keyed hash of their text. So a smaller share is a subset of a larger one, and the result
@@ -68,7 +159,7 @@ def _place(sentence: str) -> bytes:
 # The evaluation data of a study's runs.
 
 
-def material(trial: Trial) -> Material:
+def load_data(trial: Trial) -> EvaluationData:
     """Load the available STS tasks, STS-B dev for geometry, and the requested transfer and retrieval data.
 
     Raises:
@@ -79,7 +170,7 @@ def material(trial: Trial) -> Material:
     if trial.config.eval_data is None:
         raise StudyError("eval_data: a study judges by evaluation data: name their folder by --data or in [base]")
     data = Path(trial.config.eval_data)
-    return Material(
+    return EvaluationData(
         sts=sts_tasks(data) if trial.sts else {},
         transfer={name: files.load(data) for name, files in TRANSFER_TASKS.items()} if trial.transfer else {},
         retrieval={name: beir.find(data, name) for name in trial.retrieval},
@@ -91,7 +182,7 @@ def material(trial: Trial) -> Material:
 def _first(trial: Trial) -> list[str]:
     """Return the first sentences of the corpus, in the order of a run with seed 0."""
     config = trial.config
-    corpus = corpus_of(config, 0)
+    corpus = open_run_corpus(config, 0)
     if corpus.census.sentences < trial.neighbours:
         raise StudyError(f"neighbours: {trial.neighbours} of a corpus of {corpus.census.sentences} sentences")
     batches = corpus.batches(READ_AT_ONCE, seed=0)
@@ -114,16 +205,16 @@ def with_teacher(config: RunConfig, folder: Path, stream: TextIO) -> RunConfig:
         return replace(config, teacher=None)
     if config.teacher is not None:
         return config
-    planned = plan(config).override({"out": "", "run": ""})
+    planned = teacher_config(config).override({"out": "", "run": ""})
     # The key covers paths, as the teacher's bundle does, and contents.
-    known = f"{planned.to_json()}{Contents().of(planned)}"
+    known = f"{planned.to_json()}{InputDigests().of(planned)}"
     place = folder.resolve() / hashlib.blake2b(known.encode("utf-8"), digest_size=6).hexdigest()
     planned = planned.override({"out": str(place / "bundle"), "run": str(place / "record")})
     with locked(place, wait=True):
-        corpus = run.corpus_of(planned, 0)
-        if not is_kept(planned, corpus.census.digest):
+        corpus = run.open_run_corpus(planned, 0)
+        if not is_published(planned, corpus.census.digest):
             print(f"teacher: SimCSE trains one first, for all runs that share it, in {place}", file=stream)
-            outcome = run.fit(planned, stream, resume=record.begun(Path(planned.run)))
+            outcome = run.fit(planned, stream, resume=record.has_run(Path(planned.run)))
             publish(planned, outcome, {})
             drop_checkpoints(Path(planned.run))
     return replace(config, teacher=planned.out)
@@ -144,91 +235,3 @@ def _needs_teacher(config: RunConfig) -> bool:
         return OBJECTIVES[config.objective].build(config.params, width).needs.teacher
     except ValueError as error:
         raise ConfigError(str(error)) from error
-
-
-RECORD, SHARES, TEACHERS = "record", "shares", "teachers"
-
-
-def carry_out(folder: Path, stream: TextIO) -> None:
-    """Carry out the run in `folder/trial.json`, resume it if it was interrupted, and write its result.
-
-    Raises:
-        StudyError: there is no such description.
-        LockError: another process works on this run.
-        ValueError, DivergedError, InterruptedRun: see `training.run.fit`.
-        StudyError, DataError: see `training.studies.work.material`; nothing was trained.
-        EvaluationError: see `training.studies.judgement.judge`.
-    """
-    trial = _described(folder / TRIAL)
-    with occupying(folder):
-        if finished(folder):
-            drop_checkpoints(folder / RECORD)  # A process killed between the last two steps leaves checkpoints.
-            return
-        given = material(trial)
-        if trial.untrained:
-            trained: dict[str, Any] = {"best_step": 0, "corpus": None, "curve": []}
-            encoder, steps = Encoder.load(trial.config.backbone, pooling=trial.config.pooling), 0.0
-        else:
-            config = _placed(trial, folder, stream)
-            outcome = run.fit(config, stream, resume=record.begun(folder / RECORD))
-            trained, encoder = _trained(outcome, config), outcome.encoder
-            steps = _seconds_of_steps(folder / RECORD / record.METRICS, outcome.census.sentences, config.batch_size)
-        began = time.perf_counter()
-        judgement = judge(encoder.to(Devices(trial.config.device).device), given, stream)
-        judgement.keep(folder)
-        result = {
-            "untrained": trial.untrained,
-            "fraction": trial.fraction,
-            "scores": judgement.scores,
-            "alignment": judgement.alignment,
-            "uniformity": judgement.uniformity,
-            "effective_rank": judgement.effective_rank,
-            **({"nearest_cosines": judgement.nearest} if judgement.nearest else {}),
-            **trained,
-            "seconds": {"steps": steps, "judging": time.perf_counter() - began},
-            "config": trial.config.values(),
-            "environment": environment(),
-        }
-        write_whole(folder / RESULT, json.dumps(result) + "\n")
-        drop_checkpoints(folder / RECORD)
-
-
-def _described(file: Path) -> Trial:
-    try:
-        return Trial.from_json(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise StudyError(f"{file}: {error.strerror}") from error
-
-
-def _placed(trial: Trial, folder: Path, stream: TextIO) -> RunConfig:
-    """Set the run's folders, its share of the corpus and its teacher.
-
-    Runs of a study use the same shares and teachers.
-    """
-    study, config = folder.parent.parent, trial.config
-    if not trial.sts:
-        config = config.override({"eval_data": None})
-    if trial.fraction < 1 and config.positives is not None:
-        raise StudyError(f"fraction: shares are of sentences, and augmentation={config.augmentation} takes passages")
-    if trial.fraction < 1:
-        part = share(config.corpus, trial.fraction, study / SHARES, column=config.text_column)
-        config = config.override({"corpus": (part,), "text_column": None})
-    config = with_teacher(config, study / TEACHERS, stream)
-    return config.override({"out": str(folder / "bundle"), "run": str(folder / RECORD)})
-
-
-def _trained(outcome: Outcome, config: RunConfig) -> dict[str, Any]:
-    return {
-        "best_step": outcome.best.step,
-        "corpus": counts(outcome.census),
-        "curve": record.evaluations(Path(config.run)),
-    }
-
-
-def _seconds_of_steps(metrics: Path, sentences: int, batch_size: int) -> float:
-    """Compute the total seconds of all steps from the recorded sentences per second. Resumed runs count as a whole."""
-    whole, rest = divmod(sentences, batch_size)
-    epoch = [batch_size] * whole + [rest] * bool(rest)
-    lines = map(json.loads, metrics.read_text(encoding="utf-8").splitlines())
-    steps = (line for line in lines if line["kind"] == "train")
-    return float(sum(epoch[(line["step"] - 1) % len(epoch)] / line["sentences_per_s"] for line in steps))

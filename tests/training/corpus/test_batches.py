@@ -9,13 +9,13 @@ import pytest
 
 from models.encoder.encoder import Encoder
 from tests.conftest import PATIENCE
-from training.data.batches import ahead, tokeniser
+from training.data.batches import prefetch, tokeniser
 from training.machine.devices import Devices
 
 
 def test_items_come_in_their_order_and_all_of_them() -> None:
     for count in (0, 1, 3, 50):
-        assert list(ahead(iter(range(count)))) == list(range(count))
+        assert list(prefetch(iter(range(count)))) == list(range(count))
 
 
 def test_they_are_made_on_another_thread_before_they_are_asked_for() -> None:
@@ -28,7 +28,7 @@ def test_they_are_made_on_another_thread_before_they_are_asked_for() -> None:
                 fifth.set()
             yield number
 
-    with closing(ahead(numbers(), depth=4)) as items:
+    with closing(prefetch(numbers(), depth=4)) as items:
         assert next(items) == 0
         assert fifth.wait(PATIENCE), "four more are made without anyone asking"
     assert threading.current_thread() not in made and len(set(made)) == 1
@@ -40,7 +40,7 @@ def test_an_error_is_raised_where_the_item_was_due() -> None:
         yield 1
         raise ValueError("line 2")
 
-    items = ahead(broken())
+    items = prefetch(broken())
     assert next(items) == 1
     with pytest.raises(ValueError, match="line 2"):
         next(items)

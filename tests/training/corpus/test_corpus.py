@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models import python_docs
-from training.data.corpus import HELD_OUT, WATCHED, Corpus, open_corpus
+from training.data.corpus import HELD_OUT, MONITORED, Corpus, open_corpus
 from training.data.files import CorpusError
 
 LINES = [f"sentence number {i}" for i in range(50)]
@@ -97,10 +97,10 @@ def test_what_watches_a_run_is_an_even_choice_of_what_is_held_out() -> None:
     """The same sentences, however many more are held out beside them."""
     lines = [f"sentence number {i}" for i in range(60_000)]
     census = corpus_of(lines, held_out=HELD_OUT).census
-    assert (len(census.held_out), len(census.watched)) == (HELD_OUT, WATCHED)
-    assert census.watched == corpus_of(lines, held_out=WATCHED).census.held_out
+    assert (len(census.held_out), len(census.monitored)) == (HELD_OUT, MONITORED)
+    assert census.monitored == corpus_of(lines, held_out=MONITORED).census.held_out
     few = corpus_of(lines[:400], held_out=HELD_OUT).census
-    assert few.watched == few.held_out and len(few.held_out) == 20
+    assert few.monitored == few.held_out and len(few.held_out) == 20
 
 
 def test_another_corpus_has_another_digest() -> None:

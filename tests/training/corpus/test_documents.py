@@ -14,7 +14,7 @@ from training import cli
 from training.data.corpus import open_corpus
 from training.data.documents import Written, texts, write
 from training.data.files import CorpusError
-from training.data.sentences import split
+from training.data.sentences import clean_sentences
 
 SENTENCES = (
     "The kidney filters about a hundred litres a day.",
@@ -60,7 +60,7 @@ def test_json_and_text_give_the_same_sentences(
     (folder / "a.jsonl").write_text("".join(json.dumps({"text": " ".join(of)}) + "\n" for of in documents))
     (folder / "a.txt").write_text("\n\n".join(" ".join(of) for of in documents))
     of_json, of_text = (list(texts([folder / name])) for name in ("a.jsonl", "a.txt"))
-    assert [[*split(text)] for text in of_json] == [[*split(text)] for text in of_text]
+    assert [[*clean_sentences(text)] for text in of_json] == [[*clean_sentences(text)] for text in of_text]
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 
 from training import cli
 from training.cli import pretrain, train
-from training.data import files as beginnings
 from training.data.corpus import open_corpus
-from training.data.files import COLUMNS, DELIMITERS, CorpusError, found, sentences, text_sha256
+from training.data.files import COLUMNS, DELIMITERS, CorpusError, detect_format, resolve_files, sentences, text_sha256
 from training.pretraining.config import PretrainConfig
 
 ROWS = ["A man plays the guitar.", 'He said "no", twice.', "", "Two lines of one text."]
@@ -31,7 +30,7 @@ BROKEN_TEXT = pyarrow.Array.from_buffers(
 
 
 def read(*files: Path | str, column: str | None = None) -> list[str]:
-    return [line.rstrip("\n") for line in sentences(found([str(file) for file in files]), column)]
+    return [line.rstrip("\n") for line in sentences(resolve_files([str(file) for file in files]), column)]
 
 
 def table(delimiter: str = ",", name: str = "text") -> str:
@@ -196,12 +195,12 @@ SENTENCES = st.builds(
 def test_prose_is_never_refused(first: str, others: list[str]) -> None:
     """Its first sentence may begin by mentioning a tag; where others do, too, it is a page without closing tags."""
     prose = "\n".join([first, *(f"A {other}" for other in others)])
-    assert beginnings.seen(prose.encode(), DELIMITERS, COLUMNS) is None
+    assert detect_format(prose.encode(), DELIMITERS, COLUMNS) is None
 
 
 @given(st.binary(max_size=60) | st.text().map(str.encode))
 def test_any_beginning_can_be_looked_at(head: bytes) -> None:
-    beginnings.seen(b"text,b\n" + head, DELIMITERS, COLUMNS)
+    detect_format(b"text,b\n" + head, DELIMITERS, COLUMNS)
 
 
 def test_folders_and_patterns_are_their_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -217,7 +216,7 @@ def test_folders_and_patterns_are_their_files(tmp_path: Path, caplog: pytest.Log
     (tmp_path / "[1].txt").write_text("a name, no pattern\n")
     assert read(tmp_path / "[1].txt") == ["a name, no pattern"]
     with pytest.raises(CorpusError, match=r"\*\.xyz: no file matches"):
-        found([f"{tmp_path}/*.xyz"])
+        resolve_files([f"{tmp_path}/*.xyz"])
 
 
 def test_a_column_needs_a_table(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from models.errors import Refused
 from models.remotes.base import RemoteError
 from tests.models.fake_hub import FakeHub
 from training.data.corpus import open_corpus
-from training.data.files import CorpusError, found, sentences
+from training.data.files import CorpusError, resolve_files, sentences
 from training.evaluation.pairs import own_pairs
 
 NAME = "org/notes"
@@ -45,7 +45,7 @@ def dataset(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fa
 
 
 def read(url: str) -> list[str]:
-    return [line.rstrip("\n") for line in sentences(found([url]))]
+    return [line.rstrip("\n") for line in sentences(resolve_files([url]))]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_data_set_is_downloaded_once_and_read_without_a_network(
 )
 def test_what_is_not_there_is_named(dataset: FakeHub, url: str, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message) as refusal:
-        found([url])
+        resolve_files([url])
     assert "\n" not in str(refusal.value)
 
 

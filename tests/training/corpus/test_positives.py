@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.data.positives import LEAST_WORDS, POSITIVES, are_passages, cloze, crop, title
+from training.data.positives import MIN_SPAN_WORDS, POSITIVES, are_passages, cloze, crop, title
 
 WORDS = st.lists(st.sampled_from("river stone market guitar paper winter night bread".split()), min_size=1, max_size=9)
 SENTENCES = st.lists(WORDS.map(lambda words: " ".join(words).capitalize() + "."), min_size=1, max_size=6)
@@ -29,7 +29,7 @@ def test_crops_are_spans_of_whole_words(sentences: list[str], seed: int) -> None
     words = passage.split()
     for text in crop(passage, Random(seed)):
         spans = [words[first : first + len(text.split())] for first in range(len(words))]
-        assert text.split() in spans and len(text.split()) >= min(LEAST_WORDS, len(words))
+        assert text.split() in spans and len(text.split()) >= min(MIN_SPAN_WORDS, len(words))
 
 
 @pytest.mark.parametrize("kind", POSITIVES)

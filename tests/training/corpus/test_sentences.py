@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.data.sentences import cut, is_clean, split
+from training.data.sentences import all_sentences, clean_sentences, is_clean
 
 
 @pytest.mark.parametrize(
@@ -29,12 +29,12 @@ from training.data.sentences import cut, is_clean, split
     ],
 )
 def test_where_sentences_end(sentences: list[str]) -> None:
-    assert list(cut(" ".join(sentences))) == sentences
+    assert list(all_sentences(" ".join(sentences))) == sentences
 
 
 @given(st.text(alphabet="ab AB.!?…\"'()1 \n\t", max_size=80))
 def test_nothing_is_lost_in_cutting(paragraph: str) -> None:
-    assert " ".join(cut(paragraph)) == " ".join(paragraph.split())
+    assert " ".join(all_sentences(paragraph)) == " ".join(paragraph.split())
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_only_prose_of_a_text_is_taken() -> None:
 
     The paragraph after the code is taken up again, too.
     """
-    assert list(split(text)) == [
+    assert list(clean_sentences(text)) == [
         "Return the number of items in the container that is given.",
         "It never fails, whatever is in it.",
         "The paragraph after the code is taken up again, too.",

@@ -13,7 +13,7 @@ from training import cli
 from training.evaluation import beir
 from training.evaluation.beir import Collection
 from training.evaluation.datasets import documentation
-from training.evaluation.datasets.documentation import asked
+from training.evaluation.datasets.documentation import collection_of
 
 SUMMARY = "Return the sum of all the numbers given."
 BEHIND = "Whatever is no number is an error that names the place of it in the list."
@@ -24,7 +24,9 @@ def section(*paragraphs: str) -> Section:
 
 
 def test_a_summary_asks_for_what_stands_behind_it() -> None:
-    found = asked([section(SUMMARY, BEHIND), section(f"{SUMMARY} {BEHIND} {BEHIND}"), section("no summary", BEHIND)])
+    found = collection_of(
+        [section(SUMMARY, BEHIND), section(f"{SUMMARY} {BEHIND} {BEHIND}"), section("no summary", BEHIND)]
+    )
     assert found == Collection(
         {"0": BEHIND, "1": f"{BEHIND} {BEHIND}", "2": f"no summary\n\n{BEHIND}"},
         {"q0": SUMMARY},
@@ -33,7 +35,7 @@ def test_a_summary_asks_for_what_stands_behind_it() -> None:
 
 
 def test_a_summary_alone_is_a_document_that_nobody_asks_for() -> None:
-    assert asked([section(SUMMARY), section(SUMMARY, "See there.")]).queries == {}
+    assert collection_of([section(SUMMARY), section(SUMMARY, "See there.")]).queries == {}
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

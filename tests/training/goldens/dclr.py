@@ -8,7 +8,7 @@ from torch import Tensor
 from tests.training.goldens.golden import Golden, gradients
 from training.objectives.contrastive import cosine_logits, info_nce
 from training.objectives.dclr import binary_cross_entropy, instance_weights
-from training.objectives.noise import ascended
+from training.objectives.noise import ascend
 
 
 def check(golden: Golden, dtype: torch.dtype) -> None:
@@ -25,7 +25,7 @@ def check(golden: Golden, dtype: torch.dtype) -> None:
         for gradient, gradient_key in zip(gradients(loss, z1, z2), gradient_keys, strict=False):
             golden.close(gradient, gradient_key)
 
-    moved = ascended(noise, z1, sentences=z2, **ascent)
+    moved = ascend(noise, z1, sentences=z2, **ascent)
     weights = instance_weights(*judged, moved, threshold)
     self_weights = instance_weights(z1, z2, moved, threshold)
     golden.close(moved, "official_noise_after_pgd", "transcribed_noise_after_pgd_code_den")
@@ -38,7 +38,7 @@ def check(golden: Golden, dtype: torch.dtype) -> None:
     close(random, "official_loss_random_noise", "official_grad_z1_random_noise", "official_grad_z2_random_noise")
     close(binary_cross_entropy(logits(moved) * self_weights), "official_loss_self_weighting")
 
-    moved = ascended(noise, z1, **ascent)
+    moved = ascend(noise, z1, **ascent)
     weights = instance_weights(*judged, moved, threshold)
     self_weights = instance_weights(z1, z2, moved, threshold)
     golden.close(moved, "paper_noise_after_pgd")

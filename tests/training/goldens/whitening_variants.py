@@ -55,7 +55,7 @@ def check_moving_statistics(golden: Golden) -> None:
         steps, beta = key.removeprefix("running_mean_").split("steps_beta")
         moving = Statistics(torch.zeros_like(x[0]), torch.eye(x.shape[1], dtype=x.dtype))
         for _ in range(int(steps)):
-            moving = moving.moved(x, float(beta))
+            moving = moving.updated(x, float(beta))
         golden.close(moving.mean, key)
         golden.close(moving.covariance, key.replace("mean", "cov"))
 

@@ -26,7 +26,7 @@ from training.cli import parsed
 from training.config import ConfigError, RunConfig, from_preset
 from training.machine.devices import Devices
 from training.objectives import OBJECTIVES
-from training.step import Step, initial
+from training.step import Step, initial_state
 
 MakeConfig = Callable[..., RunConfig]
 Fit = Callable[..., Any]
@@ -182,7 +182,7 @@ def test_a_batch_too_small_for_the_processes_is_refused(make_config: MakeConfig)
     devices = Devices("cpu")
     devices.count = 3
     with pytest.raises(ConfigError, match="batch_size: 2 leaves some of 3 processes without a sentence"):
-        initial(make_config(batch_size=2), devices, None)
+        initial_state(make_config(batch_size=2), devices, None)
 
 
 def test_a_device_that_is_named_by_its_number_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:

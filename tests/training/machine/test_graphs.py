@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from training.machine import graphs
-from training.machine.graphs import MET, RecordingError, Replayed
+from training.machine.graphs import RUNS_BEFORE_RECORDING, CudaGraphs, RecordingError
 
 POOL, STREAM, DEFAULT = (0, 7), "a stream of its own", "the stream of before"
 
@@ -24,7 +24,7 @@ class Pair(NamedTuple):
     def tensors(self) -> Sequence[Tensor]:
         return list(self)
 
-    def holding(self, tensors: Sequence[Tensor]) -> Pair:
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Pair:
         return Pair(*tensors)
 
 
@@ -95,42 +95,42 @@ def pairs(size: int, count: int) -> list[Pair]:
 
 
 def test_what_is_replayed_is_what_was_given_last(dot: Dot) -> None:
-    replayed: Replayed[Pair] = Replayed()
+    replayed: CudaGraphs[Pair] = CudaGraphs()
     given = [pair for two in zip(pairs(3, 8), pairs(5, 8), strict=True) for pair in two]
     found = [replayed(dot, pair) for pair in given]
     for pair, values in zip(given, found, strict=True):
         assert values["dot"].item() == pytest.approx((pair.left @ pair.right).item(), abs=1e-5)
         assert values["size"].item() == len(pair.left), "a value that nothing writes over"
-    assert dot.launched == 2 * (MET + 1), "each shape so often, and once to be recorded"
+    assert dot.launched == 2 * (RUNS_BEFORE_RECORDING + 1), "each shape so often, and once to be recorded"
     assert len(Graph.made) == 2
 
 
 def test_a_shape_that_is_rare_is_never_recorded(dot: Dot) -> None:
-    replayed: Replayed[Pair] = Replayed()
+    replayed: CudaGraphs[Pair] = CudaGraphs()
     for size in range(1, 6):
-        for pair in pairs(size, MET):
+        for pair in pairs(size, RUNS_BEFORE_RECORDING):
             replayed(dot, pair)
-    assert not Graph.made and dot.launched == 5 * MET
+    assert not Graph.made and dot.launched == 5 * RUNS_BEFORE_RECORDING
 
 
 def test_a_recording_knows_who_draws_and_is_not_disturbed(dot: Dot) -> None:
     generator = torch.Generator()
-    replayed: Replayed[Pair] = Replayed([generator])
-    for pair in pairs(2, MET + 2):
+    replayed: CudaGraphs[Pair] = CudaGraphs([generator])
+    for pair in pairs(2, RUNS_BEFORE_RECORDING + 2):
         replayed(dot, pair)
     assert [graph.generators for graph in Graph.made] == [[generator]]
-    assert dot.collecting == [True] * MET + [False]
+    assert dot.collecting == [True] * RUNS_BEFORE_RECORDING + [False]
     assert gc.isenabled()
 
 
 def test_so_many_shapes_are_recorded_and_no_more(dot: Dot, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "MOST", 2)
-    replayed: Replayed[Pair] = Replayed()
+    monkeypatch.setattr(graphs, "MAX_GRAPHS", 2)
+    replayed: CudaGraphs[Pair] = CudaGraphs()
     for size in (1, 2, 3):
-        for pair in pairs(size, MET + 3):
+        for pair in pairs(size, RUNS_BEFORE_RECORDING + 3):
             assert replayed(dot, pair)["dot"].item() == pytest.approx((pair.left @ pair.right).item(), abs=1e-5)
     assert len(Graph.made) == 2
-    assert dot.launched == 2 * (MET + 1) + (MET + 3)
+    assert dot.launched == 2 * (RUNS_BEFORE_RECORDING + 1) + (RUNS_BEFORE_RECORDING + 3)
 
 
 @pytest.mark.parametrize("broken", [False, True])
@@ -150,19 +150,21 @@ def test_without_room_for_one_all_are_launched(
             if broken:
                 raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
 
-    replayed: Replayed[Pair] = Replayed()
+    replayed: CudaGraphs[Pair] = CudaGraphs()
 
     def take(size: int, count: int) -> None:
         for pair in pairs(size, count):
             assert replayed(dot, pair)["dot"].item() == pytest.approx((pair.left @ pair.right).item(), abs=1e-5)
 
-    take(2, MET + 4)
-    assert dot.launched == MET + 1 and not caplog.messages
+    take(2, RUNS_BEFORE_RECORDING + 4)
+    assert dot.launched == RUNS_BEFORE_RECORDING + 1 and not caplog.messages
     monkeypatch.setattr(torch.cuda, "graph", full)
-    take(3, MET + 4)
+    take(3, RUNS_BEFORE_RECORDING + 4)
     take(2, 5)
-    take(4, MET + 4)
-    assert dot.launched == (MET + 1) + (MET + 4 + 1) + 5 + (MET + 4)
+    take(4, RUNS_BEFORE_RECORDING + 4)
+    assert dot.launched == (RUNS_BEFORE_RECORDING + 1) + (RUNS_BEFORE_RECORDING + 4 + 1) + 5 + (
+        RUNS_BEFORE_RECORDING + 4
+    )
     assert not replayed._recorded and gc.isenabled()
     (message,) = caplog.messages
     assert "no room to record them: CUDA out of memory. Tried to allocate 2 GiB." in message
@@ -188,8 +190,8 @@ def test_a_recording_that_fails_names_the_cause_and_the_way_out(dot: Dot, monkey
             raise RuntimeError("operation not permitted when stream is capturing\nSee the documentation")
         return dot(pair)
 
-    replayed: Replayed[Pair] = Replayed()
-    *others, last = pairs(2, MET + 1)
+    replayed: CudaGraphs[Pair] = CudaGraphs()
+    *others, last = pairs(2, RUNS_BEFORE_RECORDING + 1)
     for pair in others:
         replayed(waits, pair)
     monkeypatch.setattr(torch.cuda, "graph", broken)

@@ -14,7 +14,7 @@ import torch
 
 from tests.conftest import PATIENCE
 from tests.training.forks import SERVER, forked
-from training.machine.memory import keep_pages
+from training.machine.memory import reuse_memory
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 PAGES = 16_384
@@ -37,7 +37,7 @@ def advised() -> None:
 def made(keep: bool, told: Connection) -> None:
     """Sends the faults of 64 MB made twice, as `isosphere` keeps its pages or not; and those of `advised`."""
     if keep:
-        keep_pages()
+        reuse_memory()
     told.send(([faults(lambda: torch.ones(16 << 20)) for _ in range(2)], faults(advised)))
 
 

@@ -1,4 +1,4 @@
-"""Every family of backbones, as it was loaded and made swift: the same function, the same gradients."""
+"""Every family of backbones, as it was loaded and with fast operations: the same function, the same gradients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from models.bundle.bundle import load
 from models.encoder.encoder import Encoder, dropout_off
 from models.export.export import export
 from tests.conftest import soon
-from training.encoding.attention import SWIFT, Dropout, swift
+from training.encoding.attention import ATTENTION, Dropout, use_fast_operations
 from training.encoding.lora import set_dropout
 
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
@@ -43,12 +43,12 @@ Pair = tuple[Encoder, Encoder]
 
 @pytest.fixture(params=soon(FAMILIES, "bert", "modernbert"))
 def pair(request: pytest.FixtureRequest, tiny_backbone: Path) -> Pair:
-    """An encoder as it was loaded, and the same one made swift."""
+    """An encoder as it was loaded, and the same one with fast operations."""
     tokenizer = AutoTokenizer.from_pretrained(tiny_backbone)
     config = AutoConfig.for_model(request.param, vocab_size=len(tokenizer), **FAMILIES[request.param])
     backbone = AutoModel.from_config(config, attn_implementation="eager")  # type: ignore[no-untyped-call]
     plain = Encoder(backbone, tokenizer, pooling="mean", max_length=64)
-    return plain, swift(deepcopy(plain))
+    return plain, use_fast_operations(deepcopy(plain))
 
 
 def tensors(encoder: Encoder) -> tuple[Tensor, Tensor]:
@@ -144,7 +144,7 @@ def test_autocast_costs_vectors_and_gradients_a_few_roundings_to_bf16(pair: Pair
 def test_the_sum_that_runs_through_the_layers_is_bf16_under_bf16_alone(
     tiny_backbone: Path, autocast: torch.dtype, first: torch.dtype
 ) -> None:
-    quick, seen = swift(Encoder.load(tiny_backbone)).train(), []
+    quick, seen = use_fast_operations(Encoder.load(tiny_backbone)).train(), []
     quick.backbone.get_submodule("encoder.layer.0").register_forward_pre_hook(
         lambda _module, inputs: seen.append(inputs[0].dtype)
     )
@@ -171,7 +171,7 @@ def test_what_is_saved_is_the_same(pair: Pair, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_it_exports_to_the_same_graph(tiny_backbone: Path, tmp_path: Path) -> None:
     plain = Encoder.load(tiny_backbone, pooling="mean")
-    quick = swift(Encoder.load(tiny_backbone, pooling="mean")).train()
+    quick = use_fast_operations(Encoder.load(tiny_backbone, pooling="mean")).train()
     for name, encoder in (("plain", plain), ("quick", quick)):
         export(encoder, tmp_path / name, name=name, backbone="tiny")
     plain_graph, quick_graph = (load(tmp_path / name).folder / "onnx" / "model.onnx" for name in ("plain", "quick"))
@@ -180,6 +180,6 @@ def test_it_exports_to_the_same_graph(tiny_backbone: Path, tmp_path: Path) -> No
 
 def test_on_other_devices_only_attention_is_replaced(tiny_backbone: Path) -> None:
     encoder = Encoder.load(tiny_backbone).to("meta")
-    before = {name: type(module) for name, module in swift(encoder).named_modules()}
+    before = {name: type(module) for name, module in use_fast_operations(encoder).named_modules()}
     assert Dropout not in before.values()
-    assert encoder.backbone.config._attn_implementation == SWIFT
+    assert encoder.backbone.config._attn_implementation == ATTENTION

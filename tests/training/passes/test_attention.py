@@ -9,7 +9,7 @@ from transformers import BertConfig
 from transformers.models.bert.modeling_bert import BertSelfAttention
 from transformers.models.bert.modeling_bert import eager_attention_forward as bert_attention
 
-from training.encoding.attention import Packed, attention
+from training.encoding.attention import PackedLayout, attention
 
 N, HEADS, L, D = 3, 2, 6, 4
 Attention = Callable[..., tuple[Tensor, Tensor]]
@@ -64,7 +64,7 @@ def test_in_evaluation_dropout_is_off_under_autocast_and_for_packed_sentences_to
         whole, dropped = (attention(layer, *inputs, None, dropout=rate)[0] for rate in (0.0, 0.5))
     assert torch.equal(whole, dropped)
     query, key, value = (x[:1] for x in inputs)
-    parts = Packed([torch.zeros(1, 1, 1, L)])
+    parts = PackedLayout([torch.zeros(1, 1, 1, L)])
     whole, dropped = (attention(layer, query, key, value, None, dropout=rate, packed=parts)[0] for rate in (0.0, 0.5))
     assert torch.equal(whole, dropped)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from models.encoder.encoder import Encoder
 from training.encoding.caching import encode_twice
-from training.encoding.views import ViewEncoder, in_order, in_passes
+from training.encoding.views import ViewEncoder, in_batch_order, make_passes
 from training.objectives import OBJECTIVES
 from training.objectives.base import Needs
 
@@ -26,11 +26,11 @@ def test_gradients_are_those_of_the_whole_batch_dropout_included(
     objective = recipe.build(recipe.presets["bert-base-uncased"].params, encoder.dim)
     cast(nn.Module, objective).double()
     view_encoder = ViewEncoder(encoder, Needs(views=2, clean=clean))
-    passes = in_passes(encoder, encoder.tokenizer.encode(sentences[:40]), most=7)
+    passes = make_passes(encoder, encoder.tokenizer.encode(sentences[:40]), most=7)
     assert len(passes) > 5
 
     def gradient_of(pooled: Tensor) -> list[Tensor]:
-        leaf = in_order(passes, pooled.detach()).requires_grad_()
+        leaf = in_batch_order(passes, pooled.detach()).requires_grad_()
         loss = objective(view_encoder.split(leaf, None), torch.Generator())["info_nce"]
         (loss + leaf[-1].square().mean()).backward()  # type: ignore[no-untyped-call]
         assert leaf.grad is not None

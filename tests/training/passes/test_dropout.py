@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from training.encoding.attention import Dropout, drop, sparing
+from training.encoding.attention import Dropout, exempting, fast_dropout
 
 RATES = [0.05, 0.1, 0.25, 0.5, 0.9]
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
 
 def kept(places: int, p: float) -> Tensor:
-    return drop(torch.ones(places, dtype=torch.float64), p) != 0
+    return fast_dropout(torch.ones(places, dtype=torch.float64), p) != 0
 
 
 def standard_errors(found: Tensor, expected: float, variance: float) -> float:
@@ -52,7 +52,7 @@ def test_calls_are_independent(p: float) -> None:
 @pytest.mark.parametrize("p", RATES)
 def test_what_is_kept_is_divided_by_its_probability(dtype: torch.dtype, p: float) -> None:
     x = torch.randn(1000, dtype=dtype)
-    y = drop(x, p)
+    y = fast_dropout(x, p)
     assert y.dtype == dtype
     place = y != 0
     torch.testing.assert_close(y[place], x[place] / (1 - p), rtol=2e-4 if dtype.itemsize > 2 else 1e-2, atol=0)
@@ -60,21 +60,21 @@ def test_what_is_kept_is_divided_by_its_probability(dtype: torch.dtype, p: float
 
 def test_mean_and_variance_are_those_of_torchs() -> None:
     x = torch.full((400_000,), 3.0)
-    for y in (drop(x, 0.1), nn.functional.dropout(x, 0.1)):
+    for y in (fast_dropout(x, 0.1), nn.functional.dropout(x, 0.1)):
         assert standard_errors(y, 3, 1) < 4
         assert y.var().item() == pytest.approx(9 * 0.1 / 0.9, rel=0.02)
 
 
 @given(st.lists(st.integers(0, 7), max_size=4), st.sampled_from(TYPES), st.sampled_from(RATES))
 def test_any_shape_and_type_is_kept(shape: list[int], dtype: torch.dtype, p: float) -> None:
-    y = drop(torch.ones(shape, dtype=dtype), p)
+    y = fast_dropout(torch.ones(shape, dtype=dtype), p)
     assert y.shape == torch.Size(shape) and y.dtype == dtype
     assert torch.isfinite(y).all()
 
 
 def test_the_gradient_passes_where_the_value_did_and_is_scaled_alike() -> None:
     x = torch.randn(37, 5, requires_grad=True)
-    y = drop(x, 0.3)
+    y = fast_dropout(x, 0.3)
     y.sum().backward()  # type: ignore[no-untyped-call]
     torch.testing.assert_close(x.grad, (y / x).detach())
 
@@ -82,7 +82,7 @@ def test_the_gradient_passes_where_the_value_did_and_is_scaled_alike() -> None:
 def test_gradients_are_those_of_finite_differences() -> None:
     def same_places(x: Tensor) -> Tensor:
         torch.manual_seed(1)
-        return drop(x.transpose(0, 1), 0.4) ** 2
+        return fast_dropout(x.transpose(0, 1), 0.4) ** 2
 
     x = torch.randn(4, 7, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(same_places, (x,))
@@ -91,19 +91,19 @@ def test_gradients_are_those_of_finite_differences() -> None:
 def test_the_argument_is_left_as_it_was() -> None:
     x = torch.randn(50)
     before = x.clone()
-    drop(x, 0.5)
+    fast_dropout(x, 0.5)
     assert torch.equal(x, before)
 
 
 def test_at_rate_nought_nothing_is_dropped_and_nothing_drawn() -> None:
     x, state = torch.randn(50), torch.get_rng_state()
-    assert drop(x, 0.0) is x
+    assert fast_dropout(x, 0.0) is x
     assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_at_rate_one_all_is_dropped() -> None:
     x = torch.randn(500, requires_grad=True)
-    y = drop(x, 1.0)
+    y = fast_dropout(x, 1.0)
     y.sum().backward()  # type: ignore[no-untyped-call]
     assert not y.any() and x.grad is not None and not x.grad.any()
 
@@ -120,7 +120,7 @@ def test_the_spared_share_of_the_rows_is_left_as_it_is_with_its_gradient(
 ) -> None:
     x = torch.ones(1, share * rows, 5, dtype=dtype, requires_grad=True)
     module = nn.Sequential(Dropout(0.5))
-    with sparing(module, share):
+    with exempting(module, share):
         y = module(x)
     y.sum().backward()
     assert x.grad is not None and torch.equal(y, x.grad)
@@ -130,7 +130,7 @@ def test_the_spared_share_of_the_rows_is_left_as_it_is_with_its_gradient(
 
 def test_nothing_is_spared_after_the_block_even_if_it_failed() -> None:
     module = nn.Sequential(Dropout(0.5))
-    with pytest.raises(ZeroDivisionError), sparing(module, 2):
+    with pytest.raises(ZeroDivisionError), exempting(module, 2):
         _ = 1 / 0
     assert not module(torch.ones(1, 2, 500))[:, 1].all()
 

@@ -11,10 +11,10 @@ from transformers import AutoConfig
 
 from models.encoder.encoder import Encoder, dropout_off
 from models.encoder.pooling import POOLINGS
-from training.encoding.attention import PACKED, swift, use
+from training.encoding.attention import PACKED, use_attention, use_fast_operations
 from training.encoding.lora import set_dropout
-from training.encoding.packing import GRANULE, encoded
-from training.encoding.views import in_order, in_passes
+from training.encoding.packing import GRANULE, encode_passes
+from training.encoding.views import in_batch_order, make_passes
 
 SENTENCES = ["The man can see the river .", "A dog .", "a", "The teacher will read a long book in the morning ."]
 ARCHITECTURES = {
@@ -56,8 +56,8 @@ def encoder(request: pytest.FixtureRequest, tiny_backbone: Path) -> Encoder:
 
 
 def vectors(encoder: Encoder, most: int | None, copies: int, *, clean: bool = False) -> Tensor:
-    passes = in_passes(encoder, encoder.tokenizer.encode(SENTENCES), most=most)
-    return in_order(passes, encoded(encoder, passes, copies, clean=clean))
+    passes = make_passes(encoder, encoder.tokenizer.encode(SENTENCES), most=most)
+    return in_batch_order(passes, encode_passes(encoder, passes, copies, clean=clean))
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
@@ -77,7 +77,7 @@ def test_packed_sentences_have_the_vectors_and_the_gradient_of_padded_ones(
 
     expected = encoder(ids, mask).expand(copies, -1, -1)
     wanted = gradients(expected)
-    swift(encoder)
+    use_fast_operations(encoder)
     found = vectors(encoder, most, copies)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
     for ours, theirs in zip(gradients(found), wanted, strict=True):
@@ -99,12 +99,12 @@ def test_positions_begin_after_the_padding_index_where_that_is_not_0(tiny_backbo
     backbone = transformers.RobertaModel(config)
     encoder = Encoder(backbone, tokenizer, pooling="mean", max_length=64).double().eval()
     expected = encoder(*encoder.tensors(encoder.tokenizer.encode(SENTENCES)))
-    torch.testing.assert_close(vectors(swift(encoder), 2, 1)[0], expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(vectors(use_fast_operations(encoder), 2, 1)[0], expected, rtol=1e-9, atol=1e-9)
 
 
 def test_all_passes_are_one_run_of_the_backbone(encoder: Encoder) -> None:
     runs = []
-    swift(encoder).backbone.register_forward_hook(lambda _module, _inputs, _output: runs.append(1))
+    use_fast_operations(encoder).backbone.register_forward_hook(lambda _module, _inputs, _output: runs.append(1))
     vectors(encoder, 1, 2)
     assert len(runs) == 1
 
@@ -117,12 +117,12 @@ def test_with_an_attention_that_knows_no_packing_each_pass_is_a_run(encoder: Enc
 
 
 def test_copies_have_dropout_of_their_own(encoder: Encoder) -> None:
-    first, second = vectors(swift(encoder).train(), 2, 2)
+    first, second = vectors(use_fast_operations(encoder).train(), 2, 2)
     assert ((first - second).abs().amax(dim=1) > 1e-6).all()
 
 
 def test_dropout_of_the_attention_weights_is_of_the_copies_alone(encoder: Encoder) -> None:
-    set_dropout(swift(encoder).train(), 0.0)
+    set_dropout(use_fast_operations(encoder).train(), 0.0)
     for name, module in encoder.backbone.named_modules():
         if name.endswith(("attention.self.dropout", "attention.dropout")):
             cast(nn.Dropout, module).p = 0.5
@@ -134,7 +134,7 @@ def test_dropout_of_the_attention_weights_is_of_the_copies_alone(encoder: Encode
 
 def test_dropout_reaches_every_token_of_the_copies_and_none_of_the_clean_one(encoder: Encoder) -> None:
     """Where all of it is dropped, no token of a copy says anything."""
-    set_dropout(swift(encoder).train(), 0.0)
+    set_dropout(use_fast_operations(encoder).train(), 0.0)
     cast(nn.Dropout, encoder.backbone.get_submodule("embeddings.dropout")).p = 1.0
     first, second, whole = vectors(encoder, 2, 2, clean=True)
     silent = torch.cat([first, second])
@@ -150,7 +150,7 @@ def test_a_clean_copy_is_the_last_and_has_vectors_and_gradient_of_evaluation(
 ) -> None:
     encoder.pooling = pooling
     set_dropout(encoder, 0.5)
-    encoder = (swift(encoder) if packed else encoder).train()
+    encoder = (use_fast_operations(encoder) if packed else encoder).train()
     weights = torch.randn(len(SENTENCES), encoder.dim, dtype=torch.float64)
 
     def gradients(view: Tensor) -> list[Tensor]:
@@ -172,7 +172,7 @@ def test_a_clean_copy_is_the_last_and_has_vectors_and_gradient_of_evaluation(
 def test_where_dropout_is_torchs_own_a_clean_copy_has_none_either(encoder: Encoder) -> None:
     """As on a GPU, where only attention is replaced."""
     set_dropout(encoder, 0.5)
-    use(encoder.backbone)
+    use_attention(encoder.backbone)
     *_, whole = vectors(encoder.train(), 2, 2, clean=True)
     with dropout_off(encoder):
         torch.testing.assert_close(whole[None], vectors(encoder, 2, 1), rtol=1e-9, atol=1e-9)
@@ -180,7 +180,9 @@ def test_where_dropout_is_torchs_own_a_clean_copy_has_none_either(encoder: Encod
 
 def test_a_clean_copy_shares_the_run_of_the_others(encoder: Encoder) -> None:
     runs = []
-    swift(encoder).train().backbone.register_forward_hook(lambda _module, _inputs, _output: runs.append(1))
+    use_fast_operations(encoder).train().backbone.register_forward_hook(
+        lambda _module, _inputs, _output: runs.append(1)
+    )
     assert vectors(encoder, 1, 2, clean=True).shape == (3, len(SENTENCES), encoder.dim)
     assert len(runs) == 1
     (alone,) = vectors(encoder, 1, 0, clean=True)
@@ -191,11 +193,13 @@ def test_a_clean_copy_shares_the_run_of_the_others(encoder: Encoder) -> None:
 @pytest.mark.parametrize(("copies", "clean"), [(1, False), (2, False), (2, True)])
 def test_a_run_is_filled_up_so_that_many_have_one_shape(encoder: Encoder, copies: int, clean: bool) -> None:
     shapes = []
-    swift(encoder).backbone.register_forward_hook(lambda _module, _inputs, output: shapes.append(output[0].shape[:2]))
+    use_fast_operations(encoder).backbone.register_forward_hook(
+        lambda _module, _inputs, output: shapes.append(output[0].shape[:2])
+    )
     (sentence,) = encoder.tokenizer.encode(["A dog ."])
     full = GRANULE["cpu"] // len(sentence)
     for count in (1, full, full + 1, 2 * full):
-        encoded(encoder, in_passes(encoder, [sentence] * count), copies, clean=clean)
+        encode_passes(encoder, make_passes(encoder, [sentence] * count), copies, clean=clean)
     one, two = (granules * GRANULE["cpu"] * (copies + clean) for granules in (1, 2))
     assert shapes == [(1, one), (1, one), (1, two), (1, two)]
 
@@ -204,7 +208,7 @@ def test_where_cls_is_pooled_the_last_layer_ends_with_it_alone(encoder: Encoder)
     if encoder.backbone.config.model_type == "distilbert":
         pytest.skip("its layers are of another build")
     seen: list[int] = []
-    layers = swift(encoder).backbone.get_submodule("encoder.layer")
+    layers = use_fast_operations(encoder).backbone.get_submodule("encoder.layer")
     for layer in layers.children():
         layer.get_submodule("output").register_forward_hook(
             lambda _module, _inputs, output: seen.append(output.shape[:-1].numel())

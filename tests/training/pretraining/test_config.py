@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.config import ConfigError, kinds
+from training.config import ConfigError, field_types
 from training.pretraining.config import PretrainConfig
 
 
@@ -31,7 +31,7 @@ def test_json_is_the_run() -> None:
         PretrainConfig.from_json("{")
 
 
-FLOATS = [name for name, kind in kinds(PretrainConfig).items() if kind is float]
+FLOATS = [name for name, kind in field_types(PretrainConfig).items() if kind is float]
 
 
 @given(st.sampled_from(FLOATS), st.sampled_from([math.nan, math.inf, -math.inf]))

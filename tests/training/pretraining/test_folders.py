@@ -14,7 +14,7 @@ from training.data.corpus import open_corpus
 from training.machine.interrupt import locked
 from training.pretraining.config import PretrainConfig
 from training.pretraining.run import RECORD, publish
-from training.pretraining.start import initial
+from training.pretraining.start import build_model
 
 
 def test_folders_that_are_taken(small: list[str], capsys: Capture) -> None:
@@ -86,7 +86,7 @@ def test_what_a_crash_left_beside_the_model_is_cleared_and_what_came_meanwhile_i
     Path("artifacts/mlm/chapter.txt").write_text("dear")
     config = PretrainConfig.from_json(Path("runs/mlm/config.json").read_text())
     with pytest.raises(RunError, match="is not a pre-trained model"):
-        publish(config, initial(config, torch.device("cpu")), open_corpus(config.corpus).census)
+        publish(config, build_model(config, torch.device("cpu")), open_corpus(config.corpus).census)
     assert Path("artifacts/mlm/chapter.txt").read_text() == "dear"
 
 

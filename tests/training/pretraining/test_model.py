@@ -18,12 +18,11 @@ from training.data.corpus import open_corpus
 from training.encoding.attention import Dropout
 from training.machine.devices import Devices
 from training.pretraining import batches
-from training.pretraining.batches import START, Batch, Batches, parts
-from training.pretraining.checkpoint import State
+from training.pretraining.batches import START, Batch, Batches, sentence_lengths
 from training.pretraining.config import PretrainConfig
-from training.pretraining.model import MaskedLM, Questions
-from training.pretraining.start import initial
-from training.pretraining.step import Step, judged
+from training.pretraining.model import MaskedLM, MaskedTokens
+from training.pretraining.start import build_model
+from training.pretraining.step import State, Step, evaluate
 from training.step import adamw
 
 WORDS = ("man", "woman", "dog", "cat", "bird", "fish", "horse", "guitar", "river", "city")
@@ -40,7 +39,7 @@ def config(tiny_backbone: Path, corpus_file: Path) -> PretrainConfig:
 @pytest.fixture
 def model(config: PretrainConfig) -> MaskedLM:
     """Its weights so large that what it says depends on what it reads."""
-    model = initial(config, torch.device("cpu")).double()
+    model = build_model(config, torch.device("cpu")).double()
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight), alpha=0.2)
@@ -87,7 +86,7 @@ def test_loss_and_gradient_are_those_of_transformers_on_its_own_masked_batch(
     batch = collator(rows)
     hidden = batch["labels"].ravel() != -100
     assert hidden.sum() > 4
-    questions = Questions(batch["input_ids"], hidden.nonzero().ravel(), batch["labels"].ravel()[hidden])
+    questions = MaskedTokens(batch["input_ids"], hidden.nonzero().ravel(), batch["labels"].ravel()[hidden])
 
     ours = gradients(model, lambda: model(*questions)[0] / hidden.sum())
     model.bert.bert.set_attn_implementation("eager")
@@ -101,7 +100,7 @@ def test_sentences_of_a_sequence_know_nothing_of_each_other(config: PretrainConf
     (questions,) = batch.chunks
     labels = torch.full((questions.ids.numel(),), -100)
     labels[questions.places] = questions.labels
-    lengths = parts(questions.ids.numpy(), model.vocabulary.cls)
+    lengths = sentence_lengths(questions.ids.numpy(), model.vocabulary.cls)
     assert len(lengths) > 2 * len(questions.ids), "several to a sequence"
     assert (questions.ids[:, 0] != model.vocabulary.cls).any(), "and some begin in the middle of a sentence"
     ends = np.cumsum([0, *lengths]).tolist()
@@ -134,8 +133,8 @@ def test_a_batch_in_chunks_has_the_loss_and_the_gradient_of_the_whole(config: Pr
         assert len(batch.chunks) == {None: 1, 1: 6, 4: 2}[size]
         model.zero_grad()
         values = step_of(model).gradients(batch)
-        assert values["loss"] == pytest.approx(judged(model, batch.chunks, None)["masked_loss"], rel=1e-6)
-        assert values["accuracy"] == pytest.approx(judged(model, batch.chunks, None)["masked_accuracy"], rel=1e-6)
+        assert values["loss"] == pytest.approx(evaluate(model, batch.chunks, None)["masked_loss"], rel=1e-6)
+        assert values["accuracy"] == pytest.approx(evaluate(model, batch.chunks, None)["masked_accuracy"], rel=1e-6)
         found.append({name: w.grad.clone() for name, w in model.named_parameters() if w.grad is not None})
     for other in found[1:]:
         for name, gradient in other.items():
@@ -155,7 +154,7 @@ def test_questions_without_an_answer_change_nothing(
         model.zero_grad()
         values = {name: value.item() for name, value in step_of(model).gradients(batch).items()}
         grads = {name: w.grad.clone() for name, w in model.named_parameters() if w.grad is not None}
-        found.append((len(chunk.labels), values, judged(model, batches_of(config, model).held_out(), None), grads))
+        found.append((len(chunk.labels), values, evaluate(model, batches_of(config, model).held_out(), None), grads))
     (few, values, scores, grads), (more, same, same_scores, same_grads) = found
     assert few < more
     assert values == pytest.approx(same, rel=1e-6) and scores == pytest.approx(same_scores, rel=1e-12)
@@ -165,8 +164,8 @@ def test_questions_without_an_answer_change_nothing(
 
 def test_what_is_copied_to_be_recorded_is_put_back_in_its_place(config: PretrainConfig, model: MaskedLM) -> None:
     batch = next(batches_of(config.override({"chunk_size": 4}), model).after(0, START))
-    placed = step_of(model)._placed(batch)
-    copied = placed.holding([each.clone() for each in placed.tensors()])
+    placed = step_of(model)._on_device(batch)
+    copied = placed.with_tensors([each.clone() for each in placed.tensors()])
     assert torch.equal(copied.hidden, placed.hidden) and placed.hidden.item() == batch.hidden
     assert len(copied.chunks) == len(placed.chunks) == 2
     for one, other in zip(placed.chunks, copied.chunks, strict=True):
@@ -223,12 +222,12 @@ def test_the_share_of_the_run_is_hidden(share: float, even: PretrainConfig, mode
 
 
 def test_the_dropout_of_the_run_is_the_models_and_is_off_while_it_is_judged(config: PretrainConfig) -> None:
-    model = initial(config.override({"dropout": 0.3}), torch.device("cpu"))
+    model = build_model(config.override({"dropout": 0.3}), torch.device("cpu"))
     architecture = model.bert.config
     assert (architecture.hidden_dropout_prob, architecture.attention_probs_dropout_prob) == (0.3, 0.3)
     held_out = batches_of(config, model).held_out()
     model.train()
-    first, again = (judged(model, held_out, None) for _ in range(2))
+    first, again = (evaluate(model, held_out, None) for _ in range(2))
     assert first == again
     assert model.training
     loss, other = (model(*held_out[0])[0].item() for _ in range(2))
@@ -257,7 +256,7 @@ def test_a_tokenizer_with_gaps_in_its_ids_is_learnt_from(
     ids.update({name: i + 10 for name, i in ids.items() if i >= first_word})
     (folder / "tokenizer.json").write_text(json.dumps(content))
     plain, moved = (
-        initial(config.override({"tokenizer": str(each)}), torch.device("cpu")) for each in (tiny_backbone, folder)
+        build_model(config.override({"tokenizer": str(each)}), torch.device("cpu")) for each in (tiny_backbone, folder)
     )
     assert moved.bert.config.vocab_size == plain.bert.config.vocab_size + 10
     (expected,), (questions,) = (next(batches_of(config, model).after(0, START)).chunks for model in (plain, moved))
@@ -268,7 +267,7 @@ def test_a_tokenizer_with_gaps_in_its_ids_is_learnt_from(
 
 def test_what_makes_a_cpu_quick_is_left_out_elsewhere(config: PretrainConfig) -> None:
     """Its dropout draws on the CPU: on a GPU the first step would end in an error."""
-    here, there = (initial(config, torch.device(name)) for name in ("cpu", "meta"))
+    here, there = (build_model(config, torch.device(name)) for name in ("cpu", "meta"))
     assert {weight.device.type for weight in there.parameters()} == {"meta"}
     for model, quick in ((here, True), (there, False)):
         assert any(isinstance(each, Dropout) for each in model.modules()) is quick

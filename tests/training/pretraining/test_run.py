@@ -19,9 +19,9 @@ from transformers import AutoModelForMaskedLM, PreTrainedTokenizerFast
 
 from models.encoder.encoder import Encoder
 from tests.training.pretraining.runs import TINY, Capture, call, metrics
+from training.checkpoints import checkpoint
 from training.checkpoints.speed import FIGURES
 from training.machine.devices import Devices
-from training.pretraining import checkpoint
 from training.pretraining.run import RECORD
 from training.pretraining.step import Step
 
@@ -122,8 +122,8 @@ def test_the_time_of_an_evaluation_is_no_steps(small: list[str], monkeypatch: py
         return {"masked_loss": 1.0, "masked_accuracy": 0.0}
 
     monkeypatch.setattr(Step, "__call__", taken)
-    monkeypatch.setattr("training.pretraining.loop.judged", judged)
-    monkeypatch.setattr("training.pretraining.loop.time", SimpleNamespace(perf_counter=lambda: now))
+    monkeypatch.setattr("training.pretraining.run.evaluate", judged)
+    monkeypatch.setattr("training.loop.time", SimpleNamespace(perf_counter=lambda: now))
     assert call(*small) == 0
     lines = map(json.loads, Path("runs/mlm/metrics.jsonl").read_text().splitlines())
     speeds = [line["sentences_per_s"] for line in lines if line["kind"] == "train"]
@@ -171,7 +171,7 @@ def test_a_step_is_recorded_where_it_is_whole_and_cudas_alone(
         begin(self, *given, **more)  # launched: there is no CUDA to record for
 
     monkeypatch.setattr(Step, "__init__", begun)
-    monkeypatch.setattr(Devices, "alone_on_cuda", alone)
+    monkeypatch.setattr(Devices, "single_cuda", alone)
     assert call(*small, *(["--set", f"chunk_size={chunk}"] if chunk else [])) == 0
     assert asked == [recorded]
 
@@ -262,7 +262,7 @@ def test_a_model_that_an_update_has_broken_is_not_kept(
     """Its held-out loss says so first."""
     losses = iter([10.0, math.nan])
     monkeypatch.setattr(
-        "training.pretraining.loop.judged", lambda *_: {"masked_loss": next(losses), "masked_accuracy": 0.0}
+        "training.pretraining.run.evaluate", lambda *_: {"masked_loss": next(losses), "masked_accuracy": 0.0}
     )
     assert call(*small) == 1
     assert "masked_loss nan, masked_accuracy 0.0; begin again with a lower learning_rate" in capsys.readouterr().err

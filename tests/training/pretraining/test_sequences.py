@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from models.bundle.tokenizer import Tokens
 from training.data.corpus import open_corpus
-from training.pretraining.batches import BLOCK, START, Position, cut, parts, sequences
+from training.pretraining.batches import BLOCK, START, Position, cut, sentence_lengths, sequences
 
 LENGTHS = st.lists(st.integers(0, 12), max_size=6)
 
@@ -61,4 +61,4 @@ def test_epochs_follow_each_other_without_a_gap(tmp_path: Path) -> None:
 
 def test_parts() -> None:
     ids = np.array([[1, 7, 7, 1, 7], [7, 7, 7, 7, 7], [1, 1, 7, 7, 1]])
-    assert parts(ids, cls=1) == [3, 2, 5, 1, 3, 1]
+    assert sentence_lengths(ids, cls=1) == [3, 2, 5, 1, 3, 1]

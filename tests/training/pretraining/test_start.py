@@ -20,7 +20,7 @@ from models.encoder.encoder import Encoder
 from tests.training.pretraining.runs import Capture, call, metrics
 from training.pretraining.config import PretrainConfig
 from training.pretraining.run import RECORD
-from training.pretraining.start import initial, like
+from training.pretraining.start import backbone_fields, build_model
 
 CPU = torch.device("cpu")
 WEIGHTS = "model.safetensors"
@@ -38,8 +38,8 @@ def going_on(tiny_backbone: Path, corpus_file: Path) -> list[str]:
 
 
 def test_the_body_is_the_backbones_and_the_dropout_the_runs(tiny_backbone: Path) -> None:
-    config = PretrainConfig().override({**like(str(tiny_backbone)), "max_length": 64, "dropout": 0.3})
-    bert = initial(config, CPU).bert
+    config = PretrainConfig().override({**backbone_fields(str(tiny_backbone)), "max_length": 64, "dropout": 0.3})
+    bert = build_model(config, CPU).bert
     published = load_file(tiny_backbone / WEIGHTS)
     ours = bert.bert.state_dict()
     assert published.keys() <= ours.keys()
@@ -49,11 +49,11 @@ def test_the_body_is_the_backbones_and_the_dropout_the_runs(tiny_backbone: Path)
 
 
 def test_the_head_that_is_missing_is_drawn_by_the_seed(tiny_backbone: Path) -> None:
-    config = PretrainConfig().override({**like(str(tiny_backbone)), "max_length": 64})
+    config = PretrainConfig().override({**backbone_fields(str(tiny_backbone)), "max_length": 64})
     heads = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        heads.append(initial(config, CPU).bert.cls.predictions.transform.dense.weight)
+        heads.append(build_model(config, CPU).bert.cls.predictions.transform.dense.weight)
     assert torch.equal(heads[0], heads[1]) and not torch.equal(heads[0], heads[2])
 
 
@@ -219,7 +219,7 @@ def test_a_head_with_words_of_its_own_is_refused(own: str, tiny_backbone: Path, 
     content[f"cls.predictions.{own}"] += 1
     save_file(content, folder / WEIGHTS, metadata={"format": "pt"})
     with pytest.raises(SourceError, match="words or biases of its own"):
-        initial(PretrainConfig().override(like(str(folder))), CPU)
+        build_model(PretrainConfig().override(backbone_fields(str(folder))), CPU)
 
 
 def test_a_published_head_is_read(tiny_backbone: Path, tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_a_published_head_is_read(tiny_backbone: Path, tmp_path: Path) -> None:
     save_file({**weights, "cls.seq_relationship.weight": torch.zeros(2, 32)}, file, metadata={"format": "pt"})
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(tiny_backbone / name, tmp_path / "published" / name)
-    config = PretrainConfig().override({**like(str(tmp_path / "published")), "max_length": 64})
-    ours, theirs = initial(config, CPU).bert, AutoModelForMaskedLM.from_pretrained(tmp_path / "published")
+    config = PretrainConfig().override({**backbone_fields(str(tmp_path / "published")), "max_length": 64})
+    ours, theirs = build_model(config, CPU).bert, AutoModelForMaskedLM.from_pretrained(tmp_path / "published")
     assert torch.equal(ours.cls.predictions.bias, torch.full_like(ours.cls.predictions.bias, 1.5))
     assert all(torch.equal(weight, theirs.state_dict()[name]) for name, weight in ours.state_dict().items())

@@ -26,7 +26,7 @@ from training.promotion import checks, history
 from training.promotion.engines import Machine
 from training.promotion.place import Place
 from training.promotion.promote import Terms, promote
-from training.promotion.yardsticks import Judged
+from training.promotion.yardsticks import Scored
 
 CHANGES = {"os.rename", "os.link", "os.symlink", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "os.chmod", "open"}
 PLAIN = Machine(graphs=lambda *_: {REFERENCE: None})
@@ -39,10 +39,10 @@ class Equal:
     named: str | None = None
     limits: Mapping[str, float] = MappingProxyType({"equal": 0.2})
 
-    def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Judged:
-        return Judged(80.0, np.zeros(2))
+    def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Scored:
+        return Scored(80.0, np.zeros(2))
 
-    def compare(self, a: Judged, b: Judged) -> Comparison:
+    def compare(self, a: Scored, b: Scored) -> Comparison:
         return Comparison(0.0, 0.0, 0.0, 0.5)
 
     def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> dict[str, float]:

@@ -19,7 +19,7 @@ from training.promotion.checks import Decision
 from training.promotion.engines import Machine
 from training.promotion.place import Place
 from training.promotion.promote import Terms, promote
-from training.promotion.yardsticks import Judged
+from training.promotion.yardsticks import Scored
 
 Rewritten = Callable[..., Bundle]
 
@@ -36,14 +36,14 @@ class Given:
         self._scores = list(scores)
         self.behind: list[Mapping[str, str]] = []
 
-    def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Judged:
+    def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Scored:
         self.behind.append(prompts)
         score = self._scores.pop(0)
         if isinstance(score, Exception):
             raise score
-        return Judged(score, np.zeros(2))
+        return Scored(score, np.zeros(2))
 
-    def compare(self, a: Judged, b: Judged) -> Comparison:
+    def compare(self, a: Scored, b: Scored) -> Comparison:
         return Comparison(a.score - b.score, a.score - b.score, a.score - b.score, 0.5)
 
     def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Mapping[str, float]:

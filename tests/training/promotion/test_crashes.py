@@ -92,7 +92,7 @@ def test_two_promotions_at_once_leave_one_winner_and_a_whole_link(
 def test_a_waiting_promotion_says_so(artifacts: Path, corpus: Path, tmp_path: Path) -> None:
     place, said = Place(artifacts / "default"), tmp_path / "said"
     given = ["promote", str(artifacts / "tiny"), "--default", str(place.default), "--corpus", str(corpus)]
-    with place.held(sys.stderr):
+    with place.locked(sys.stderr):
         process = forked(ran, given, said=said)
         deadline = time.monotonic() + PATIENCE
         while not (said.exists() and said.read_text().endswith("\n")):
@@ -130,7 +130,7 @@ def test_where_names_can_not_be_exchanged(artifacts: Path, command: Command, mon
     shutil.copytree(artifacts / "other", artifacts / "default")
     (artifacts / "promoted" / "x").mkdir(parents=True)
     with pytest.raises(PermissionError):
-        Place(artifacts / "default").point("x")
+        Place(artifacts / "default").serve("x")
     assert bundle.load(artifacts / "default").manifest.name == "other"
 
 
@@ -138,7 +138,7 @@ def test_a_folder_left_aside_is_put_back(artifacts: Path) -> None:
     """Between two renames, where names can't be exchanged, a crash leaves nothing at `default`."""
     (artifacts / "tiny").rename(artifacts / ".default.aside")
     place = Place(artifacts / "default")
-    with place.held(sys.stderr):
+    with place.locked(sys.stderr):
         assert bundle.load(place.default).manifest.name == "tiny"
 
 

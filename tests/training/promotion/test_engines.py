@@ -27,7 +27,7 @@ from training.promotion.checks import Decision
 from training.promotion.engines import LEAST_GAIN, Machine
 from training.promotion.place import Place
 from training.promotion.promote import Terms, promote
-from training.promotion.yardsticks import Judged
+from training.promotion.yardsticks import Scored
 
 Rewritten = Callable[..., Bundle]
 OTHER = Pair("openvino", "bf16")
@@ -45,10 +45,10 @@ class Told:
         self._scores = list(scores)
         self.behind: list[Mapping[str, str]] = []
 
-    def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Judged:
-        return Judged(80.0, np.zeros(2))
+    def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Scored:
+        return Scored(80.0, np.zeros(2))
 
-    def compare(self, a: Judged, b: Judged) -> Comparison:
+    def compare(self, a: Scored, b: Scored) -> Comparison:
         return Comparison(0.0, 0.0, 0.0, 0.5)
 
     def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> dict[str, float]:

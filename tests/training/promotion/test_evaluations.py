@@ -12,7 +12,7 @@ import pytest
 from models.bundle import bundle
 from models.bundle.bundle import Bundle
 from tests.training.promotion.test_promote import tree
-from training.promotion.evaluations import missing, present
+from training.promotion.evaluations import missing_tasks, scored_tasks
 from training.promotion.ledger import PromotionError
 
 Command = Callable[..., int]
@@ -99,7 +99,7 @@ def test_a_page_that_can_not_be_made_is_noticed_before_anything_is_measured(
     file = artifacts / "evaluation.json"
     file.write_text(json.dumps(evaluation(bundle.load(artifacts / "tiny").manifest.fingerprint)))
     monkeypatch.setattr("training.promotion.evaluations.render", broken)
-    monkeypatch.setattr("training.cli.promote.pick", measured)
+    monkeypatch.setattr("training.cli.promote.choose_yardstick", measured)
     with pytest.raises(PromotionError, match=r"evaluation\.json: can't be shown \(KeyError: 'edges'\)"):
         command("promote", "tiny", "--report", str(file))
 
@@ -109,9 +109,9 @@ def test_a_page_that_can_not_be_made_is_noticed_before_anything_is_measured(
 )
 def test_a_task_counts_only_with_a_number(artifacts: Path, score: object) -> None:
     found = bundle.load(artifacts / "other")
-    tasks = present(found, [{"sts": {"tasks": {"STS14": score}}, "transfer": {"tasks": {"MR": {"C": 1}}}}])
+    tasks = scored_tasks(found, [{"sts": {"tasks": {"STS14": score}}, "transfer": {"tasks": {"MR": {"C": 1}}}}])
     assert {"STS12", "STS13"} <= tasks
-    assert missing(["STS14", "MR", "retrieval"], tasks) == ["STS14", "MR", "retrieval"]
+    assert missing_tasks(["STS14", "MR", "retrieval"], tasks) == ["STS14", "MR", "retrieval"]
 
 
 def test_each_family_has_its_own_score(artifacts: Path) -> None:
@@ -122,7 +122,7 @@ def test_each_family_has_its_own_score(artifacts: Path) -> None:
         "geometry": {"alignment": 0.2},
     }
     found = bundle.load(artifacts / "other")
-    added = present(found, [judged]) - present(found, [])
+    added = scored_tasks(found, [judged]) - scored_tasks(found, [])
     assert added == {"STS14", "STS mean", "MR", "scifact nDCG@10", "scifact", "retrieval"}
 
 

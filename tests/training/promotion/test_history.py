@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from models.bundle import bundle
 from training.promotion import history
 from training.promotion.ledger import Ledger, PromotionError
-from training.promotion.place import Place, check_default
+from training.promotion.place import Place, open_place
 
 Command = Callable[..., int]
 
@@ -96,13 +96,13 @@ def test_a_folder_without_a_copy_is_never_removed(artifacts: Path, command: Comm
     (name,) = place.ledger.served()
     place.default.unlink()
     shutil.copytree(artifacts / "other", place.default)
-    place.point(name)
+    place.serve(name)
     uncopied = place.copies / "uncopied"
     assert bundle.load(uncopied).manifest.name == "other" and place.current() == name
     place.default.unlink()
     shutil.copytree(uncopied, place.copies / bundle.load(uncopied).manifest.fingerprint[:12])
     uncopied.rename(place.default)
-    place.point(name)
+    place.serve(name)
     assert not uncopied.exists(), "now there is one"
 
 
@@ -116,14 +116,14 @@ def test_a_copy_whose_line_is_lost_keeps_its_name(tmp_path: Path) -> None:
 def test_what_is_served_survives_power_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place, synced = Place(tmp_path / "default"), []
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append((opened(descriptor), place.current())))
-    place.point("a")
+    place.serve("a")
     assert synced == [(tmp_path, "a")]
 
 
 @pytest.mark.parametrize("path", [".", "/", "..", "x/..", "artifacts/promoted", "artifacts/promoted-x"])
 def test_a_path_where_no_link_can_be_is_refused(path: str) -> None:
     with pytest.raises(PromotionError, match=r"^--default .*not a path where a link can be") as refused:
-        check_default(Path(path))
+        open_place(Path(path))
     assert str(Path(path)) in str(refused.value)
 
 
@@ -182,19 +182,19 @@ def test_a_link_set_by_hand_or_before_a_crash_is_entered(artifacts: Path, comman
     first, second = place.ledger.served()
     lines = place.ledger.file.read_text().splitlines(keepends=True)
     place.ledger.file.write_text(lines[0])  # the crash came between the link and the line
-    history.reconcile(place)
+    history.recover_lost_line(place)
     entry = place.ledger.entries()[-1]
     assert entry["recovered"] and entry | {"recovered": True} == json.loads(lines[1]) | {"recovered": True}
     assert place.ledger.served() == [first, second]
-    place.point(first)
-    history.reconcile(place)
+    place.serve(first)
+    history.recover_lost_line(place)
     assert place.ledger.served() == [first]
-    history.reconcile(place)
+    history.recover_lost_line(place)
     assert len(place.ledger.entries()) == 3
     shutil.copytree(place.copies / second, place.copies / "by-hand")
     (place.copies / "by-hand" / bundle.REPORT).unlink()
-    place.point("by-hand")
-    history.reconcile(place)
+    place.serve("by-hand")
+    history.recover_lost_line(place)
     assert place.ledger.served() == [first, "by-hand"]
 
 

@@ -24,7 +24,7 @@ from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, STSB_DEV, DataError
 from training.evaluation.report.published import STS
 from training.promotion.ledger import PromotionError
-from training.promotion.yardsticks import Labelled, pick
+from training.promotion.yardsticks import StsYardstick, choose_yardstick
 
 Command = Callable[..., int]
 Rewritten = Callable[..., Bundle]
@@ -126,7 +126,7 @@ def test_golden_vectors_that_no_longer_hold_can_not_be_forced(
 @pytest.fixture
 def worse(artifacts: Path, corpus: Path) -> tuple[str, str, float]:
     """The better and the worse of the two, and how many points are between them."""
-    yardstick = pick(None, [str(corpus)])
+    yardstick = choose_yardstick(None, [str(corpus)])
     scores = {name: yardstick.judge(Graph(bundle.load(artifacts / name)).encode).score for name in ("tiny", "other")}
     better, other = sorted(scores, key=lambda name: -scores[name])
     assert scores[better] - scores[other] > 0.5, "or they are no use here"
@@ -261,7 +261,7 @@ def test_where_all_tasks_are_there_engines_are_held_against_their_mean_too(test_
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:
         return np.stack([np.random.default_rng(zlib.crc32(text.encode())).standard_normal(8) for text in texts])
 
-    yardstick = Labelled(test_data)
+    yardstick = StsYardstick(test_data)
     tasks = {name: files.load(test_data) for name, files in STS_TASKS.items()}
     dev = sts.evaluate(encode, {"dev": STSB_DEV.load(test_data)})["dev"].spearman.all
     assert yardstick.limits == {"STS-B dev": 0.1, "mean STS": 0.2}

@@ -16,7 +16,7 @@ from training.data.corpus import open_corpus
 from training.evaluation import beir, retrieval
 from training.evaluation.pairs import DataError
 from training.evaluation.vectors import halves, mrr10, reciprocal_ranks
-from training.promotion.yardsticks import Unlabelled, pick
+from training.promotion.yardsticks import SelfRetrievalYardstick, choose_yardstick
 
 
 def test_reciprocal_ranks_are_those_of_self_retrieval(artifacts: Path, corpus: Path) -> None:
@@ -24,7 +24,7 @@ def test_reciprocal_ranks_are_those_of_self_retrieval(artifacts: Path, corpus: P
     pairs = [pair for pair in map(halves, opened.census.held_out) if pair]
     tiny, other = (Graph(bundle.load(artifacts / name)).encode for name in ("tiny", "other"))
     assert reciprocal_ranks(tiny, pairs).mean() == pytest.approx(mrr10(tiny, pairs))
-    yardstick = Unlabelled(opened)
+    yardstick = SelfRetrievalYardstick(opened)
     a, b = yardstick.judge(tiny), yardstick.judge(other)
     forth, back = yardstick.compare(a, b), yardstick.compare(b, a)
     assert forth.difference == pytest.approx(100 * (mrr10(tiny, pairs) - mrr10(other, pairs)))
@@ -35,7 +35,7 @@ def test_reciprocal_ranks_are_those_of_self_retrieval(artifacts: Path, corpus: P
 
 
 def test_few_sentences_may_differ_by_two_flipped_ranks(artifacts: Path, corpus: Path) -> None:
-    yardstick = Unlabelled(open_corpus([str(corpus)]))
+    yardstick = SelfRetrievalYardstick(open_corpus([str(corpus)]))
     values = yardstick.judge(Graph(bundle.load(artifacts / "tiny")).encode).values
     second_instead_of_first = 50 / 2 / len(values)  # a value is the mean of both directions
     (limit,) = yardstick.limits.values()
@@ -59,7 +59,7 @@ def zoo(tmp_path: Path) -> Path:
 
 
 def test_a_collection_is_a_yardstick(artifacts: Path, zoo: Path) -> None:
-    yardstick = pick(zoo, [], "zoo")
+    yardstick = choose_yardstick(zoo, [], "zoo")
     tiny, other = (Graph(bundle.load(artifacts / name)).encode for name in ("tiny", "other"))
     a, b = yardstick.judge(tiny), yardstick.judge(other)
     expected = [retrieval.evaluate(encode, beir.find(zoo, "zoo")).ndcg10 for encode in (tiny, other)]
@@ -76,29 +76,31 @@ def test_a_collection_is_a_yardstick(artifacts: Path, zoo: Path) -> None:
 
 
 def test_a_sample_is_known_by_texts_and_judgements(zoo: Path) -> None:
-    before = pick(zoo, [], "zoo").sample
-    assert pick(zoo, [], "zoo").sample == before
-    assert pick(zoo, [], "zoo:test").metric == pick(zoo, [], "zoo").metric, "its best is one, by either name"
+    before = choose_yardstick(zoo, [], "zoo").sample
+    assert choose_yardstick(zoo, [], "zoo").sample == before
+    assert choose_yardstick(zoo, [], "zoo:test").metric == choose_yardstick(zoo, [], "zoo").metric, (
+        "its best is one, by either name"
+    )
     judged = zoo / "retrieval" / "zoo" / "qrels" / "test.tsv"
     judged.write_text(judged.read_text().replace("\t1\n", "\t2\n", 1))
-    assert pick(zoo, [], "zoo").sample != before
+    assert choose_yardstick(zoo, [], "zoo").sample != before
 
 
 def test_a_collection_needs_its_data(zoo: Path) -> None:
     with pytest.raises(DataError, match="--retrieval zoo: name the folder that has retrieval/zoo by --data"):
-        pick(None, [], "zoo")
+        choose_yardstick(None, [], "zoo")
     with pytest.raises(DataError, match="no collection 'farm' in BEIR's layout; there is zoo"):
-        pick(zoo, [], "farm")
+        choose_yardstick(zoo, [], "farm")
 
 
 def test_two_yardsticks_are_one_too_many(zoo: Path) -> None:
     with pytest.raises(Refused, match=r"--corpus a\.txt: --data says by what is compared"):
-        pick(zoo, ["a.txt", "b.txt"])
+        choose_yardstick(zoo, ["a.txt", "b.txt"])
 
 
 @pytest.mark.slow
 def test_what_finds_less_in_the_domain_is_refused(artifacts: Path, zoo: Path, command: Command) -> None:
-    yardstick = pick(zoo, [], "zoo")
+    yardstick = choose_yardstick(zoo, [], "zoo")
     scores = {name: yardstick.judge(Graph(bundle.load(artifacts / name)).encode).score for name in ("tiny", "other")}
     worse, better = sorted(scores, key=lambda name: scores[name])
     assert scores[better] - scores[worse] > 0.5, "more than the margin"

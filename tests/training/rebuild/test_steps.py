@@ -204,7 +204,7 @@ def test_what_is_shipped_can_be_carried_out(file: Path, stsb_data: Path, corpus_
         for trial in trials:
             recipe = OBJECTIVES[trial.config.objective]
             recipe.build(trial.config.params, 384)
-            assert (trial.config.teacher is not None) == recipe.imitates
+            assert (trial.config.teacher is not None) == recipe.needs_named_teacher
             for source in (trial.config.backbone, trial.config.teacher or "minilm"):
                 assert Path(source) in earlier or not source.startswith("artifacts/")
         earlier.append(step.out)

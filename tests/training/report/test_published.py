@@ -82,13 +82,15 @@ def test_rows_are_on_one_backbone_exactly(backbone: str, name: str | None) -> No
 
 def test_rows_beside_backbones_are_of_their_families() -> None:
     def families(*backbones: str) -> set[str]:
-        return {row.backbone for row in published.beside(STS_ROWS, backbones)}
+        return {row.backbone for row in published.nearest_rows(STS_ROWS, backbones)}
 
     assert families("roberta-base", "minilm") == {ROBERTA}
     assert families("roberta-base", "bert-base-uncased") == {BERT, ROBERTA}
     assert families("roberta-large", "bert-large-cased") == {BERT_LARGE, ROBERTA_LARGE}
-    assert {row.backbone for row in published.beside(TRANSFER_ROWS, ["roberta-large"])} == {ROBERTA_LARGE}
-    assert {row.backbone for row in published.beside(TRANSFER_ROWS, ["bert-large-uncased"])} == {BERT}, "there is none"
+    assert {row.backbone for row in published.nearest_rows(TRANSFER_ROWS, ["roberta-large"])} == {ROBERTA_LARGE}
+    assert {row.backbone for row in published.nearest_rows(TRANSFER_ROWS, ["bert-large-uncased"])} == {BERT}, (
+        "there is none"
+    )
     assert families("sentence-transformers/bert-large-nli-cls-token") == {SBERT_LARGE}
     assert families("minilm") == families() == {BERT}
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.training.report.conftest import evaluation
-from training.evaluation.report.judged import EVALUATION, ReportError, misshapen, unshowable
+from training.evaluation.report.judged import EVALUATION, ReportError, display_errors, shape_errors
 from training.evaluation.report.page import render
 
 Place = tuple[Any, ...]
@@ -89,7 +89,7 @@ def test_every_part_that_the_page_reads_is_checked() -> None:
         for name in place:
             value = value[name]
         wrong: Any = "text" if isinstance(value, dict | list) else [[]]
-        (complaint,) = misshapen(damaged([(place, wrong)]), EVALUATION, "it")
+        (complaint,) = shape_errors(damaged([(place, wrong)]), EVALUATION, "it")
         assert complaint.startswith(f"it {place[0]}")
 
 
@@ -104,10 +104,10 @@ def nested(depth: int) -> Any:
     ("value", "said"), [(nested(8), []), (nested(5000), ["deeper"]), (True, []), ([-1e15], ["it[0] is -1"])]
 )
 def test_what_cannot_be_shown_is_found_at_any_depth(value: Any, said: list[str]) -> None:
-    found = list(unshowable(value, "it"))
+    found = list(display_errors(value, "it"))
     assert len(found) == len(said)
     assert all(word in complaint for word, complaint in zip(said, found, strict=True))
 
 
 def test_the_whole_evaluation_has_its_shape(evaluate: Callable[..., dict[str, Any]]) -> None:
-    assert not [*misshapen(evaluate(), EVALUATION, "it"), *unshowable(evaluate(), "it")]
+    assert not [*shape_errors(evaluate(), EVALUATION, "it"), *display_errors(evaluate(), "it")]

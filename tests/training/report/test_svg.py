@@ -19,7 +19,7 @@ PLACES = st.lists(st.floats(0, 170), min_size=1, max_size=12)
 
 @given(places=PLACES)
 def test_labels_stand_apart_within_the_plot_in_the_order_of_their_places(places: list[float]) -> None:
-    moved = svg.apart(places, 13, within=(0, 170))
+    moved = svg.spread(places, 13, within=(0, 170))
     assert all(lower - upper >= 13 - 1e-6 for upper, lower in pairwise(sorted(moved)))
     assert all(-1e-6 <= place <= 170 + 1e-6 for place in moved)
     for (a, moved_a), (b, moved_b) in pairwise(sorted(zip(places, moved, strict=True))):
@@ -27,8 +27,8 @@ def test_labels_stand_apart_within_the_plot_in_the_order_of_their_places(places:
 
 
 def test_labels_that_stand_apart_stay_and_a_crowd_parts_about_its_middle() -> None:
-    assert svg.apart([10, 100, 50], 13, within=(0, 170)) == [10, 100, 50]
-    assert svg.apart([80, 80, 20], 10, within=(0, 170)) == [75, 85, 20]
+    assert svg.spread([10, 100, 50], 13, within=(0, 170)) == [10, 100, 50]
+    assert svg.spread([80, 80, 20], 10, within=(0, 170)) == [75, 85, 20]
 
 
 @pytest.mark.parametrize("name", ["minilm", "a" * 14, "simcse-bert-base-seed-42", "simcse-bert-base-seed-43"])

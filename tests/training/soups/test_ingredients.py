@@ -16,10 +16,10 @@ from models.bundle.bundle import BundleError
 from models.encoder.transform import TRANSFORMS
 from tests.training.shaken import shaken
 from training.config import RunConfig
-from training.encoding.lora import prepared
+from training.encoding.lora import load_for_training
 from training.machine.devices import Devices
-from training.step import loaded
-from training.studies.soup import Ingredient, Mixing, Shares, SoupError, averaged
+from training.step import load_frozen
+from training.studies.soup import Ingredient, Shares, SoupError, SoupRecipe, averaged
 
 weights = st.lists(st.floats(0, 10, width=32), min_size=3, max_size=3).filter(lambda them: sum(them) > 0)
 
@@ -35,9 +35,9 @@ def test_a_bundle_whose_files_were_altered_is_no_encoder_to_begin_with(
     with pytest.raises(BundleError, match=r"model\.safetensors: altered"):
         Ingredient.load("~/altered")
     with pytest.raises(BundleError, match=r"model\.safetensors: altered"):
-        prepared(make_config(backbone=str(altered)), torch.device("cpu"))
+        load_for_training(make_config(backbone=str(altered)), torch.device("cpu"))
     with pytest.raises(BundleError, match=r"model\.safetensors: altered"):
-        loaded(str(altered), Devices("cpu"))
+        load_frozen(str(altered), Devices("cpu"))
 
 
 @given(weights=weights, order=st.permutations(range(3)))
@@ -45,7 +45,7 @@ def test_a_bundle_whose_files_were_altered_is_no_encoder_to_begin_with(
 def test_the_average_is_that_of_a_plain_loop_in_any_order(
     weights: list[float], order: list[int], ingredients: list[Ingredient]
 ) -> None:
-    shares = Mixing(weights=tuple(weights)).shares(3)
+    shares = SoupRecipe(weights=tuple(weights)).shares(3)
     assert sum(shares) == pytest.approx(1)
     states = [each.encoder.state_dict() for each in ingredients]
     got = averaged(ingredients, shares)
@@ -86,7 +86,7 @@ def test_whole_numbers_are_not_averaged(tiny_backbone: Path) -> None:
     got = averaged(some, (0.5, 0.5))["backbone.counts"]
     assert got.dtype == torch.int64 and got.tolist() == [3, 2**53 + 1]
     with pytest.raises(SoupError, match=r"counted-2: weights.backbone.counts.0 is 4, but 3 in counted-0"):
-        counted(tiny_backbone, 2, 4).check_like(some[0])
+        counted(tiny_backbone, 2, 4).check_compatible(some[0])
 
 
 def test_likeness_is_the_cosine_of_all_matrices(ingredients: list[Ingredient]) -> None:
@@ -95,12 +95,12 @@ def test_likeness_is_the_cosine_of_all_matrices(ingredients: list[Ingredient]) -
 
     one, other = map(flat, ingredients[:2])
     expected = one @ other / np.linalg.norm(one) / np.linalg.norm(other)
-    assert expected < 0.99 and ingredients[0].likeness(ingredients[1]) == pytest.approx(expected, rel=1e-12)
-    assert ingredients[0].likeness(ingredients[0]) == pytest.approx(1, rel=1e-12)
+    assert expected < 0.99 and ingredients[0].cosine_to(ingredients[1]) == pytest.approx(expected, rel=1e-12)
+    assert ingredients[0].cosine_to(ingredients[0]) == pytest.approx(1, rel=1e-12)
 
 
 def test_a_transform_can_not_be_averaged(tiny_backbone: Path, ingredients: list[Ingredient]) -> None:
     encoder = shaken(tiny_backbone, 5)
     encoder.attach(TRANSFORMS["affine"](dim=32, out=32))
     with pytest.raises(SoupError, match=r"whitened: has a transform \(affine\), which can't be averaged"):
-        Ingredient("whitened", encoder, None).check_like(ingredients[0])
+        Ingredient("whitened", encoder, None).check_compatible(ingredients[0])

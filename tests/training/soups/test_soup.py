@@ -19,7 +19,17 @@ from models.bundle import bundle
 from models.encoder.encoder import Encoder
 from training import cli
 from training.evaluation.selection import by_stsb_dev
-from training.studies.soup import GRID, Ingredient, Mixing, Pot, Shares, averaged, cook, greedy, with_start
+from training.studies.soup import (
+    GRID,
+    Ingredient,
+    Shares,
+    SoupRecipe,
+    SoupSearch,
+    averaged,
+    greedy,
+    make_soup,
+    with_start,
+)
 
 Capture = pytest.CaptureFixture[str]
 
@@ -83,18 +93,18 @@ def test_greedy_is_the_papers_recipe(seed: int, count: int, levels: int) -> None
 
 @pytest.mark.parametrize("best", GRID)
 def test_the_share_of_the_start_is_the_best_of_the_grid(best: float) -> None:
-    mixing = Mixing(weights=(3, 1), towards="start")
+    mixing = SoupRecipe(weights=(3, 1), towards="start")
     assert mixing.choose(2, lambda shares: -abs(shares[-1] - best)) == with_start((0.75, 0.25), best)
     assert sum(with_start((0.75, 0.25), best)) == pytest.approx(1)
 
 
 def test_of_equal_scores_the_soup_as_it_is_is_taken() -> None:
-    assert Mixing(towards="start").choose(2, lambda _: 7.0) == (0.5, 0.5, 0.0)
+    assert SoupRecipe(towards="start").choose(2, lambda _: 7.0) == (0.5, 0.5, 0.0)
 
 
 def test_below_zero_it_goes_on_where_tuning_went(ingredients: list[Ingredient]) -> None:
     tuned, start = ingredients[:2]
-    beyond = averaged([tuned, start], Mixing(towards="start", share=-0.5).choose(1, lambda _: 0.0))
+    beyond = averaged([tuned, start], SoupRecipe(towards="start", share=-0.5).choose(1, lambda _: 0.0))
     begun = start.encoder.state_dict()
     for name, tensor in tuned.encoder.state_dict().items():
         if tensor.is_floating_point():
@@ -105,8 +115,8 @@ def test_greedy_comes_before_the_start() -> None:
     def score(shares: Shares) -> float:
         return shares[0] - 3 * abs(shares[2] - 0.3)
 
-    assert Mixing(greedy=True, towards="start").choose(2, score) == pytest.approx((0.7, 0.0, 0.3))
-    assert Mixing(greedy=True, towards="start", share=0.2).choose(2, score) == pytest.approx((0.8, 0.0, 0.2))
+    assert SoupRecipe(greedy=True, towards="start").choose(2, score) == pytest.approx((0.7, 0.0, 0.3))
+    assert SoupRecipe(greedy=True, towards="start", share=0.2).choose(2, score) == pytest.approx((0.8, 0.0, 0.2))
 
 
 @pytest.mark.parametrize(
@@ -251,7 +261,7 @@ def test_the_manifest_tells_all_of_it(
 
 def test_every_ingredient_is_judged_as_the_encoder_it_is(tuned: list[str], stsb_data: Path) -> None:
     selection = by_stsb_dev(stsb_data)
-    pot = Pot([Ingredient.load(each) for each in tuned], selection, io.StringIO())
+    pot = SoupSearch([Ingredient.load(each) for each in tuned], selection, io.StringIO())
     alone = [pot.score(tuple(float(i == j) for j in range(3))) for i in range(3)]
     expected = [selection.scores(Encoder.load(each).encode)["stsb_dev_spearman"] for each in tuned]
     assert alone == pytest.approx(expected, abs=1e-9)
@@ -264,10 +274,10 @@ def test_test_sets_choose_nothing(tuned: list[str], stsb_data: Path, tmp_path: P
     file = tmp_path / "turned" / "STS" / "STSBenchmark" / "sts-test.csv"
     rows = [line.split("\t") for line in file.read_text().splitlines()]
     file.write_text("".join("\t".join([*row[:4], str(5 - float(row[4])), *row[5:]]) + "\n" for row in rows))
-    mixing = Mixing(greedy=True)
+    mixing = SoupRecipe(greedy=True)
 
     def chosen(data: Path) -> Sequence[float]:
-        return cook(tuned, mixing, by_stsb_dev(data), io.StringIO()).shares
+        return make_soup(tuned, mixing, by_stsb_dev(data), io.StringIO()).shares
 
     assert chosen(stsb_data) == chosen(tmp_path / "turned")
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from training.studies.judgement import keep, kept
+from training.studies.judgement import load_arrays, save_arrays
 from training.studies.trial import StudyError
 
 
 def test_a_wrong_byte_anywhere_is_an_error_that_names_the_file_or_changes_nothing(tmp_path: Path) -> None:
     file, values = tmp_path / "cosines.npz", np.linspace(0, 1, 7)
-    keep(file, {"cosine": {"STS12": values, "STSB dev": values[:3]}})
+    save_arrays(file, {"cosine": {"STS12": values, "STSB dev": values[:3]}})
     whole, refused = file.read_bytes(), 0
     for place in range(len(whole)):
         for flipped in (0x01, 0xFF):
@@ -21,7 +21,7 @@ def test_a_wrong_byte_anywhere_is_an_error_that_names_the_file_or_changes_nothin
             damaged[place] ^= flipped
             file.write_bytes(damaged)
             try:
-                (found,) = kept(file, "cosine")
+                (found,) = load_arrays(file, "cosine")
             except StudyError as error:
                 assert str(file) in str(error)
                 refused += 1
@@ -32,6 +32,6 @@ def test_a_wrong_byte_anywhere_is_an_error_that_names_the_file_or_changes_nothin
 
 
 def test_a_kind_that_was_not_asked_for_is_named(tmp_path: Path) -> None:
-    keep(tmp_path / "a.npz", {"cosine": {"STS12": np.zeros(2)}})
+    save_arrays(tmp_path / "a.npz", {"cosine": {"STS12": np.zeros(2)}})
     with pytest.raises(StudyError, match=r"a\.npz: cosine STS12: unknown"):
-        kept(tmp_path / "a.npz", "gold")
+        load_arrays(tmp_path / "a.npz", "gold")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.studies.description import Arm, Study, settings
+from training.studies.description import Arm, Study, parse_settings
 from training.studies.trial import StudyError, Trial
 
 BASE = '[base]\nobjective = "simcse"\n'
@@ -178,7 +178,9 @@ def test_settings_replace_axes_and_bases_but_no_arm(file: Path) -> None:
     text = (
         BASE + '[grid]\nseed = [0]\n[[arm]]\nname = "a"\ngrid.batch_size = [8]\n[[arm]]\nname = "b"\nmax_length = 16\n'
     )
-    found = trials(file, text, **settings(["seed=[5, 6]", "batch_size=[2,4]", "learning_rate=1e-3", "device=cpu"]))
+    found = trials(
+        file, text, **parse_settings(["seed=[5, 6]", "batch_size=[2,4]", "learning_rate=1e-3", "device=cpu"])
+    )
     assert [(t.arm, t.config.seed, t.config.batch_size) for t in found] == [
         ("a", 5, 2), ("a", 5, 4), ("a", 6, 2), ("a", 6, 4), ("b", 5, 64), ("b", 6, 64),
     ]  # fmt: skip
@@ -189,10 +191,10 @@ def test_settings_replace_axes_and_bases_but_no_arm(file: Path) -> None:
         trials(file, text, seed=5)
     for broken in ("seed", "=5"):
         with pytest.raises(StudyError, match=f"--set {broken}: expected KEY=VALUE"):
-            settings([broken])
+            parse_settings([broken])
     for broken, message in (("9" * 5000, "Exceeds the limit"), ("[" * 5000, "nested too deep")):
         with pytest.raises(StudyError, match=f"^--set seed: {message}"):
-            settings([f"seed={broken}"])
+            parse_settings([f"seed={broken}"])
 
 
 @pytest.mark.parametrize(

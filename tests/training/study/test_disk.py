@@ -20,12 +20,12 @@ from tests.training.study.conftest import call
 from tests.training.study.test_schedule import Capture, MakeStudy, done
 from training.studies import schedule
 from training.studies.description import Study
-from training.studies.judgement import COSINES, COSINES_FILE, GOLDS, keep, kept
+from training.studies.judgement import COSINES, COSINES_FILE, GOLDS, load_arrays, save_arrays
 from training.studies.plan import Plan
-from training.studies.results import RESULTS, finished, folder_of
+from training.studies.results import RESULTS, is_finished, run_folder
 from training.studies.schedule import Processes
 from training.studies.trial import Trial
-from training.studies.work import carry_out
+from training.studies.work import run_trial
 
 
 def test_a_full_disk_stops_the_other_runs_too(
@@ -38,7 +38,7 @@ def test_a_full_disk_stops_the_other_runs_too(
     write, first, second = write_whole, *Study.read(make_study()).trials()
 
     def full(file: Path, text: str) -> None:
-        if file.parent == folder_of(second, tmp_path):
+        if file.parent == run_folder(second, tmp_path):
             assert begun.wait(PATIENCE)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
         write(file, text)
@@ -54,8 +54,8 @@ def test_a_full_disk_stops_the_other_runs_too(
     monkeypatch.setattr(subprocess, "Popen", began)
     monkeypatch.setattr(schedule, "sys", SimpleNamespace(executable=str(run)))
     with pytest.raises(OSError, match="No space left"):
-        schedule.carry_out_all([first, second], tmp_path, io.StringIO(), jobs=2)
-    assert not finished(folder_of(first, tmp_path))
+        schedule.run_trials([first, second], tmp_path, io.StringIO(), jobs=2)
+    assert not is_finished(run_folder(first, tmp_path))
 
 
 @pytest.mark.slow
@@ -67,25 +67,25 @@ def test_a_run_whose_arrays_are_damaged_is_the_one_that_is_carried_out_again(
     broken, whole = Study.read(file).trials()
     for trial in (broken, whole):
         done(trial, out)
-    cosines = folder_of(broken, out) / COSINES_FILE
-    before, array = kept(cosines, COSINES, GOLDS), cosines.read_bytes()
+    cosines = run_folder(broken, out) / COSINES_FILE
+    before, array = load_arrays(cosines, COSINES, GOLDS), cosines.read_bytes()
     if damage == "truncated":
         cosines.write_bytes(array[: len(array) // 2])
     elif damage == "missing":
         cosines.unlink()
     else:
-        keep(cosines, {COSINES: {}, GOLDS: before[1]})
+        save_arrays(cosines, {COSINES: {}, GOLDS: before[1]})
     again = []
 
     def here(_processes: object, trial: Trial, study: Path) -> None:
         again.append(trial.id)
-        carry_out(folder_of(trial, study), io.StringIO())
+        run_trial(run_folder(trial, study), io.StringIO())
 
     monkeypatch.setattr(Processes, "__call__", here)
     assert call("run", str(file), "--out", str(out)) == 0 and again == [broken.id]
     err = capsys.readouterr().err
     assert f"{cosines}: " in err and f"damaged, so {broken.title} is carried out again\n2 runs, 1 of them" in err
-    for arrays, expected in zip(kept(cosines, COSINES, GOLDS), before, strict=True):
+    for arrays, expected in zip(load_arrays(cosines, COSINES, GOLDS), before, strict=True):
         assert arrays.keys() == expected.keys()
     assert call("report", str(out), "--resamples", "10") == 0
 
@@ -99,11 +99,11 @@ def test_a_damaged_result_is_none(
     result = done(trial, out)
     whole = result.read_text()
     result.write_bytes(damaged.encode("latin-1"))
-    Plan.of(Study.read(file)).keep(out)
+    Plan.of(Study.read(file)).save(out)
     assert call("status", str(out)) == 0 and "0 of 1 runs are finished" in capsys.readouterr().out
 
     def here(_processes: object, trial: Trial, study: Path) -> None:
-        carry_out(folder_of(trial, study), io.StringIO())
+        run_trial(run_folder(trial, study), io.StringIO())
 
     monkeypatch.setattr(Processes, "__call__", here)
     assert call("run", str(file), "--out", str(out)) == 0

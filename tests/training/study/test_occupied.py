@@ -8,18 +8,18 @@ import pytest
 
 from tests.conftest import PATIENCE
 from training.machine.interrupt import LOCK, LockError, locked
-from training.studies.schedule import occupied, occupying
+from training.studies.schedule import is_locked, locked_with_retry
 
 
 @pytest.mark.slow
 def test_a_folder_is_occupied_as_long_as_a_process_has_it(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    assert not occupied(folder) and not folder.exists(), "to ask makes nothing"
-    with occupying(folder):
-        assert occupied(folder)
-        with pytest.raises(LockError, match="another process is at work there"), occupying(folder):
+    assert not is_locked(folder) and not folder.exists(), "to ask makes nothing"
+    with locked_with_retry(folder):
+        assert is_locked(folder)
+        with pytest.raises(LockError, match="another process is at work there"), locked_with_retry(folder):
             pass
-    assert not occupied(folder) and (folder / LOCK).exists()
+    assert not is_locked(folder) and (folder / LOCK).exists()
 
 
 def test_who_asks_does_not_keep_out_who_comes_to_work(tmp_path: Path) -> None:
@@ -29,14 +29,14 @@ def test_who_asks_does_not_keep_out_who_comes_to_work(tmp_path: Path) -> None:
     def ask() -> None:
         nonlocal asked
         while not over.is_set():
-            occupied(tmp_path)
+            is_locked(tmp_path)
             asked += 1
 
     asking = threading.Thread(target=ask)
     asking.start()
     try:
         for _ in range(200):
-            with occupying(tmp_path):
+            with locked_with_retry(tmp_path):
                 pass
     finally:
         over.set()
@@ -55,12 +55,12 @@ def test_a_lock_that_is_given_back_soon_is_waited_for(tmp_path: Path) -> None:
     holding = threading.Thread(target=hold)
     holding.start()
     assert held.wait(PATIENCE)
-    with occupying(tmp_path):
+    with locked_with_retry(tmp_path):
         pass
     holding.join()
 
 
 def test_an_error_of_the_work_is_passed_on(tmp_path: Path) -> None:
-    with pytest.raises(LockError, match="of the work"), occupying(tmp_path):
+    with pytest.raises(LockError, match="of the work"), locked_with_retry(tmp_path):
         raise LockError("of the work")
-    assert not occupied(tmp_path)
+    assert not is_locked(tmp_path)

@@ -14,10 +14,10 @@ from tests.training.study.conftest import MakeStudy, call, line
 from training.cli import parsed
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.studies import catalogue
-from training.studies.catalogue import PAPERS, left_out, studies, text
+from training.studies.catalogue import PAPERS, describe_papers, left_out, studies
 from training.studies.description import STUDIES, Reported, Study, file_of, name_of
 from training.studies.papers import lines, page_of, recorded, verdict
-from training.studies.plan import FOLDER, folder_named
+from training.studies.plan import FOLDER, study_folder
 from training.studies.results import Result
 from training.studies.trial import StudyError
 
@@ -34,7 +34,7 @@ def test_a_study_here_is_found_by_its_name_and_keeps_it() -> None:
     file = file_of(Path("dclr/table-2"))
     assert file == STUDIES / "dclr" / "table-2.toml"
     assert Study.read(file).name == name_of(file) == "dclr/table-2"
-    assert folder_named(Path("dclr/table-2"), None) == FOLDER / "dclr/table-2"
+    assert study_folder(Path("dclr/table-2"), None) == FOLDER / "dclr/table-2"
     assert file_of(Path("mine.toml")) == Path("mine.toml") and name_of(Path("mine.toml")) == "mine"
 
 
@@ -105,7 +105,7 @@ def test_the_list_says_of_each_what_it_asks_needs_and_takes(capsys: pytest.Captu
 
 @pytest.mark.slow
 def test_all_papers_are_listed_each_table_once() -> None:
-    said = text(list(PAPERS))
+    said = describe_papers(list(PAPERS))
     for paper in PAPERS:
         for name in (*(study.name for study in studies(paper)), *(each.name for each in left_out(paper))):
             assert said.count(f"\n{name}: ") == 1

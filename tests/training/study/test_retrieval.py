@@ -20,16 +20,25 @@ from training.evaluation import beir, retrieval
 from training.evaluation.bootstrap import resample_means
 from training.evaluation.pairs import DataError
 from training.evaluation.retrieval import MEASURES
-from training.evaluation.suite import Material
+from training.evaluation.suite import EvaluationData
 from training.studies.description import Study
-from training.studies.judgement import COSINES_FILE, DEV, FOUND, RELEVANT, RETRIEVAL_FILE, judge, keep, kept
+from training.studies.judgement import (
+    COSINES_FILE,
+    DEV,
+    FOUND,
+    RELEVANT,
+    RETRIEVAL_FILE,
+    evaluate,
+    load_arrays,
+    save_arrays,
+)
 from training.studies.page import page
 from training.studies.plan import Plan
-from training.studies.results import RESULT, RUNS, TRIAL, folder_of, read
+from training.studies.results import RESULT, RUNS, TRIAL, read_results, run_folder
 from training.studies.summary import summaries
 from training.studies.table import grid, table
 from training.studies.trial import StudyError, Trial
-from training.studies.work import carry_out
+from training.studies.work import run_trial
 
 MakeStudy = Callable[..., Path]
 QUERIES = 40
@@ -51,10 +60,10 @@ def data(tmp_path: Path) -> Path:
 
 
 def carried_out(trial: Trial, study: Path) -> dict[str, Any]:
-    folder = folder_of(trial, study)
+    folder = run_folder(trial, study)
     folder.mkdir(parents=True)
     write_whole(folder / TRIAL, trial.to_json())
-    carry_out(folder, io.StringIO())
+    run_trial(folder, io.StringIO())
     result: dict[str, Any] = json.loads((folder / RESULT).read_text())
     return result
 
@@ -65,7 +74,7 @@ def test_a_run_is_judged_by_the_collection_and_keeps_what_each_query_found(
     file = make_study("", untrained=True, sts=False, retrieval=["zoo", "zoo:train"], eval_data=str(data))
     (trial,) = Study.read(file).trials()
     result = carried_out(trial, tmp_path)
-    found, relevant = kept(folder_of(trial, tmp_path) / RETRIEVAL_FILE, FOUND, RELEVANT)
+    found, relevant = load_arrays(run_folder(trial, tmp_path) / RETRIEVAL_FILE, FOUND, RELEVANT)
     assert result["scores"].keys() == {f"{name} {measure}" for name in ("zoo", "zoo:train") for measure in MEASURES}
     for split, queries in (("test", 10), ("train", 3)):
         name = {"test": "zoo", "train": "zoo:train"}[split]
@@ -75,13 +84,13 @@ def test_a_run_is_judged_by_the_collection_and_keeps_what_each_query_found(
             assert result["scores"][f"{name} {measure}"] == pytest.approx(expected, abs=1e-4)
             assert 100 * found[f"{name} {measure}"].mean() == pytest.approx(expected, abs=1e-4)
             assert relevant[f"{name} {measure}"].tolist() == [1] + [2] * (queries - 1)
-    assert result["alignment"] is None and not (folder_of(trial, tmp_path) / COSINES_FILE).exists()
+    assert result["alignment"] is None and not (run_folder(trial, tmp_path) / COSINES_FILE).exists()
 
 
 def test_an_encoder_is_judged_behind_its_prompts(data: Path, tiny_backbone: Path) -> None:
     collection = beir.load(data / "retrieval" / "zoo", "test")
     encoder = Encoder.load(tiny_backbone, pooling="mean", prompts={"query": f"{WORDS[5]} {WORDS[6]} "})
-    judgement = judge(encoder, Material(retrieval={"zoo": collection}), io.StringIO())
+    judgement = evaluate(encoder, EvaluationData(retrieval={"zoo": collection}), io.StringIO())
     prompted, bare = (retrieval.evaluate(encoder.encode, collection, prompts=p).ndcg10 for p in (encoder.prompts, {}))
     assert judgement.scores["zoo nDCG@10"] == pytest.approx(prompted, abs=1e-4)
     assert abs(prompted - bare) > 1e-3, "they tell"
@@ -149,7 +158,7 @@ def answered(study: Path, arm: str, seed: int, share: float, relevant: int = 1) 
     found = {f"zoo {measure}": np.minimum(1, 2 * share * draw.random(QUERIES)) for measure in MEASURES}
     folder = study / RUNS / f"{arm}{seed}"
     folder.mkdir(parents=True)
-    keep(folder / RETRIEVAL_FILE, {FOUND: found, RELEVANT: {task: np.full(QUERIES, relevant) for task in found}})
+    save_arrays(folder / RETRIEVAL_FILE, {FOUND: found, RELEVANT: {task: np.full(QUERIES, relevant) for task in found}})
     scores = {task: 100 * float(values.mean()) for task, values in found.items()}
     curve = [{"step": step, "self_retrieval_mrr10": share} for step in (0, 5)]
     return line(arm, seed, 0.0, scores=scores, alignment=None, uniformity=None, curve=curve)
@@ -158,7 +167,7 @@ def answered(study: Path, arm: str, seed: int, share: float, relevant: int = 1) 
 def test_a_table_for_each_measure_compares_the_queries(tmp_path: Path) -> None:
     arms = (("base", 0.3), ("good", 0.5), ("close", 0.3))
     write(tmp_path, *(answered(tmp_path, arm, seed, share) for arm, share in arms for seed in (0, 1, 2)))
-    results = read(tmp_path)
+    results = read_results(tmp_path)
     found = summaries(results, tmp_path, resamples=200)
     assert [summary.metric.unit for summary in found] == [f"{measure} × 100" for measure in MEASURES]
     base, good, close = found[0].rows
@@ -167,7 +176,7 @@ def test_a_table_for_each_measure_compares_the_queries(tmp_path: Path) -> None:
     assert grid(found[0])[0] == ["arm", "seeds", "zoo nDCG@10", "gain", "95 % interval", "P(better)", "verdict"]
     assert "a paired bootstrap of the queries" in table(*found)
     runs = [
-        [kept(tmp_path / RUNS / f"{arm}{seed}" / RETRIEVAL_FILE, FOUND, RELEVANT)[0] for seed in (0, 1, 2)]
+        [load_arrays(tmp_path / RUNS / f"{arm}{seed}" / RETRIEVAL_FILE, FOUND, RELEVANT)[0] for seed in (0, 1, 2)]
         for arm in ("base", "good")
     ]
     mine, theirs = (
@@ -178,7 +187,7 @@ def test_a_table_for_each_measure_compares_the_queries(tmp_path: Path) -> None:
 
 def test_the_page_goes_without_what_sts_would_show(tmp_path: Path) -> None:
     write(tmp_path, *(answered(tmp_path, arm, 0, share) for arm, share in (("a", 0.3), ("b", 0.4))))
-    text = page("few", "", *summaries(read(tmp_path), tmp_path, resamples=50))
+    text = page("few", "", *summaries(read_results(tmp_path), tmp_path, resamples=50))
     assert re.findall(r'<section id="(\w+)"', text) == ["ndcg", "mrr", "recall", "figures"]
     names = re.findall(r'<title id="(.*?)-title">', text)
     assert len(names) == len(set(names)) == 7 and names[-1] == "curve-self_retrieval_mrr10"
@@ -187,7 +196,7 @@ def test_the_page_goes_without_what_sts_would_show(tmp_path: Path) -> None:
 def test_other_judgements_are_named(tmp_path: Path) -> None:
     write(tmp_path, answered(tmp_path, "a", 0, 0.3), answered(tmp_path, "b", 0, 0.3, relevant=2))
     with pytest.raises(StudyError, match=r"people's judgements of zoo nDCG@10 are not those of the first run"):
-        summaries(read(tmp_path), tmp_path)
+        summaries(read_results(tmp_path), tmp_path)
 
 
 def test_a_measure_without_a_task_in_common_is_left_out_by_name(
@@ -195,7 +204,7 @@ def test_a_measure_without_a_task_in_common_is_left_out_by_name(
 ) -> None:
     scores = [{f"{name} {measure}": 50.0 for measure in MEASURES} for name in ("one", "two")]
     write(tmp_path, *(line(arm, 0, 70.0, scores={DEV: 70.0, **of}) for arm, of in zip("ab", scores, strict=True)))
-    assert [summary.metric.name for summary in summaries(read(tmp_path), tmp_path, resamples=10)] == ["sts"]
+    assert [summary.metric.name for summary in summaries(read_results(tmp_path), tmp_path, resamples=10)] == ["sts"]
     html = tmp_path / "page.html"
     assert call("report", str(tmp_path), "--html", str(html)) == 0
     out = capsys.readouterr().out
@@ -204,10 +213,10 @@ def test_a_measure_without_a_task_in_common_is_left_out_by_name(
         assert said in out.splitlines() and said in html.read_text()
     write(tmp_path, *(line(arm, 0, 0.0, scores=of) for arm, of in zip("ab", scores, strict=True)))
     with pytest.raises(StudyError, match="share no task"):
-        summaries(read(tmp_path), tmp_path)
+        summaries(read_results(tmp_path), tmp_path)
 
 
 def test_results_without_any_task_are_named(tmp_path: Path) -> None:
     write(tmp_path, line("a", 0, 0.0, scores={}))
     with pytest.raises(StudyError, match="share no task"):
-        summaries(read(tmp_path), tmp_path)
+        summaries(read_results(tmp_path), tmp_path)

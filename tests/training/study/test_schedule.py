@@ -26,10 +26,10 @@ from training.evaluation.pairs import DataError
 from training.machine.interrupt import InterruptedRun, LockError, locked
 from training.studies.description import Study
 from training.studies.plan import Plan
-from training.studies.results import LOG, RESULT, RESULTS, TRIAL, finished, folder_of
-from training.studies.schedule import ELSEWHERE, occupied
+from training.studies.results import LOG, RESULT, RESULTS, TRIAL, is_finished, run_folder
+from training.studies.schedule import LOCKED_ELSEWHERE, is_locked
 from training.studies.trial import StudyError, Trial
-from training.studies.work import RECORD, carry_out
+from training.studies.work import RECORD, run_trial
 
 MakeStudy = Callable[..., Path]
 Capture = pytest.CaptureFixture[str]
@@ -37,10 +37,10 @@ Capture = pytest.CaptureFixture[str]
 
 def done(trial: Trial, study: Path) -> Path:
     """The result of a run that is carried out here and now."""
-    folder = folder_of(trial, study)
+    folder = run_folder(trial, study)
     folder.mkdir(parents=True)
     write_whole(folder / TRIAL, trial.to_json())
-    carry_out(folder, io.StringIO())
+    run_trial(folder, io.StringIO())
     return folder / RESULT
 
 
@@ -68,16 +68,16 @@ def interrupt_when(condition: Callable[[], bool]) -> threading.Thread:
 @pytest.mark.usefixtures("listening_to_ctrl_c")
 def test_an_interrupted_run_goes_on(make_study: MakeStudy, tmp_path: Path) -> None:
     (trial,) = Study.read(make_study("", max_steps=120, eval_every=100)).trials()
-    metrics = folder_of(trial, tmp_path) / RECORD / METRICS
+    metrics = run_folder(trial, tmp_path) / RECORD / METRICS
     interrupting = interrupt_when(lambda: bool(steps(metrics)))
     with pytest.raises(InterruptedRun):
         done(trial, tmp_path)
     interrupting.join()
     until = len(steps(metrics))
-    assert 0 < until < 120 and not finished(folder_of(trial, tmp_path))
+    assert 0 < until < 120 and not is_finished(run_folder(trial, tmp_path))
     said = io.StringIO()
-    carry_out(folder_of(trial, tmp_path), said)
-    assert finished(folder_of(trial, tmp_path)) and f"from step {until}" in said.getvalue()
+    run_trial(run_folder(trial, tmp_path), said)
+    assert is_finished(run_folder(trial, tmp_path)) and f"from step {until}" in said.getvalue()
     assert steps(metrics) == list(range(1, 121))
 
 
@@ -90,28 +90,28 @@ def test_an_interrupted_study_goes_on_and_repeats_nothing(
     out = tmp_path / "out"
     first, second = Study.read(file).trials()
     before = done(first, out).stat()
-    metrics = folder_of(second, out) / RECORD / METRICS
+    metrics = run_folder(second, out) / RECORD / METRICS
 
     interrupting = interrupt_when(lambda: bool(steps(metrics)))
     assert call("run", str(file), "--out", str(out)) == 130
     interrupting.join()
     until = len(steps(metrics))
-    assert 0 < until < 120 and not (folder_of(second, out) / RESULT).exists()
+    assert 0 < until < 120 and not (run_folder(second, out) / RESULT).exists()
     assert len((out / RESULTS).read_text().splitlines()) == 1
     assert capsys.readouterr().err.endswith("interrupted; the same command goes on\n")
     assert call("status", str(out)) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"{first.id}  all, seed 0: finished",
-        f"{second.id}  all, seed 1: stopped after step {until}, its log is {folder_of(second, out) / 'log.txt'}",
+        f"{second.id}  all, seed 1: stopped after step {until}, its log is {run_folder(second, out) / 'log.txt'}",
         "1 of 2 runs are finished",
     ]
 
     assert call("run", str(file), "--out", str(out)) == 0
     assert "2 runs, 1 of them finished before\n1/1 all, seed 1: done" in capsys.readouterr().err
-    after = (folder_of(first, out) / RESULT).stat()
+    after = (run_folder(first, out) / RESULT).stat()
     assert (after.st_mtime_ns, after.st_ino) == (before.st_mtime_ns, before.st_ino)
     assert steps(metrics) == list(range(1, 121)), "taken up where it was left"
-    assert f"from step {until}" in (folder_of(second, out) / "log.txt").read_text()
+    assert f"from step {until}" in (run_folder(second, out) / "log.txt").read_text()
     assert [json.loads(line)["id"] for line in (out / RESULTS).read_text().splitlines()] == [first.id, second.id]
     assert call("run", str(file), "--out", str(out)) == 0, "nothing is left to do, and nothing is started"
     assert "2 runs, 2 of them finished before" in capsys.readouterr().err
@@ -129,7 +129,7 @@ def test_a_failed_run_is_reported_and_the_others_go_on(
     said, err = capsys.readouterr()
     broken, sound = Study.read(file).trials()
     assert said == f"{out / RESULTS}: 1 runs failed\n"
-    assert f"{broken.title} ({broken.id}) failed; the end of {folder_of(broken, out) / 'log.txt'}:" in err
+    assert f"{broken.title} ({broken.id}) failed; the end of {run_folder(broken, out) / 'log.txt'}:" in err
     assert "SourceError" in err and f"{sound.title}: done ({sound.id})" in err
     (line,) = map(json.loads, (out / RESULTS).read_text().splitlines())
     assert line["id"] == sound.id and line["axes"] == {"backbone": str(tiny_backbone)}
@@ -183,8 +183,8 @@ def test_the_plan_is_kept_and_its_runs_wait(make_study: MakeStudy, tmp_path: Pat
     plan = Plan.of(Study.read(file))
     with pytest.raises(StudyError, match=r"study\.json: No such file or directory; `study run` writes it"):
         call("status", str(tmp_path))
-    plan.keep(tmp_path)
-    assert Plan.kept(tmp_path) == plan
+    plan.save(tmp_path)
+    assert Plan.load(tmp_path) == plan
     assert call("status", str(file), "--out", str(tmp_path)) == 0
     assert capsys.readouterr().out.count(": waiting\n") == 2
     (tmp_path / "study.json").write_text('{"name": "x"}')
@@ -214,7 +214,7 @@ def test_a_study_that_is_ended_takes_its_runs_with_it(
     """Started as nohup and scripts do, with Ctrl-C ignored; while it is at work, its status may be asked."""
     file, out = make_study("", max_steps=5000, eval_every=5000), tmp_path / "out"
     (trial,) = Study.read(file).trials()
-    folder = folder_of(trial, out)
+    folder = run_folder(trial, out)
     command = [sys.executable, "-m", "training", "study", "run", str(file), "--out", str(out)]
     with subprocess.Popen(["/bin/sh", "-c", "trap '' INT; exec \"$@\"", "sh", *command]) as process:
         until(lambda: len(steps(folder / RECORD / METRICS)) > 0)
@@ -222,7 +222,7 @@ def test_a_study_that_is_ended_takes_its_runs_with_it(
         assert capsys.readouterr().out.splitlines()[0].endswith(": at work")
         process.send_signal(how)
     assert process.returncode == (130 if how is signal.SIGTERM else -signal.SIGKILL)
-    until(lambda: not occupied(folder))
+    until(lambda: not is_locked(folder))
     taken = len(steps(folder / RECORD / METRICS))
     assert 0 < taken < 5000 and f"stopped after step {taken} of 5000" in (folder / LOG).read_text()
     assert (folder / RECORD / CHECKPOINT).exists(), "it has saved itself"
@@ -236,7 +236,7 @@ def test_a_run_that_another_process_is_at_has_not_failed(
 ) -> None:
     file, out = make_study("", untrained=True), tmp_path / "out"
     (trial,) = Study.read(file).trials()
-    with locked(folder_of(trial, out)):
+    with locked(run_folder(trial, out)):
         assert call("run", str(file), "--out", str(out)) == 1
     said, err = capsys.readouterr()
     assert said == f"{out / RESULTS}: 1 runs are at work elsewhere\n"
@@ -247,7 +247,7 @@ def test_exit_codes_say_why_there_is_no_result(
     make_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     file, out = make_study(), tmp_path / "out"
-    codes = iter([ELSEWHERE, 1])
+    codes = iter([LOCKED_ELSEWHERE, 1])
 
     class Ended:
         """A process that has ended."""
@@ -268,8 +268,8 @@ def test_exit_codes_say_why_there_is_no_result(
 
 def test_a_run_is_at_work_while_its_lock_is_held(make_study: MakeStudy, tmp_path: Path, capsys: Capture) -> None:
     plan = Plan.of(Study.read(make_study("")))
-    plan.keep(tmp_path)
-    with locked(folder_of(plan.trials[0], tmp_path)):
+    plan.save(tmp_path)
+    with locked(run_folder(plan.trials[0], tmp_path)):
         assert call("status", str(tmp_path)) == 0
         assert ": at work\n" in capsys.readouterr().out
     assert call("status", str(tmp_path)) == 0

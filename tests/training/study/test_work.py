@@ -19,15 +19,15 @@ from tests.training.conftest import WORDS
 from training.checkpoints.record import METRICS
 from training.config import ConfigError, RunConfig
 from training.evaluation.pairs import STS_TASKS, Pair
-from training.evaluation.suite import Material
+from training.evaluation.suite import EvaluationData
 from training.machine.interrupt import LockError, locked
-from training.run import plan
+from training.run import teacher_config
 from training.studies import work
 from training.studies.description import Study
-from training.studies.judgement import COSINES, COSINES_FILE, GOLDS, TRANSFER_FILE, judge, kept
-from training.studies.results import RESULT, TRIAL, folder_of
+from training.studies.judgement import COSINES, COSINES_FILE, GOLDS, TRANSFER_FILE, evaluate, load_arrays
+from training.studies.results import RESULT, TRIAL, run_folder
 from training.studies.trial import StudyError, Trial
-from training.studies.work import RECORD, SHARES, TEACHERS, _seconds_of_steps, carry_out, material
+from training.studies.work import RECORD, SHARES, TEACHERS, _seconds_of_steps, load_data, run_trial
 
 MakeStudy = Callable[..., Path]
 
@@ -38,18 +38,18 @@ def trials(file: Path) -> list[Trial]:
 
 def worked(trial: Trial, study: Path) -> tuple[dict[str, Any], str]:
     """The result of a run, and what it said."""
-    folder, said = folder_of(trial, study), io.StringIO()
+    folder, said = run_folder(trial, study), io.StringIO()
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / TRIAL, trial.to_json())
-    carry_out(folder, said)
+    run_trial(folder, said)
     return json.loads((folder / RESULT).read_text()), said.getvalue()
 
 
 def test_a_run_leaves_its_result_and_no_weights(make_study: MakeStudy, stsb_data: Path, tmp_path: Path) -> None:
     (trial,) = trials(make_study("[grid]\nseed = [3]\n"))
     result, _ = worked(trial, tmp_path)
-    folder = folder_of(trial, tmp_path)
-    cosines, golds = kept(folder / COSINES_FILE, COSINES, GOLDS)
+    folder = run_folder(trial, tmp_path)
+    cosines, golds = load_arrays(folder / COSINES_FILE, COSINES, GOLDS)
     assert golds["STSB"].tolist() == [pair.gold for pair in STS_TASKS["STSB"].load(stsb_data)["test"]]
     for task in ("STSB", "STSB-dev"):
         assert cosines[task].dtype == np.float32
@@ -75,8 +75,8 @@ def test_a_tasks_kept_cosines_and_golds_are_of_the_same_pairs_in_all_its_subsets
     def pairs(subject: str, count: int) -> list[Pair]:
         return [Pair(f"{subject} can see", f"the {word} can see", float(i)) for i, word in enumerate(WORDS[:count])]
 
-    given = Material(sts={"STS12": {"one": pairs("a man", 10), "two": pairs("the river", 6)}})
-    found = judge(Encoder.load(tiny_backbone, pooling="mean"), given, io.StringIO())
+    given = EvaluationData(sts={"STS12": {"one": pairs("a man", 10), "two": pairs("the river", 6)}})
+    found = evaluate(Encoder.load(tiny_backbone, pooling="mean"), given, io.StringIO())
     score = 100 * spearmanr(found.cosines["STS12"], found.golds["STS12"]).statistic
     assert found.scores["STS12"] == pytest.approx(score, abs=1e-3)
 
@@ -91,9 +91,9 @@ def test_a_run_that_was_trained_but_not_judged_is_only_judged(
         raise OSError("no space left")
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="no space"):
-        patch.setattr(work, "judge", broken)
+        patch.setattr(work, "evaluate", broken)
         worked(trial, tmp_path)
-    metrics = folder_of(trial, tmp_path) / RECORD / METRICS
+    metrics = run_folder(trial, tmp_path) / RECORD / METRICS
     trained = [line for line in metrics.read_text().splitlines() if '"train"' in line]
     result, _ = worked(trial, tmp_path)
     assert [line for line in metrics.read_text().splitlines() if '"train"' in line] == trained and len(trained) == 2
@@ -105,7 +105,7 @@ def test_a_run_that_was_trained_but_not_judged_is_only_judged(
 def test_a_damaged_result_is_made_again(damaged: str, make_study: MakeStudy, tmp_path: Path) -> None:
     (trial,) = trials(make_study("[grid]\nseed = [3]\n"))
     first, _ = worked(trial, tmp_path)
-    (folder_of(trial, tmp_path) / RESULT).write_text(damaged)
+    (run_folder(trial, tmp_path) / RESULT).write_text(damaged)
     again, _ = worked(trial, tmp_path)
     assert {**again, "seconds": None} == {**first, "seconds": None}
 
@@ -158,11 +158,11 @@ def test_only_what_needs_a_teacher_gets_the_named_one(
         made.append(planned)
         return True
 
-    monkeypatch.setattr(work, "is_kept", is_kept)
+    monkeypatch.setattr(work, "is_published", is_kept)
     for trial in trials(make_study("[grid]\nseed = [0, 1]\nnoise_ratio = [1.0, 2.0]\n", objective="dclr")):
         config = work.with_teacher(trial.config, tmp_path, io.StringIO())
         assert config.teacher == made[-1].out
-        assert made[-1].seed == trial.config.seed and made[-1].params == plan(trial.config).params
+        assert made[-1].seed == trial.config.seed and made[-1].params == teacher_config(trial.config).params
     assert len({planned.out for planned in made}) == 2, "one for each seed"
     corpus = tmp_path / "corpus.txt"
     for text in ("one\n", "two\n"):
@@ -174,7 +174,7 @@ def test_only_what_needs_a_teacher_gets_the_named_one(
 def test_who_trains_a_teacher_is_waited_for(
     make_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(work, "is_kept", lambda *_: True)
+    monkeypatch.setattr(work, "is_published", lambda *_: True)
     (trial,) = trials(make_study("", objective="dclr"))
     first = work.with_teacher(trial.config, tmp_path, io.StringIO())
     assert first.teacher
@@ -189,13 +189,13 @@ def test_who_trains_a_teacher_is_waited_for(
 @pytest.mark.slow
 def test_one_process_at_a_time(make_study: MakeStudy, tmp_path: Path) -> None:
     (trial,) = trials(make_study(""))
-    with locked(folder_of(trial, tmp_path)), pytest.raises(LockError, match="another process is at work there"):
+    with locked(run_folder(trial, tmp_path)), pytest.raises(LockError, match="another process is at work there"):
         worked(trial, tmp_path)
 
 
 def test_what_can_not_be_done_says_why(make_study: MakeStudy, tmp_path: Path) -> None:
     with pytest.raises(StudyError, match=r"trial\.json: No such file"):
-        carry_out(tmp_path, io.StringIO())
+        run_trial(tmp_path, io.StringIO())
     (unjudged,) = trials(make_study("", eval_data=None))
     with pytest.raises(StudyError, match="eval_data: a study judges by"):
         worked(unjudged, tmp_path)
@@ -207,15 +207,15 @@ def test_what_can_not_be_done_says_why(make_study: MakeStudy, tmp_path: Path) ->
 def test_broken_cosines_are_named(make_study: MakeStudy, tmp_path: Path) -> None:
     (trial,) = trials(make_study("", untrained=True))
     worked(trial, tmp_path)
-    file = folder_of(trial, tmp_path) / COSINES_FILE
+    file = run_folder(trial, tmp_path) / COSINES_FILE
     whole = file.read_bytes()
     for content in (b"nothing", whole[: len(whole) // 2], b""):
         file.write_bytes(content)
         with pytest.raises(StudyError, match=COSINES_FILE):
-            kept(file, COSINES, GOLDS)
+            load_arrays(file, COSINES, GOLDS)
     np.savez(file, other=np.zeros(1))
     with pytest.raises(StudyError, match="other: unknown"):
-        kept(file, COSINES, GOLDS)
+        load_arrays(file, COSINES, GOLDS)
 
 
 def test_the_last_batch_of_an_epoch_takes_the_time_of_the_sentences_that_it_has(tmp_path: Path) -> None:
@@ -240,4 +240,4 @@ def test_a_run_measures_the_nearest_in_a_batch_where_it_is_asked_to(make_study: 
 def test_more_neighbours_than_sentences_are_refused_before_anything_is_trained(make_study: MakeStudy) -> None:
     (trial,) = trials(make_study("[[arm]]\nname = 'as it was'\nuntrained = true\n", neighbours=6400))
     with pytest.raises(StudyError, match="neighbours: 6400 of a corpus of 240 sentences"):
-        material(trial)
+        load_data(trial)

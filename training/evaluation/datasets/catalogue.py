@@ -17,6 +17,10 @@ from training.evaluation import beir
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS, STSB_DEV, DataError
 
+SENTEVAL = "senteval/downstream"
+SCIFACT = "retrieval/scifact"
+WIKI1M = "corpus/wiki1m.txt"
+
 # Conversion of fetched files to the project's layout.
 
 Unpack = Callable[[Path, Path], None]
@@ -100,9 +104,7 @@ def _whole(fetched: Path) -> Iterator[None]:
         raise DataError(f"{fetched}: damaged, {error.args[0]}") from error
 
 
-SENTEVAL = "senteval/downstream"
-SCIFACT = "retrieval/scifact"
-WIKI1M = "corpus/wiki1m.txt"
+# Data sets with their sources, files and checks.
 
 Check = Callable[[Path], str]
 """A function that checks the data folder and returns counts in words. It raises `DataError` if something is wrong."""
@@ -192,6 +194,9 @@ def text_lines(place: str, expected: int) -> Check:
         return f"{expected} lines"
 
     return check
+
+
+# The catalogue.
 
 
 def _senteval(summary: str, folders: list[str], check: Check) -> Dataset:

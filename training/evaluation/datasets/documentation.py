@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from models.python_docs import Section, sections
-from training.data.corpus import summary
+from training.data.corpus import split_summary
 from training.evaluation.beir import Collection
 
 NAME = "python-docs"
@@ -13,10 +13,10 @@ NAME = "python-docs"
 
 def collection() -> Collection:
     """Return the collection of the running interpreter. Other versions of Python have other documentation."""
-    return asked(sections())
+    return collection_of(sections())
 
 
-def asked(documented: Iterable[Section]) -> Collection:
+def collection_of(documented: Iterable[Section]) -> Collection:
     """Make each section's first sentence the query for the rest.
 
     Sections with the same first sentence all answer it.
@@ -29,7 +29,7 @@ def asked(documented: Iterable[Section]) -> Collection:
     judgements: dict[str, dict[str, int]] = {}
     by_text: dict[str, str] = {}
     for number, section in enumerate(documented):
-        first, documents[str(number)] = summary(section)
+        first, documents[str(number)] = split_summary(section)
         if first is not None:
             query = by_text.setdefault(first, f"q{number}")
             queries[query] = first

@@ -18,60 +18,8 @@ from training.evaluation.datasets.checksums import Sum
 from training.evaluation.pairs import DataError
 from training.machine.interrupt import locked
 
-# Files of datasets, from the hub or from where a person put them.
-
-DOWNLOADS = "downloads"
-
-
-class HubError(DataError):
-    """A file can't be fetched from the hub. The message says why."""
-
-
-Download = Callable[[Source], Path]
-"""A function that fetches a source and returns its path. It raises `HubError`."""
-
-
-def from_hub(source: Source) -> Path:
-    """Return the file in the hub's local cache, and fetch it if needed.
-
-    An interrupted download is resumed.
-
-    Raises:
-        HubError: there is no network, or no such file.
-        OSError: the disk failed.
-    """
-    from httpx import HTTPError
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled, XetDownloadError
-
-    try:
-        return Path(hf_hub_download(source.repo, source.file, repo_type="dataset", revision=source.commit))
-    except (HTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, XetDownloadError) as error:
-        reason = str(error).strip().partition("\n")[0].removesuffix(".")
-        raise HubError(reason or type(error).__name__) from error
-
-
-def by_hand(dataset: Dataset, folder: Path) -> dict[Source, Path]:
-    """Find the files that a person has put into `downloads/<repo>` in `folder`."""
-    places = {source: folder / DOWNLOADS / source.repo / source.file for source in dataset.sources}
-    return {source: place for source, place in places.items() if place.is_file()}
-
-
-def instructions(name: str, dataset: Dataset, folder: Path, brought: Collection[Source]) -> str:
-    """Tell which files to fetch elsewhere, and where to put them."""
-    wanted: dict[tuple[str, str], list[str]] = {}
-    for source in dataset.sources:
-        if source not in brought:
-            wanted.setdefault((source.repo, source.commit), []).append(source.file)
-    steps = "; ".join(
-        f"fetch {' and '.join(files)} of the hub dataset {repo}, commit {commit}, elsewhere "
-        f"and put it into {folder / DOWNLOADS / repo}"
-        for (repo, commit), files in wanted.items()
-    )
-    return f"{steps}; then: isosphere data verify {name} --to {shlex.quote(str(folder))}"
-
-
 DRAFT = ".draft"
+"""Subfolder in which a data set is unpacked and checked before its files are moved into place."""
 
 
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
@@ -186,3 +134,56 @@ def _draft(folder: Path) -> Iterator[Path]:
 def _origin(source: Source, file: Path, from_hub: bool) -> dict[str, Any]:
     commit = source.commit if from_hub else None
     return {"repo": source.repo, "commit": commit, "file": source.file, **asdict(Sum.of(file))}
+
+
+# Files of datasets, from the hub or from where a person put them.
+
+DOWNLOADS = "downloads"
+
+
+class HubError(DataError):
+    """A file can't be fetched from the hub. The message says why."""
+
+
+Download = Callable[[Source], Path]
+"""A function that fetches a source and returns its path. It raises `HubError`."""
+
+
+def from_hub(source: Source) -> Path:
+    """Return the file in the hub's local cache, and fetch it if needed.
+
+    An interrupted download is resumed.
+
+    Raises:
+        HubError: there is no network, or no such file.
+        OSError: the disk failed.
+    """
+    from httpx import HTTPError
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled, XetDownloadError
+
+    try:
+        return Path(hf_hub_download(source.repo, source.file, repo_type="dataset", revision=source.commit))
+    except (HTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, XetDownloadError) as error:
+        reason = str(error).strip().partition("\n")[0].removesuffix(".")
+        raise HubError(reason or type(error).__name__) from error
+
+
+def by_hand(dataset: Dataset, folder: Path) -> dict[Source, Path]:
+    """Find the files that a person has put into `downloads/<repo>` in `folder`."""
+    places = {source: folder / DOWNLOADS / source.repo / source.file for source in dataset.sources}
+    return {source: place for source, place in places.items() if place.is_file()}
+
+
+def instructions(name: str, dataset: Dataset, folder: Path, brought: Collection[Source]) -> str:
+    """Tell which files to fetch elsewhere, and where to put them."""
+    wanted: dict[tuple[str, str], list[str]] = {}
+    for source in dataset.sources:
+        if source not in brought:
+            wanted.setdefault((source.repo, source.commit), []).append(source.file)
+    steps = "; ".join(
+        f"fetch {' and '.join(files)} of the hub dataset {repo}, commit {commit}, elsewhere "
+        f"and put it into {folder / DOWNLOADS / repo}"
+        for (repo, commit), files in wanted.items()
+    )
+    return f"{steps}; then: isosphere data verify {name} --to {shlex.quote(str(folder))}"

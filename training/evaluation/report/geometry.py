@@ -1,4 +1,4 @@
-"""Geometry of the embeddings on the sphere."""
+"""Geometry of the embeddings on the sphere, and the learning curve."""
 
 from __future__ import annotations
 
@@ -6,96 +6,10 @@ from collections.abc import Mapping, Sequence
 from xml.etree.ElementTree import Element
 
 from training.evaluation.report import svg
-from training.evaluation.report.judged import Judged
+from training.evaluation.report.judged import Evaluated
 from training.evaluation.report.markup import ABSENT, Part, element, number, row, section, table
 from training.evaluation.report.plots import Caption, Extra, Plane, Series, histogram, lines, points
 from training.evaluation.report.svg import WIDTH, Frame, decades, linear, sizes
-
-# The learning curve: measurements of the encoder over its training steps.
-
-QUANTITIES = {
-    "stsb_dev_spearman": ("STS-B dev", "Spearman × 100", "Better the higher."),
-    "sickr_dev_spearman": ("SICK-R dev", "Spearman × 100", "Better the higher."),
-    "sts_dev_spearman": ("Mean of STS-B and SICK-R dev", "Spearman × 100", "Better the higher."),
-    "dev_spearman": ("Own development pairs", "Spearman × 100", "Better the higher."),
-    "known_item_ndcg10": ("Known items", "nDCG@10", "Titles and sentences find their passages. Better the higher."),
-    "self_retrieval_mrr10": ("Self-retrieval", "MRR@10", "Half a sentence finds the other half. Better the higher."),
-    "uniformity": ("Uniformity", "Uniformity", "Better the lower."),
-    "alignment": ("Alignment", "Alignment", "Better the lower."),
-    "effective_rank": (
-        "Effective rank",
-        "Effective rank",
-        "How many directions the vectors fill, at most their width.",
-    ),
-    "removed_share": (
-        "Removed negatives",
-        "Share of the in-batch negatives",
-        "What DCLR's weights leave out, mean since the evaluation before.",
-    ),
-}
-"""Figures of the curve, with title, axis and direction."""
-
-
-def curve(judged: Sequence[Judged]) -> Element | None:
-    """Draw one panel for each quantity. Two scales in one plot would suggest a relation (DCLR's Figure 4 as panels)."""
-    figures = [figure for name in QUANTITIES if (figure := _panel(name, judged)) is not None]
-    if not figures:
-        return None
-    return section("curve", "Learning curve", element("div", *figures, class_="figures"))
-
-
-def _panel(name: str, judged: Sequence[Judged]) -> Part:
-    series = [Series(each.name, each.mark, points) for each in judged if len(points := _points(each, name)) > 1]
-    if not series:
-        return None
-    title, axis, direction = QUANTITIES[name]
-    steps = [step for each in series for step, _ in each.points]
-    values = [value for each in series for _, value in each.points]
-    chosen = [
-        (each, step)
-        for each in judged
-        if (step := each.get("best_step")) is not None and min(steps) <= step <= max(steps)
-    ]
-    return lines(
-        Caption(f"curve-{name}", f"{title}.", f"{direction} {_said(chosen)}The axis shows the range of the data."),
-        Plane(linear("Step", steps, from_zero=True, most=5), linear(axis, values), _chosen(chosen)),
-        series,
-        dots=len(steps) <= 60,
-    )
-
-
-def _points(judged: Judged, name: str) -> list[tuple[float, float]]:
-    """Return the points in the order of the steps, without steps that lack the quantity."""
-    known = (
-        (float(point["step"]), float(point[name]))
-        for point in judged.get("curve") or []
-        if point.get(name) is not None and point.get("step") is not None
-    )
-    return sorted(known)
-
-
-def _said(chosen: Sequence[tuple[Judged, int]]) -> str:
-    """Name the chosen step of each encoder, because several lines can't all be labelled."""
-    if len(chosen) < 2:
-        return "Dashed: the step that was chosen. " if chosen else ""
-    steps = ", ".join(f"{step} of {each.name}" for each, step in chosen)
-    return f"Dashed: the steps that were chosen, {steps}. "
-
-
-def _chosen(chosen: Sequence[tuple[Judged, int]]) -> Extra:
-    """Draw a line at each chosen step. A single line is labelled."""
-
-    def drawn(frame: Frame) -> list[Element]:
-        places = [(each.mark, step, frame.across(step)) for each, step in chosen]
-        marks = [svg.line((x, frame.top), (x, frame.foot), f"chosen {kind}") for kind, _, x in places]
-        if len(places) == 1:
-            ((kind, step, x),) = places
-            side, anchor = (-5, "end") if frame.x.at(step) > 0.5 else (5, "start")
-            marks.append(svg.text((x + side, frame.top - 3), f"step {step}", f"name {kind}", anchor=anchor))
-        return marks
-
-    return drawn
-
 
 MEASURES = {
     "sentences": ("Sentences", 0),
@@ -115,7 +29,7 @@ DECADES = 6
 """Decades of singular values that are shown below the largest. Smaller values are rounding errors."""
 
 
-def geometry(judged: Sequence[Judged]) -> Element | None:
+def geometry(judged: Sequence[Evaluated]) -> Element | None:
     """Show the measures as a table, and each distribution as a plot."""
     measured = [each for each in judged if each.get("geometry")]
     if not measured:
@@ -136,7 +50,7 @@ def geometry(judged: Sequence[Judged]) -> Element | None:
     )
 
 
-def _plane(judged: Sequence[Judged]) -> Part:
+def _plane(judged: Sequence[Evaluated]) -> Part:
     """Plot alignment against uniformity (Wang and Isola 2020)."""
     known = [
         Series(each.name, each.mark, [(each.get("geometry", "uniformity"), each.get("geometry", "alignment"))])
@@ -158,7 +72,7 @@ def _plane(judged: Sequence[Judged]) -> Part:
     )
 
 
-def _spectrum(judged: Sequence[Judged]) -> Part:
+def _spectrum(judged: Sequence[Evaluated]) -> Part:
     """Plot the singular values of the centred matrix as shares of their sum."""
     spectra = {each.name: _visible(each.get("geometry", "spectrum_centred", "values") or []) for each in judged}
     series = [
@@ -203,7 +117,7 @@ def _visible(spectrum: Sequence[float]) -> list[float]:
     return [share for share in spectrum if share > 0 and share >= spectrum[0] * 10.0**-DECADES]
 
 
-def _cosines(judged: Sequence[Judged]) -> list[Element]:
+def _cosines(judged: Sequence[Evaluated]) -> list[Element]:
     """Draw one histogram for each evaluation, all on the same axes."""
     known = [each for each in judged if each.get("geometry", "cosine_histogram", "share")]
     edges = [edge for each in known for edge in each.get("geometry", "cosine_histogram", "edges")]
@@ -227,7 +141,7 @@ def _cosines(judged: Sequence[Judged]) -> list[Element]:
     ]
 
 
-def _nearest(judged: Sequence[Judged]) -> Part:
+def _nearest(judged: Sequence[Evaluated]) -> Part:
     """Plot the cosines of the four nearest in-batch neighbours against batch size."""
     series = _each_of_four(judged[0]) if len(judged) == 1 else []
     shown = "each of" if series else "the mean of"
@@ -253,7 +167,7 @@ def _nearest(judged: Sequence[Judged]) -> Part:
     )
 
 
-def _each_of_four(judged: Judged) -> list[Series]:
+def _each_of_four(judged: Evaluated) -> list[Series]:
     """Make a series for each neighbour, as in GS-InfoNCE's Figure 1, or none if only the mean is known."""
     known: Mapping[str, Sequence[float]] = judged.get("geometry", "nearest_cosines") or {}
     places = range(min(map(len, known.values()), default=0))
@@ -265,3 +179,89 @@ def _each_of_four(judged: Judged) -> list[Series]:
 
 def _by_size(cosines: Mapping[str, float]) -> list[tuple[float, float]]:
     return sorted((float(size), cosine) for size, cosine in cosines.items())
+
+
+# The learning curve: measurements of the encoder over its training steps.
+
+QUANTITIES = {
+    "stsb_dev_spearman": ("STS-B dev", "Spearman × 100", "Better the higher."),
+    "sickr_dev_spearman": ("SICK-R dev", "Spearman × 100", "Better the higher."),
+    "sts_dev_spearman": ("Mean of STS-B and SICK-R dev", "Spearman × 100", "Better the higher."),
+    "dev_spearman": ("Own development pairs", "Spearman × 100", "Better the higher."),
+    "known_item_ndcg10": ("Known items", "nDCG@10", "Titles and sentences find their passages. Better the higher."),
+    "self_retrieval_mrr10": ("Self-retrieval", "MRR@10", "Half a sentence finds the other half. Better the higher."),
+    "uniformity": ("Uniformity", "Uniformity", "Better the lower."),
+    "alignment": ("Alignment", "Alignment", "Better the lower."),
+    "effective_rank": (
+        "Effective rank",
+        "Effective rank",
+        "How many directions the vectors fill, at most their width.",
+    ),
+    "removed_share": (
+        "Removed negatives",
+        "Share of the in-batch negatives",
+        "What DCLR's weights leave out, mean since the evaluation before.",
+    ),
+}
+"""Figures of the curve, with title, axis and direction."""
+
+
+def curve(judged: Sequence[Evaluated]) -> Element | None:
+    """Draw one panel for each quantity. Two scales in one plot would suggest a relation (DCLR's Figure 4 as panels)."""
+    figures = [figure for name in QUANTITIES if (figure := _panel(name, judged)) is not None]
+    if not figures:
+        return None
+    return section("curve", "Learning curve", element("div", *figures, class_="figures"))
+
+
+def _panel(name: str, judged: Sequence[Evaluated]) -> Part:
+    series = [Series(each.name, each.mark, points) for each in judged if len(points := _points(each, name)) > 1]
+    if not series:
+        return None
+    title, axis, direction = QUANTITIES[name]
+    steps = [step for each in series for step, _ in each.points]
+    values = [value for each in series for _, value in each.points]
+    chosen = [
+        (each, step)
+        for each in judged
+        if (step := each.get("best_step")) is not None and min(steps) <= step <= max(steps)
+    ]
+    return lines(
+        Caption(f"curve-{name}", f"{title}.", f"{direction} {_said(chosen)}The axis shows the range of the data."),
+        Plane(linear("Step", steps, from_zero=True, most=5), linear(axis, values), _chosen(chosen)),
+        series,
+        dots=len(steps) <= 60,
+    )
+
+
+def _points(judged: Evaluated, name: str) -> list[tuple[float, float]]:
+    """Return the points in the order of the steps, without steps that lack the quantity."""
+    known = (
+        (float(point["step"]), float(point[name]))
+        for point in judged.get("curve") or []
+        if point.get(name) is not None and point.get("step") is not None
+    )
+    return sorted(known)
+
+
+def _said(chosen: Sequence[tuple[Evaluated, int]]) -> str:
+    """Name the chosen step of each encoder, because several lines can't all be labelled."""
+    if len(chosen) < 2:
+        return "Dashed: the step that was chosen. " if chosen else ""
+    steps = ", ".join(f"{step} of {each.name}" for each, step in chosen)
+    return f"Dashed: the steps that were chosen, {steps}. "
+
+
+def _chosen(chosen: Sequence[tuple[Evaluated, int]]) -> Extra:
+    """Draw a line at each chosen step. A single line is labelled."""
+
+    def drawn(frame: Frame) -> list[Element]:
+        places = [(each.mark, step, frame.across(step)) for each, step in chosen]
+        marks = [svg.line((x, frame.top), (x, frame.foot), f"chosen {kind}") for kind, _, x in places]
+        if len(places) == 1:
+            ((kind, step, x),) = places
+            side, anchor = (-5, "end") if frame.x.at(step) > 0.5 else (5, "start")
+            marks.append(svg.text((x + side, frame.top - 3), f"step {step}", f"name {kind}", anchor=anchor))
+        return marks
+
+    return drawn

@@ -1,4 +1,7 @@
-"""The evaluations of a report, checked and named."""
+"""The evaluations of a report, checked and named.
+
+A report may be made of files that anybody wrote, so the parts that the page reads are checked for their shape.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,78 @@ from typing import Any
 
 from models.errors import Refused
 from training.evaluation.report.svg import mark
+
+FORMAT = 1
+
+
+class ReportError(Refused):
+    """An evaluation can't be shown. The message says which one and why."""
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """An encoder with its evaluation."""
+
+    name: str
+    """Name that is unique in the report."""
+    mark: str
+    """Style of its dots and lines."""
+    values: Mapping[str, Any]
+
+    def get(self, *path: str) -> Any:
+        """Return the value under a path of names, or None."""
+        found: Any = self.values
+        for name in path:
+            found = found.get(name) if isinstance(found, Mapping) else None
+        return found
+
+    @property
+    def title(self) -> str:
+        """Return the name, with objective and backbone."""
+        backbone, objective = self.get("subject", "backbone"), self.get("subject", "objective")
+        made = [part for part in (objective, backbone if backbone != self.name else None) if part]
+        return f"{self.name} ({' on '.join(made)})" if made else self.name
+
+
+def check_evaluations(evaluations: Sequence[Mapping[str, Any]]) -> list[Evaluated]:
+    """Check the evaluations and give them unique names, in order.
+
+    Equal names get a number.
+
+    Raises:
+        ReportError: there are none, or one is of another format, or a part of it is of another shape.
+    """
+    if not evaluations:
+        raise ReportError("no evaluation to report")
+    for place, evaluation in enumerate(evaluations, start=1):
+        _check(evaluation, f"evaluation {place}")
+    names = [str(each["subject"].get("name") or each["subject"].get("source") or "unnamed") for each in evaluations]
+    count, seen, judged = Counter(names), Counter[str](), []
+    for i, (name, evaluation) in enumerate(zip(names, evaluations, strict=True)):
+        seen[name] += 1
+        unique = name if count[name] == 1 else f"{name} #{seen[name]}"
+        judged.append(Evaluated(unique, mark(i), evaluation))
+    return judged
+
+
+def _check(evaluation: object, where: str) -> None:
+    if not isinstance(evaluation, Mapping):
+        raise ReportError(f"{where}: not an object")
+    if evaluation.get("format") != FORMAT:
+        raise ReportError(f"{where}: format {str(evaluation.get('format'))[:30]}, this report reads format {FORMAT}")
+    if evaluation.get("subject") is None:
+        raise ReportError(f"{where}: no subject")
+    for complaint in chain(display_errors(evaluation, where), shape_errors(evaluation, EVALUATION, where)):
+        raise ReportError(complaint)
+    shape = Evaluated("", "", evaluation).get("geometry") or {}
+    histogram = shape.get("cosine_histogram") or {"edges": [0], "share": []}
+    if len(histogram["edges"]) != len(histogram["share"]) + 1:
+        raise ReportError(f"{where} geometry cosine_histogram needs one edge more than it has shares")
+    spectrum = list((shape.get("spectrum_centred") or {}).get("values") or [1.0])
+    # A largest share below an equal share is impossible, and would break the logarithmic axis.
+    if sorted(spectrum, reverse=True) != spectrum or spectrum[-1] < 0 or spectrum[0] * len(spectrum) < 0.99:
+        raise ReportError(f"{where} geometry spectrum_centred values are no shares of their sum, largest first")
+
 
 # The expected shape of an evaluation: the parts that the page reads, with their types.
 
@@ -128,7 +203,7 @@ EVALUATION = Fields(
 )
 
 
-def misshapen(value: object, shape: Shape, path: str) -> Iterator[str]:
+def shape_errors(value: object, shape: Shape, path: str) -> Iterator[str]:
     """Yield a line for each value of the wrong shape. It begins with the path to the value."""
     match shape:
         case Kind():
@@ -139,13 +214,13 @@ def misshapen(value: object, shape: Shape, path: str) -> Iterator[str]:
                 yield f"{path} is not a list"
                 return
             for i, each in enumerate(value):
-                yield from misshapen(each, of, f"{path}[{i}]")
+                yield from shape_errors(each, of, f"{path}[{i}]")
         case _:
             if not isinstance(value, Mapping):
                 yield f"{path} is not an object"
                 return
             for name, each, of in _parts(value, shape):
-                yield from misshapen(each, of, f"{path} {name}")
+                yield from shape_errors(each, of, f"{path} {name}")
             if isinstance(shape, Each) and shape.sized:
                 yield from (f"{path} {name} is not a size" for name in value if not SIZE.fullmatch(str(name)))
 
@@ -165,7 +240,7 @@ def _is(value: object, kind: Kind) -> bool:
     return {Kind.NUMBER: number, Kind.TEXT: text, Kind.FACT: text or number}[kind]
 
 
-def unshowable(value: object, path: str, depth: int = 0) -> Iterator[str]:
+def display_errors(value: object, path: str, depth: int = 0) -> Iterator[str]:
     """Yield a line for each number or text that no page can show. It begins with the path to the value."""
     if depth > DEEPEST:
         yield f"{path[:100]}… is nested deeper than {DEEPEST}"
@@ -177,80 +252,8 @@ def unshowable(value: object, path: str, depth: int = 0) -> Iterator[str]:
             yield f"{path} is not Unicode"
     elif isinstance(value, Mapping):
         for name, each in value.items():
-            yield from unshowable(str(name), f"{path} {name!a}", depth)
-            yield from unshowable(each, f"{path} {name}", depth + 1)
+            yield from display_errors(str(name), f"{path} {name!a}", depth)
+            yield from display_errors(each, f"{path} {name}", depth + 1)
     elif isinstance(value, list | tuple):
         for i, each in enumerate(value):
-            yield from unshowable(each, f"{path}[{i}]", depth + 1)
-
-
-FORMAT = 1
-
-
-class ReportError(Refused):
-    """An evaluation can't be shown. The message says which one and why."""
-
-
-@dataclass(frozen=True)
-class Judged:
-    """An encoder with its evaluation."""
-
-    name: str
-    """Name that is unique in the report."""
-    mark: str
-    """Style of its dots and lines."""
-    values: Mapping[str, Any]
-
-    def get(self, *path: str) -> Any:
-        """Return the value under a path of names, or None."""
-        found: Any = self.values
-        for name in path:
-            found = found.get(name) if isinstance(found, Mapping) else None
-        return found
-
-    @property
-    def title(self) -> str:
-        """Return the name, with objective and backbone."""
-        backbone, objective = self.get("subject", "backbone"), self.get("subject", "objective")
-        made = [part for part in (objective, backbone if backbone != self.name else None) if part]
-        return f"{self.name} ({' on '.join(made)})" if made else self.name
-
-
-def judge(evaluations: Sequence[Mapping[str, Any]]) -> list[Judged]:
-    """Check the evaluations and give them unique names, in order.
-
-    Equal names get a number.
-
-    Raises:
-        ReportError: there are none, or one is of another format, or a part of it is of another shape.
-    """
-    if not evaluations:
-        raise ReportError("no evaluation to report")
-    for place, evaluation in enumerate(evaluations, start=1):
-        _check(evaluation, f"evaluation {place}")
-    names = [str(each["subject"].get("name") or each["subject"].get("source") or "unnamed") for each in evaluations]
-    count, seen, judged = Counter(names), Counter[str](), []
-    for i, (name, evaluation) in enumerate(zip(names, evaluations, strict=True)):
-        seen[name] += 1
-        unique = name if count[name] == 1 else f"{name} #{seen[name]}"
-        judged.append(Judged(unique, mark(i), evaluation))
-    return judged
-
-
-def _check(evaluation: object, where: str) -> None:
-    if not isinstance(evaluation, Mapping):
-        raise ReportError(f"{where}: not an object")
-    if evaluation.get("format") != FORMAT:
-        raise ReportError(f"{where}: format {str(evaluation.get('format'))[:30]}, this report reads format {FORMAT}")
-    if evaluation.get("subject") is None:
-        raise ReportError(f"{where}: no subject")
-    for complaint in chain(unshowable(evaluation, where), misshapen(evaluation, EVALUATION, where)):
-        raise ReportError(complaint)
-    shape = Judged("", "", evaluation).get("geometry") or {}
-    histogram = shape.get("cosine_histogram") or {"edges": [0], "share": []}
-    if len(histogram["edges"]) != len(histogram["share"]) + 1:
-        raise ReportError(f"{where} geometry cosine_histogram needs one edge more than it has shares")
-    spectrum = list((shape.get("spectrum_centred") or {}).get("values") or [1.0])
-    # A largest share below an equal share is impossible, and would break the logarithmic axis.
-    if sorted(spectrum, reverse=True) != spectrum or spectrum[-1] < 0 or spectrum[0] * len(spectrum) < 0.99:
-        raise ReportError(f"{where} geometry spectrum_centred values are no shares of their sum, largest first")
+            yield from display_errors(each, f"{path}[{i}]", depth + 1)

@@ -16,7 +16,7 @@ def element(tag: str, *parts: Part, **attributes: str) -> Element:
     made = Element(tag, {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()})
     for part in parts:
         if isinstance(part, str):
-            _say(made, part)
+            _append_text(made, part)
         elif part is not None:
             made.append(part)
     return made
@@ -69,7 +69,7 @@ def megabytes(size: int | None) -> str | None:
     return None if size is None else f"{number(size / 1e6, 1)} MB"
 
 
-def _say(made: Element, text: str) -> None:
+def _append_text(made: Element, text: str) -> None:
     if len(made):
         made[-1].tail = (made[-1].tail or "") + text
     else:

@@ -8,10 +8,60 @@ from typing import Any
 from xml.etree.ElementTree import Element, tostring
 
 from training.evaluation.report.geometry import curve, geometry
-from training.evaluation.report.judged import Judged, judge
+from training.evaluation.report.judged import Evaluated, check_evaluations
 from training.evaluation.report.markup import ABSENT, Part, element, megabytes, number, row, section, table
 from training.evaluation.report.plots import Bar, Caption, bars
 from training.evaluation.report.scores import retrieval, sts, transfer
+
+STYLE = Path(__file__).with_name("style.css")
+
+
+def render(evaluations: Sequence[Mapping[str, Any]]) -> str:
+    """Write one HTML file with the first evaluation as the subject and the others beside it.
+
+    Raises:
+        ReportError: there is no evaluation, or one has an unsupported format.
+    """
+    judged = check_evaluations(evaluations)
+    parts = [part for make in (sts, transfer, retrieval, geometry, curve, speed) if (part := make(judged)) is not None]
+    head = tostring(_head(judged), encoding="unicode", method="html")
+    # XML escapes attributes completely. Every element of the body has an end tag, so the XML is valid HTML too.
+    body = tostring(_body(judged, parts), encoding="unicode", short_empty_elements=False)
+    return f'<!doctype html>\n<html lang="en">{head}{body}</html>\n'
+
+
+def _head(judged: Sequence[Evaluated]) -> Element:
+    return element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", f"{judged[0].name}: evaluation"),
+        element("style", STYLE.read_text(encoding="utf-8")),
+    )
+
+
+def _body(judged: Sequence[Evaluated], parts: Sequence[Element]) -> Element:
+    header = element(
+        "header",
+        element("h1", judged[0].title),
+        *(element("p", said) for said in (_headline(judged[0]), _others(judged[1:])) if said),
+    )
+    return element("body", header, element("main", subjects(judged), *parts, reading(judged)))
+
+
+def _headline(judged: Evaluated) -> str:
+    """Return the main number of each section."""
+    numbers = [("STS mean", judged.get("sts", "mean"), 2), ("transfer mean", judged.get("transfer", "mean"), 2)]
+    numbers += [
+        (f"{name} nDCG@10", judged.get("retrieval", name, "ndcg10"), 2) for name in judged.get("retrieval") or {}
+    ]
+    numbers.append(("texts per second", judged.get("speed", "texts_per_second"), 0))
+    return " · ".join(f"{name} {number(value, digits)}" for name, value, digits in numbers if value is not None)
+
+
+def _others(judged: Sequence[Evaluated]) -> str:
+    return f"Beside it: {', '.join(each.title for each in judged)}" if judged else ""
+
 
 # Facts about the evaluated encoders, and explanations of the numbers.
 
@@ -33,7 +83,7 @@ SUBJECT = {
 }
 
 
-def subjects(judged: Sequence[Judged]) -> Element:
+def subjects(judged: Sequence[Evaluated]) -> Element:
     """Make one column for each evaluation, and one row for each fact that any of them has."""
     rows = {title: [_said(each.get("subject", name)) for each in judged] for name, title in SUBJECT.items()}
     rows["Fingerprint"] = [_fingerprint(each) for each in judged]
@@ -51,7 +101,7 @@ def subjects(judged: Sequence[Judged]) -> Element:
     return section("judged", "What was judged", table("Facts", ["Fact", *(each.name for each in judged)], [filled]))
 
 
-def reading(judged: Sequence[Judged]) -> Element:
+def reading(judged: Sequence[Evaluated]) -> Element:
     """Explain the numbers, and list the commands that reproduce them."""
     return section(
         "reading",
@@ -69,7 +119,7 @@ def reading(judged: Sequence[Judged]) -> Element:
     )
 
 
-def _commands(judged: Sequence[Judged]) -> list[Part]:
+def _commands(judged: Sequence[Evaluated]) -> list[Part]:
     known = [str(command) for each in judged if (command := each.get("command"))]
     if not known:
         return []
@@ -80,12 +130,12 @@ def _said(value: object) -> str | None:
     return None if value is None else str(value)
 
 
-def _fingerprint(judged: Judged) -> str | None:
+def _fingerprint(judged: Evaluated) -> str | None:
     fingerprint = judged.get("subject", "fingerprint")
     return None if fingerprint is None else str(fingerprint)[:FINGERPRINT]
 
 
-def _environment(judged: Judged) -> str | None:
+def _environment(judged: Evaluated) -> str | None:
     return ", ".join(f"{name} {value}" for name, value in _flat(judged.get("environment") or {})) or None
 
 
@@ -101,7 +151,7 @@ def _flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 # The cost of an encoder: time and size, and the effect of lower precision on scores.
 
 
-def speed(judged: Sequence[Judged]) -> Element | None:
+def speed(judged: Sequence[Evaluated]) -> Element | None:
     """Show latency and throughput, and the precisions side by side."""
     timed = [each for each in judged if each.get("speed")]
     rounded = [each for each in judged if each.get("precisions")]
@@ -116,7 +166,7 @@ def speed(judged: Sequence[Judged]) -> Element | None:
     )
 
 
-def _times(judged: Sequence[Judged]) -> Part:
+def _times(judged: Sequence[Evaluated]) -> Part:
     if not judged:
         return None
     rows = [
@@ -136,7 +186,7 @@ def _times(judged: Sequence[Judged]) -> Part:
     return table("Latency, throughput and size", head, [rows])
 
 
-def _precisions(judged: Sequence[Judged]) -> Part:
+def _precisions(judged: Sequence[Evaluated]) -> Part:
     if not judged:
         return None
     bodies = [
@@ -157,7 +207,7 @@ def _precisions(judged: Sequence[Judged]) -> Part:
     return table("Precisions", head, bodies)
 
 
-def _throughput(judged: Sequence[Judged]) -> Part:
+def _throughput(judged: Sequence[Evaluated]) -> Part:
     known = [
         Bar(precision if len(judged) == 1 else f"{precision}, {each.name}", found["texts_per_second"], each.mark)
         for each in judged
@@ -168,55 +218,3 @@ def _throughput(judged: Sequence[Judged]) -> Part:
         return None
     caption = Caption("throughput", "Throughput by precision.", "Texts embedded in a second. Bars begin at zero.")
     return bars(caption, "Texts per second", known, digits=0)
-
-
-STYLE = Path(__file__).with_name("style.css")
-SECTIONS = (sts, transfer, retrieval, geometry, curve, speed)
-"""Functions that make a section of the page, or None without data."""
-
-
-def render(evaluations: Sequence[Mapping[str, Any]]) -> str:
-    """Write one HTML file with the first evaluation as the subject and the others beside it.
-
-    Raises:
-        ReportError: there is no evaluation, or one has an unsupported format.
-    """
-    judged = judge(evaluations)
-    parts = [part for make in SECTIONS if (part := make(judged)) is not None]
-    head = tostring(_head(judged), encoding="unicode", method="html")
-    # XML escapes attributes completely. Every element of the body has an end tag, so the XML is valid HTML too.
-    body = tostring(_body(judged, parts), encoding="unicode", short_empty_elements=False)
-    return f'<!doctype html>\n<html lang="en">{head}{body}</html>\n'
-
-
-def _head(judged: Sequence[Judged]) -> Element:
-    return element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("title", f"{judged[0].name}: evaluation"),
-        element("style", STYLE.read_text(encoding="utf-8")),
-    )
-
-
-def _body(judged: Sequence[Judged], parts: Sequence[Element]) -> Element:
-    header = element(
-        "header",
-        element("h1", judged[0].title),
-        *(element("p", said) for said in (_headline(judged[0]), _others(judged[1:])) if said),
-    )
-    return element("body", header, element("main", subjects(judged), *parts, reading(judged)))
-
-
-def _headline(judged: Judged) -> str:
-    """Return the main number of each section."""
-    numbers = [("STS mean", judged.get("sts", "mean"), 2), ("transfer mean", judged.get("transfer", "mean"), 2)]
-    numbers += [
-        (f"{name} nDCG@10", judged.get("retrieval", name, "ndcg10"), 2) for name in judged.get("retrieval") or {}
-    ]
-    numbers.append(("texts per second", judged.get("speed", "texts_per_second"), 0))
-    return " · ".join(f"{name} {number(value, digits)}" for name, value, digits in numbers if value is not None)
-
-
-def _others(judged: Sequence[Judged]) -> str:
-    return f"Beside it: {', '.join(each.title for each in judged)}" if judged else ""

@@ -126,7 +126,7 @@ def lines(caption: Caption, plane: Plane, series: Sequence[Series], *, dots: boo
             parts += [svg.dot(place, each.kind, tip) for place, tip in zip(places, tips, strict=True)]
     if named:
         names = svg.short([each.name for each in series], NAME_LENGTH)
-        ends = svg.apart([frame.up(each.points[-1][1]) for each in series], LABEL_GAP, within=(frame.top, frame.foot))
+        ends = svg.spread([frame.up(each.points[-1][1]) for each in series], LABEL_GAP, within=(frame.top, frame.foot))
         parts += [
             svg.text((WIDTH - frame.right + 8, y + 4), name, f"name {each.kind}")
             for each, name, y in zip(series, names, ends, strict=True)
@@ -138,7 +138,7 @@ def points(caption: Caption, plane: Plane, named: Sequence[Series]) -> Element:
     """Draw a labelled dot for each series of one point."""
     frame = Frame(plane.x, plane.y, left=56, right=100, height=200)
     places = [(frame.across(x), frame.up(y)) for each in named for x, y in each.points]
-    heights = svg.apart([y for _, y in places], LABEL_GAP, within=(frame.top, frame.foot))
+    heights = svg.spread([y for _, y in places], LABEL_GAP, within=(frame.top, frame.foot))
     parts = [*frame.axes(), *plane.extra(frame)]
     names = svg.short([each.name for each in named], NAME_LENGTH)
     for each, name, place, height in zip(named, names, places, heights, strict=True):

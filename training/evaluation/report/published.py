@@ -234,7 +234,7 @@ def papers(backbones: Iterable[str]) -> dict[str, Any]:
     backbones = list(backbones)
 
     def family_of(tasks: Iterable[str], all_rows: Iterable[Row]) -> dict[str, Any]:
-        rows = beside(all_rows, backbones)
+        rows = nearest_rows(all_rows, backbones)
         theirs = {row.backbone for row in rows}
         unreported = sorted({name or "an unnamed backbone" for name in backbones if reported(name) not in theirs})
         return {"tasks": list(tasks), "rows": [asdict(row) for row in rows], "unreported": unreported}
@@ -242,7 +242,7 @@ def papers(backbones: Iterable[str]) -> dict[str, Any]:
     return {"sts": family_of(STS, STS_ROWS), "transfer": family_of(TRANSFER, TRANSFER_ROWS)}
 
 
-def beside(rows: Iterable[Row], backbones: Iterable[str]) -> list[Row]:
+def nearest_rows(rows: Iterable[Row], backbones: Iterable[str]) -> list[Row]:
     """Return the rows of the backbones' families, or BERT-base's if there are none.
 
     They are rows of the same backbone only if it is `reported`.

@@ -8,7 +8,7 @@ from typing import Any
 from xml.etree.ElementTree import Element
 
 from training.evaluation.report import published
-from training.evaluation.report.judged import Judged
+from training.evaluation.report.judged import Evaluated
 from training.evaluation.report.markup import ABSENT, Part, details, element, number, row, section, table
 from training.evaluation.report.plots import Caption, Dot, dot_plot
 from training.evaluation.report.published import STS, TRANSFER, Row
@@ -24,12 +24,12 @@ REACH = 12
 """Points below our lowest mean at which a dot plot ends. A larger range would hide differences between seeds."""
 
 
-def sts(judged: Sequence[Judged]) -> Element | None:
+def sts(judged: Sequence[Evaluated]) -> Element | None:
     """Show the seven tasks beside the papers' rows, a dot plot of the means, and the subsets as collapsible tables."""
     measured = [each for each in judged if each.get("sts", "tasks")]
     if not measured:
         return None
-    papers = published.beside(published.STS_ROWS, _backbones(measured))
+    papers = published.nearest_rows(published.STS_ROWS, _backbones(measured))
     ours = [
         row(each.name, *(number(each.get("sts", "tasks", task, "spearman", "all")) for task in STS),
             number(each.get("sts", "mean")), kind="own")
@@ -39,7 +39,7 @@ def sts(judged: Sequence[Judged]) -> Element | None:
     return section(
         "sts",
         "Semantic textual similarity",
-        _apology(measured, papers),
+        _backbone_note(measured, papers),
         table("STS, Spearman × 100 over all pairs of a task", head, [ours, _published(papers)]),
         _means(measured, papers),
         *(_subsets(each) for each in measured),
@@ -47,26 +47,26 @@ def sts(judged: Sequence[Judged]) -> Element | None:
     )
 
 
-def transfer(judged: Sequence[Judged]) -> Element | None:
+def transfer(judged: Sequence[Evaluated]) -> Element | None:
     """Show the accuracy of logistic regression on frozen embeddings, also on dev, and the C of each fold."""
     measured = [each for each in judged if each.get("transfer", "tasks")]
     if not measured:
         return None
-    papers = published.beside(published.TRANSFER_ROWS, _backbones(measured))
+    papers = published.nearest_rows(published.TRANSFER_ROWS, _backbones(measured))
     head = ["Accuracy, %", *(NAMES.get(task, task) for task in TRANSFER[:-1]), "MRPC (F1)", "Mean"]
     ours = [line for each in measured for line in _accuracies(each)]
     return section(
         "transfer",
         "Transfer tasks",
         element("p", UNIT_VECTORS),
-        _apology(measured, papers),
+        _backbone_note(measured, papers),
         table("Transfer, accuracy in %", head, [ours, _published(papers)]),
         *(_regularisation(each) for each in measured),
         _sources(papers),
     )
 
 
-def retrieval(judged: Sequence[Judged]) -> Element | None:
+def retrieval(judged: Sequence[Evaluated]) -> Element | None:
     """Show search results on whole collections, and the number of relevant documents that are missing."""
     searched = [
         (f"{each.name}, {collection}", found)
@@ -91,11 +91,11 @@ def retrieval(judged: Sequence[Judged]) -> Element | None:
     return section("retrieval", "Retrieval", table("Retrieval, × 100", head, [rows]), *lacking)
 
 
-def _backbones(judged: Iterable[Judged]) -> list[str]:
+def _backbones(judged: Iterable[Evaluated]) -> list[str]:
     return [str(each.get("subject", "backbone") or "") for each in judged]
 
 
-def _apology(judged: Sequence[Judged], papers: Sequence[Row]) -> Part:
+def _backbone_note(judged: Sequence[Evaluated], papers: Sequence[Row]) -> Part:
     """Explain that the papers use another backbone, if they do."""
     theirs = {paper.backbone for paper in papers}
     others = {name or "an unnamed backbone" for name in _backbones(judged) if published.reported(name) not in theirs}
@@ -123,7 +123,7 @@ def _paper_names(papers: Sequence[Row]) -> list[str]:
     return [paper.method if count[paper.method] == 1 else f"{paper.method}, {paper.backbone}" for paper in papers]
 
 
-def _means(measured: Sequence[Judged], papers: Sequence[Row]) -> Part:
+def _means(measured: Sequence[Evaluated], papers: Sequence[Row]) -> Part:
     ours = [Dot(each.name, mean, each.mark) for each in measured if (mean := each.get("sts", "mean")) is not None]
     if not ours:
         return None
@@ -146,7 +146,7 @@ def _means(measured: Sequence[Judged], papers: Sequence[Row]) -> Part:
     )
 
 
-def _subsets(judged: Judged) -> Element:
+def _subsets(judged: Evaluated) -> Element:
     bodies = []
     for task, found in judged.get("sts", "tasks").items():
         rows = [
@@ -167,7 +167,7 @@ def _subsets(judged: Judged) -> Element:
     )
 
 
-def _accuracies(judged: Judged) -> list[Element]:
+def _accuracies(judged: Evaluated) -> list[Element]:
     """Make the row of test accuracies, and a row of dev accuracies if they are known."""
 
     def found(task: str) -> Mapping[str, Any]:
@@ -184,7 +184,7 @@ def _accuracies(judged: Judged) -> list[Element]:
     return lines
 
 
-def _regularisation(judged: Judged) -> Part:
+def _regularisation(judged: Evaluated) -> Part:
     chosen = {task: found["folds"] for task, found in judged.get("transfer", "tasks").items() if found.get("folds")}
     if not chosen:
         return None

@@ -1,4 +1,4 @@
-"""Shapes of plots. The style sheet sets colours and type. A shape has only its kind."""
+"""Axes and shapes of plots. The style sheet sets colours and type. A shape has only its kind."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from statistics import fmean
 from xml.etree.ElementTree import Element
 
 from training.evaluation.report.markup import Part, element
+
+WIDTH = 380
+MARKS = 4
+"""Number of marks that the style sheet distinguishes."""
+
+Point = tuple[float, float]
 
 # Axes of plots, with round ticks that enclose the data.
 
@@ -112,11 +118,7 @@ def _name(tick: float, digits: int) -> str:
     return f"{tick:.{digits}f}".replace("-", "−")
 
 
-WIDTH = 380
-MARKS = 4
-"""Number of marks that the style sheet distinguishes."""
-
-Point = tuple[float, float]
+# Shapes: the frame between two axes, and what is drawn in it.
 
 
 @dataclass(frozen=True)
@@ -232,7 +234,7 @@ def mark(index: int) -> str:
     return f"mark-{colour} again" if turn % 2 else f"mark-{colour}"
 
 
-def apart(places: Iterable[float], gap: float, *, within: tuple[float, float]) -> list[float]:
+def spread(places: Iterable[float], gap: float, *, within: tuple[float, float]) -> list[float]:
     """Return the nearest positions, in least squares, at which labels are at least `gap` apart.
 
     Labels stay `within` the bounds. Labels that do not fit continue below the second bound.
