@@ -28,11 +28,11 @@ from models.command_line import Parser
 from models.runtimes.base import Floats
 from serving.corpora.indexes import KINDS
 from serving.corpora.indexes.building import QUERIES, SHARES, recall, tune
-from serving.corpora.indexes.built import Approximate, Main, Marks, Tuning
 from serving.corpora.indexes.exact import nearest
 from serving.corpora.indexes.gpu import GPU_KINDS, trouble
 from serving.corpora.indexes.kind import BuildError, Candidates, Kind
 from serving.corpora.indexes.saved import write_vectors
+from serving.corpora.indexes.state import Approximate, Main, Marks, Tuning
 from serving.corpora.ports import Ranking
 
 TARGET = 0.95

@@ -137,7 +137,7 @@ def _words(tokenizer: Tokenizer) -> Iterator[tuple[str, int]]:
 
 
 def _text(words: Iterator[tuple[str, int]], room: int) -> str:
-    """Join the next words that have exactly `room` tokens. Words that do not fit are skipped."""
+    """Join the next words that have exactly `disk_quota` tokens. Words that do not fit are skipped."""
     text = []
     while room:
         word, tokens = next(words)

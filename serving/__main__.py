@@ -71,13 +71,13 @@ def _run(arguments: Sequence[str]) -> int:
         return openapi(rest)
     if verb in ("ingest", "search", "export", "verify"):
         from serving.commands.corpus import run
-        from serving.commands.starting import ended
+        from serving.commands.starting import exit_status
 
-        return ended(run(verb, rest))
+        return exit_status(run(verb, rest))
     from serving.commands.serve import serve  # imported here, since clashing builds may break the import itself
-    from serving.commands.starting import ended
+    from serving.commands.starting import exit_status
 
-    return ended(serve(arguments))
+    return exit_status(serve(arguments))
 
 
 if __name__ == "__main__":

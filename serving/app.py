@@ -14,16 +14,14 @@ from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 from starlette.types import Lifespan
 
-from serving.api import ROUTERS, corpora
-from serving.api.middleware import own_pages
-from serving.api.middleware.own_pages import OwnPages
-from serving.api.middleware.sending import Sending
-from serving.api.middleware.shortcut import Shortcut, TrailingSlash
-from serving.api.routing import description, errors
+from serving.api import ROUTERS, corpora, description
+from serving.api.middleware.edge import Edge, TrailingSlash
+from serving.api.middleware.same_origin import SameOrigin
+from serving.api.middleware.unread_answers import UnreadLimit
+from serving.api.routing import errors
 from serving.api.routing.auth import Authentication
-from serving.api.routing.deps import Arriving
-from serving.api.routing.edge import AccessLog, RequestId
-from serving.api.routing.errors import Head
+from serving.api.routing.request_body import BytesInFlight
+from serving.api.routing.route import Head, Shortcut
 from serving.operations.collector import collector
 from serving.operations.limits import Clock, Keyring
 from serving.service import Service
@@ -49,7 +47,7 @@ def create_app(service: Service, clock: Clock = time.monotonic_ns) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:  # noqa: ARG001 - state, not attributes
         async with service.running():
-            yield {"service": service, "arriving": Arriving(settings.max_received_bytes)}
+            yield {"service": service, "bytes_in_flight": BytesInFlight(settings.max_received_bytes)}
         if traces:
             await asyncio.to_thread(traces.close)
 
@@ -57,20 +55,16 @@ def create_app(service: Service, clock: Clock = time.monotonic_ns) -> FastAPI:
     errors.install(app)
     app.add_middleware(Shortcut, routers=ROUTERS)  # the innermost middleware comes first
     app.add_middleware(Head)
-    app.add_middleware(Sending, limit=settings.max_unread_bytes)
+    app.add_middleware(UnreadLimit, limit=settings.max_unread_bytes)
     if keyring:
         app.add_middleware(Authentication, keyring=keyring)
     else:
-        app.add_middleware(OwnPages, origins=settings.cors_origins, local=not settings.insecure)
-    app.add_middleware(errors.Bugs)
-    if settings.cors_origins:
-        own_pages.allow(app, settings.cors_origins)
-    app.add_middleware(AccessLog)
+        app.add_middleware(SameOrigin, origins=settings.cors_origins, local=not settings.insecure)
+    app.add_middleware(Edge, origins=settings.cors_origins)
     if traces:
         from serving.api.middleware.traces import Traces
 
         app.add_middleware(Traces, collector=traces)
-    app.add_middleware(RequestId)
     app.add_middleware(TrailingSlash, routers=ROUTERS)
     return app
 

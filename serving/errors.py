@@ -171,6 +171,6 @@ class Expired(ServiceError):
     kind = "Overloaded"
 
 
-def going() -> Unhealthy:
+def shutting_down() -> Unhealthy:
     """Return the error for callers who are waiting when the server stops."""
     return Unhealthy("the server is shutting down", retry_after=1)

@@ -16,7 +16,7 @@ from models import cpus
 from models.bundle.bundle import Manifest
 from models.runtimes.base import Floats
 from serving.corpora.corpora import Corpora
-from serving.corpora.disk_quota import Room
+from serving.corpora.disk_quota import DiskQuota
 from serving.corpora.indexes.exact import rounded
 from serving.corpora.library import Library
 from serving.corpora.open_corpus import Indexes
@@ -25,13 +25,13 @@ from serving.corpora.snapshots import Snapshots
 from serving.errors import Unhealthy
 from serving.inference.embedder import Embedder
 from serving.inference.embeddings import Embeddings, EmbedOptions, Inputs
-from serving.inference.encoders import Encoders, Reloaded, apart
+from serving.inference.encoders import Encoders, Reloaded, in_daemon_thread
 from serving.inference.engine import EngineError, Model
 from serving.inference.inputs import At
 from serving.jobs import Jobs
-from serving.jobs.acceptance import UPLOAD, Acceptance
 from serving.jobs.job import progress_of
-from serving.jobs.kinds import CHANGE_NOTHING, REEMBED, Works
+from serving.jobs.kinds import CHANGE_NOTHING, REEMBED, JobKinds
+from serving.jobs.upload_order import UPLOAD, UploadOrder
 from serving.operations.bounds import check_some
 from serving.operations.metrics import Metrics
 from serving.settings import Settings
@@ -90,20 +90,20 @@ class Service:
         )
         self.library = Library(Corpora(store, self._indexes), self.encoders, self.metrics, self.admitted, self.remedy)
         self.snapshots = Snapshots(self.library.corpora, copied, settings.bounds)
-        self.room = Room(
+        self.disk_quota = DiskQuota(
             self.library.corpora,
             (indexed, copied),
             lambda sees, besides: self.jobs.uploaded(sees, besides),  # noqa: PLW0108 - there are none yet
             lambda name: self.jobs.requests.bytes(name),  # noqa: PLW0108
         )
-        self.acceptance = Acceptance(store)
-        works = Works(settings, self.encoders, self.library, self.snapshots, self.acceptance, self.room)
+        self.upload_order = UploadOrder(store)
+        kinds = JobKinds(settings, self.encoders, self.library, self.snapshots, self.upload_order, self.disk_quota)
         self.jobs = Jobs(
             settings.data / "jobs",
-            works.by_kind(),
+            kinds.by_kind(),
             beside=CHANGE_NOTHING,
-            accepting=works.accept,
-            ended=self.acceptance.release,
+            accepting=kinds.accept,
+            ended=self.upload_order.release,
             waiting=settings.key_jobs,
             answer_bytes=settings.max_idempotency_bytes,
         )
@@ -148,7 +148,7 @@ class Service:
             log.warning("%d requests did not finish in %g s", self._running, self.settings.drain_seconds)
             return False
         finally:
-            self.library.lanes.stop()
+            self.library.threads.stop()
         return True
 
     @property
@@ -315,7 +315,7 @@ class Service:
         if self.settings.index != "auto" or all(one.engine.device != "cuda" for one in self.encoders.loaded):
             return
         self.report("trying to search on the CUDA device")
-        if reason := await apart(self._indexes.use_gpu):
+        if reason := await in_daemon_thread(self._indexes.use_gpu):
             log.warning("indexes stay on the CPU: %s", reason)
 
     async def _load(self) -> None:
@@ -323,9 +323,9 @@ class Service:
             await self.encoders.load(self.report)
             await self._index_where_the_encoder_runs()
             self.report("opening the indexes")
-            await self.library.lanes.run("", self.snapshots.sweep)
-            await self.library.lanes.run("", lambda: self.acceptance.begin(partial(self.jobs.unended, UPLOAD)))
-            await self.library.lanes.read("", self.library.corpora.warm)
+            await self.library.threads.run("", self.snapshots.sweep)
+            await self.library.threads.run("", lambda: self.upload_order.begin(partial(self.jobs.unended, UPLOAD)))
+            await self.library.threads.read("", self.library.corpora.warm)
             if self._prepare:
                 await self._prepare(self)
         except Exception as error:  # the server keeps running to report why it is not ready

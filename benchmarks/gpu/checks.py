@@ -12,7 +12,7 @@ from benchmarks.gpu.report import Report
 from benchmarks.gpu.setting import Setting
 from models import cpus
 
-FILES = ("tests/training/test_cuda.py", "tests/serving/indexes/test_gpu.py", "tests/models/test_runtimes.py")
+FILES = ("tests/training/test_cuda.py", "tests/serving/corpora/indexes/test_gpu.py", "tests/models/test_runtimes.py")
 NAMED = "cuda or gpu"
 """Test expression: all tests of the first two files by their modules' names, and the last file's tests of a device."""
 WORKERS = 8

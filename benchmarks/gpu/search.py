@@ -19,9 +19,9 @@ from models import cpus
 from models.runtimes.base import Floats
 from serving.corpora.indexes import KINDS
 from serving.corpora.indexes.building import QUERIES
-from serving.corpora.indexes.built import Approximate, Main, Tuning
 from serving.corpora.indexes.gpu import GPU_KINDS, trouble
 from serving.corpora.indexes.kind import CancelledError, Kind
+from serving.corpora.indexes.state import Approximate, Main, Tuning
 
 DIM = 384
 SIZES = {1_000_000: (QUERIES, FRESH), 10_000_000: (100, 200)}

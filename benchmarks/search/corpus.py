@@ -18,7 +18,7 @@ from models import cpus
 from serving.corpora.corpora import Corpora
 from serving.corpora.open_corpus import Indexes
 from serving.corpora.ports import Content, Document
-from serving.corpora.search import Query, Wanted
+from serving.corpora.search import Query, SearchOptions
 from serving.corpora.stores.sqlite import SqliteStore
 
 NAME = "c"
@@ -58,7 +58,7 @@ class Ours:
     def search(self, queries: Vectors, **wanted: Any) -> list[list[int]]:
         """Return the best rows of each query."""
         asked = [Query(None, query) for query in queries]
-        found = self.corpora.search(NAME, asked, Wanted(k=K, **wanted))
+        found = self.corpora.search(NAME, asked, SearchOptions(k=K, **wanted))
         return [[int(hit.passage.document.id) for hit in hits] for hits in found.hits]
 
     def bytes(self) -> dict[str, int]:

@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.encodings import BUNDLE, DATA
 from serving.commands.starting import opened_models, opened_service
 from serving.corpora.ports import Document, Stemming
-from serving.corpora.search import Fusion, Mode, Wanted
+from serving.corpora.search import Fusion, Mode, SearchOptions
 from serving.operations.context import bulk_work
 from serving.service import Service
 from serving.settings import read_settings
@@ -83,7 +83,7 @@ async def _stored(service: Service, collection: Collection, stemming: Stemming) 
 async def _rankings(service: Service, collection: Collection, corpus: str, way: Way) -> Rankings:
     names, texts = list(collection.queries), list(collection.queries.values())
     mode, fusion, exact = way
-    wanted = Wanted(k=retrieval.DEPTH, mode=mode, fusion=fusion, exact=exact)
+    wanted = SearchOptions(k=retrieval.DEPTH, mode=mode, fusion=fusion, exact=exact)
     found = await service.library.search(corpus, texts, wanted)
     return {name: [hit.passage.document.id for hit in hits] for name, hits in zip(names, found.hits, strict=True)}
 

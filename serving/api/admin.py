@@ -9,12 +9,12 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi import Path as PathParameter
 from pydantic import BaseModel, Field
 
+from serving.api.middleware.same_origin import is_loopback
 from serving.api.routing.auth import key_of
 from serving.api.routing.deps import CLOSED, ServiceDep
 from serving.api.routing.route import Route
 from serving.api.schemas.bodies import ClosedBody
 from serving.errors import Forbidden
-from serving.operations.bounds import is_loopback
 
 RELAYED = ("forwarded", "x-forwarded-for", "origin")
 """Headers of a proxy, or of a browser that acts for a web page. The caller then is not the peer."""
@@ -86,8 +86,8 @@ async def load(body: LoadRequest, service: ServiceDep) -> LoadAnswer:
     403 for a folder elsewhere, 409 if the name is taken, 422 and 424 as for a reload.
     """
     with service.admitted():
-        slot = await service.encoders.add(body.bundle)
-    return LoadAnswer(id=slot.name, fingerprint=slot.model.manifest.fingerprint)
+        served = await service.encoders.add(body.bundle)
+    return LoadAnswer(id=served.name, fingerprint=served.model.manifest.fingerprint)
 
 
 @router.delete("/models/{id:any}", status_code=204, summary="Unload a model")

@@ -24,7 +24,7 @@ from serving.api.schemas.corpora import (
 from serving.corpora.corpora import Corpora
 from serving.corpora.search import Description, is_stale
 from serving.errors import Conflict, Damaged, NotFound
-from serving.jobs.acceptance import check_stays
+from serving.jobs.upload_order import check_stays
 from serving.operations.bounds import check_corpus_name
 from serving.operations.threads import in_thread
 from serving.service import Service
@@ -49,7 +49,7 @@ async def create(
 
     def check_room() -> None:
         if name not in service.library.corpora.names():
-            service.room.check()
+            service.disk_quota.check()
 
     await in_thread(check_room)
 
@@ -122,7 +122,7 @@ async def delete(name: CorpusName, service: ServiceDep) -> None:
     """Delete the corpus with all documents, and cancel its jobs. A damaged file is kept under another name."""
     with suppress(Damaged):
         await service.library.read(lambda corpora: corpora.corpus(name), of=name)
-    async with service.jobs.leaving(name):
+    async with service.jobs.deleting(name):
         await service.library.on(lambda corpora: corpora.drop(name), of=name)
 
 

@@ -13,9 +13,9 @@ from serving.api.schemas.corpora import DeleteAnswer, DeleteRequest, DocumentAns
 from serving.corpora.corpora import Corpora
 from serving.corpora.filters import compile_filter, is_large, read_filter
 from serving.corpora.ports import Document
-from serving.corpora.search import Seen
+from serving.corpora.search import DocumentCursor
 from serving.errors import Invalid
-from serving.jobs.acceptance import check_stays
+from serving.jobs.upload_order import check_stays
 
 router = APIRouter(prefix="/corpora/{name}/documents", tags=["documents"], route_class=Route, dependencies=CLOSED)
 
@@ -62,11 +62,11 @@ async def delete_where(name: CorpusName, body: DeleteRequest, service: ServiceDe
     if not body.filter:
         raise Invalid("would match everything; to empty a corpus, delete it", field="filter")
     where = await service.library.prepared(partial(compile_filter, body.filter), of=name, large=is_large(body.filter))
-    still = partial(check_stays, service.jobs, name)
+    before_commit = partial(check_stays, service.jobs, name)
 
     def delete(corpora: Corpora) -> DeleteAnswer:
         unmatched = corpora.unmatched(name, where)
-        removed = corpora.delete_where(name, where, still)
+        removed = corpora.delete_where(name, where, before_commit)
         return DeleteAnswer(deleted=removed, **({"warnings": warnings_of(unmatched)} if unmatched else {}))
 
     return await service.library.remove(delete, of=name)
@@ -89,11 +89,11 @@ async def delete(name: CorpusName, id: DocumentId, service: ServiceDep) -> None:
     await service.library.on(removed, of=name)
 
 
-def _after(cursor: str) -> Seen:
+def _after(cursor: str) -> DocumentCursor:
     generation, _, key = cursor.rpartition(".")
     if not (key.isascii() and key.isdecimal() and len(key) <= 18):
         raise Invalid("not a cursor of this server", field="cursor")
-    return Seen(generation, int(key))
+    return DocumentCursor(generation, int(key))
 
 
 def _answer(document: Document) -> DocumentAnswer:

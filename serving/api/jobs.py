@@ -167,7 +167,7 @@ async def listing(
         more = found[limit - 1].id if len(found) > limit else None
         return written({"jobs": [job_json(job) for job in found[:limit]], "cursor": more})
 
-    in_thread_of_key = partial(service.library.lanes.read, "")  # the errors of a hundred jobs may take megabytes
+    in_thread_of_key = partial(service.library.threads.read, "")  # the errors of a hundred jobs may take megabytes
     found = await service.jobs.listing(of, limit + 1, cursor, in_thread_of_key)
     return Response(await in_thread_of_key(content), media_type=JSON)
 

@@ -42,7 +42,7 @@ async def embeddings(body: OpenAIEmbeddingsRequest, service: ServiceDep, request
 @router.get("/models", include_in_schema=False)
 async def models(service: ServiceDep) -> OpenAIModels:
     """List the served models, the default one first."""
-    return OpenAIModels(data=[_model(slot.name) for slot in service.encoders.slots])
+    return OpenAIModels(data=[_model(served.name) for served in service.encoders.served])
 
 
 @router.get("/v1/models/{id:any}", summary="Describe a model")

@@ -14,14 +14,14 @@ import orjson
 from fastapi import APIRouter, Request, Response
 
 from models.runtimes.base import Floats
-from serving.api.middleware.sending import largest_answer
+from serving.api.middleware.unread_answers import largest_answer
 from serving.api.routing.answers import json_response, truncation_header, written
 from serving.api.routing.auth import check_corpus_allowed
 from serving.api.routing.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.routing.route import Route
 from serving.api.schemas.corpora import CorpusSearchRequest, SearchAnswer, SearchRequest, warnings_of
 from serving.corpora.filters import compile_filter, is_large
-from serving.corpora.search import Found, Hit, Place, Wanted, shown
+from serving.corpora.search import Cursor, Hit, SearchOptions, SearchResult, shown
 from serving.errors import Empty, Invalid, TooLarge
 from serving.operations.bounds import check_corpus_name, check_text
 from serving.operations.json_body import LARGE
@@ -57,9 +57,9 @@ async def _search(service: Service, name: str, body: SearchRequest) -> Response:
     where, orders = await service.library.prepared(
         lambda: (compile_filter(body.filter) if body.filter else None, _orders(name, body)),
         of=name,
-        large=is_large([body.filter, body.queries]),
+        large=bool(body.filter or body.queries) and is_large([body.filter, body.queries]),
     )
-    wanted = Wanted(
+    options = SearchOptions(
         k=body.k,
         offset=body.offset,
         after=_after(orders, body),
@@ -80,7 +80,7 @@ async def _search(service: Service, name: str, body: SearchRequest) -> Response:
             "the cursor of an answer leads to what follows it",
             field="k",
         )
-    found = await service.library.search(name, queries, wanted)
+    found = await service.library.search(name, queries, options)
     write = _Written(body, largest_answer(service.settings))
 
     def answered() -> Response:
@@ -148,7 +148,7 @@ class _Written:
         return orjson.Fragment(hit_bytes)
 
 
-def _result(found: Found, hits: Sequence[Hit], order: str, write: _Written) -> dict[str, Any]:
+def _result(found: SearchResult, hits: Sequence[Hit], order: str, write: _Written) -> dict[str, Any]:
     """Return the hits of a query as JSON, with a cursor if the page is full."""
     more = len(hits) == write.body.k
     cursor = _cursor(order, found.behind(hits[-1])) if more else None
@@ -177,11 +177,11 @@ def _rounded(score: float | None) -> float | None:
     return None if score is None else shown(score)
 
 
-def _cursor(order: str, place: Place) -> str:
+def _cursor(order: str, place: Cursor) -> str:
     return base64.urlsafe_b64encode(orjson.dumps([order, *place])).decode().rstrip("=")
 
 
-def _after(orders: Sequence[str], body: SearchRequest) -> Place | None:
+def _after(orders: Sequence[str], body: SearchRequest) -> Cursor | None:
     if body.cursor is None:
         return None
     if body.queries is not None:
@@ -189,7 +189,7 @@ def _after(orders: Sequence[str], body: SearchRequest) -> Place | None:
     try:
         sent = body.cursor.encode("ascii")
         order, generation, seen, score, key = orjson.loads(base64.urlsafe_b64decode(sent + b"=" * (-len(sent) % 4)))
-        place = Place(str(generation), int(seen), float(score), int(key))
+        place = Cursor(str(generation), int(seen), float(score), int(key))
         if not (0 < place.seen <= DEEPEST and 0 < place.key < 2**63):
             raise ValueError(place)
     except (ValueError, TypeError) as error:  # binascii.Error and orjson.JSONDecodeError are ValueErrors

@@ -20,9 +20,9 @@ from serving.api.schemas.bodies import AskedModel, ClosedBody
 from serving.corpora.snapshots import SUFFIX
 from serving.errors import UnsupportedMedia
 from serving.jobs import Spool
-from serving.jobs.acceptance import RESTORE
 from serving.jobs.kinds import REEMBED, SNAPSHOT
 from serving.jobs.spool import IN_MEMORY
+from serving.jobs.upload_order import RESTORE
 from serving.operations.bounds import CORPUS_NAME, check_corpus_name
 from serving.operations.encoding import content_coding
 from serving.operations.threads import in_thread
@@ -89,9 +89,9 @@ async def reembed(name: CorpusName, service: ServiceDep, body: ReembedRequest | 
     The old vectors answer searches until the job has finished.
     """
     model = body.model if body else None
-    slot = service.encoders.asked_for(model)
+    served = service.encoders.asked_for(model)
     await service.library.read(lambda corpora: corpora.corpus(name), of=name)
-    return await submitted(service.jobs, REEMBED, name, {"model": slot.name})
+    return await submitted(service.jobs, REEMBED, name, {"model": served.name})
 
 
 @router.post("/snapshots", summary="Create a snapshot", **_JOB)
@@ -161,7 +161,7 @@ async def restore(name: CorpusName, request: Request, service: ServiceDep) -> Re
         if content_coding(request.headers.get("content-encoding", "")) == "gzip":  # snapshots already are zstd
             raise UnsupportedMedia("a snapshot is sent as it is", field="content-encoding")
         if not service.jobs.unended(RESTORE, name):  # an equal job would be a conflict, whatever the free space
-            await in_thread(service.room.check)
+            await in_thread(service.disk_quota.check)
         async with service.receiving():
             await request.arrive(spool.write, service.settings.max_upload_bytes, IN_MEMORY)
         await in_thread(lambda: _check_begun(service, spool))

@@ -78,8 +78,8 @@ async def info(
 
     Before the model is loaded, facts about the engine are null.
     """
-    slot, settings = service.encoders.asked_for(asked), service.settings
-    manifest, engine = slot.model.manifest, slot.embedder.engine if slot.embedder else None
+    served, settings = service.encoders.asked_for(asked), service.settings
+    manifest, engine = served.model.manifest, served.embedder.engine if served.embedder else None
     scores = dict(manifest.scores or {})
     facts = {
         "model_id": manifest.name,
@@ -104,11 +104,11 @@ async def info(
         "objective": manifest.objective,
         "dim": manifest.dim,
         "prompts": manifest.prompts,
-        "int8_limit": slot.model.int8_limit,
+        "int8_limit": served.model.int8_limit,
         "parity": scores.pop(PARITY, None),
         "scores": scores,
         "training": training(manifest),
-        "report": slot.model.report is not None,
+        "report": served.model.report is not None,
         "engine": engine.name if engine else None,
         "precision": engine.precision if engine else None,
         "device": engine.device if engine else None,
@@ -155,9 +155,9 @@ def _observe(service: Service) -> None:
     """Update the metrics that are only computed on request."""
     metrics = service.metrics
     encoders = [
-        (slot.model.manifest, engine.name if engine else "", engine.precision if engine else "")
-        for slot in service.encoders.slots
-        for engine in [slot.embedder and slot.embedder.engine]
+        (served.model.manifest, engine.name if engine else "", engine.precision if engine else "")
+        for served in service.encoders.served
+        for engine in [served.embedder and served.embedder.engine]
     ]
     metrics.serving(service.readiness.state == "ready", encoders)
     metrics.indexes(service.library.corpora.index_sizes())

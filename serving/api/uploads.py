@@ -12,7 +12,7 @@ from pydantic import BeforeValidator
 from serving.api.jobs import ACCEPTED, submitted
 from serving.api.routing.answers import JSON, json_response, truncation_header
 from serving.api.routing.auth import key_of
-from serving.api.routing.deps import CLOSED, CorpusName, ServiceDep, service_of
+from serving.api.routing.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.routing.request_body import BoundedRequest
 from serving.api.routing.route import StreamedRoute, charset, media_type, while_connected
 from serving.api.schemas.bodies import lower
@@ -24,11 +24,11 @@ from serving.corpora.ingest.multipart import FilePart
 from serving.corpora.ingest.table import read_column_types
 from serving.errors import UnsupportedMedia
 from serving.jobs import Answer, Keyed, Spool
-from serving.jobs.acceptance import UPLOAD, check_stays
 from serving.jobs.ingestion import check_fits
 from serving.jobs.job import digest_of
 from serving.jobs.ledger import check_key
 from serving.jobs.spool import IN_MEMORY
+from serving.jobs.upload_order import UPLOAD, check_stays
 from serving.operations.bounds import MAX_COLUMN, MAX_COLUMN_TYPES, MAX_ID_BYTES
 from serving.operations.encoding import content_coding
 from serving.operations.json_body import LEAST, MOST
@@ -171,7 +171,7 @@ async def add(
     async with service.library.encoder_of(name) as embedder:
         check_fits(asked_chunking(options["chunk_tokens"], options["chunk_overlap"]), embedder)
     if key is None and not service.jobs.unended(UPLOAD, name):  # a repeated request may already have its answer
-        await in_thread(service.room.check)
+        await in_thread(service.disk_quota.check)
     async with service.jobs.spool() as spool:
         async with service.receiving():
             upload = await _received(request, spool, options)
@@ -191,10 +191,10 @@ async def _added(
         upload = None if in_background else await in_thread(lambda: _small(service, options, spool, keyed))
         if upload is None:
             return await submitted(service.jobs, UPLOAD, name, options.model_dump(), spool=spool, keyed=keyed)
-        still = partial(check_stays, service.jobs, name)
-        still()  # before embedding, which would be wasted
-        await in_thread(service.room.check)
-        added = await service.library.add(name, upload.documents, options.chunking, still=still)
+        before_commit = partial(check_stays, service.jobs, name)
+        before_commit()  # before embedding, which would be wasted
+        await in_thread(service.disk_quota.check)
+        added = await service.library.add(name, upload.documents, options.chunking, before_commit=before_commit)
         answer: dict[str, Any] = {"ids": [document.id for document in upload.documents], "count": len(upload.documents)}
         if options.on_error == "skip":
             answer["errors"] = [rejected._asdict() for rejected in upload.rejected]
@@ -220,7 +220,7 @@ def _check_is_text(spool: Spool, options: Options, settings: Settings) -> None:
 async def _received(request: BoundedRequest, spool: Spool, how: dict[str, Any]) -> Options:
     """Receive the upload into `spool`, and return how to read it."""
     media, coding = media_type(request), content_coding(request.headers.get("content-encoding", ""))
-    settings = service_of(request).settings
+    settings = request.service.settings
     limit = settings.max_upload_bytes
     if media != "multipart/form-data":
         options = Options.of_media(media, charset(request), coding=coding, **how)

@@ -25,12 +25,12 @@ from serving.corpora.indexes.saved import damage
 from serving.corpora.ingest import Options
 from serving.corpora.ingest.table import read_column_types
 from serving.corpora.ports import Stemming, Store, StoreError
-from serving.corpora.search import Hit, Mode, Wanted, shown
+from serving.corpora.search import Hit, Mode, SearchOptions, shown
 from serving.errors import Invalid, ServiceError
 from serving.inference.engine import EngineError
 from serving.jobs import Duplicate, Job
-from serving.jobs.acceptance import UPLOAD
 from serving.jobs.ingestion import check_fits
+from serving.jobs.upload_order import UPLOAD
 from serving.operations import logs
 from serving.operations.bounds import check_corpus_name
 from serving.service import Service
@@ -146,9 +146,9 @@ async def _followed(service: Service, job: Job) -> Job:
 
 
 async def _search(settings: Settings, given: argparse.Namespace) -> int:
-    wanted = Wanted(k=given.k, mode=given.mode, exact=given.exact, where=given.filter)
+    options = SearchOptions(k=given.k, mode=given.mode, exact=given.exact, where=given.filter)
     async with _service(settings) as service:
-        found = await service.library.search(given.corpus, [given.query], wanted)
+        found = await service.library.search(given.corpus, [given.query], options)
     _warn("search", found.warnings)
     for hit in found.hits[0]:
         print(_json(hit, given.mode) if given.json else f"{hit.score:.4f}  {_name(hit)}  {_line(hit.text)}")

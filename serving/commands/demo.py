@@ -17,9 +17,9 @@ from serving.corpora.ports import Corpus, Document, Size
 from serving.corpora.search import is_stale
 from serving.errors import ServiceError
 from serving.jobs import Duplicate, Job
-from serving.jobs.acceptance import UPLOAD
 from serving.jobs.job import digest_of
 from serving.jobs.kinds import REEMBED
+from serving.jobs.upload_order import UPLOAD
 from serving.operations.threads import in_thread
 from serving.service import Service
 
@@ -47,8 +47,8 @@ async def prepare(service: Service) -> None:
     corpora = service.library.corpora
     try:
         if not corpora.names():
-            async with service.jobs.leaving(NAME):  # jobs of a deleted corpus must not write into this one
-                await service.library.lanes.run(NAME, lambda: corpora.create(NAME, description=DESCRIPTION))
+            async with service.jobs.deleting(NAME):  # jobs of a deleted corpus must not write into this one
+                await service.library.threads.run(NAME, lambda: corpora.create(NAME, description=DESCRIPTION))
         elif any(_is_ours(*found) and is_stale(*found, service.encoders.fingerprints) for found in corpora.listing()):
             log.info("the demo corpus %s is embedded again by a job, for another encoder made its vectors", NAME)
             with suppress(Duplicate):  # the job was queued while the server ran before
@@ -81,7 +81,7 @@ async def _fill(service: Service, corpus: Corpus, size: Size) -> None:
         log.info("a job embeds the demo corpus %s, which can be searched meanwhile (--no-demo turns it off)", NAME)
     async with service.jobs.spool() as spool:
         left = Event()
-        for line in await in_thread(lambda: _lines(left), leave=left.set):
+        for line in await in_thread(lambda: _lines(left), on_cancel=left.set):
             await spool.write(line)
         if failed and digest_of(UPLOAD, NAME, OPTIONS, spool.digest) not in failed:
             return  # only uploads of others failed

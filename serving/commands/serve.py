@@ -86,7 +86,7 @@ def serve(arguments: Sequence[str]) -> int:
 
 async def _serve(server: Server, service: Service, listening: list[socket.socket], settings: Settings) -> None:
     address = f"http://{_reachable(settings.host)}:{listening[0].getsockname()[1]}"
-    names = " and ".join(slot.name for slot in service.encoders.slots)
+    names = " and ".join(served.name for served in service.encoders.served)
     log.info("listening on %s, loading %s (engine %s)", address, names, settings.engine)
     asyncio.get_running_loop().set_exception_handler(logs.loop_failed)
     announcing = asyncio.create_task(_announce(service, address))

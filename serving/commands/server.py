@@ -22,12 +22,12 @@ import orjson
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from serving.api.routing.edge import HEADER as REQUEST_ID
-from serving.api.routing.edge import new_id
+from serving.api.middleware.edge import HEADER as REQUEST_ID
+from serving.api.middleware.edge import new_id
+from serving.api.middleware.same_origin import is_loopback
 from serving.api.routing.request_body import MIN_BYTES_PER_SECOND
 from serving.app import create_app
 from serving.errors import ServiceError
-from serving.operations.bounds import is_loopback
 from serving.service import Service
 from serving.settings import Settings
 

@@ -13,9 +13,8 @@ from contextlib import suppress
 
 from models.bundle.sources import as_bundle
 from serving.corpora.indexes.building import THREAD as BUILDS
-from serving.corpora.ports import Store
+from serving.corpora.ports import RESERVED_BYTES, Store
 from serving.corpora.stores import STORES
-from serving.corpora.stores.corpus_file import RESERVED_BYTES
 from serving.inference.encoders import THREAD as LOADS
 from serving.inference.engine import EngineOptions, Model
 from serving.inference.engines import ENGINES
@@ -38,7 +37,7 @@ def raise_limit() -> None:
 # The end of the process.
 
 
-def ended(status: int) -> int:
+def exit_status(status: int) -> int:
     """Return `status`, or exit at once if a thread still loads a model or builds an index.
 
     These threads can't be interrupted, and native code that runs during Python's shutdown may crash. Call this last.

@@ -26,8 +26,8 @@ from serving.corpora.ports import (
     Corpus,
     Document,
     Facets,
-    Held,
     IndexSize,
+    KnownText,
     Passage,
     Removal,
     Size,
@@ -36,8 +36,17 @@ from serving.corpora.ports import (
     Store,
     never,
 )
-from serving.corpora.search import Description, Found, Listed, Query, Seen, Wanted, check_generation, encoder, find
-from serving.corpora.stores.records import blocks
+from serving.corpora.search import (
+    Description,
+    DocumentCursor,
+    DocumentPage,
+    Query,
+    SearchOptions,
+    SearchResult,
+    check_generation,
+    encoder,
+    find,
+)
 from serving.errors import Invalid, NotFound, ServiceError, Stopped
 from serving.operations.bounds import BOUNDS, Bounds
 
@@ -153,10 +162,10 @@ def search(
     corpora: OpenCorpora,
     name: str,
     queries: Sequence[Query],
-    wanted: Wanted,
+    options: SearchOptions,
     *,
     fingerprint: str | None,
-) -> Found:
+) -> SearchResult:
     """Return the best passages for each query.
 
     Raises:
@@ -165,23 +174,23 @@ def search(
     """
     with corpora.locked(name) as corpus:
         index, removals = _index(store, name, corpus, queries, fingerprint), corpus.removals
-        generation = _generation(store, name, index, wanted)
+        generation = _generation(store, name, index, options)
     failure = None
     try:
-        found = find(store, name, index, queries, wanted)
+        found = find(store, name, index, queries, options)
     except Exception as error:  # maybe due to a change: other dimensions, a closed index
         failure = error
     with corpora.locked(name) as now:
         if now is not corpus or now.removals != removals:
             # The search may have missed a document that was replaced meanwhile, so it is repeated under the lock.
             index = _index(store, name, now, queries, fingerprint)
-            generation = _generation(store, name, index, wanted)
-            found = find(store, name, index, queries, wanted)
+            generation = _generation(store, name, index, options)
+            found = find(store, name, index, queries, options)
         elif failure:
             raise failure
-    if wanted.mode == "lexical":
-        return Found(found, generation, None)
-    return Found(found, generation, "exact" if index is None or wanted.exact else index.kind)
+    if options.mode == "lexical":
+        return SearchResult(found, generation, None)
+    return SearchResult(found, generation, "exact" if index is None or options.exact else index.kind)
 
 
 def _index(
@@ -199,11 +208,11 @@ def _index(
     return index
 
 
-def _generation(store: Store, name: str, index: LiveIndex | None, wanted: Wanted) -> str:
+def _generation(store: Store, name: str, index: LiveIndex | None, options: SearchOptions) -> str:
     """Return the generation that is searched. Check that the previous page, if any, belongs to it."""
-    generation = index.identity.generation if index else store.corpus(name).generation
-    if wanted.after:
-        check_generation(wanted.after.generation, generation)
+    generation = store.corpus(name).generation if index is None else index.identity.generation
+    if options.after:
+        check_generation(options.after.generation, generation)
     return generation
 
 
@@ -328,18 +337,19 @@ class Corpora:
             raise NotFound(f"corpus {name!r} has no document {document!r}")
         self._store.give_back(name, least=GIVEN_BACK_FROM)
 
-    def delete_where(self, name: str, where: Filter, still: Callable[[], None] = lambda: None) -> int:
+    def delete_where(self, name: str, where: Filter, before_commit: Callable[[], None] = lambda: None) -> int:
         """Remove every document whose metadata match, and return their number.
 
-        Other reads and writes run between two commits. `still` is called before each commit, and prevents the commit by
-        raising an exception.
+        Other reads and writes run between two commits. `before_commit` is called before each commit. It prevents the
+        commit by raising an exception.
         """
-        still()
+        before_commit()
         corpus, removed = self._open.named(name), 0
-        for block in blocks(self._store.ids_matching(name, where), REMOVED_TOGETHER):
+        found = self._store.ids_matching(name, where)
+        for start in range(0, len(found), REMOVED_TOGETHER):
             with corpus.locked():
-                still()
-                ids = [id for id in block if self._matches(name, id, where)]
+                before_commit()
+                ids = [id for id in found[start : start + REMOVED_TOGETHER] if self._matches(name, id, where)]
                 corpus.write(Removal(ids))
             removed += len(ids)
         if removed:
@@ -357,13 +367,13 @@ class Corpora:
 
     def embedded(
         self, name: str, texts: Sequence[str], chunking: Chunking | None, fingerprint: str
-    ) -> list[Held | None]:
+    ) -> list[KnownText | None]:
         return self._store.embedded(name, texts, chunking, fingerprint)
 
     def document(self, name: str, document: str) -> Document:
         return self._store.document(name, document)
 
-    def page(self, name: str, after: Seen | None, limit: int, where: Filter | None = None) -> Listed:
+    def page(self, name: str, after: DocumentCursor | None, limit: int, where: Filter | None = None) -> DocumentPage:
         """Return a page of documents, see `Store.page`. With `limit` 0, it only counts them.
 
         Raises:
@@ -373,9 +383,9 @@ class Corpora:
         if after:
             check_generation(after.generation, generation)
         rows, more, total = self._store.page(name, after.key if after else 0, limit, where)
-        following = Seen(generation, rows[-1][0]) if rows and more else None
+        following = DocumentCursor(generation, rows[-1][0]) if rows and more else None
         warnings = self.unmatched(name, where) if where else ()
-        return Listed([document for _, document in rows], following, total, warnings)
+        return DocumentPage([document for _, document in rows], following, total, warnings)
 
     def facets(self, name: str, values: int) -> Facets:
         return self._store.facets(name, values)
@@ -383,9 +393,20 @@ class Corpora:
     def sample(self, name: str, size: int, field: str | None) -> Sample:
         return sampled(self._store, name, size, field)
 
-    def search(self, name: str, queries: Sequence[Query], wanted: Wanted, fingerprint: str | None = None) -> Found:
-        found = search(self._store, self._open, name, queries, wanted, fingerprint=fingerprint)
-        return replace(found, warnings=self.unmatched(name, wanted.where)) if wanted.where else found
+    def search(
+        self, name: str, queries: Sequence[Query], options: SearchOptions, fingerprint: str | None = None
+    ) -> SearchResult:
+        found = search(self._store, self._open, name, queries, options, fingerprint=fingerprint)
+        return replace(found, warnings=self.unmatched(name, options.where)) if options.where else found
+
+    def index_fingerprint(self, name: str) -> str | None:
+        """Return the fingerprint of the encoder of an open index, or None, without blocking.
+
+        Raises:
+            NotFound: there is no such corpus.
+        """
+        live = self._open.named(name).live
+        return None if live is None else live.fingerprint
 
     def encoder(self, name: str, served: Sequence[str]) -> str:
         return encoder(*self.corpus(name), served)

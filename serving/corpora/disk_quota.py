@@ -10,8 +10,8 @@ from pathlib import Path
 
 from models.bundle.disk import size
 from serving.corpora.corpora import Corpora
-from serving.corpora.stores.failures import naming
 from serving.errors import Damaged, NotFound
+from serving.operations.files import disk_errors
 from serving.operations.keys import Key
 from serving.operations.limits import payer
 
@@ -19,7 +19,7 @@ Sees = Callable[[str], bool]
 
 
 @dataclass(frozen=True)
-class Room:
+class DiskQuota:
     """Disk usage of a key's corpora, checked against its quota. Blocking.
 
     Usage is the sum of the corpora, their indexes and snapshots in `folders`, waiting uploads, and stored answers.
@@ -71,6 +71,6 @@ class Room:
 
     def _beside(self, sees: Sees) -> Iterator[int]:
         for folder in self.folders:
-            with naming(folder):
+            with disk_errors(folder):
                 if folder.exists():
                     yield from (size(one) for one in folder.iterdir() if sees(one.name))

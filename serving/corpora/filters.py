@@ -22,8 +22,8 @@ from typing import Any, Literal
 import orjson
 
 from serving.errors import Invalid
-from serving.operations.cancelling import check_cancelled
 from serving.operations.json_body import MAX_DEPTH, TOO_DEEP, is_unicode, levels, no_json
+from serving.operations.threads import check_cancelled
 
 # Dates and times of RFC 3339 as bytes that sort chronologically.
 

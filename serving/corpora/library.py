@@ -15,8 +15,8 @@ from models.bundle.tokenizer import Piece
 from models.runtimes.base import Floats
 from serving.corpora.corpora import Corpora
 from serving.corpora.ingest.chunking import cut
-from serving.corpora.ports import Chunking, Content, Document, Held, Span
-from serving.corpora.search import Found, Query, Stale, Wanted
+from serving.corpora.ports import Chunking, Content, Document, KnownText, Span
+from serving.corpora.search import Query, SearchOptions, SearchResult, Stale
 from serving.errors import Conflict, Overloaded
 from serving.inference.embedder import Embedder
 from serving.inference.embeddings import AS_DOCUMENTS, AS_QUERIES, Embeddings
@@ -25,14 +25,14 @@ from serving.inference.inputs import At
 from serving.operations.context import recorded
 from serving.operations.limits import check_paid
 from serving.operations.metrics import Metrics
-from serving.operations.threads import Lanes
+from serving.operations.threads import CorpusThreads
 
 T = TypeVar("T")
 SLICE_TEXTS, SLICE_CHARACTERS = 512, 250_000
 """Maximum passages, and maximum characters, that are embedded at a time."""
 
 
-class Added(NamedTuple):
+class UploadResult(NamedTuple):
     """The result of an upload."""
 
     truncated: int
@@ -42,7 +42,7 @@ class Added(NamedTuple):
 
 
 class Library:
-    """Corpora and encoders. Blocking work runs in the lanes of the corpora, encoding in the queues of the encoders."""
+    """Corpora and encoders. Blocking work runs in `CorpusThreads`, encoding in the queues of the encoders."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Library:
     ) -> None:
         """Create the library. `remedy` says how a corpus can be searched again after its encoder has changed."""
         self.corpora = corpora
-        self.lanes = Lanes()
+        self.threads = CorpusThreads()
         self._encoders = encoders
         self._metrics = metrics
         self._admitted = admitted
@@ -67,53 +67,57 @@ class Library:
         chunking: Chunking | None = None,
         *,
         job: str | None = None,
-        stored: Callable[[], None] = lambda: None,
-        still: Callable[[], None] = lambda: None,
-    ) -> Added:
+        after_commit: Callable[[], None] = lambda: None,
+        before_commit: Callable[[], None] = lambda: None,
+    ) -> UploadResult:
         """Embed and store documents, all or none. On return they survive power loss, and every later search finds them.
 
         A text that the corpus already contains is not embedded again. Documents of a `job` are skipped if another
-        request wrote or removed them since the job was accepted. `still` is called before the commit, and prevents the
-        commit by raising an exception. `stored` is called after the commit, in any thread, even if the caller was
-        cancelled too late to prevent the commit.
+        request wrote or removed them since the job was accepted. `before_commit` prevents the commit by raising an
+        exception. `after_commit` is called in any thread after the commit, even if the caller was cancelled too late to
+        prevent it.
         """
+        add = partial(
+            self._add, corpus, documents, chunking, job, before_commit=before_commit, after_commit=after_commit
+        )
         try:
-            return await self._add(corpus, documents, chunking, job=job, stored=stored, still=still)
+            return await add()
         except Conflict:  # it may have moved to another encoder meanwhile
-            return await self._add(corpus, documents, chunking, job=job, stored=stored, still=still)
+            return await add(again=True)
 
     async def _add(
         self,
         corpus: str,
         documents: Sequence[Document],
         chunking: Chunking | None,
-        *,
         job: str | None,
-        stored: Callable[[], None],
-        still: Callable[[], None],
-    ) -> Added:
-        async with self.encoder_of(corpus) as embedder:
+        *,
+        before_commit: Callable[[], None],
+        after_commit: Callable[[], None],
+        again: bool = False,
+    ) -> UploadResult:
+        async with self.encoder_of(corpus, from_store=again) as embedder:
             if not documents:
-                return Added(0, 0)
+                return UploadResult(0, 0)
             fingerprint = embedder.manifest.fingerprint
             texts = [document.text for document in documents]
-            known = await self.lanes.read(corpus, lambda: self.corpora.embedded(corpus, texts, chunking, fingerprint))
+            known = await self.threads.read(corpus, lambda: self.corpora.embedded(corpus, texts, chunking, fingerprint))
             fresh = [i for i, held in enumerate(known) if held is None]
             spans, vectors, truncated = await _embedded(embedder, texts, fresh, chunking)
             if chunking is None:
                 truncated += await _cut_before(embedder, [texts[i] for i, one in enumerate(known) if one is not None])
-            held = dict(zip(fresh, map(Held, spans, vectors), strict=True))
+            held = dict(zip(fresh, map(KnownText, spans, vectors), strict=True))
             content = _content(documents, [held.get(i) or one for i, one in enumerate(known)], chunking, embedder)
 
             def put() -> None:
-                still()
+                before_commit()
                 self.corpora.put(corpus, replace(content, job=job))
-                stored()
+                after_commit()
 
-            await self.lanes.run(corpus, put)
-            return Added(truncated, sum(map(len, vectors)))
+            await self.threads.run(corpus, put)
+            return UploadResult(truncated, sum(map(len, vectors)))
 
-    async def search(self, corpus: str, queries: Sequence[str] | Floats, wanted: Wanted) -> Found:
+    async def search(self, corpus: str, queries: Sequence[str] | Floats, options: SearchOptions) -> SearchResult:
         """Return the best passages for each query, given as text or as rows of a matrix.
 
         Raises:
@@ -122,35 +126,37 @@ class Library:
         if isinstance(queries, np.ndarray):
             with self._admitted():
                 check_paid()
-                return await self._found(corpus, [Query(None, row) for row in queries], wanted)
-        if wanted.mode == "lexical":
+                return await self._found(corpus, [Query(None, row) for row in queries], options)
+        if options.mode == "lexical":
             with self._admitted():
                 check_paid()
-                return await self._found(corpus, [Query(text, None) for text in queries], wanted)
+                return await self._found(corpus, [Query(text, None) for text in queries], options)
         try:
-            return await self._searched(corpus, queries, wanted)
+            return await self._searched(corpus, queries, options)
         except Conflict:  # it may have moved to another encoder meanwhile
-            return await self._searched(corpus, queries, wanted)
+            return await self._searched(corpus, queries, options, again=True)
 
-    async def _searched(self, corpus: str, queries: Sequence[str], wanted: Wanted) -> Found:
-        async with self.encoder_of(corpus) as embedder:
+    async def _searched(
+        self, corpus: str, queries: Sequence[str], options: SearchOptions, *, again: bool = False
+    ) -> SearchResult:
+        async with self.encoder_of(corpus, from_store=again) as embedder:
             made = await embedder.embed(queries, AS_QUERIES, "queries")
             asked = [Query(text, row) for text, row in zip(queries, made.vectors, strict=True)]
-            found = await self._found(corpus, asked, wanted, made.manifest.fingerprint)
+            found = await self._found(corpus, asked, options, made.manifest.fingerprint)
             return replace(found, truncated=made.truncated)
 
-    async def on(self, work: Callable[[Corpora], T], of: str = "", leave: Callable[[], None] = lambda: None) -> T:
+    async def on(self, work: Callable[[Corpora], T], of: str = "", on_cancel: Callable[[], None] = lambda: None) -> T:
         """Run blocking work in a thread, once the server is ready. `of` is the name of the work's corpus, if any.
 
-        If the caller is cancelled, `leave` is called, and the caller still waits for the work's end.
+        If the caller is cancelled, `on_cancel` is called, and the caller still waits for the work's end.
         """
         with self._admitted():
-            return await self.lanes.run(of, lambda: work(self.corpora), leave)
+            return await self.threads.run(of, lambda: work(self.corpora), on_cancel)
 
     async def read(self, work: Callable[[Corpora], T], of: str = "") -> T:
         """Run work that changes nothing. A caller whose time is up returns at once."""
         with self._admitted():
-            return await self.lanes.read(of, lambda: work(self.corpora))
+            return await self.threads.read(of, lambda: work(self.corpora))
 
     async def prepared(self, work: Callable[[], T], of: str, *, large: bool) -> T:
         """Prepare a request by `work`. A `large` request is prepared in a thread, to keep the event loop free."""
@@ -164,7 +170,7 @@ class Library:
         """
         check_paid()
         with self._admitted():
-            return await self.lanes.read(of, lambda: work(self.corpora), charged=True)
+            return await self.threads.read(of, lambda: work(self.corpora), charged=True)
 
     async def remove(self, work: Callable[[Corpora], T], of: str) -> T:
         """Run work that may read every document and then change many. The key pays for the CPU time.
@@ -176,39 +182,49 @@ class Library:
         """
         check_paid()
         with self._admitted():
-            return await self.lanes.stoppable(of, lambda: work(self.corpora), charged=True)
+            return await self.threads.stoppable(of, lambda: work(self.corpora), charged=True)
 
     async def stoppable(self, work: Callable[[Corpora], T], of: str) -> T:
         """Run a long read. If the caller is cancelled, the read stops, and the caller waits for that."""
         with self._admitted():
-            return await self.lanes.stoppable(of, lambda: work(self.corpora))
+            return await self.threads.stoppable(of, lambda: work(self.corpora))
 
     @asynccontextmanager
-    async def encoder_of(self, corpus: str) -> AsyncIterator[Embedder]:
+    async def encoder_of(self, corpus: str, *, from_store: bool = False) -> AsyncIterator[Embedder]:
         """Keep the encoder of the corpus open during a request.
 
-        Until that encoder is known, all encoders are kept open.
+        An open index knows its encoder. Otherwise, or with `from_store`, the store is asked in a thread, and meanwhile
+        all encoders are kept open. While a corpus moves to another encoder, its index may still have the old one.
         """
         with self._admitted(), ExitStack() as holding:
             served: dict[str, Embedder] = {}
             for embedder in self._encoders.loaded:
-                served.setdefault(embedder.manifest.fingerprint, holding.enter_context(embedder.held()))
+                served.setdefault(embedder.manifest.fingerprint, embedder)
+            known = None if from_store else served.get(self.corpora.index_fingerprint(corpus) or "")
+            if known:
+                with known.held() as embedder:
+                    yield embedder
+                return
+            for embedder in served.values():
+                holding.enter_context(embedder.held())
             try:
-                fingerprint = await self.lanes.read(corpus, lambda: self.corpora.encoder(corpus, list(served)))
+                fingerprint = await self.threads.read(corpus, lambda: self.corpora.encoder(corpus, list(served)))
             except Stale as error:
                 raise Stale(f"{error.message}. {self._remedy(corpus)}") from None
             with served[fingerprint].held() as embedder:
                 holding.close()
                 yield embedder
 
-    async def _found(self, corpus: str, queries: Sequence[Query], wanted: Wanted, made_by: str | None = None) -> Found:
+    async def _found(
+        self, corpus: str, queries: Sequence[Query], options: SearchOptions, made_by: str | None = None
+    ) -> SearchResult:
         with self._metrics.search(corpus), recorded("search"):
-            search = partial(self.corpora.search, corpus, queries, wanted, made_by)
-            return await self.lanes.read(corpus, search, charged=True)
+            search = partial(self.corpora.search, corpus, queries, options, made_by)
+            return await self.threads.read(corpus, search, charged=True)
 
     def close(self) -> None:
         """Wait for running work, then close the corpora."""
-        self.lanes.close()
+        self.threads.close()
         self.corpora.close()
 
 
@@ -240,7 +256,7 @@ async def _embedded_part(embedder: Embedder, texts: Sequence[str], at: At, part:
 
 async def _cut_before(embedder: Embedder, texts: Sequence[str]) -> int:
     """Return how many texts the model's limit cuts. These texts are not embedded again, so they are counted here."""
-    return sum([await embedder.reading.cut(texts[part]) for part in _slices(texts)])
+    return sum([await embedder.preparation.cut(texts[part]) for part in _slices(texts)])
 
 
 def _behind(names: Callable[[int], str], first: int, i: int) -> str:
@@ -273,7 +289,7 @@ def _cut(embedder: Embedder, texts: Sequence[str], chunking: Chunking) -> list[l
 
 
 def _content(
-    documents: Sequence[Document], held: Sequence[Held | None], chunking: Chunking | None, embedder: Embedder
+    documents: Sequence[Document], held: Sequence[KnownText | None], chunking: Chunking | None, embedder: Embedder
 ) -> Content:
     whole = [one for one in held if one is not None]
     assert len(whole) == len(documents), "what was not known was embedded"

@@ -32,10 +32,10 @@ from serving.corpora.ports import (
     Write,
     never,
 )
-from serving.corpora.stores.failures import naming
 from serving.errors import Conflict, Damaged, NotFound, Stopped
 from serving.operations.bounds import BOUNDS, Bounds
-from serving.operations.cancelling import for_others, uninterrupted
+from serving.operations.files import disk_errors
+from serving.operations.threads import for_others, uninterrupted
 
 # Opening of the corpora's indexes. One builder serves all of them.
 
@@ -117,7 +117,7 @@ class Indexes:
         if first is None:
             return None
         folder = self._beside / secrets.token_hex(8)
-        with naming(folder):
+        with disk_errors(folder):
             return read(folder, first[1].shape[1], chain([first], vectors))
 
     @contextmanager
@@ -141,7 +141,7 @@ class Indexes:
         assert corpus.fingerprint is not None and corpus.dim is not None
         identity = Identity(corpus.generation, corpus.fingerprint, corpus.dim)
         source, folder = _Source(store, corpus.name), self._folder / corpus.name
-        with naming(folder):
+        with disk_errors(folder):
             return LiveIndex(
                 source,
                 identity,
@@ -161,7 +161,7 @@ class Indexes:
             Unhealthy: the disk fails.
         """
         folder = self._folder / name
-        with naming(folder):
+        with disk_errors(folder):
             Generations(folder).erase()
 
     def close(self) -> None:
@@ -263,7 +263,7 @@ class OpenCorpus:
             self.removals += 1
             live, self.live = self.live, None
             if live is not None:
-                with naming(Path("indexes", self._name)):
+                with disk_errors(Path("indexes", self._name)):
                     live.close(erase=erase)
 
     def _commit(self, together: Sequence[_Pending]) -> None:

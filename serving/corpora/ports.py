@@ -64,6 +64,10 @@ class Index(Protocol):
 
 # A corpus and its contents: the values that a store takes and returns.
 
+MAX_MARKED = 20_000
+"""Maximum characters of a text that `Store.highlights` searches."""
+RESERVED_BYTES = 4 << 20
+"""Bytes of disk space that a store reserves for removals, so that documents can be removed when the disk is full."""
 RECALL_TARGET = 0.95
 """The default recall@10 of a corpus's index."""
 Stemming = Literal["none", "porter"]
@@ -179,7 +183,7 @@ class Passage(NamedTuple):
     """None means the whole document, which was not split."""
 
 
-class Held(NamedTuple):
+class KnownText(NamedTuple):
     """Passages of a text that was embedded before: spans, or None if it was not split, and (P, D) vectors."""
 
     spans: Sequence[Span] | None
@@ -287,7 +291,7 @@ class Store(Protocol):
 
     def embedded(
         self, name: str, texts: Sequence[str], chunking: Chunking | None, fingerprint: str
-    ) -> list[Held | None]:
+    ) -> list[KnownText | None]:
         """Return the vectors of each text, found by content hash, if a document has the text split in the same way.
 
         Return None for all texts if the corpus has another fingerprint.
@@ -325,6 +329,12 @@ class Store(Protocol):
 
         `query` has no operators and may contain any characters. Only a phrase in double quotes is special: it must
         occur.
+        """
+
+    def highlights(self, name: str, texts: Sequence[str], query: str) -> list[list[Span]]:
+        """Return the spans in each of `texts` that match words of `query`, as `words` matches them.
+
+        Only the first `MAX_MARKED` characters of a text are searched.
         """
 
     def vectors(self, name: str, keys: Sequence[int] | None = None, after: int = 0) -> Blocks:

@@ -13,8 +13,7 @@ from serving.corpora.filters import Filter
 from serving.corpora.indexes.exact import DECIMALS, best, rounded, union
 from serving.corpora.indexes.live import LiveIndex
 from serving.corpora.indexes.state import Report
-from serving.corpora.ports import Corpus, Document, Keys, Passage, Ranking, Size, Span, Stemming, Store
-from serving.corpora.stores.words import MAX_MARKED, highlights
+from serving.corpora.ports import MAX_MARKED, Corpus, Document, Keys, Passage, Ranking, Size, Span, Store
 from serving.errors import Conflict, Invalid, TooLarge
 
 # Fusion of a dense and a lexical ranking of the same passages.
@@ -64,18 +63,18 @@ def _scaled(ranking: Ranking) -> Floats:
 # Pages of a corpus's documents. Each page begins where the previous one ended, within one generation.
 
 
-class Seen(NamedTuple):
+class DocumentCursor(NamedTuple):
     """The end of a page: the key of its last document, in listing order."""
 
     generation: str
     key: int
 
 
-class Listed(NamedTuple):
+class DocumentPage(NamedTuple):
     """A page of documents."""
 
     documents: list[Document]
-    following: Seen | None
+    following: DocumentCursor | None
     """The end of this page, or None on the last page."""
     total: int
     """Documents on all pages."""
@@ -161,7 +160,7 @@ class Query(NamedTuple):
     """(D,), of any length but zero."""
 
 
-class Place(NamedTuple):
+class Cursor(NamedTuple):
     """The end of a page of hits, where the next page begins."""
 
     generation: str
@@ -196,7 +195,7 @@ class Hit(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The answer to a search."""
 
     hits: list[list[Hit]]
@@ -210,18 +209,18 @@ class Found:
     warnings: Sequence[str] = ()
     """Warnings of `Store.unmatched`."""
 
-    def behind(self, hit: Hit) -> Place:
+    def behind(self, hit: Hit) -> Cursor:
         """Return the place behind `hit`, the last hit of a page."""
-        return Place(self.generation, hit.seen, hit.score, hit.key)
+        return Cursor(self.generation, hit.seen, hit.score, hit.key)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class SearchOptions:
     """Options of a search: which hits to return, and how to find them."""
 
     k: int = 10
     offset: int = 0
-    after: Place | None = None
+    after: Cursor | None = None
     """The end of the previous page, if any; `offset` counts from there."""
     mode: Mode = "dense"
     fusion: Fusion = "rrf"
@@ -251,24 +250,26 @@ def shown(score: float) -> float:
     return round(score, DECIMALS)
 
 
-def find(store: Store, name: str, index: LiveIndex | None, queries: Sequence[Query], wanted: Wanted) -> list[list[Hit]]:
+def find(
+    store: Store, name: str, index: LiveIndex | None, queries: Sequence[Query], options: SearchOptions
+) -> list[list[Hit]]:
     """Return the hits of each query in the corpus `name`. `index` is None if the corpus never contained a vector.
 
     Raises:
-        TooLarge: the texts exceed `wanted.max_characters`, or the limit on highlighting.
+        TooLarge: the texts exceed `options.max_characters`, or the limit on highlighting.
     """
     if index is None:
         return [[] for _ in queries]
-    search = _Search(store, name, index, wanted)
+    search = _Search(store, name, index, options)
     found: list[list[Hit]] = []
     characters = 0
     for together in _together(search.ranked(queries)):
         for hits in search.hits(together):
             found.append(hits)
             characters += sum(len(hit.passage.document.text) for hit in hits)
-        if wanted.max_characters is not None and characters > wanted.max_characters:
-            raise _too_large(wanted)
-    if not wanted.highlight:
+        if options.max_characters is not None and characters > options.max_characters:
+            raise _too_large(options)
+    if not options.highlight:
         return found
     looked_at = sum(min(len(hit.text), MAX_MARKED) for hits in found for hit in hits)
     if looked_at > MARKED_TOGETHER:
@@ -276,16 +277,15 @@ def find(store: Store, name: str, index: LiveIndex | None, queries: Sequence[Que
             f"the texts found have {looked_at} characters to look at, more than {MARKED_TOGETHER}: ask for fewer hits",
             field="highlight",
         )
-    stemming = store.corpus(name).wanted_stemming
-    return [_highlighted(hits, query.text or "", stemming) for hits, query in zip(found, queries, strict=True)]
+    return [_highlighted(store, name, hits, query.text or "") for hits, query in zip(found, queries, strict=True)]
 
 
-def _too_large(wanted: Wanted) -> TooLarge:
-    return TooLarge(f"the texts found are more than {wanted.max_characters} characters: ask for fewer hits")
+def _too_large(options: SearchOptions) -> TooLarge:
+    return TooLarge(f"the texts found are more than {options.max_characters} characters: ask for fewer hits")
 
 
-def _highlighted(hits: Sequence[Hit], query: str, stemming: Stemming) -> list[Hit]:
-    marked = highlights([hit.text for hit in hits], query, stemming=stemming)
+def _highlighted(store: Store, name: str, hits: Sequence[Hit], query: str) -> list[Hit]:
+    marked = store.highlights(name, [hit.text for hit in hits], query)
     return [hit._replace(highlights=spans) for hit, spans in zip(hits, marked, strict=True)]
 
 
@@ -304,42 +304,42 @@ def _together(rankings: Sequence[_Ranked]) -> Iterator[list[_Ranked]]:
 
 
 class _Search:
-    def __init__(self, store: Store, name: str, index: LiveIndex, wanted: Wanted) -> None:
+    def __init__(self, store: Store, name: str, index: LiveIndex, options: SearchOptions) -> None:
         self._store = store
         self._name = name
         self._index = index
-        self._wanted = wanted
-        dense = wanted.mode != "lexical"
-        self._allowed = store.matching(name, wanted.where) if wanted.where and dense else None
+        self._options = options
+        dense = options.mode != "lexical"
+        self._allowed = store.matching(name, options.where) if options.where and dense else None
 
     def ranked(self, queries: Sequence[Query]) -> list[_Ranked]:
         """Return the page of each query. Writes since the previous page may require a deeper search."""
-        depth = self._wanted.k + self._wanted.offset + (self._wanted.after.seen if self._wanted.after else 0)
+        depth = self._options.k + self._options.offset + (self._options.after.seen if self._options.after else 0)
         found = self._rankings(queries, depth)
         return [self._page([query], ranked, depth) for query, ranked in zip(queries, found, strict=True)]
 
     def hits(self, rankings: Sequence[_Ranked]) -> list[list[Hit]]:
         keys = sorted({key for ranked in rankings for key in ranked.ranking.keys.tolist()})
         passages = self._passages(keys)
-        vectors = self._vectors(keys) if self._wanted.with_vector else {}
+        vectors = self._vectors(keys) if self._options.with_vector else {}
         return [self._hits(ranked, passages, vectors) for ranked in rankings]
 
     def _passages(self, keys: Sequence[int]) -> dict[int, Passage]:
         """Read passages. Stop at the character limit, because a thousand documents may have a thousand megabytes."""
         passages: dict[int, Passage] = {}
-        left = self._wanted.max_characters
+        left = self._options.max_characters
         for start in range(0, len(keys), READ_AT_ONCE):
             some = self._store.passages(self._name, keys[start : start + READ_AT_ONCE])
             passages |= some
             if left is not None:
                 left -= sum(len(passage.document.text) for passage in some.values())
                 if left < 0:
-                    raise _too_large(self._wanted)
+                    raise _too_large(self._options)
         return passages
 
     def _hits(self, ranked: _Ranked, passages: dict[int, Passage], vectors: dict[int, Floats]) -> list[Hit]:
         keys, scores = ranked.ranking
-        before = self._wanted.offset + (self._wanted.after.seen if self._wanted.after else 0)
+        before = self._options.offset + (self._options.after.seen if self._options.after else 0)
         return [
             Hit(passage, key, seen, score, ranked.dense.get(key), ranked.lexical.get(key), vectors.get(key))
             for seen, (key, score) in enumerate(zip(keys.tolist(), scores.tolist(), strict=True), start=before + 1)
@@ -347,28 +347,28 @@ class _Search:
         ]
 
     def _page(self, query: Sequence[Query], ranked: _Ranked, depth: int) -> _Ranked:
-        wanted = self._wanted
+        options = self._options
         while True:
             keys, scores = ranked.ranking
             whole = len(keys) < depth
-            if wanted.mode == "hybrid" and wanted.after:  # by rank, because writes change fused scores
-                keys, scores = keys[wanted.after.seen :], scores[wanted.after.seen :]
-            elif wanted.after:
-                score = wanted.after.score
-                behind = (scores < score) | ((scores == score) & (keys > wanted.after.key))
+            if options.mode == "hybrid" and options.after:  # by rank, because writes change fused scores
+                keys, scores = keys[options.after.seen :], scores[options.after.seen :]
+            elif options.after:
+                score = options.after.score
+                behind = (scores < score) | ((scores == score) & (keys > options.after.key))
                 keys, scores = keys[behind], scores[behind]
-            keys, scores = keys[wanted.offset :], scores[wanted.offset :]
-            if len(keys) >= wanted.k or whole:
-                keep = slice(0, wanted.k)
-                if wanted.min_score is not None:
-                    good = np.array([shown(score) >= wanted.min_score for score in scores.tolist()], dtype=bool)
+            keys, scores = keys[options.offset :], scores[options.offset :]
+            if len(keys) >= options.k or whole:
+                keep = slice(0, options.k)
+                if options.min_score is not None:
+                    good = np.array([shown(score) >= options.min_score for score in scores.tolist()], dtype=bool)
                     keys, scores = keys[good], scores[good]
                 return ranked._replace(ranking=Ranking(keys[keep], scores[keep]))
             depth *= 2
             (ranked,) = self._rankings(query, depth)
 
     def _rankings(self, queries: Sequence[Query], depth: int) -> list[_Ranked]:
-        mode = self._wanted.mode
+        mode = self._options.mode
         if mode == "dense":
             return [_Ranked(ranking, {}, {}) for ranking in self._dense(queries, depth)]
         if mode == "lexical":
@@ -382,7 +382,7 @@ class _Search:
         Every hit gets its cosine, even if only the words found it.
         """
         lexical = self._lexical(query, CANDIDATES)
-        ranking = fuse(dense, lexical, depth, self._wanted.fusion, self._wanted.alpha)
+        ranking = fuse(dense, lexical, depth, self._options.fusion, self._options.alpha)
         cosines = dict(zip(dense.keys.tolist(), dense.scores.tolist(), strict=True))
         if len(ranking.keys) < depth and len(dense.keys) == CANDIDATES:
             (others,) = self._index.search(_units([query]), depth, self._allowed, exact=True)
@@ -395,12 +395,12 @@ class _Search:
         return _Ranked(ranking, cosines, dict(zip(lexical.keys.tolist(), lexical.scores.tolist(), strict=True)))
 
     def _dense(self, queries: Sequence[Query], depth: int) -> list[Ranking]:
-        exact = self._wanted.exact or depth > DEEP
+        exact = self._options.exact or depth > DEEP
         return self._index.search(_units(queries), depth, self._allowed, exact=exact)
 
     def _lexical(self, query: Query, depth: int) -> Ranking:
         assert query.text is not None, "words are looked for only where the query has some"
-        return self._store.words(self._name, query.text, depth, self._wanted.where)
+        return self._store.words(self._name, query.text, depth, self._options.where)
 
     def _vectors(self, keys: Sequence[int]) -> dict[int, Floats]:
         found: dict[int, Floats] = {}

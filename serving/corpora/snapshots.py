@@ -22,10 +22,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from models.bundle.disk import fsync, make_folder, replacing
 from serving.corpora.corpora import Corpora
 from serving.corpora.ports import StoreError
-from serving.corpora.stores.failures import naming
 from serving.errors import Invalid, NotFound, Stopped, TooLarge
 from serving.operations.bounds import BOUNDS, CORPUS_NAME, Bounds, Count, Fingerprint, Moment
 from serving.operations.failpoints import reach
+from serving.operations.files import disk_errors
 
 # Progress of work in a thread, such as a snapshot. Whoever waits for the work reports it.
 
@@ -220,7 +220,7 @@ class Snapshots:
             Unhealthy: the disk fails. The methods below raise this error, too.
         """
         found = []
-        with naming(self._folder / name):
+        with disk_errors(self._folder / name):
             for file in (self._folder / name).glob(f"*{SUFFIX}"):
                 try:
                     found += [_read(file)] if _ID.match(file.name.removesuffix(SUFFIX)) else []
@@ -274,7 +274,7 @@ class Snapshots:
 
     def restored_bytes(self, file: Path) -> int:
         """Return the unpacked size that the snapshot in `file` declares, see `unpacked_bytes`."""
-        with naming(file), file.open("rb") as opened:
+        with disk_errors(file), file.open("rb") as opened:
             return self.unpacked_bytes(opened, file.stat().st_size, sent=self._folder not in file.parents)
 
     def restore(self, name: str, file: Path, progress: Progress) -> None:
@@ -304,7 +304,7 @@ class Snapshots:
     @contextmanager
     def _there(self, name: str, id: str) -> Iterator[Path]:
         """Yield the file of a snapshot. Raise `NotFound` if the block finds that it is gone."""
-        with naming(self._folder / name):
+        with disk_errors(self._folder / name):
             try:
                 if not _ID.match(id):
                     raise FileNotFoundError
@@ -317,7 +317,7 @@ class Snapshots:
         """Yield a temporary file name for a corpus, in the folder of its snapshots."""
         folder = self._folder / name
         file = folder / f".{os.getpid()}-{time.monotonic_ns()}.sqlite"
-        with naming(folder):
+        with disk_errors(folder):
             make_folder(folder)
             try:
                 yield file

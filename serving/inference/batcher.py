@@ -15,15 +15,15 @@ from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from models.bundle.tokenizer import Tokens
-from serving.errors import Backend, Overloaded, ServiceError, going
+from serving.errors import Backend, Overloaded, ServiceError, shutting_down
 from serving.inference.engine import Embedded
-from serving.inference.turns import Answer, Item, Request, Turns
+from serving.inference.fair_queue import Answer, FairQueue, Item, Request
 from serving.operations.limits import Caller, payer
 
 # Streams in which batches run, shared by the engines of all encoders.
 
 
-class Streams:
+class EngineSlots:
     """A fixed number of streams. A free stream goes to the waiting encoder that got one longest ago.
 
     Fairness: before the next batch of an encoder, each other encoder begins at most one, however many it has waiting.
@@ -103,7 +103,7 @@ class Batcher:
     """Queue of texts for one engine. `embed` runs in as many threads as the engine has streams.
 
     No batch waits for a timer: an idle stream starts at once, and idle streams share the waiting texts. All texts of a
-    request are admitted, or none. Interactive requests and bulk work each have their own order, defined by `Turns`.
+    request are admitted, or none. Interactive requests and bulk work each have their own order, defined by `FairQueue`.
     Interactive requests come first: for `RESERVED_SECONDS` after an interactive request, bulk work leaves a stream
     free. If interactive requests never stop, bulk work gets one batch after every `BULK_TURN` interactive batches.
     Engines that share the streams of a machine get the same `shared`.
@@ -116,19 +116,19 @@ class Batcher:
         max_batch_tokens: int,
         max_queued_tokens: int,
         streams: int = 1,
-        shared: Streams | None = None,
+        shared: EngineSlots | None = None,
         length_step: int = 1,
         observe: Callable[[Sequence[Tokens]], None] = lambda _: None,
     ) -> None:
         self._embed = embed
         self._observe = observe
         self._streams = streams
-        self._shared = shared or Streams(streams)
+        self._shared = shared or EngineSlots(streams)
         self._length_step = length_step
         self._max_batch_tokens = max_batch_tokens
         self._max_queued_tokens = max_queued_tokens
-        self._interactive: Turns[Request] = Turns(max_batch_tokens)
-        self._bulk: Turns[Request] = Turns(max_batch_tokens)
+        self._interactive: FairQueue[Request] = FairQueue(max_batch_tokens)
+        self._bulk: FairQueue[Request] = FairQueue(max_batch_tokens)
         self._running = {self._interactive: 0, self._bulk: 0}
         """Number of batches that are being embedded."""
         self._reserved_until = self._mixed_until = -math.inf
@@ -203,7 +203,7 @@ class Batcher:
         self.queued_tokens += tokens
         self._claim(request, claim)
         self._live.add(future)
-        future.add_done_callback(lambda _: self._leave(request))
+        future.add_done_callback(lambda _: self._release(request))
         if not bulk:
             self._reserved_until = perf_counter() + RESERVED_SECONDS
         if request.owner is not self._last_owner or len(self._claimed_by) > 1:
@@ -218,7 +218,7 @@ class Batcher:
             Unhealthy: the batcher is closed.
         """
         if self._closed:
-            raise going()
+            raise shutting_down()
 
     def check_room(self, tokens: int, coming: Mapping[Caller | None, int] = NOBODY) -> None:
         """Refuse `tokens` if the queue has no room. `coming` is the number of tokens that each caller will soon submit.
@@ -269,15 +269,15 @@ class Batcher:
             await asyncio.wait(workers)
         for future in self._live:
             if not future.done():
-                future.set_exception(going())
+                future.set_exception(shutting_down())
         await asyncio.to_thread(self._threads.shutdown)
 
     def _start(self) -> None:
         worker = asyncio.create_task(self._work())
         self._workers.add(worker)
-        worker.add_done_callback(self._ended)
+        worker.add_done_callback(self._on_worker_end)
 
-    def _ended(self, worker: asyncio.Task[None]) -> None:
+    def _on_worker_end(self, worker: asyncio.Task[None]) -> None:
         """Fail all requests if the worker ended by a bug. The next request starts a new worker."""
         self._workers.discard(worker)
         if not worker.cancelled() and (error := worker.exception()):
@@ -286,24 +286,24 @@ class Batcher:
 
     async def _work(self) -> None:
         while True:
-            if (self._interactive.empty and self._bulk.empty) or not await self._ran():
+            if (self._interactive.empty and self._bulk.empty) or not await self._run_next():
                 self._arrived.clear()
                 await self._arrived.wait()
 
-    async def _ran(self) -> bool:
+    async def _run_next(self) -> bool:
         """Wait for a stream and run a batch on it. Return whether there was a batch."""
         await self._shared.take(self)
         try:
-            lane, batch = self._next_batch()
+            queue, batch = self._next_batch()
             if not batch:
                 return False
-            alone = len(batch) == 1 and self._shared.busy == 1
-            alone = alone and not (self._interactive.waiting or self._bulk.waiting)
-            self._running[lane] += 1
+            alone = len(batch) == 1 and not (self._interactive.waiting or self._bulk.waiting)
+            alone = alone and self._shared.busy == 1
+            self._running[queue] += 1
             try:
                 await self._run(batch, alone)
             finally:
-                self._running[lane] -= 1
+                self._running[queue] -= 1
             return True
         finally:
             self._shared.give()
@@ -318,17 +318,17 @@ class Batcher:
         except Exception as error:  # its callers get the error, and the next batch runs
             self._fail({item.request.future for item in batch}, error)
             return
-        raised = await self._failed(batch, alone)
+        raised = await self._try_batch(batch, alone)
         if raised is None:
             self._measure(sum(map(len, tokens)), perf_counter() - started)
-        elif not await self._isolated(batch, raised):
-            self._count(raised)
+        elif not await self._retry_in_halves(batch, raised):
+            self._record_failure(raised)
             return
         if self.failing:
             log.info("the engine works again")
         self.failures.clear()
 
-    async def _failed(self, batch: Sequence[Item[Request]], alone: bool = False) -> Exception | None:
+    async def _try_batch(self, batch: Sequence[Item[Request]], alone: bool = False) -> Exception | None:
         """Embed a batch and deliver its vectors. Return the engine's exception, if any."""
         embed = partial(self._embed, [item.request.texts[item.row] for item in batch], alone=alone)
         try:
@@ -337,7 +337,7 @@ class Batcher:
             return error
         return None
 
-    async def _isolated(self, batch: Sequence[Item[Request]], error: Exception) -> bool:
+    async def _retry_in_halves(self, batch: Sequence[Item[Request]], error: Exception) -> bool:
         """Retry a failed batch in halves, so that only requests that fail alone fail. Return whether any succeeded.
 
         The number of runs is limited: if `CULPRITS` requests failed alone and none succeeded, the rest fails, too. An
@@ -349,24 +349,24 @@ class Batcher:
             part, error = parts.pop()
             requests = list(dict.fromkeys(item.request for item in part if not item.request.gone))
             if len(requests) < 2 or not (works or tries):
-                self._tell({request.future for request in requests}, error)
+                self._set_error({request.future for request in requests}, error)
                 tries = max(0, tries - 1)
                 continue
             for half in (requests[: len(requests) // 2], requests[len(requests) // 2 :]):
                 items = [item for item in part if item.request in half]
-                if failed := await self._failed(items):
+                if failed := await self._try_batch(items):
                     parts.append((items, failed))
                 else:
                     works = True
         return works
 
-    def _next_batch(self) -> tuple[Turns[Request], list[Item[Request]]]:
+    def _next_batch(self) -> tuple[FairQueue[Request], list[Item[Request]]]:
         """Choose a batch. Interactive requests come first, unless it is bulk work's turn."""
-        lanes = [(self._interactive, self._interactive_batch), (self._bulk, self._bulk_batch)]
-        for lane, taken in reversed(lanes) if self._since_bulk >= BULK_TURN else lanes:
+        queues = [(self._interactive, self._interactive_batch), (self._bulk, self._bulk_batch)]
+        for queue, taken in reversed(queues) if self._since_bulk >= BULK_TURN else queues:
             if batch := taken():
-                self._since_bulk = self._since_bulk + 1 if lane is self._interactive else 0
-                return lane, batch
+                self._since_bulk = self._since_bulk + 1 if queue is self._interactive else 0
+                return queue, batch
         return self._interactive, []
 
     def _interactive_batch(self) -> list[Item[Request]]:
@@ -402,22 +402,22 @@ class Batcher:
                 self._claim(item.request, -given_back)
 
     def _fail(self, futures: Collection[asyncio.Future[Answer]], error: Exception) -> None:
-        self._count(error)
-        self._tell(futures, error)
+        self._record_failure(error)
+        self._set_error(futures, error)
 
-    def _count(self, error: Exception) -> None:
+    def _record_failure(self, error: Exception) -> None:
         """Record that a batch failed."""
-        known, message = self.failing, _told(error).message
+        known, message = self.failing, _service_error(error).message
         self.failures = [*self.failures, message][-FAILURES:]
         if self.failing and not known:
             log.error("%d batches in a row failed, so the server is not ready: %s", FAILURES, message)
 
-    def _tell(self, futures: Collection[asyncio.Future[Answer]], error: Exception) -> None:
+    def _set_error(self, futures: Collection[asyncio.Future[Answer]], error: Exception) -> None:
         for future in futures:
             if not future.done():
-                future.set_exception(_told(error))
+                future.set_exception(_service_error(error))
 
-    def _leave(self, request: Request) -> None:
+    def _release(self, request: Request) -> None:
         """Free the queue's room of a request that was answered, failed or cancelled."""
         self.queued_tokens -= request.waiting
         self._claim(request, -request.claim)
@@ -434,6 +434,6 @@ class Batcher:
         return min(60, max(1, math.ceil(self.queued_tokens / (self._tokens_per_second * self._streams))))
 
 
-def _told(error: Exception) -> ServiceError:
+def _service_error(error: Exception) -> ServiceError:
     """Return the error that callers get."""
     return error if isinstance(error, ServiceError) else Backend(f"the engine failed: {error}")

@@ -12,10 +12,10 @@ import numpy as np
 
 from models.bundle.tokenizer import Piece, Tokens
 from serving.errors import Backend, Invalid, Overloaded
-from serving.inference.batcher import Batcher, Streams
+from serving.inference.batcher import Batcher, EngineSlots
 from serving.inference.embeddings import AS_THEY_ARE, Embeddings, EmbedOptions, Inputs, finished
 from serving.inference.engine import Embedded, Engine, Model
-from serving.inference.inputs import CHARACTERS_PER_TOKEN, At, Prompts, Reading
+from serving.inference.inputs import CHARACTERS_PER_TOKEN, At, InputPreparation, Prompts
 from serving.inference.tokenizing import Tokenizing, Vocabulary
 from serving.inference.vector_cache import VectorCache
 from serving.operations.bounds import check_count, check_some
@@ -40,7 +40,7 @@ class Embedder:
     """
 
     def __init__(
-        self, engine: Engine, model: Model, settings: Settings, metrics: Metrics, shared: Streams | None = None
+        self, engine: Engine, model: Model, settings: Settings, metrics: Metrics, shared: EngineSlots | None = None
     ) -> None:
         self.engine = engine
         self.model = model
@@ -70,7 +70,7 @@ class Embedder:
                 max_tokens=max_batch_tokens,
             ),
         )
-        self.reading = Reading(
+        self.preparation = InputPreparation(
             engine,
             self.manifest,
             settings,
@@ -112,9 +112,10 @@ class Embedder:
             at = at or (lambda i: f"{field}.{i}")
             if part is None:
                 check_count(len(inputs) - beside, self._settings.max_request_texts, field)
-            self._check(inputs, options, field)
-            tokens = await self.reading.tokens(inputs, options, at, prompts)
-            truncated = self.reading.check_cut(tokens, options, at)
+            check_some(inputs, field)
+            warning = self._checked_options(options)
+            tokens = await self.preparation.tokens(inputs, options, at, prompts)
+            truncated = self.preparation.check_cut(tokens, options, at)
             total = sum(map(len, tokens))
             if part is None:
                 check_count(total, self._settings.max_request_tokens, field, "tokens")
@@ -141,7 +142,7 @@ class Embedder:
                 truncated=truncated,
                 timing=timing,
                 device=self.engine.device,
-                warning=self._warning(options),
+                warning=warning,
                 manifest=self.manifest,
             )
 
@@ -155,8 +156,9 @@ class Embedder:
             Overloaded: the server is at fault.
         """
         check_count(len(texts), self._settings.max_request_texts, field)
-        self._check(texts, options, field)
-        prompted = self.reading.prompted(texts, options, lambda i: f"{field}.{i}")
+        check_some(texts, field)
+        self._checked_options(options)
+        prompted = self.preparation.prompted(texts, options, lambda i: f"{field}.{i}")
         limit = self._settings.max_request_tokens
         with self._tokenizing.admitted(sum(map(len, prompted))):
             return await self._vocabulary.pieces(prompted, special_tokens=special_tokens, at_most=limit, field=field)
@@ -169,7 +171,7 @@ class Embedder:
         Raises:
             Empty, TooLarge, Invalid, Overloaded: as for `pieces`.
         """
-        if tokens >= self.reading.length:
+        if tokens >= self.preparation.length:
             return texts, 0
         begun = [text[: tokens * CHARACTERS_PER_TOKEN] for text in texts]
         pieces = await self.pieces(begun, special_tokens=False, options=AS_THEY_ARE, field=field)
@@ -228,8 +230,8 @@ class Embedder:
             raise Backend("the engine gave numbers that are not finite")
         return embedded
 
-    def _check(self, inputs: Inputs, options: EmbedOptions, field: str) -> None:
-        check_some(inputs, field)
+    def _checked_options(self, options: EmbedOptions) -> str | None:
+        """Check the options, and return a warning about few dimensions, if there is one."""
         native = self.manifest.dim
         if options.dimensions is not None and not 1 <= options.dimensions <= native:
             raise Invalid(f"must be between 1 and {native}", field=options.dimensions_field)
@@ -238,7 +240,5 @@ class Embedder:
                 "this bundle has no range for int8 and uint8; `isosphere export` gives it one, "
                 "binary and ubinary need none"
             )
-
-    def _warning(self, options: EmbedOptions) -> str | None:
-        whole = options.dimensions in (None, self.manifest.dim)
+        whole = options.dimensions in (None, native)
         return None if whole or options.dimensions in self.model.matryoshka else NOT_MATRYOSHKA

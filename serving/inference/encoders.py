@@ -18,7 +18,7 @@ import numpy as np
 
 from models.bundle.bundle import GOLDEN_COSINE, BundleError
 from serving.errors import Backend, Conflict, Forbidden, Invalid, NotFound, ServiceError, Unhealthy
-from serving.inference.batcher import Streams
+from serving.inference.batcher import EngineSlots
 from serving.inference.embedder import Embedder
 from serving.inference.engine import EngineError, EngineOptions, Model
 from serving.inference.engines import ENGINES
@@ -30,7 +30,7 @@ from serving.settings import Settings
 
 
 @dataclass(eq=False)
-class Slot:
+class ServedModel:
     """A served bundle, whose encoder can be replaced."""
 
     folder: Path
@@ -61,11 +61,11 @@ class Slot:
         return old
 
 
-def clash(slots: Iterable[Slot]) -> str:
+def clash(served: Iterable[ServedModel]) -> str:
     """Return a message about two equal names; empty if all names differ."""
-    slots = list(slots)
-    name, count = Counter(slot.name for slot in slots).most_common(1)[0]
-    folders = " and ".join(str(slot.folder) for slot in slots if slot.name == name)
+    served = list(served)
+    name, count = Counter(served.name for served in served).most_common(1)[0]
+    folders = " and ".join(str(served.folder) for served in served if served.name == name)
     return f"{folders} are both called {name!r}: export one of them under another name (--name)" if count > 1 else ""
 
 
@@ -82,7 +82,7 @@ class Loader:
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings = settings
         self._metrics = metrics
-        self._streams = Streams(EngineOptions.of(settings).cpu_streams)
+        self._streams = EngineSlots(EngineOptions.of(settings).cpu_streams)
 
     async def open(self, folder: Path) -> Model:
         """Open the bundle in a folder.
@@ -90,7 +90,7 @@ class Loader:
         Raises:
             BundleError: the bundle is incomplete.
         """
-        return await apart(lambda: ENGINES[self._settings.engine](folder))
+        return await in_daemon_thread(lambda: ENGINES[self._settings.engine](folder))
 
     async def load(self, model: Model, report: Callable[[str], None] = log.debug) -> Embedder:
         """Load and test an encoder; `report` receives the current step.
@@ -99,7 +99,7 @@ class Loader:
             EngineError: the encoder does not reproduce the bundle's golden vectors, or can't run here.
         """
         report(f"loading {model.manifest.name}")
-        engine = await apart(lambda: model.load(EngineOptions.of(self._settings)))
+        engine = await in_daemon_thread(lambda: model.load(EngineOptions.of(self._settings)))
         embedder = Embedder(engine, model, self._settings, self._metrics, self._streams)
         report(f"testing the engine against the golden vectors of {model.manifest.name}")
         try:
@@ -111,7 +111,7 @@ class Loader:
         return embedder
 
 
-def apart(work: Callable[[], T]) -> asyncio.Future[T]:
+def in_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     """Run `work` in a daemon thread, so that the server can stop during a load, which can't be interrupted."""
     outcome = concurrent.futures.Future[T]()
     outcome.set_running_or_notify_cancel()  # otherwise a waiter that is cancelled would cancel it under the thread
@@ -164,8 +164,8 @@ class Encoders:
     """
 
     def __init__(self, settings: Settings, models: Sequence[Model], metrics: Metrics) -> None:
-        self._slots = [Slot(*one) for one in zip(settings.bundles, models, strict=True)]
-        if said := clash(self._slots):
+        self._served = [ServedModel(*one) for one in zip(settings.bundles, models, strict=True)]
+        if said := clash(self._served):
             raise BundleError(said)
         self._binding = len(models) > 1
         """Whether unknown names are refused. A server with one model accepts any name, because clients send arbitrary
@@ -177,38 +177,38 @@ class Encoders:
         self._retiring: set[asyncio.Task[None]] = set()
 
     @property
-    def slots(self) -> tuple[Slot, ...]:
+    def served(self) -> tuple[ServedModel, ...]:
         """The slots of all encoders, the default one first."""
-        return tuple(self._slots)
+        return tuple(self._served)
 
     @property
-    def default(self) -> Slot:
+    def default(self) -> ServedModel:
         """The slot for requests that name no model."""
-        return self._slots[0]
+        return self._served[0]
 
     @property
     def loaded(self) -> list[Embedder]:
         """The loaded encoders, the default first."""
-        return [slot.embedder for slot in self._slots if slot.embedder]
+        return [served.embedder for served in self._served if served.embedder]
 
     @property
     def fingerprints(self) -> list[str]:
         """Fingerprints of the served bundles, the default's first."""
-        return [slot.model.manifest.fingerprint for slot in self._slots]
+        return [served.model.manifest.fingerprint for served in self._served]
 
-    def named(self, name: str) -> Slot:
+    def named(self, name: str) -> ServedModel:
         """Return the slot of this name.
 
         Raises:
             NotFound: the name is unknown; the message lists the known names.
         """
-        for slot in self._slots:
-            if slot.name == name:
-                return slot
-        names = ", ".join(repr(slot.name) for slot in self._slots)
+        for served in self._served:
+            if served.name == name:
+                return served
+        names = ", ".join(repr(served.name) for served in self._served)
         raise NotFound(f"there is no model {name!r}; this server runs {names}", field="model")
 
-    def asked_for(self, name: str | None) -> Slot:
+    def asked_for(self, name: str | None) -> ServedModel:
         """Return the slot that a request means. If the server only ever had one model, any name means it.
 
         Raises:
@@ -222,8 +222,8 @@ class Encoders:
         Raises:
             EngineError: an encoder does not reproduce its bundle's golden vectors, or can't run here.
         """
-        for slot in self._slots:
-            slot.put(await self._loader.load(slot.model, report))
+        for served in self._served:
+            served.put(await self._loader.load(served.model, report))
 
     async def reload(self, name: str | None = None) -> list[Reloaded]:
         """Reload one bundle, or all, from their folders. Either all of these are replaced, or none.
@@ -235,10 +235,10 @@ class Encoders:
             Backend: a bundle does not run here, or does not reproduce its golden vectors.
             Unhealthy: the server began to drain meanwhile.
         """
-        slots = self._slots if name is None else [self.named(name)]
-        return await self._change(lambda: self._replace(list(slots)))
+        served = self._served if name is None else [self.named(name)]
+        return await self._change(lambda: self._replace(list(served)))
 
-    async def add(self, folder: Path) -> Slot:
+    async def add(self, folder: Path) -> ServedModel:
         """Serve another bundle. Its folder must be beside the folders that the server was started with.
 
         Raises:
@@ -261,12 +261,12 @@ class Encoders:
             NotFound: there is no model of this name.
             Conflict: the model is the default, or a change is running.
         """
-        slot = self.named(name)
-        if slot is self.default:
+        served = self.named(name)
+        if served is self.default:
             raise Conflict(f"{name!r} is the default model: it stays")
         self._check_settled()
-        self._slots.remove(slot)
-        self._retire(slot.embedder)
+        self._served.remove(served)
+        self._retire(served.embedder)
         log.info("unloaded: %s", name)
 
     @property
@@ -329,22 +329,22 @@ class Encoders:
         if failure:
             log.error("nothing is reloaded, what served goes on: %s", failure)
 
-    async def _replace(self, slots: Sequence[Slot]) -> list[Reloaded]:
-        fresh = [Slot(slot.folder, await self._opened(slot.folder)) for slot in slots]
-        embedders = await self._loaded(fresh, beside=[slot for slot in self._slots if slot not in slots])
-        return [self._put(slot, embedder) for slot, embedder in zip(slots, embedders, strict=True)]
+    async def _replace(self, old: Sequence[ServedModel]) -> list[Reloaded]:
+        fresh = [ServedModel(served.folder, await self._opened(served.folder)) for served in old]
+        embedders = await self._loaded(fresh, beside=[served for served in self._served if served not in old])
+        return [self._put(served, embedder) for served, embedder in zip(old, embedders, strict=True)]
 
-    def _put(self, slot: Slot, embedder: Embedder) -> Reloaded:
-        before = slot.model.manifest.fingerprint
-        self._retire(slot.put(embedder))
-        log.info("reloaded: %s serves (fingerprint %s)", slot.name, embedder.manifest.fingerprint)
-        return Reloaded(slot.name, before, embedder.manifest.fingerprint)
+    def _put(self, served: ServedModel, embedder: Embedder) -> Reloaded:
+        before = served.model.manifest.fingerprint
+        self._retire(served.put(embedder))
+        log.info("reloaded: %s serves (fingerprint %s)", served.name, embedder.manifest.fingerprint)
+        return Reloaded(served.name, before, embedder.manifest.fingerprint)
 
-    async def _add(self, folder: Path) -> Slot:
-        fresh = Slot(folder, await self._opened(folder))
-        for embedder in await self._loaded([fresh], beside=self._slots):
+    async def _add(self, folder: Path) -> ServedModel:
+        fresh = ServedModel(folder, await self._opened(folder))
+        for embedder in await self._loaded([fresh], beside=self._served):
             fresh.put(embedder)
-        self._slots.append(fresh)
+        self._served.append(fresh)
         self._binding = True
         log.info("loaded: %s serves, too (fingerprint %s)", fresh.name, fresh.model.manifest.fingerprint)
         return fresh
@@ -357,17 +357,17 @@ class Encoders:
         except Exception as error:  # exceptions of runtimes about a graph have no common class
             raise Backend(f"{folder}: {error}") from error
 
-    async def _loaded(self, fresh: Sequence[Slot], *, beside: Sequence[Slot]) -> list[Embedder]:
+    async def _loaded(self, fresh: Sequence[ServedModel], *, beside: Sequence[ServedModel]) -> list[Embedder]:
         """Load all of `fresh`, or none."""
         if said := clash([*fresh, *beside]):
             raise Conflict(said)
         embedders: list[Embedder] = []
         try:
-            for slot in fresh:
+            for served in fresh:
                 try:
-                    embedders.append(await self._loader.load(slot.model))
+                    embedders.append(await self._loader.load(served.model))
                 except Exception as error:  # see `_opened`
-                    raise Backend(f"{slot.folder}: {error}") from error
+                    raise Backend(f"{served.folder}: {error}") from error
         except BaseException:
             for embedder in embedders:
                 await embedder.close()

@@ -46,6 +46,7 @@ class Prompts:
 
     def __init__(self, known: Mapping[str, str], settings: Settings) -> None:
         self._known = known
+        self._of_role = {role: of_role(known, names) for role, names in NAMES.items()}
         name = settings.default_prompt_name
         if name is not None and name not in known:
             raise EngineError(f"--default-prompt-name {name}: the bundle has no such prompt (it has: {self._names})")
@@ -65,8 +66,7 @@ class Prompts:
             return options.prompt
         if options.prompt_name is not None:
             return self._named(options.prompt_name)
-        own = of_role(self._known, NAMES[options.role] if options.role else ())
-        if own is not None:
+        if options.role and (own := self._of_role[options.role]) is not None:
             return own
         return "" if options.by_the_bundle else self._default
 
@@ -100,7 +100,7 @@ CHARACTERS_PER_TOKEN = 250
 text-embeddings-inference."""
 
 
-class Reading:
+class InputPreparation:
     """Reader of one encoder's inputs. It asks the `batcher`'s queue for room before it tokenises texts."""
 
     def __init__(
@@ -152,8 +152,10 @@ class Reading:
         Raises:
             Empty, TooLarge, Invalid: a text is not valid for the model.
         """
+        limit = self._settings.max_text_bytes
         for i, text in enumerate(texts):
-            check_text(text, self._settings.max_text_bytes, at(i))
+            if not text.isascii() or len(text) > limit:
+                check_text(text, limit, at(i))
         if prompts is not None:
             return [prompt + text for prompt, text in zip(prompts, texts, strict=True)]
         prompt = self._prompts.before(options)

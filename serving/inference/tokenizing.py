@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TypeVar
 
 from models.bundle.tokenizer import Direction, Piece, TokenizerFailure, Tokens
-from serving.errors import Backend, Empty, ForeignTokens, Overloaded, TooLarge, going
+from serving.errors import Backend, Empty, ForeignTokens, Overloaded, TooLarge, shutting_down
 from serving.inference.engine import Engine
 from serving.operations.lru import Lru
 
@@ -49,7 +49,7 @@ class Tokenizing:
         self._characters = 0
         """Characters of admitted requests."""
         self._max_characters = max_characters
-        self._kept: Lru[tuple[str, Direction], Tokens] = Lru(cache_bytes)
+        self._kept: Lru[tuple[str, Direction], Tokens] | None = Lru(cache_bytes) if cache_bytes else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
         self._waiting: deque[_Turn] = deque()
         self._busy = False
@@ -81,22 +81,28 @@ class Tokenizing:
             Unhealthy: the tokenizer was closed before all texts were tokenised.
         """
         if self._closed:
-            raise going()
+            raise shutting_down()
+        if self._kept is None:
+            return await self._fresh(texts, direction)
         kept = [self._kept.get((text, direction)) for text in texts]
         missing = [text for text, one in zip(texts, kept, strict=True) if one is None]
-        fresh: list[Tokens] = []
-        if missing and sum(map(len, missing)) + 20 * len(missing) <= TOKENIZED_ON_THE_SPOT:
-            fresh = self._tokenize(missing, direction)
-            if wrong := _miscounted(len(missing), fresh):
-                raise wrong
-        else:
-            for turn in in_turns(missing):
-                fresh += await self._tokens(turn, direction)
-        coming = iter(fresh)
+        coming = iter(await self._fresh(missing, direction))
         tokens = [next(coming) if one is None else one for one in kept]
         for text, one in zip(texts, tokens, strict=True):
             self._kept.put((text, direction), one, 4 * len(text) + one.ids.nbytes)
         return tokens
+
+    async def _fresh(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
+        """Tokenise a few short texts at once, and others in their turns."""
+        if texts and sum(map(len, texts)) + 20 * len(texts) <= TOKENIZED_ON_THE_SPOT:
+            fresh = self._tokenize(texts, direction)
+            if wrong := _miscounted(len(texts), fresh):
+                raise wrong
+            return fresh
+        fresh = []
+        for turn in in_turns(texts):
+            fresh += await self._tokens(turn, direction)
+        return fresh
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run other work of the tokenizer in its thread, between two turns.
@@ -105,7 +111,7 @@ class Tokenizing:
             Unhealthy: the tokenizer was closed before.
         """
         if self._closed:
-            raise going()
+            raise shutting_down()
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def close(self) -> None:
@@ -113,13 +119,13 @@ class Tokenizing:
         self._closed = True
         for turn in self._waiting:
             if not turn.future.done():
-                turn.future.set_exception(going())
+                turn.future.set_exception(shutting_down())
         self._waiting.clear()
         await asyncio.to_thread(self._thread.shutdown)
 
     def _tokens(self, texts: Sequence[str], direction: Direction) -> asyncio.Future[list[Tokens]]:
         if self._closed:
-            raise going()
+            raise shutting_down()
         turn = _Turn(texts, direction, asyncio.get_running_loop().create_future())
         self._waiting.append(turn)
         if not self._busy:

@@ -20,12 +20,12 @@ from serving.corpora.ingest.documents import empty, unrepeated
 from serving.corpora.ports import Chunking
 from serving.errors import Invalid
 from serving.jobs import Running
-from serving.jobs.patience import patiently
+from serving.jobs.patience import retry_while_busy
 from serving.operations.threads import in_thread
 from serving.settings import Settings
 
 if TYPE_CHECKING:
-    from serving.corpora.disk_quota import Room
+    from serving.corpora.disk_quota import DiskQuota
     from serving.corpora.library import Library
     from serving.inference.embedder import Embedder
 
@@ -39,7 +39,7 @@ LOOKED_AT = 2000
 """Rows that a thread checks at a time."""
 
 
-async def ingest(library: Library, settings: Settings, room: Room, job: Running) -> dict[str, Any]:
+async def ingest(library: Library, settings: Settings, disk_quota: DiskQuota, job: Running) -> dict[str, Any]:
     """Store an upload; `Options` defines the handling of invalid rows. If room runs out, stored documents are kept.
 
     With `on_error=fail` an invalid row fails the job before anything is stored. Rows without ids get ids derived from
@@ -51,7 +51,7 @@ async def ingest(library: Library, settings: Settings, room: Room, job: Running)
         left_out = await _examine(job, upload)
     if job.position is None:
         await job.checkpoint(0, 0)
-    await _store(library, room, job, upload, left_out)
+    await _store(library, disk_quota, job, upload, left_out)
     return {"count": job.done}
 
 
@@ -63,10 +63,10 @@ def check_fits(chunking: Chunking | None, embedder: Embedder) -> None:
     """
     if chunking is None:
         return
-    reading = embedder.reading
-    if chunking.tokens > reading.document_length:
-        behind = " behind its prompt for documents" if reading.document_length < reading.length else ""
-        raise Invalid(f"the encoder of the corpus reads {reading.document_length} tokens{behind}", field="chunk_tokens")
+    limit = embedder.preparation.document_length
+    if chunking.tokens > limit:
+        behind = " behind its prompt for documents" if limit < embedder.preparation.length else ""
+        raise Invalid(f"the encoder of the corpus reads {limit} tokens{behind}", field="chunk_tokens")
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class _Upload:
 
     async def taken(self, take: Callable[[], list[T]]) -> list[T]:
         """Take rows in a thread. A cancelled caller sets `left`."""
-        return await in_thread(take, leave=self.left.set)
+        return await in_thread(take, on_cancel=self.left.set)
 
 
 async def _examine(job: Running, upload: _Upload) -> frozenset[int]:
@@ -147,7 +147,7 @@ class _Flying:
         self.stored = False
         """Whether it was stored, even if it was cancelled too late."""
         self.adding = asyncio.create_task(
-            patiently(lambda: library.add(job.corpus, documents, chunking, job=job.id, stored=self._land))
+            retry_while_busy(lambda: library.add(job.corpus, documents, chunking, job=job.id, after_commit=self._land))
         )
 
     @property
@@ -158,7 +158,9 @@ class _Flying:
         self.stored = True
 
 
-async def _store(library: Library, room: Room, job: Running, upload: _Upload, left_out: frozenset[int]) -> None:
+async def _store(
+    library: Library, disk_quota: DiskQuota, job: Running, upload: _Upload, left_out: frozenset[int]
+) -> None:
     """Store all rows from the job's position, which is a row number."""
     begin = job.position or 0
     flying = deque[_Flying]()
@@ -180,7 +182,7 @@ async def _store(library: Library, room: Room, job: Running, upload: _Upload, le
             while block := await upload.taken(lambda: _block(good)):
                 if len(flying) == IN_FLIGHT:
                     await land()
-                await patiently(lambda: in_thread(lambda: room.check(job.id)))
+                await retry_while_busy(lambda: in_thread(lambda: disk_quota.check(job.id)))
                 flying.append(_Flying(library, job, block, upload.options.chunking))
         while flying:
             await land()

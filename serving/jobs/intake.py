@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from serving.errors import Conflict, Overloaded, going
+from serving.errors import Conflict, Overloaded, shutting_down
 from serving.jobs.job import Duplicate, Job
 from serving.jobs.ledger import Answer, Keyed, Ledger, Requests, insert
 from serving.jobs.spool import Spool
 from serving.operations.limits import payer
-from serving.operations.threads import whole
+from serving.operations.threads import run_to_end
 
 Answered = tuple[Keyed, Callable[[Job], Answer]]
 """A request with an idempotency key, and its answer to a new job."""
@@ -42,7 +42,7 @@ class Intake:
         self._taking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._on_their_way = Counter[str]()
         """Jobs being submitted, by caller."""
-        self._leaving: list[str] = []
+        self._deleting: list[str] = []
         self.closed = False
         """Whether the server stops. New jobs are then left to the next server."""
 
@@ -54,15 +54,15 @@ class Intake:
         """
         async with self._alone(job.corpus):
             if self.closed:
-                raise going()
-            if job.corpus in self._leaving:
+                raise shutting_down()
+            if job.corpus in self._deleting:
                 raise Conflict(f"corpus {job.corpus!r} is being deleted: ask again when it is gone")
             if same := next((one for one in self._unended.values() if one.digest == job.digest), None):
                 raise Duplicate(same.id)
             self._check_few(job.caller)
             self._on_their_way[job.caller] += 1
             try:
-                await whole(self._taken(job, spool, answered, taken))
+                await run_to_end(self._taken(job, spool, answered, taken))
             finally:
                 self._on_their_way[job.caller] -= 1
 
@@ -74,14 +74,14 @@ class Intake:
             raise Overloaded(f"{own} jobs{whose} are waiting or running, as many as may", retry_after=RETRY_SECONDS)
 
     @asynccontextmanager
-    async def leaving(self, corpus: str) -> AsyncIterator[None]:
+    async def deleting(self, corpus: str) -> AsyncIterator[None]:
         """Wait for jobs that are being submitted for a corpus, then refuse new ones during the block."""
         async with self._alone(corpus):
-            self._leaving.append(corpus)
+            self._deleting.append(corpus)
         try:
             yield
         finally:
-            self._leaving.remove(corpus)
+            self._deleting.remove(corpus)
 
     async def _taken(self, job: Job, spool: Spool | None, answered: Answered | None, taken: Note) -> None:
         await asyncio.to_thread(self._keep, job, spool, answered)

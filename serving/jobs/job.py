@@ -191,7 +191,7 @@ class Running:
         before = -1 if self.position is None else self.position
         await self._save(replace(now, starts=0) if (position, done) > (before, self.done) else now)
 
-    async def tell(self, done: int) -> None:
+    async def report(self, done: int) -> None:
         """Report progress without a checkpoint. After a restart, work since the last checkpoint is repeated."""
         await self._save(replace(self._now(), done=done))
 

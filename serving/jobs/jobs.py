@@ -18,16 +18,16 @@ from typing import Any
 
 from models.bundle.disk import make_folder, size
 from serving.corpora.ports import StoreError
-from serving.corpora.stores.failures import naming
-from serving.errors import NotFound, ServiceError, going
+from serving.errors import NotFound, ServiceError, shutting_down
 from serving.jobs.intake import Answered, Intake, Note
 from serving.jobs.job import MAX_ERRORS, MAX_STARTS, Job, Running, State, digest_of, error_of
 from serving.jobs.ledger import EVERY, Ledger, Requests
-from serving.jobs.patience import patiently
+from serving.jobs.patience import retry_while_busy
 from serving.jobs.spool import Spool, check_kept
 from serving.operations.failpoints import reach
+from serving.operations.files import disk_errors
 from serving.operations.limits import Caller, paid_by, patient, payer
-from serving.operations.threads import whole
+from serving.operations.threads import run_to_end
 
 # Notification of changes of jobs.
 
@@ -157,10 +157,10 @@ class Jobs:
             task.cancel()
         while self._tasks:
             await asyncio.wait(self._tasks.values())
-        await asyncio.to_thread(self._leave)
+        await asyncio.to_thread(self._record_interruption)
         self._changes.tell_all()
 
-    def _leave(self) -> None:
+    def _record_interruption(self) -> None:
         """Record that the running jobs were interrupted by a regular shutdown, not by a crash."""
         try:
             for job in list(self._unended.values()):
@@ -230,7 +230,7 @@ class Jobs:
             Unhealthy: the disk fails.
         """
         others = [job.id for job in list(self._unended.values()) if job.id != besides and of(job.corpus)]
-        with naming(self._spools):
+        with disk_errors(self._spools):
             return sum(size(self._spools / id) for id in others)
 
     async def job(self, id: str) -> Job:
@@ -267,11 +267,11 @@ class Jobs:
             NotFound: the job does not exist.
             Unhealthy: the server is shutting down, and the next one will resume the job.
         """
-        await whole(self._cancel(await self.job(id)))
+        await run_to_end(self._cancel(await self.job(id)))
         return await self.job(id)
 
     @asynccontextmanager
-    async def leaving(self, corpus: str) -> AsyncIterator[None]:
+    async def deleting(self, corpus: str) -> AsyncIterator[None]:
         """Stop all jobs of a corpus that is being deleted, so that none affects a later corpus of the same name.
 
         Running jobs of kinds in `beside` go on. During the block, new jobs for the corpus are refused.
@@ -279,11 +279,11 @@ class Jobs:
         Raises:
             Unhealthy: the server is shutting down, and the next one would resume the jobs.
         """
-        async with self._intake.leaving(corpus):
+        async with self._intake.deleting(corpus):
             for job in reversed(list(self._unended.values())):  # waiting jobs before the jobs that they wait for
                 begun = job.kind in self._beside and job.id in self._tasks
                 if job.corpus == corpus and not begun:
-                    await whole(self._cancel(job))
+                    await run_to_end(self._cancel(job))
             yield
 
     async def _cancel(self, job: Job) -> None:
@@ -295,7 +295,7 @@ class Jobs:
                 await asyncio.wait([task])
             if job.id in self._unended:
                 if self._stopped:
-                    raise going()
+                    raise shutting_down()
                 await self._end(running.seen if running else job, "cancelled")
         finally:
             self._cancelled.discard(job.id)
@@ -367,14 +367,14 @@ class Jobs:
     async def _run(self, job: Job) -> None:
         if job.starts >= MAX_STARTS:
             why = f"the server was killed {job.starts} times in a row while it did this, and begins it no more"
-            await patiently(lambda: self._end(job, "failed", (job.kind, why)))
+            await retry_while_busy(lambda: self._end(job, "failed", (job.kind, why)))
             return
         job = replace(job, state="running", started=job.started or _now(job.created), starts=job.starts + 1)
         await self._save_patiently(job)
         spool = self._spools / job.id
         running = self._running[job.id] = Running(job, spool if spool.exists() else None, self._save_patiently)
         state, error = await self._worked(running)
-        await patiently(lambda: self._end(running.seen, state, error))
+        await retry_while_busy(lambda: self._end(running.seen, state, error))
 
     async def _worked(self, running: Running) -> tuple[State, tuple[str, str] | None]:
         work = self._kinds.get(running.job.kind)
@@ -416,10 +416,10 @@ class Jobs:
                 self._schedule()
             self._changes.tell(job.id)
 
-        await whole(finished())
+        await run_to_end(finished())
 
     async def _save_patiently(self, job: Job) -> None:
-        await patiently(lambda: self._save(job))
+        await retry_while_busy(lambda: self._save(job))
 
     async def _save(self, job: Job) -> None:
         async def saved() -> None:
@@ -430,7 +430,7 @@ class Jobs:
                 running.kept(job)
             self._changes.tell(job.id)
 
-        await whole(saved())
+        await run_to_end(saved())
 
     def _sweep(self) -> None:
         """Delete the uploads of ended jobs, and uploads that never became jobs."""

@@ -10,16 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from serving.corpora.disk_quota import Room
+from serving.corpora.disk_quota import DiskQuota
 from serving.corpora.library import Library
 from serving.corpora.snapshots import Progress, Snapshots
 from serving.errors import Invalid, TooLarge
 from serving.inference.encoders import Encoders
 from serving.jobs import Job, Running, Work
-from serving.jobs.acceptance import RESTORE, UPLOAD, Acceptance
 from serving.jobs.ingestion import ingest
-from serving.jobs.patience import patiently
+from serving.jobs.patience import retry_while_busy
 from serving.jobs.reembedding import reembed
+from serving.jobs.upload_order import RESTORE, UPLOAD, UploadOrder
 from serving.operations.threads import in_thread
 from serving.settings import Settings
 
@@ -33,15 +33,15 @@ PROGRESS_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Works:
+class JobKinds:
     """Dependencies of a server's jobs, and the work function of each kind."""
 
     settings: Settings
     encoders: Encoders
     library: Library
     snapshots: Snapshots
-    acceptance: Acceptance
-    room: Room
+    upload_order: UploadOrder
+    disk_quota: DiskQuota
 
     def by_kind(self) -> Mapping[str, Work]:
         """Return the work function of each kind."""
@@ -60,23 +60,23 @@ class Works:
             InsufficientStorage, Unhealthy: the disk fails, or the key's corpora have used up their share of it.
         """
         if job.kind in ADDING:
-            self.room.check(job.id)
-        self.acceptance.accept(job)
+            self.disk_quota.check(job.id)
+        self.upload_order.accept(job)
 
     async def _begun(self, job: Running) -> None:
         """Check the room again, since earlier jobs may have taken it. Waiting for room would delay other jobs."""
-        await patiently(lambda: in_thread(lambda: self.room.check(job.id)))
+        await retry_while_busy(lambda: in_thread(lambda: self.disk_quota.check(job.id)))
 
     async def _upload(self, job: Running) -> dict[str, Any]:
         """Record the acceptance again. A corpus lacks it if it was not opened at the start, or was restored."""
-        await patiently(lambda: self.library.on(lambda _: self.acceptance.accept(job.job), of=job.corpus))
-        return await ingest(self.library, self.settings, self.room, job)
+        await retry_while_busy(lambda: self.library.on(lambda _: self.upload_order.accept(job.job), of=job.corpus))
+        return await ingest(self.library, self.settings, self.disk_quota, job)
 
     async def _snapshot(self, job: Running) -> dict[str, Any]:
         await self._begun(job)
-        async with told(job) as progress:
+        async with reporting_progress(job) as progress:
             made = await self.library.on(
-                lambda _: self.snapshots.create(job.corpus, progress), of=job.corpus, leave=progress.leave
+                lambda _: self.snapshots.create(job.corpus, progress), of=job.corpus, on_cancel=progress.leave
             )
         return asdict(made)
 
@@ -86,10 +86,10 @@ class Works:
         file = job.spool or self.snapshots.path(job.options["of"], job.options["snapshot"])
         with nullcontext() if job.spool else _naming(file):
             unpacked = await in_thread(lambda: self.snapshots.restored_bytes(file))
-            await patiently(lambda: in_thread(lambda: self.room.check_restored(name, unpacked, job.id)))
-            async with told(job) as progress:
+            await retry_while_busy(lambda: in_thread(lambda: self.disk_quota.check_restored(name, unpacked, job.id)))
+            async with reporting_progress(job) as progress:
                 await self.library.on(
-                    lambda _: self.snapshots.restore(name, file, progress), of=name, leave=progress.leave
+                    lambda _: self.snapshots.restore(name, file, progress), of=name, on_cancel=progress.leave
                 )
         corpus, size = await self.library.on(lambda corpora: corpora.corpus(name), of=name)
         return {"documents": size.documents, "passages": size.passages, "fingerprint": corpus.fingerprint}
@@ -105,18 +105,18 @@ def _naming(snapshot: Path) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def told(job: Running) -> AsyncIterator[Progress]:
+async def reporting_progress(job: Running) -> AsyncIterator[Progress]:
     """Yield a `Progress` for work in a thread, and report it as the progress of `job`."""
     progress = Progress()
 
-    async def tell() -> None:
+    async def report() -> None:
         job.total = progress.documents
-        await job.tell(progress.done)
+        await job.report(progress.done)
 
     async def follow() -> None:
         while True:
             await asyncio.sleep(PROGRESS_SECONDS)
-            await tell()
+            await report()
 
     following = asyncio.create_task(follow())
     try:
@@ -124,4 +124,4 @@ async def told(job: Running) -> AsyncIterator[Progress]:
     finally:
         following.cancel()
         await asyncio.wait([following])
-    await tell()
+    await report()

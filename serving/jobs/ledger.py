@@ -16,12 +16,10 @@ from typing import Any, NamedTuple, get_args
 
 from models.bundle.disk import fsync
 from serving.corpora.ports import StoreError
-from serving.corpora.stores import sqlite
-from serving.corpora.stores.connections import connect
-from serving.corpora.stores.failures import DamageError, is_damage, naming
 from serving.errors import Conflict, Invalid
 from serving.jobs.job import Job, State, as_json
 from serving.operations.failpoints import reach
+from serving.operations.files import DamageError, connect, disk_errors, is_damage, move, remove
 
 FORMAT = 3
 UNKNOWN = "?"
@@ -133,7 +131,7 @@ class Ledger:
         Raises:
             InsufficientStorage, Unhealthy: the disk fails.
         """
-        with self._lock, naming(self._path):
+        with self._lock, disk_errors(self._path):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self._connection
@@ -193,7 +191,7 @@ class Ledger:
     def _jobs(
         self, which: str, values: Mapping[str, Any] = MappingProxyType({}), of: Callable[[str], bool] = bool
     ) -> list[Job]:
-        with naming(self._path):
+        with disk_errors(self._path):
             with self._lock:
                 self._connection.create_function("listed", 1, of)
                 rows = self._connection.execute(f"SELECT {_COLUMNS} FROM jobs {which}", dict(values)).fetchall()
@@ -203,11 +201,11 @@ class Ledger:
 def _make(path: Path) -> None:
     """Create the file. It gets its final name when it is complete, so an empty file is always a damaged one."""
     part = path.with_name(f".{path.name}.part")
-    sqlite.remove(part)
+    remove(part)
     with closing(sqlite3.connect(part, isolation_level=None)) as connection:
         connection.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version = {FORMAT};COMMIT;")
     fsync(part)
-    sqlite.move(part, path)
+    move(part, path)
 
 
 def insert(connection: sqlite3.Connection, job: Job) -> None:

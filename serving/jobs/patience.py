@@ -15,7 +15,7 @@ TRIES = 6
 """Attempts if the engine fails. The delay doubles after each attempt."""
 
 
-async def patiently(work: Callable[[], Awaitable[T]]) -> T:
+async def retry_while_busy(work: Callable[[], Awaitable[T]]) -> T:
     """Do bulk work; retry while the server is overloaded or stopping, the disk is full or the engine fails.
 
     Raises:

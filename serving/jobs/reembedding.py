@@ -11,7 +11,7 @@ from serving.corpora.library import Library, embed_passages
 from serving.inference.embedder import Embedder
 from serving.inference.encoders import Encoders
 from serving.jobs import Running
-from serving.jobs.patience import patiently
+from serving.jobs.patience import retry_while_busy
 
 BLOCK = 512
 """Passages between two checkpoints."""
@@ -60,7 +60,7 @@ async def _embedded(library: Library, encoders: Encoders, job: Running, embedder
     while fingerprint in encoders.fingerprints:
         if not (rows := await library.on(lambda corpora: corpora.stale(name, fingerprint, BLOCK), of=name)):
             break
-        truncated += await patiently(partial(_refresh, library, name, embedder, rows))
+        truncated += await retry_while_busy(partial(_refresh, library, name, embedder, rows))
         await job.checkpoint(0, min(job.done + len(rows), job.total or 0))
     return truncated
 

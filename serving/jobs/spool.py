@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from models.bundle.disk import fsync
-from serving.corpora.stores.failures import naming
 from serving.errors import Damaged
 from serving.jobs.job import Job, digest_of
 from serving.operations.failpoints import reach
+from serving.operations.files import disk_errors
 from serving.operations.threads import in_thread
 
 IN_MEMORY = 1 << 20
@@ -75,7 +75,7 @@ class Spool:
         self._flush()
         assert self._file is not None
         reach("jobs.before-spool")
-        with naming(path):
+        with disk_errors(path):
             os.fsync(self._file.fileno())
             self._file.close()
             self._path.rename(path)
@@ -89,7 +89,7 @@ class Spool:
             self._path.unlink(missing_ok=True)
 
     def _flush(self) -> None:
-        with naming(self._path):
+        with disk_errors(self._path):
             if self._file is None:
                 self._file = self._path.open("wb", buffering=0)
             self._sha256.update(self._memory)
@@ -107,7 +107,7 @@ async def check_kept(job: Job, path: Path) -> None:
         Unhealthy: the file can't be read.
     """
     content = ""
-    with naming(path), suppress(FileNotFoundError), path.open("rb") as file:
+    with disk_errors(path), suppress(FileNotFoundError), path.open("rb") as file:
         sha256 = hashlib.sha256()
         while piece := await in_thread(lambda: file.read(HASHED_AT_ONCE)):  # a cancelled caller waits for one
             await in_thread(partial(sha256.update, piece))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address
 from typing import Annotated, Any
 
 import orjson
@@ -56,19 +55,6 @@ def check_document_id(name: str, field: str) -> str:
     if not 1 <= size <= MAX_ID_BYTES:
         raise Invalid(f"must be 1 to {MAX_ID_BYTES} bytes long, not {size}", field=field)
     return name
-
-
-# Detection of loopback addresses.
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether `host` is an address of the loopback interface. Names don't count."""
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return False
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return (mapped or address).is_loopback
 
 
 MAX_VECTOR = 65_536

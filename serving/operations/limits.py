@@ -72,7 +72,7 @@ class Limits:
     """Waiting and running jobs."""
 
 
-class Unread:
+class UnreadBytes:
     """Counter of answer bytes that callers have not read yet."""
 
     def __init__(self, limit: int, whose: str) -> None:
@@ -143,7 +143,7 @@ class Caller:
         self._defaults, self._clock = defaults, clock
         self._running = 0
         self.loop_turn = LoopTurn()
-        self.unread: Unread | None = None
+        self.unread: UnreadBytes | None = None
         self._requests: tuple[float, Bucket] | None = None
         self._tokens: tuple[float, Bucket] | None = None
         self.limit(key)
@@ -158,7 +158,7 @@ class Caller:
         self.jobs = key.jobs or defaults.jobs
         """Waiting and running jobs that the key may have. None means the same as for other callers."""
         if unread := key.unread_bytes or defaults.unread_bytes:
-            self.unread = self.unread or Unread(unread, f"answers to the key {key.name!r}")
+            self.unread = self.unread or UnreadBytes(unread, f"answers to the key {key.name!r}")
             self.unread.limit = unread
         else:
             self.unread = None

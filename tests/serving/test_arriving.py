@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.api.routing.deps import UNCOUNTED, Arriving
+from serving.api.routing.request_body import UNCOUNTED, BytesInFlight
 from serving.errors import Overloaded
 
 BODIES = 4
@@ -16,7 +16,7 @@ steps = st.lists(st.tuples(st.integers(0, BODIES - 1), st.integers(0, 4 * UNCOUN
 
 @given(limit=st.integers(1, 6 * UNCOUNTED), steps=steps)
 def test_no_two_hold_more_than_the_limit_and_one_always_passes(limit: int, steps: list[tuple[int, int]]) -> None:
-    arriving, held = Arriving(limit), [0] * BODIES
+    arriving, held = BytesInFlight(limit), [0] * BODIES
     with ExitStack() as receiving:
         bodies = [receiving.enter_context(arriving.body()) for _ in range(BODIES)]
         for i, more in steps:

@@ -18,7 +18,7 @@ from serving.corpora.stores import STORES
 from serving.errors import InsufficientStorage
 from serving.jobs.spool import Spool
 from tests.serving.conftest import ROOT
-from tests.serving.stores.contents import Row, content, filled
+from tests.serving.corpora.stores.contents import Row, content, filled
 
 ROWS = [{"id": f"d{i}", "text": f"text number {i}", "metadata": {"even": i % 2 == 0}} for i in range(700)]
 Command = Callable[..., int]

@@ -16,12 +16,12 @@ from serving.corpora.corpora import Corpora
 from serving.corpora.filters import compile_filter
 from serving.corpora.open_corpus import Indexes
 from serving.corpora.ports import Content, Document
-from serving.corpora.search import Query, Wanted
+from serving.corpora.search import Query, SearchOptions
 from serving.corpora.stores.sqlite import SqliteStore
 from serving.errors import Damaged, InsufficientStorage, NotFound, ServiceError, Stopped, Unhealthy
-from serving.operations.cancelling import CancelToken
+from serving.operations.threads import CancelToken
 from serving.service import Service
-from tests.serving.stores.contents import filled
+from tests.serving.corpora.stores.contents import filled
 
 DIM = 4
 
@@ -32,7 +32,7 @@ def content(*names: str) -> Content:
 
 
 def ids(corpora: Corpora, name: str = "c") -> list[str]:
-    (hits,) = corpora.search(name, [Query(None, np.ones(DIM, np.float32))], Wanted(k=100)).hits
+    (hits,) = corpora.search(name, [Query(None, np.ones(DIM, np.float32))], SearchOptions(k=100)).hits
     return sorted(hit.passage.document.id for hit in hits)
 
 

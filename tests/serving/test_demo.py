@@ -24,7 +24,7 @@ from serving.errors import TooLarge
 from serving.inference.embeddings import EmbedOptions
 from serving.inference.engine import Model
 from serving.inference.engines import ENGINES
-from serving.jobs.acceptance import UPLOAD
+from serving.jobs.upload_order import UPLOAD
 from serving.operations import failpoints
 from serving.operations.failpoints import VARIABLE
 from serving.service import Service
@@ -41,7 +41,8 @@ WHOLE = 600
 COMMAND = (
     sys.executable,
     "-c",
-    "import sys; from serving import __main__, demo; demo.MAX_DOCUMENTS = 2000; sys.exit(__main__.main())",
+    "import sys; from serving import __main__; from serving.commands import demo; "
+    "demo.MAX_DOCUMENTS = 2000; sys.exit(__main__.main())",
 )
 """A server whose demo corpus is made in a moment."""
 
@@ -288,7 +289,7 @@ def test_it_may_be_deleted_while_it_is_embedded_and_comes_back_where_there_is_no
         filling = asyncio.create_task(demo.fill(service))
         await until(lambda: service.jobs.unended(UPLOAD, demo.NAME))
         engine.open.set()
-        async with service.jobs.leaving(demo.NAME):
+        async with service.jobs.deleting(demo.NAME):
             await service.library.on(lambda corpora: corpora.drop(demo.NAME), of=demo.NAME)
         await filling
         await demo.fill(service)

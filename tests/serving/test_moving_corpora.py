@@ -145,12 +145,12 @@ def test_a_restore_that_is_cancelled_leaves_the_corpus(filled: TestClient, monke
             unpacked.set()
             assert cancelled.wait(PATIENCE)
 
-    def leaving(progress: Progress) -> None:
+    def deleting(progress: Progress) -> None:
         leave(progress)
         cancelled.set()
 
     monkeypatch.setattr("serving.corpora.snapshots.reach", reach)
-    monkeypatch.setattr(Progress, "leave", leaving)
+    monkeypatch.setattr(Progress, "leave", deleting)
     job = filled.put("/corpora/c/restore", json={"snapshot": made["id"]}).headers["location"]
     assert unpacked.wait(PATIENCE)
     assert filled.delete(job).json()["state"] == "cancelled"

@@ -17,7 +17,7 @@ from serving.inference.engine import Model
 from serving.inference.engines import ENGINES
 from serving.inference.fake_engine import MAX_LENGTH
 from tests.serving.conftest import MakeService
-from tests.serving.ingest.uploading import ended
+from tests.serving.corpora.ingest.uploading import ended
 from tests.serving.shelf import embedded
 
 TEXT = "the white whale"

@@ -19,7 +19,7 @@ from models.bundle.bundle import BundleError
 from serving.app import create_app
 from serving.commands.server import Server, bind
 from serving.corpora.ports import Document
-from serving.corpora.search import Wanted
+from serving.corpora.search import SearchOptions
 from serving.errors import Conflict, Unhealthy
 from serving.inference.embeddings import EmbedOptions
 from serving.inference.engine import EngineError, Model
@@ -80,7 +80,7 @@ def test_an_upload_and_a_search_keep_to_one_encoder(make_service: MakeService, r
         await service.library.add("filled", [Document("a", "text", {})])
         gate.clear()
         adding = asyncio.create_task(service.library.add("empty", [Document("a", "text", {})]))
-        searching = asyncio.create_task(service.library.search("filled", ["text"], Wanted()))
+        searching = asyncio.create_task(service.library.search("filled", ["text"], SearchOptions()))
         await asyncio.sleep(0.1)
         await service.reload()
         await service.library.on(lambda corpora: corpora.delete("filled", "a"))
@@ -89,7 +89,7 @@ def test_an_upload_and_a_search_keep_to_one_encoder(make_service: MakeService, r
         await adding
         assert service.library.corpora.corpus("empty")[0].fingerprint == "fake-1"
         cosine = float(embedded("query: text")[0] @ embedded("text")[0])  # of query and document by either
-        for found in (await searching, await service.library.search("filled", ["text"], Wanted())):
+        for found in (await searching, await service.library.search("filled", ["text"], SearchOptions())):
             ((hit,),) = found.hits
             assert hit.passage.document.id == "b"
             assert hit.score == pytest.approx(cosine, abs=1e-5)

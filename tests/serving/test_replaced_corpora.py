@@ -21,12 +21,13 @@ from serving.corpora.indexes import saved
 from serving.corpora.indexes.live import LiveIndex
 from serving.corpora.open_corpus import Indexes
 from serving.corpora.ports import Content, Document, Keys, Ranking, Size
-from serving.corpora.search import Query, Wanted
+from serving.corpora.search import Query, SearchOptions
 from serving.corpora.stores import sqlite
 from serving.corpora.stores.sqlite import SqliteStore
 from serving.errors import Conflict, NotFound, Unhealthy
+from serving.operations import files
 from tests.conftest import PATIENCE
-from tests.serving.stores.contents import filled
+from tests.serving.corpora.stores.contents import filled
 
 DIM = 4
 ANY = np.ones(DIM, np.float32)
@@ -62,7 +63,7 @@ def copy(corpora: Corpora, tmp_path: Path) -> Path:
 
 
 def ids(corpora: Corpora, name: str = "c") -> list[str]:
-    (hits,) = corpora.search(name, [Query(None, ANY)], Wanted(k=100)).hits
+    (hits,) = corpora.search(name, [Query(None, ANY)], SearchOptions(k=100)).hits
     return sorted(hit.passage.document.id for hit in hits)
 
 
@@ -159,14 +160,14 @@ def test_nobody_waits_while_the_index_of_another_encoder_is_read(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(opened, "read", None)  # nothing is read again
         assert corpora.swap("c", "g", beside)
-        (hits,) = corpora.search("c", [Query(None, np.ones(9, np.float32))], Wanted(k=100)).hits
+        (hits,) = corpora.search("c", [Query(None, np.ones(9, np.float32))], SearchOptions(k=100)).hits
     assert sorted(hit.passage.document.id for hit in hits) == ["kept", "late", "old", "replaced"]
     assert beside is not None
     beside.discard()
     assert left_beside(tmp_path) == []
     corpora.close()
     with closing(Corpora(SqliteStore(tmp_path / "corpora"), Indexes(tmp_path / "indexes"))) as again:
-        (hits,) = again.search("c", [Query(None, np.ones(9, np.float32))], Wanted(k=100)).hits
+        (hits,) = again.search("c", [Query(None, np.ones(9, np.float32))], SearchOptions(k=100)).hits
     assert sorted(hit.passage.document.id for hit in hits) == ["kept", "late", "old", "replaced"]
 
 
@@ -211,7 +212,7 @@ def test_what_was_created_meanwhile_is_replaced_too(corpora: Corpora, copy: Path
 def test_who_waits_for_the_new_file_goes_on_with_it(
     corpora: Corpora, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    moving = Halt(sqlite.move)
+    moving = Halt(files.move)
     monkeypatch.setattr(sqlite, "move", moving)
     with ThreadPoolExecutor(3) as threads:
         adopting = threads.submit(corpora.adopt, "c", copy)
@@ -276,7 +277,7 @@ def test_an_encoder_that_comes_during_a_search(corpora: Corpora, monkeypatch: py
 
     monkeypatch.setattr(LiveIndex, "search", swapped)
     with pytest.raises(Conflict, match=r"fingerprint g\b"):
-        corpora.search("c", [Query("text", ANY)], Wanted(mode="hybrid"), "f")
+        corpora.search("c", [Query("text", ANY)], SearchOptions(mode="hybrid"), "f")
 
 
 def test_the_encoder_that_it_has_changes_nothing(corpora: Corpora) -> None:

@@ -15,7 +15,7 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from serving.api.routing.errors import Bugs
+from serving.api.middleware.edge import Edge
 from serving.commands.server import Server
 from serving.service import Health, Service
 from tests.serving.engines import Gate, model
@@ -142,8 +142,8 @@ def test_only_the_end_of_the_server_takes_a_cancellation_from_an_answer_that_was
 
     async def main() -> None:
         service = SimpleNamespace(health=Health(state, ""))
-        scope = {"type": "http", "path": "/", "state": {"service": service}}
-        request = asyncio.create_task(Bugs(answering)(scope, Mock(), send))
+        scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "state": {"service": service}}
+        request = asyncio.create_task(Edge(answering)(scope, Mock(), send))
         await asyncio.sleep(0)
         request.cancel()
         await asyncio.wait([request])

@@ -12,7 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from models.bundle.tokenizer import Tokens
-from serving.api.routing.deps import Arriving
+from serving.api.routing.request_body import BytesInFlight
 from serving.app import create_app
 from serving.errors import Overloaded, Unhealthy
 from serving.inference.embeddings import EmbedOptions
@@ -242,5 +242,5 @@ async def _post_and_leave(service: Service, leave: asyncio.Event) -> None:
         "raw_path": b"/embed",
         "query_string": b"",
     }
-    scope |= {"headers": headers, "state": {"service": service, "arriving": Arriving(1_000_000)}}
+    scope |= {"headers": headers, "state": {"service": service, "bytes_in_flight": BytesInFlight(1_000_000)}}
     await create_app(service)(scope, receive, send)

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from serving.app import create_app
 from serving.corpora.ports import Document
-from serving.corpora.search import Wanted
+from serving.corpora.search import SearchOptions
 from serving.inference.engines import ENGINES
 from serving.service import Service
 
@@ -60,7 +60,7 @@ def test_an_index_that_fails_is_rebuilt_from_the_store(
         monkeypatch.setattr("serving.corpora.indexes.live.LiveIndex.change", lambda *_: 1 / 0)
         await service.library.add("c", [Document("b", "two", {})])
         monkeypatch.undo()
-        (hits,) = (await service.library.search("c", ["two"], Wanted())).hits
+        (hits,) = (await service.library.search("c", ["two"], SearchOptions())).hits
         assert [hit.passage.document.id for hit in hits] == ["b", "a"]
 
     run(service, work)

@@ -16,13 +16,13 @@ from fastapi.testclient import TestClient
 
 from serving.app import create_app
 from serving.corpora.open_corpus import OpenCorpora
-from serving.corpora.stores.failures import naming
 from serving.corpora.stores.sqlite import SqliteStore
 from serving.jobs import Requests
+from serving.operations.files import disk_errors
 from serving.service import Service
 from tests.conftest import PATIENCE
+from tests.serving.corpora.ingest.uploading import DOCUMENTS, NDJSON, ended, lines, stored
 from tests.serving.engines import Gate, model
-from tests.serving.ingest.uploading import DOCUMENTS, NDJSON, ended, lines, stored
 
 Refuses = Callable[..., None]
 MakeService = Callable[..., Service]
@@ -196,7 +196,7 @@ def test_a_job_on_a_corpus_that_is_damaged_fails_and_says_why(
     def malformed(*_: object) -> None:
         error = sqlite3.DatabaseError("database disk image is malformed")
         error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-        with naming(Path("c.sqlite")):
+        with disk_errors(Path("c.sqlite")):
             raise error
 
     monkeypatch.setattr(SqliteStore, "write", malformed)

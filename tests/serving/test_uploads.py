@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from serving.app import create_app
 from serving.service import Service
-from tests.serving.ingest.uploading import DOCUMENTS, FORM, NDJSON, ended, lines, of, stored
+from tests.serving.corpora.ingest.uploading import DOCUMENTS, FORM, NDJSON, ended, lines, of, stored
 
 Refuses = Callable[..., None]
 MakeService = Callable[..., Service]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from opentelemetry.trace import StatusCode
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serving.api.routing.edge import HEADER, PROBES, hearing, id_of
+from serving.api.middleware.edge import HEADER, PROBES, id_of
 from serving.operations.otlp import Collector
 
 _CONTEXT = {b"traceparent", b"tracestate"}
@@ -29,21 +29,24 @@ class Traces:
         method = scope["method"]
         headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in _CONTEXT}
         with self._collector.request(method, headers) as span:
-            span.set_attributes({"http.request.method": method, HEADER: id_of(scope)})
+            span.set_attribute("http.request.method", method)
 
-            def note(message: Message) -> None:
-                span.set_attribute("http.response.status_code", message["status"])
-                if message["status"] >= 500:
-                    span.set_attribute("error.type", str(message["status"]))
-                    span.set_status(StatusCode.ERROR)
+            async def noted(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    span.set_attribute("http.response.status_code", message["status"])
+                    if message["status"] >= 500:
+                        span.set_attribute("error.type", str(message["status"]))
+                        span.set_status(StatusCode.ERROR)
+                await send(message)
 
             try:
-                await self._app(scope, receive, hearing(send, note))
+                await self._app(scope, receive, noted)
             except Exception as error:
                 span.set_attribute("error.type", type(error).__qualname__)
                 span.set_status(StatusCode.ERROR)
                 raise
             finally:
+                span.set_attribute(HEADER, id_of(scope))  # which `Edge`, further in, has set
                 if route := scope.get("route"):
                     span.update_name(f"{method} {route.path}")
                     span.set_attribute("http.route", route.path)

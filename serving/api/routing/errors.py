@@ -5,7 +5,6 @@ Native routes have text-embeddings-inference's format, /v1 OpenAI's and /v2 Cohe
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,69 +15,15 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.api.routing.answers import json_response, retry_headers
-from serving.api.routing.edge import id_of
 from serving.api.schemas.bodies import UNION_TAGS
-from serving.errors import MAX_FIELD, Invalid, ServiceError, going, shortened
+from serving.errors import MAX_FIELD, Invalid, ServiceError, shortened
 from serving.operations.json_body import FITS
-from serving.service import Service
-
-# HEAD and OPTIONS for routes with GET.
-
-METHODS = ("GET", "POST", "PUT", "DELETE")
-
-
-class Head:
-    """Pure ASGI middleware that presents a HEAD as a GET."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle the request; send only the headers in answer to a HEAD."""
-        if scope["type"] != "http" or scope["method"] != "HEAD":
-            await self._app(scope, receive, send)
-            return
-
-        over = False
-        files = {**scope.get("extensions", {}), "http.response.pathsend": {}}  # files stay unread
-        headers = [(name, value) for name, value in scope["headers"] if name != b"range"]  # RFC 9110, 14.2: of GET
-
-        async def bare(message: Message) -> None:
-            """Send the head and an empty body. Streams then stop, since the server reports a disconnect."""
-            nonlocal over
-            if message["type"] not in ("http.response.body", "http.response.pathsend"):
-                await send(message)
-            elif not over:
-                over = True
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-        # A copy, since the server must still see HEAD to know that no body follows.
-        get = {**scope, "method": "GET", "headers": headers, "extensions": files}
-        await self._app(get, receive, bare)
-        scope["route"] = get.get("route")
-
-
-def allowed(request: Request, told: str) -> str:
-    """Return the methods of the request's path as the header `Allow` lists them.
-
-    `told` is the framework's own list. It covers only the first route of the path, but also files of /docs, which are
-    not routes.
-    """
-    routes = request.app.router.routes
-    taken = [
-        method
-        for method in METHODS
-        if method in told.split(", ")
-        or any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
-    ]
-    return ", ".join([*taken, *(["HEAD"] if "GET" in taken else []), "OPTIONS"])
-
 
 log = logging.getLogger(__name__)
 
+METHODS = ("GET", "POST", "PUT", "DELETE")
 _OPENAI_PATHS = ("/v1/", "/embeddings", "/models")
 _SAID = {
     **dict.fromkeys(("model_type", "model_attributes_type"), "must be a JSON object"),
@@ -97,8 +42,6 @@ _SAID = {
 _SHOULD = re.compile("^(Input|List|String) should ")
 _HEADERS = {401: {"www-authenticate": "Bearer"}, 408: {"connection": "close"}}
 _KINDS = {404: "NotFound", 405: "Validation"}
-
-
 Answering = Callable[[Request, Exception], Response]
 
 
@@ -152,40 +95,6 @@ def invalid(errors: Sequence[Mapping[str, Any]]) -> Invalid:
     return Invalid(message + more, field=".".join(location) or "body")
 
 
-class Bugs:
-    """Middleware that answers requests that end in an unexpected exception, or that the server's shutdown interrupts.
-
-    The CORS layer is outside it, so browsers can read these answers, too.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle the request. An unexpected exception is a 500, and a request that outlasts the drain is a 503."""
-        begun = scope["type"] != "http"
-
-        async def watched(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
-        try:
-            await self._app(scope, receive, watched)
-        except asyncio.CancelledError:
-            request = Request(scope)
-            service: Service = request.state.service
-            if service.health.state != "draining":
-                raise
-            # Only the server cancels whole requests. It logs in one line that it cut an answer that was begun.
-            if not begun:
-                await service_error(request, going())(scope, receive, send)
-        except Exception as error:
-            if begun:
-                raise
-            await _bug(Request(scope), error)(scope, receive, send)
-
-
 def service_error(request: Request, error: Exception) -> Response:
     """Return the answer in the format of the path's family."""
     assert isinstance(error, ServiceError)
@@ -219,10 +128,27 @@ def http_error(request: Request, error: Exception) -> Response:
     )
 
 
-def _bug(request: Request, error: Exception) -> Response:
-    log.error("request %s failed", id_of(request.scope), exc_info=error)
-    message = f"internal error; the server's log has it under request {id_of(request.scope)}"
+def internal_error(request: Request, error: Exception, id: str) -> Response:
+    """Log an unexpected exception, and return an answer that names the request's `id` in the log."""
+    log.error("request %s failed", id, exc_info=error)
+    message = f"internal error; the server's log has it under request {id}"
     return _answer(request, 500, "Backend", message, headers={})
+
+
+def allowed(request: Request, told: str) -> str:
+    """Return the methods of the request's path as the header `Allow` lists them.
+
+    `told` is the framework's own list. It covers only the first route of the path, but also files of /docs, which are
+    not routes.
+    """
+    routes = request.app.router.routes
+    taken = [
+        method
+        for method in METHODS
+        if method in told.split(", ")
+        or any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
+    ]
+    return ", ".join([*taken, *(["HEAD"] if "GET" in taken else []), "OPTIONS"])
 
 
 def _answer(

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.runtimes.base import Floats
-from serving.corpora.indexes.built import EXACT_ROWS, MEASURED_K, Approximate, Main, Marks, Tuning
 from serving.corpora.indexes.exact import Rows, nearest
 from serving.corpora.indexes.kind import BuildError, CancelledError, Kind, Pause
 from serving.corpora.indexes.saved import write_index
+from serving.corpora.indexes.state import EXACT_ROWS, MEASURED_K, Approximate, Main, Marks, Tuning
 from serving.corpora.ports import Keys, Ranking
 from serving.settings import INDEXED_FROM
 
@@ -192,7 +192,7 @@ MOMENT = 1.0
 """Seconds that `close` waits for a running build."""
 
 
-class Material(NamedTuple):
+class BuildInput(NamedTuple):
     """(N, D) vectors in the mapped file of `folder`, and their N keys.
 
     The last `held` are held out to measure recall.
@@ -204,9 +204,9 @@ class Material(NamedTuple):
     held: int
 
 
-def build(material: Material, target: float, plan: Plan, kinds: Mapping[str, Kind], pause: Pause) -> Main:
+def build(given: BuildInput, target: float, plan: Plan, kinds: Mapping[str, Kind], pause: Pause) -> Main:
     """Build the first kind of the plan that reaches the target. If none does, return exact search with the reasons."""
-    folder, keys, vectors, held = material
+    folder, keys, vectors, held = given
     begin, first = perf_counter(), len(keys) - held
     reasons = []
     if len(keys) < plan.least:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from models.runtimes.base import Floats
 from serving.corpora.ports import Keys, Ranking
-from serving.operations.cancelling import check_cancelled
+from serving.operations.threads import check_cancelled
 
 # Set operations on sorted arrays of distinct integers.
 
@@ -126,7 +126,7 @@ def nearest(keys: Keys, vectors: Floats, queries: Floats, k: int, rows: Rows | N
     return found
 
 
-class Held(NamedTuple):
+class ExactRows(NamedTuple):
     """The rows of an `ExactIndex` at one moment. They never change."""
 
     keys: Keys
@@ -149,7 +149,7 @@ class ExactIndex:
     """
 
     def __init__(self, dim: int) -> None:
-        self._room = self.held = Held(np.empty(0, np.int64), np.empty((0, dim), np.float32), np.empty(0, np.bool_))
+        self._room = self.held = ExactRows(np.empty(0, np.int64), np.empty((0, dim), np.float32), np.empty(0, np.bool_))
         """`held` is the used part of `_room`."""
 
     def __len__(self) -> int:
@@ -169,7 +169,7 @@ class ExactIndex:
             self._room = room
         room = self._room
         room.keys[size:needed], room.vectors[size:needed], room.live[size:needed] = keys, vectors, True
-        self.held = Held(room.keys[:needed], room.vectors[:needed], room.live[:needed])
+        self.held = ExactRows(room.keys[:needed], room.vectors[:needed], room.live[:needed])
 
     def remove(self, keys: Keys) -> None:
         """Mark rows as removed, in a copy of the marks."""
@@ -182,14 +182,14 @@ class ExactIndex:
         self.held = self.held._replace(live=live[: len(self.held.keys)])
         if 2 * len(self) < len(self.held.keys):
             keys, vectors, live = self.held
-            self._room = self.held = Held(keys[live], vectors[live], live[live])
+            self._room = self.held = ExactRows(keys[live], vectors[live], live[live])
 
     def search(self, queries: Floats, k: int, allowed: Keys | None = None) -> list[Ranking]:
         return self.held.search(queries, k, allowed)
 
-    def _empty(self, room: int) -> Held:
+    def _empty(self, room: int) -> ExactRows:
         vectors = np.empty((room, self.held.vectors.shape[1]), np.float32)
-        return Held(np.empty(room, np.int64), vectors, np.empty(room, np.bool_))
+        return ExactRows(np.empty(room, np.int64), vectors, np.empty(room, np.bool_))
 
 
 def _blocks(keys: Keys, vectors: Floats, rows: Rows | None) -> Iterator[tuple[Keys, Floats]]:

@@ -164,7 +164,7 @@ class OnGpu:
 
     def _give_up(self, index: _Pair, error: Exception) -> None:
         index.release()
-        index.fallen = True
+        index.fell_back = True
         log.warning("%s is searched on the CPU until another index is built: %s", self.name, on_one_line(error))
 
     def _copy(self, index: _Pair, vectors: Floats) -> None:
@@ -194,7 +194,7 @@ class _Pair:
         self.cpu = cpu
         self.serves = serves
         """True if callers wait for its results, and not only a build, which can do without them."""
-        self.fallen = False
+        self.fell_back = False
         """True if the device failed, so that the CPU serves instead."""
         self.alone = threading.Lock()
         """Lock, because a device's search memory does not support two searches at once."""

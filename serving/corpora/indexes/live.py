@@ -20,12 +20,11 @@ from models.bundle.disk import make_folder
 from models.runtimes.base import Floats
 from serving.corpora.indexes import KINDS, saved
 from serving.corpora.indexes.approximate import Hnsw
-from serving.corpora.indexes.building import CERTAIN, Builder, Material, Plan, build, held_out, most_queries, tune
-from serving.corpora.indexes.built import Approximate, Main, Marks, Tuning
+from serving.corpora.indexes.building import CERTAIN, Builder, BuildInput, Plan, build, held_out, most_queries, tune
 from serving.corpora.indexes.exact import ExactIndex
 from serving.corpora.indexes.kind import CancelledError, Kind, Pause
 from serving.corpora.indexes.saved import Identity, Read, Source, UnfitError, read
-from serving.corpora.indexes.state import Part, Report, Seen
+from serving.corpora.indexes.state import Approximate, IndexState, Main, Marks, Part, Report, Tuning
 from serving.corpora.ports import Keys, Ranking
 from serving.errors import ServiceError
 from serving.operations.failpoints import reach
@@ -35,7 +34,7 @@ from serving.operations.failpoints import reach
 _HNSW = Hnsw()
 
 
-class Oldest(NamedTuple):
+class OldestRows(NamedTuple):
     """The oldest part of a tail: (N, D) vectors under N keys, and (Q, D) later vectors as queries for measurement."""
 
     keys: Keys
@@ -43,7 +42,7 @@ class Oldest(NamedTuple):
     later: Floats
 
 
-def grown(before: Main | None, oldest: Oldest, target: float, pause: Pause) -> Main:
+def grown(before: Main | None, oldest: OldestRows, target: float, pause: Pause) -> Main:
     """Return one graph of the vectors grown `before` and the `oldest` of the tail. `before` itself stays unchanged.
 
     Raises:
@@ -105,10 +104,10 @@ class Generations:
             self.folder.rmdir()
 
 
-class Opened(NamedTuple):
+class OpenedIndex(NamedTuple):
     """An index that contains everything in its source."""
 
-    seen: Seen
+    seen: IndexState
     tail: ExactIndex
     generation: Path | None = None
     """The folder of the main part."""
@@ -117,7 +116,7 @@ class Opened(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Opening:
+class IndexOpener:
     """Sources from which an index is opened, and the identity that they must have."""
 
     source: Source
@@ -127,14 +126,14 @@ class Opening:
     threads: int = 1
     plan: Plan = field(default_factory=Plan)
 
-    def opened(self, beside: Read | None) -> Opened:
+    def opened(self, beside: Read | None) -> OpenedIndex:
         """Open from `beside`, the folder or the source, whichever fits first.
 
         Everything else in the folder is removed.
         """
         return (beside and self._taken(beside)) or self._kept() or self._anew()
 
-    def _taken(self, beside: Read) -> Opened | None:
+    def _taken(self, beside: Read) -> OpenedIndex | None:
         """Open from `beside`; return None if it does not fit the current source.
 
         Removals are found by comparing keys, because the index that served meanwhile may have buried tombstones.
@@ -150,10 +149,10 @@ class Opening:
             return found
         make_folder(self.generations.folder)
         generation = beside.folder.rename(self.generations.following())
-        saved.save(generation, saved.vouched(beside.manifest, self.identity, beside.last))
+        saved.save(generation, saved.make_manifest(beside.manifest, self.identity, beside.last))
         return found._replace(generation=generation, covered=beside.last)
 
-    def _kept(self) -> Opened | None:
+    def _kept(self) -> OpenedIndex | None:
         found = None
         for generation in self.generations.newest_first():
             if found is None and (generation / saved.MANIFEST).exists():
@@ -171,7 +170,7 @@ class Opening:
             saved.remove(generation)  # including unfinished and replaced builds
         return found
 
-    def _caught_up(self, main: Main, tail: ExactIndex, last: int, gone: Keys) -> Opened:
+    def _caught_up(self, main: Main, tail: ExactIndex, last: int, gone: Keys) -> OpenedIndex:
         """Apply everything that the source did since `main` and `tail` were complete, up to the key `last`."""
         if last > self.source.last_key():
             raise UnfitError("it covers more than the store ever held")
@@ -179,20 +178,20 @@ class Opening:
         tail.remove(gone)
         for keys, vectors in self.source.vectors(last):
             tail.add(keys, vectors)
-        seen = Seen((part,), tail.held)
+        seen = IndexState((part,), tail.held)
         if seen.held != (there := self.source.count()):
             raise UnfitError(f"with what it holds {seen.held} vectors, in the store {there}")
-        return Opened(seen, tail)
+        return OpenedIndex(seen, tail)
 
-    def _anew(self) -> Opened:
+    def _anew(self) -> OpenedIndex:
         with suppress(ServiceError):  # the disk fails or is full: bury them another time
             self.source.bury(self.source.tombstones(self.source.last_key()))  # no stored index contains them
         found = read(self.generations.following(), self.identity.dim, self.source.vectors(0))
-        seen = Seen((Part(found.main, Marks(len(found.main.keys))),), found.tail.held)
+        seen = IndexState((Part(found.main, Marks(len(found.main.keys))),), found.tail.held)
         if found.folder is None:
-            return Opened(seen, found.tail)
-        saved.save(found.folder, saved.vouched(found.manifest, self.identity, found.last))
-        return Opened(seen, found.tail, found.folder, found.last)
+            return OpenedIndex(seen, found.tail)
+        saved.save(found.folder, saved.make_manifest(found.manifest, self.identity, found.last))
+        return OpenedIndex(seen, found.tail, found.folder, found.last)
 
 
 __all__ = ["Identity", "LiveIndex", "Plan", "Report", "Source"]
@@ -247,7 +246,7 @@ class LiveIndex:
         self._queued = self._growing = False
         self._not_before = 0.0
         self._closed = False
-        opening = Opening(source, identity, self._generations, self._kinds, threads, self._plan)
+        opening = IndexOpener(source, identity, self._generations, self._kinds, threads, self._plan)
         self._seen, self._tail, self._generation, self._covered = opening.opened(beside)
         self._consider()
 
@@ -304,7 +303,7 @@ class LiveIndex:
         """
         seen = self._seen
         found = seen.search(queries, k, allowed, exact=exact, threads=self._threads)
-        if seen.main.fallen:
+        if seen.main.fell_back:
             self._consider()
         return found
 
@@ -341,7 +340,7 @@ class LiveIndex:
         seen = self._seen
         if self._closed:
             return False
-        if seen.main.fallen:
+        if seen.main.fell_back:
             return True
         if self._plan.kinds and len(seen.main.keys) >= self._plan.least:
             target = self._target()
@@ -394,7 +393,7 @@ class LiveIndex:
         held = most_queries(len(live))
         oldest, newest = live[: len(live) - held][: self._plan.least], live[len(live) - held :]
         before = seen.parts[-1].main if len(seen.parts) > 1 and seen.last_grown > building else None
-        taken = Oldest(seen.tail.keys[oldest], seen.tail.vectors[oldest], seen.tail.vectors[newest])
+        taken = OldestRows(seen.tail.keys[oldest], seen.tail.vectors[oldest], seen.tail.vectors[newest])
         main = grown(before, taken, self._target(), step)
         with self._changing:
             self._check_open()
@@ -437,17 +436,17 @@ class LiveIndex:
             self._removed_since = removed
             covered = self._building = max(self._covered, seen.last)
         reach("index.compaction")
-        if seen.main.fallen:  # otherwise it would be built on the failed device again
+        if seen.main.fell_back:  # otherwise it would be built on the failed device again
             self._plan = self._plan.without(seen.main.kind)
         count, target = seen.held, self._target()
         held = held_out(count if count >= self._plan.least else 0)
         keys, vectors = saved.write_vectors(generation, self.identity.dim, seen.copy(held))
-        main = build(Material(generation, keys, vectors, len(held)), target, self._plan, self._kinds, step)
+        main = build(BuildInput(generation, keys, vectors, len(held)), target, self._plan, self._kinds, step)
         described = saved.describe(generation, main)
         main = replace(main, bytes=saved.size(described))
         with self._changing:
             self._check_open()
-            saved.save(generation, saved.vouched(described, self.identity, covered))
+            saved.save(generation, saved.make_manifest(described, self.identity, covered))
             self._tail = self._seen.after(covered)
             rebuilt = self._seen.rebuilt(main, covered, self._tail.held)
             self._seen = rebuilt.changed(np.concatenate(removed), self._tail.held)

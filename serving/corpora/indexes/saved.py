@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from models.bundle.disk import make_folder
 from models.runtimes.base import Floats
-from serving.corpora.indexes.built import Approximate, Main, Tuning
 from serving.corpora.indexes.exact import ExactIndex
 from serving.corpora.indexes.kind import BuildError, Kind, Parameters
+from serving.corpora.indexes.state import Approximate, Main, Tuning
 from serving.corpora.ports import Keys
 from serving.operations.failpoints import reach
 
@@ -115,7 +115,7 @@ def describe(folder: Path, main: Main) -> dict[str, Any]:
     }
 
 
-def vouched(described: dict[str, Any], identity: Identity, covered: int) -> dict[str, Any]:
+def make_manifest(described: dict[str, Any], identity: Identity, covered: int) -> dict[str, Any]:
     """Return the manifest: the description with the identity of the vectors.
 
     Args:

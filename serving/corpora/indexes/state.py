@@ -1,21 +1,216 @@
-"""The immutable state of an index that a search sees: built parts, marks of their live rows, and a tail."""
+"""The immutable state of an index that a search sees, and the report on it.
+
+An index consists of built parts, marks of their live rows, and a tail of later vectors. A built part has its vectors in
+a mapped file, or in memory while it grows, and mostly an approximate index over them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Literal, NamedTuple, cast
 
+import faiss
 import numpy as np
+from numpy.typing import NDArray
 
 from models.runtimes.base import Floats
-from serving.corpora.indexes.built import Main, Marks
-from serving.corpora.indexes.exact import ExactIndex, Held, Rows, merged
+from serving.corpora.indexes.exact import ExactIndex, ExactRows, Rows, flat, merged, nearest, products, rows_of
+from serving.corpora.indexes.kind import Candidates, Kind, Parameters
 from serving.corpora.ports import Keys, Ranking
+from serving.operations.threads import check_cancelled
 
+EXACT_ROWS = 5_000
+"""Rows that pass a filter up to which reading them all is as fast as an index that skips the others."""
+MEASURED_K = 10
+"""The k of the measured and promised recall@k."""
+TOGETHER = 256
+"""Queries between two checks for cancellation."""
+FOR_ONE_THREAD = 4
+"""Queries up to which waking other threads costs more time than they save."""
 BLOCK = 16_384
 """Vectors copied at a time."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Efforts that reach the recall target, measured on this index."""
+
+    target: float
+    queries: int = 0
+    """Vectors that were held out as queries."""
+    efforts: Mapping[float, int] = field(default_factory=dict)
+    """Efforts by the share of vectors that pass the filter. Without an entry, only exact search reaches the target."""
+    recalls: Mapping[float, float] = field(default_factory=dict)
+    """Measured recall by the same shares; 1.0 where search is exact."""
+
+    def effort(self, share: float) -> int | None:
+        """Return the effort for `share`, interpolated on a log scale; None below the least share: search exactly."""
+        if share in self.efforts:
+            return self.efforts[share]
+        shares = sorted(self.efforts)
+        if not shares or share < 0.9 * shares[0]:
+            return None
+        efforts = np.log([self.efforts[one] for one in shares])
+        return int(np.ceil(np.exp(np.interp(np.log(share), np.log(shares), efforts)) - 1e-6))
+
+
+class Approximate(NamedTuple):
+    """An approximate index built over the vectors."""
+
+    kind: Kind
+    parameters: Parameters
+    built: faiss.Index
+
+
+class Marks:
+    """Immutable set of the rows that may be found, out of `size`: those marked `live`, the sorted `rows`, or all.
+
+    Arrays with an entry per row are only made when needed.
+    """
+
+    def __init__(self, size: int, *, live: NDArray[np.bool_] | None = None, rows: Rows | None = None) -> None:
+        self._size, self._live, self._rows = size, live, rows
+        if live is not None:
+            self.count = int(np.count_nonzero(live))
+        else:
+            self.count = size if rows is None else len(rows)
+
+    @cached_property
+    def live(self) -> NDArray[np.bool_]:
+        """Mask of the rows that may be found."""
+        if self._live is not None:
+            return self._live
+        live = np.full(self._size, self._rows is None)
+        if self._rows is not None:
+            live[self._rows] = True
+        return live
+
+    @cached_property
+    def rows(self) -> Rows | None:
+        """Sorted rows that may be found; None means all."""
+        if self.count == self._size:
+            return None
+        return np.flatnonzero(self.live) if self._rows is None else self._rows
+
+    @cached_property
+    def bitmap(self) -> NDArray[np.uint8] | None:
+        """Bitmap of the rows that may be found; None means all."""
+        return None if self.count == self._size else np.packbits(self.live, bitorder="little")
+
+    def only(self, rows: Rows) -> Marks:
+        """Return the marks restricted to the sorted `rows`."""
+        return Marks(self._size, rows=rows[self.live[rows]])
+
+    def without(self, rows: Rows) -> Marks:
+        if not self.live[rows].any():
+            return self
+        live = self.live.copy()
+        live[rows] = False
+        return Marks(self._size, live=live)
+
+
+@dataclass(frozen=True)
+class Main:
+    """(N, D) vectors under N keys, none of which ever changes. Without `approximate`, every search is exact."""
+
+    keys: Keys
+    """Sorted keys, except that those of the `tuning.queries` held-out vectors come last, sorted as well."""
+    vectors: Floats
+    approximate: Approximate | None
+    tuning: Tuning
+    build_seconds: float = 0.0
+    bytes: int = 0
+    """Bytes of its files."""
+    reason: str | None = None
+    """The reason why there is no approximate index."""
+    holds_queries: bool = True
+    """True if the queries of `tuning` were added. It is false for a growing graph, which is measured with later
+    vectors."""
+
+    @property
+    def kind(self) -> str:
+        return "exact" if self.approximate is None else self.approximate.kind.name
+
+    @property
+    def fell_back(self) -> bool:
+        """True if the CPU serves in place of a failed device, slower than an index built for the CPU."""
+        return self.approximate is not None and getattr(self.approximate.built, "fallen", False)
+
+    def search(
+        self,
+        queries: Floats,
+        k: int,
+        marks: Marks,
+        allowed: Keys | None = None,
+        *,
+        exact: bool = False,
+        threads: int = 1,
+    ) -> list[Ranking]:
+        """Return the best `k` of the live rows, among the sorted `allowed` keys if given.
+
+        The answer has `k` hits if there are so many.
+        """
+        if allowed is not None:
+            marks = marks.only(self.rows(allowed))
+        effort = None if exact else self._effort(marks.count, k)
+        if effort is None:
+            return nearest(self.keys, self.vectors, queries, k, marks.rows)
+        found = []
+        for start in range(0, len(queries), TOGETHER):
+            check_cancelled()
+            found += self.candidates(queries[start : start + TOGETHER], k, effort, marks.bitmap, threads)
+        short = [at for at, ranking in enumerate(found) if len(ranking.keys) < min(k, marks.count)]
+        if short:
+            whole = nearest(self.keys, self.vectors, queries[short], k, marks.rows)
+            for at, ranking in zip(short, whole, strict=True):
+                found[at] = ranking
+        return found
+
+    def rows(self, keys: Keys) -> Rows:
+        """Return the sorted rows of those sorted `keys` that are in this part."""
+        first = len(self.keys) - (self.tuning.queries if self.holds_queries else 0)
+        return np.concatenate([rows_of(self.keys[:first], keys), first + rows_of(self.keys[first:], keys)])
+
+    def candidates(
+        self, queries: Floats, k: int, effort: int, bitmap: NDArray[np.uint8] | None, threads: int = 1
+    ) -> list[Ranking]:
+        """Search the approximate index and score its candidates with the vectors. There may be fewer than `k`."""
+        assert self.approximate is not None, "no effort without an index"
+        kind, _, index = self.approximate
+        queries = np.ascontiguousarray(queries, np.float32)
+        faiss.omp_set_num_threads(threads if len(queries) > FOR_ONE_THREAD else 1)
+        rows = kind.search(index, queries, Candidates(min(k * kind.refined, len(self.keys)), effort, bitmap))
+        scores = products(self._flat, queries, rows)
+        keys = self.keys[rows]
+        each, order = np.arange(len(rows))[:, None], np.lexsort((keys, -scores))[:, :k]
+        keys, scores = keys[each, order], scores[each, order]
+        if rows.min() >= 0:
+            return list(map(Ranking, keys, scores))
+        lengths = np.count_nonzero(scores > -np.inf, axis=1).tolist()
+        return [Ranking(keys[at, :length], scores[at, :length]) for at, length in enumerate(lengths)]
+
+    def efforts(self) -> Sequence[int]:
+        assert self.approximate is not None, "no effort without an index"
+        return self.approximate.kind.efforts(self.approximate.parameters)
+
+    @cached_property
+    def _flat(self) -> faiss.IndexFlatIP:
+        return flat(self.vectors)
+
+    def _effort(self, count: int, k: int) -> int | None:
+        """Return the tuned effort, increased for larger `k`. None means exact search, as the cheaper or only way."""
+        if self.approximate is None or count <= max(EXACT_ROWS, k):
+            return None
+        tuned = self.tuning.effort(count / len(self.keys))
+        if tuned is None:
+            return None
+        effort = int(np.ceil(tuned * max(1.0, k / MEASURED_K) ** 0.5))
+        if effort > tuned and effort > self.efforts()[-1]:
+            return None
+        return effort
 
 
 class Part(NamedTuple):
@@ -33,12 +228,12 @@ class Part(NamedTuple):
         return self._replace(marks=self.marks.without(np.flatnonzero(self.main.keys <= key)))
 
 
-class Seen(NamedTuple):
+class IndexState(NamedTuple):
     """State of an index at one moment. Nothing in it ever changes."""
 
     parts: tuple[Part, ...]
-    """The main part, then the graphs that grow beside it (`growing.py`), whose keys are greater."""
-    tail: Held
+    """The main part, then the graphs that grow beside it (see `live.grown`), whose keys are greater."""
+    tail: ExactRows
 
     @property
     def main(self) -> Main:
@@ -95,12 +290,12 @@ class Seen(NamedTuple):
             found.append(self.tail.search(queries, k, allowed))
         return found[0] if len(found) == 1 else [merged(rankings, k) for rankings in zip(*found, strict=True)]
 
-    def changed(self, removed: Keys, tail: Held) -> Seen:
+    def changed(self, removed: Keys, tail: ExactRows) -> IndexState:
         """Return the state with another tail and without the `removed` keys."""
         removed = np.sort(removed)
-        return Seen(tuple(part.without(removed) for part in self.parts), tail)
+        return IndexState(tuple(part.without(removed) for part in self.parts), tail)
 
-    def grown(self, before: Main | None, main: Main, tail: Held) -> Seen:
+    def grown(self, before: Main | None, main: Main, tail: ExactRows) -> IndexState:
         """Return the state with `main` in place of `before`, if that still exists, and with the shorter `tail`.
 
         Rows of `main` that the old tail contained stay live if they were live there.
@@ -111,12 +306,12 @@ class Seen(NamedTuple):
         live[: len(old)] = old
         grown = Part(main, Marks(len(live), live=live))
         others = tuple(part for part in self.parts if part.main is not before)
-        return Seen((*others, grown) if grown.marks.count else others, tail)
+        return IndexState((*others, grown) if grown.marks.count else others, tail)
 
-    def rebuilt(self, main: Main, covered: int, tail: Held) -> Seen:
+    def rebuilt(self, main: Main, covered: int, tail: ExactRows) -> IndexState:
         """Return the state with a new main part, which contains everything up to the key `covered`."""
         beside = (part.beyond(covered) for part in self.parts[1:])
-        return Seen((Part(main, Marks(len(main.keys))), *(part for part in beside if part.marks.count)), tail)
+        return IndexState((Part(main, Marks(len(main.keys))), *(part for part in beside if part.marks.count)), tail)
 
     def copy(self, last: Rows) -> Iterator[tuple[Keys, Floats]]:
         """Yield all live vectors in blocks, by key. Those at the sorted places `last` in this order come at the end."""
@@ -150,9 +345,6 @@ def _by_key(keys: Keys, live: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Row
     return rows[np.argsort(keys[rows])]
 
 
-# The report on an index.
-
-
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """State of the index that serves at this moment."""
@@ -182,7 +374,7 @@ class Report:
     """The reason why search is exact, if it is."""
 
     @classmethod
-    def of(cls, seen: Seen, *, target: float, memory: int, building: bool) -> Report:
+    def of(cls, seen: IndexState, *, target: float, memory: int, building: bool) -> Report:
         """Make the report on `seen`, with the details of its foremost part."""
         main, state = seen.foremost, "building" if building else "ready"
         found = cls(

@@ -78,7 +78,7 @@ class Spread(NamedTuple):
 def spread(text: str) -> Spread:
     """Fold `text`, put spaces around each character of a run, and end each run with `_RUN_END`.
 
-    `apart` does the same to a phrase.
+    `split_phrase` does the same to a phrase.
     """
     if text.isascii():
         return Spread(text, range(len(text)), range(1, len(text) + 1))
@@ -116,7 +116,7 @@ def ends_run(tokens: Sequence[str], at: int) -> bool:
     return at > 0 and is_character(tokens[at]) and _is_pair(tokens[at - 1])
 
 
-def apart(tokens: Sequence[str]) -> list[str]:
+def split_phrase(tokens: Sequence[str]) -> list[str]:
     """Split the pairs of a phrase into characters and run ends, as `spread` does."""
     found: list[str] = []
     for token in tokens:

@@ -8,26 +8,27 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
-from weakref import WeakSet
+from typing import Protocol
 
 from serving.corpora.ports import Stop
-from serving.corpora.stores.failures import MEND, naming
 from serving.errors import Damaged, NotFound
-from serving.operations.cancelling import check_cancelled, is_cancelled
 from serving.operations.failpoints import reach
+from serving.operations.files import PATIENCE, connect, disk_errors
+from serving.operations.threads import check_cancelled, is_cancelled
 
 # Limit on open corpus files: the most recently used stay open.
 
+MEND = "restore a snapshot over it or delete it"
+"""The remedy for a damaged file."""
 MOST = 128
 """Maximum corpora with open files. Each takes about 300 KB and three file descriptors, plus two descriptors for every
 open reader. Opening a corpus takes half a millisecond."""
 
 
-class Rests(Protocol):
+class Reopenable(Protocol):
     """A resource that is opened on demand."""
 
-    def rest(self) -> None:
+    def close_if_idle(self) -> None:
         """Close the resource, unless it is in use. The user calls `OpenFiles.used` when done."""
 
 
@@ -37,10 +38,10 @@ class OpenFiles:
     def __init__(self, most: int = MOST) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._open: dict[Rests, None] = {}
+        self._open: dict[Reopenable, None] = {}
         """Open files. The most recently used file is last."""
 
-    def used(self, file: Rests) -> None:
+    def used(self, file: Reopenable) -> None:
         """Record a use of `file`, and close the least recently used file if there are too many."""
         with self._lock:
             self._open.pop(file, None)
@@ -49,9 +50,9 @@ class OpenFiles:
             if len(self._open) <= self._most:
                 return
             del self._open[longest]
-        longest.rest()
+        longest.close_if_idle()
 
-    def closed(self, file: Rests) -> None:
+    def closed(self, file: Reopenable) -> None:
         """Forget a file that is closed for good."""
         with self._lock:
             self._open.pop(file, None)
@@ -59,39 +60,15 @@ class OpenFiles:
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 60.0
-"""Seconds to wait for a lock. Locks are held briefly, so the timeout occurs only if there is a bug."""
 STEPS = 100_000
 """Instructions of SQLite's virtual machine between two checks for a stop. They take a few milliseconds."""
 READ_STEPS = 5 * STEPS
 """Instructions between two checks in a read. Each check waits for Python's interpreter lock."""
 LOG_BYTES = 64 << 20
-"""Size of the write-ahead log in bytes above which its checkpoint, called "fold" here, makes readers wait."""
+"""Size of the write-ahead log in bytes above which its checkpoint makes readers wait."""
 _LOG_PATIENCE_MS = 500
 _KEPT = 4
 """Readers that stay open between reads. Each takes two file descriptors."""
-
-
-class _Connection(sqlite3.Connection):
-    """A connection whose rollback also closes its cursors.
-
-    After a stopped read, the exception may still refer to a cursor with unread rows. Such a cursor keeps its snapshot
-    of the file after a rollback unless it is closed.
-    """
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()
-
-    def execute(self, *args: Any) -> sqlite3.Cursor:
-        made = super().execute(*args)
-        self._cursors.add(made)
-        return made
-
-    def rollback(self) -> None:
-        for cursor in list(self._cursors):
-            cursor.close()
-        super().rollback()
 
 
 class Connections:
@@ -122,10 +99,10 @@ class Connections:
         """True if a read found that the file differs from what was written."""
 
     @contextmanager
-    def naming(self) -> Iterator[None]:
-        """Translate disk errors as `failures.naming` does. Remember damage, and add the remedy to its message."""
+    def disk_errors(self) -> Iterator[None]:
+        """Translate disk errors as `disk_errors` does. Remember damage, and add the remedy to its message."""
         try:
-            with naming(self.path):
+            with disk_errors(self.path):
                 yield
         except Damaged as error:
             self.damaged = True
@@ -135,7 +112,7 @@ class Connections:
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """Open a write transaction. Its changes are committed and on disk after the block, or rolled back."""
-        with self._used(), self._written(), self.naming():
+        with self._used(), self._written(), self.disk_errors():
             writer = self._opened_writer()
             try:
                 writer.execute("BEGIN IMMEDIATE")
@@ -158,7 +135,7 @@ class Connections:
             Stopped: the caller has left or the server stops.
         """
         check_cancelled()
-        with self._used(), self.naming():
+        with self._used(), self.disk_errors():
             reader = self._take()
             try:
                 reader.set_progress_handler(self._stop or is_cancelled, READ_STEPS)
@@ -170,30 +147,30 @@ class Connections:
     @contextmanager
     def maintaining(self) -> Iterator[sqlite3.Connection]:
         """Yield the writer outside of a transaction."""
-        with self._used(), self._written(), self.naming():
+        with self._used(), self._written(), self.disk_errors():
             yield self._opened_writer()
 
-    def fold_soon(self) -> None:
+    def checkpoint_soon(self) -> None:
         """Checkpoint the log, unless readers prevent it. The file then shrinks to its content."""
         with self.maintaining() as writer:
-            self._fold_soon(writer)
+            self._checkpoint_soon(writer)
 
     @contextmanager
-    def alone(self, *, folded: bool) -> Iterator[None]:
-        """Close all connections during the block, while other users wait. With `folded`, empty the log first.
+    def alone(self, *, checkpointed: bool) -> Iterator[None]:
+        """Close all connections during the block, while other users wait. With `checkpointed`, empty the log first.
 
         Raises:
             Unhealthy: the log can't be checkpointed; nothing has changed.
         """
-        with self._written(), self.naming():
+        with self._written(), self.disk_errors():
             self.check_open()
             with self._turn:
                 self._alone = True
                 self._turn.wait_for(lambda: not self._reading)
             try:
                 self._close_readers()
-                if folded:
-                    self._fold()
+                if checkpointed:
+                    self._checkpoint()
                 self._close_writer()
                 yield
                 self.damaged = False  # the block may have replaced the file
@@ -207,7 +184,7 @@ class Connections:
         if self._closed:
             raise NotFound(f"there is no corpus {self.path.stem!r}")
 
-    def rest(self) -> None:
+    def close_if_idle(self) -> None:
         """Close the connections, unless they are in use. The next use reopens them."""
         if not self._writing.acquire(blocking=False):
             return
@@ -263,7 +240,7 @@ class Connections:
             self._writer.close()
         self._writer = None
 
-    def _fold(self) -> None:
+    def _checkpoint(self) -> None:
         busy, _, _ = self._opened_writer().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if busy:
             raise OSError("its log is in use")
@@ -306,11 +283,11 @@ class Connections:
             return
         self._log_bytes = size + LOG_BYTES  # a long reader prevents it: don't retry at every commit
         with suppress(sqlite3.Error):  # the write is committed; the next one reports a failing disk
-            if self._fold_soon(writer):
+            if self._checkpoint_soon(writer):
                 self._log_bytes = LOG_BYTES
 
     @staticmethod
-    def _fold_soon(writer: sqlite3.Connection) -> bool:
+    def _checkpoint_soon(writer: sqlite3.Connection) -> bool:
         """Checkpoint the log, and return whether that succeeded. A reader that does not end soon prevents it."""
         writer.execute(f"PRAGMA busy_timeout = {_LOG_PATIENCE_MS}")
         try:
@@ -352,20 +329,6 @@ class Connections:
         made = connect(self.path)
         made.set_progress_handler(self._stop, STEPS)
         return made
-
-
-def connect(path: Path) -> sqlite3.Connection:
-    """Open an existing file. No other process may use the file. Any thread may use the connection.
-
-    Raises:
-        sqlite3.OperationalError: the file does not exist.
-    """
-    # The VFS unix-excl keeps the index of the write-ahead log in memory. The default VFS writes it to a file beside
-    # the log. On a full disk that fails, and nothing could be read.
-    existing = f"{path.absolute().as_uri()}?mode=rw&vfs=unix-excl"
-    return sqlite3.connect(
-        existing, uri=True, timeout=PATIENCE, isolation_level=None, check_same_thread=False, factory=_Connection
-    )
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from models.bundle.disk import fsync
 from models.runtimes.base import Floats
 from serving.corpora.filters import Filter
 from serving.corpora.ports import (
+    RESERVED_BYTES,
     Blocks,
     Change,
     Chunking,
@@ -20,12 +21,13 @@ from serving.corpora.ports import (
     Corpus,
     Document,
     Facets,
-    Held,
     Keys,
+    KnownText,
     Page,
     Passage,
     Ranking,
     Size,
+    Span,
     Stop,
     Write,
     never,
@@ -35,7 +37,7 @@ from serving.corpora.stores.connections import Connections, stopping
 from serving.corpora.stores.facets import facets
 from serving.corpora.stores.foreign import check_values
 from serving.corpora.stores.matching import matching
-from serving.corpora.stores.migrations import check_ours, check_shape, mark, migrate, verify
+from serving.corpora.stores.migrations import check_ours, check_schema, mark, migrate, verify
 from serving.corpora.stores.reading import Shared
 from serving.corpora.stores.records import Table, blocks
 from serving.corpora.stores.writing import attempt, create, promise, stem
@@ -63,7 +65,7 @@ def give_back(connections: Connections, least: int) -> None:
             return
         while free != before:
             before, free = free, _free_bytes(connections, _STEP)
-        connections.fold_soon()
+        connections.checkpoint_soon()
 
 
 def _forget_words(connections: Connections) -> None:
@@ -87,10 +89,6 @@ def _free_bytes(connections: Connections, given_back: int) -> int:
         return int(writer.execute(free).fetchone()[0])
 
 
-RESERVED_BYTES = 4 << 20
-"""Bytes of disk space reserved for removals, so that documents can be removed when the disk is full."""
-
-
 class CorpusFile:
     """The open file of one corpus, with the methods of `Store`.
 
@@ -99,7 +97,7 @@ class CorpusFile:
 
     Raises:
         StoreError: the file is not ours, or has a later format.
-        ServiceError: the file contains no corpus, or can't be read or written; see `Connections.naming`.
+        ServiceError: the file contains no corpus, or can't be read or written; see `Connections.disk_errors`.
     """
 
     def __init__(
@@ -115,16 +113,16 @@ class CorpusFile:
         self.path = path
         shared = shared or Shared()
         self._connections = Connections(path, synchronous, stop, shared.open_files)
-        self._matched = shared.matched
+        self._filter_cache = shared.filter_cache
         self._described: tuple[int, tuple[Corpus, Size]] | None = None
         try:
-            with self._connections.naming():
+            with self._connections.disk_errors():
                 if new:
                     mark(path)
                 else:
                     check_ours(path)
                     if foreign:
-                        check_shape(path)
+                        check_schema(path)
                         check_values(path, foreign, stop or never)
             with self._connections.writing() as writer:
                 migrate(writer, path)
@@ -143,9 +141,9 @@ class CorpusFile:
         self._connections.close()
 
     @contextmanager
-    def set_aside(self, *, folded: bool = True) -> Iterator[None]:
-        """Close the file during the block, which may replace or remove it. With `folded`, empty the log first."""
-        with self._connections.alone(folded=folded):
+    def set_aside(self, *, checkpointed: bool = True) -> Iterator[None]:
+        """Close the file during the block, which may replace or remove it. With `checkpointed`, empty the log first."""
+        with self._connections.alone(checkpointed=checkpointed):
             yield
 
     def create(self, corpus: Corpus) -> None:
@@ -217,7 +215,7 @@ class CorpusFile:
         with self._connections.writing() as writer:
             writing.release(writer, job)
 
-    def embedded(self, texts: Sequence[str], chunking: Chunking | None, fingerprint: str) -> list[Held | None]:
+    def embedded(self, texts: Sequence[str], chunking: Chunking | None, fingerprint: str) -> list[KnownText | None]:
         with self._connections.reading() as reader:
             if reading.corpus(reader).fingerprint != fingerprint:
                 return [None] * len(texts)
@@ -236,7 +234,7 @@ class CorpusFile:
 
     def page(self, after: int, limit: int, where: Filter | None = None) -> Page:
         with self._connections.reading() as reader:
-            among = None if where is None else self._matched.numbers(self.path, reader, where)
+            among = None if where is None else self._filter_cache.numbers(self.path, reader, where)
             return records.page(reader, after, limit, among)
 
     def keys(self) -> Keys:
@@ -245,11 +243,11 @@ class CorpusFile:
 
     def matching(self, where: Filter) -> Keys:
         with self._connections.reading() as reader:
-            return self._matched.keys(self.path, reader, where)
+            return self._filter_cache.keys(self.path, reader, where)
 
     def unmatched(self, where: Filter) -> list[str]:
         with self._connections.reading() as reader:
-            return self._matched.unmatched(self.path, reader, where)
+            return self._filter_cache.unmatched(self.path, reader, where)
 
     def ids_matching(self, where: Filter) -> list[str]:
         with self._connections.reading() as reader:
@@ -261,8 +259,11 @@ class CorpusFile:
 
     def words(self, query: str, k: int, where: Filter | None) -> Ranking:
         with self._connections.reading() as reader:
-            allowed = None if where is None else self._matched.keys(self.path, reader, where)
+            allowed = None if where is None else self._filter_cache.keys(self.path, reader, where)
             return words.search(reader, query, k, allowed, stemming=reading.corpus(reader).wanted_stemming)
+
+    def highlights(self, texts: Sequence[str], query: str) -> list[list[Span]]:
+        return words.highlights(texts, query, stemming=self.corpus().wanted_stemming)
 
     def vectors(self, keys: Sequence[int] | None, after: int) -> Blocks:
         """Yield blocks of vectors. No transaction stays open between them."""
@@ -289,7 +290,7 @@ class CorpusFile:
 
     def tombstones(self, upto: int) -> Keys:
         with self._connections.reading() as reader:
-            return writing.upto(reader, upto)
+            return writing.tombstones(reader, upto)
 
     def bury(self, keys: Keys) -> None:
         if len(keys):

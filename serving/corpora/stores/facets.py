@@ -10,7 +10,7 @@ from typing import Any
 from serving.corpora.filters import is_number, reach
 from serving.corpora.ports import Facet, Facets, FacetValue
 from serving.corpora.stores.fields import FALSE, LIST, NULL, OBJECT, OPAQUE, TRUE, WHOLE, Value, documents, numbers
-from serving.operations.cancelling import check_cancelled
+from serving.operations.threads import check_cancelled
 
 MAX_FIELDS = 64
 """Maximum number of fields reported. The oldest fields of the corpus are reported."""

@@ -31,8 +31,8 @@ from serving.corpora.stores.fields import (
     stored,
 )
 from serving.corpora.stores.records import blocks, marks
-from serving.operations.cancelling import check_cancelled
 from serving.operations.json_body import is_unicode
+from serving.operations.threads import check_cancelled
 
 READ = 20
 """Number of postings whose lookup takes as long as reading one document."""

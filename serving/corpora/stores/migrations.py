@@ -17,8 +17,8 @@ import orjson
 
 from serving.corpora.ports import Document, Stemming, StoreError
 from serving.corpora.stores import fields, reading, records, words, writing
-from serving.corpora.stores.failures import UNREADABLE, DamageError
 from serving.corpora.stores.records import DOCUMENT, PASSAGE, DocumentRow, PassageRow, document_in
+from serving.operations.files import UNREADABLE, DamageError
 
 # Verification of a whole corpus file, row by row.
 
@@ -327,11 +327,11 @@ _RENAMED = re.compile(r'^(CREATE TABLE )"(\w+)"')
 """The statement of a renamed table, whose name SQLite quotes. Re-embedding renames tables."""
 MAX_STATEMENT = 65_536
 """Maximum bytes of a table's CREATE statement. Ours have a few hundred bytes."""
-Shape = frozenset[tuple[str, str, str, str | None]]
+Schema = frozenset[tuple[str, str, str, str | None]]
 """SQLite's schema of tables and indexes: type, name, table and statement."""
 
 
-def check_shape(path: Path) -> None:
+def check_schema(path: Path) -> None:
     """Check the schema of the file, and read nothing else. A later format is accepted, because `migrate` reports it.
 
     Raises:
@@ -339,29 +339,29 @@ def check_shape(path: Path) -> None:
     """
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)) as reader:
         reader.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_STATEMENT)  # set before SQLite reads the schema
-        (format,), found = reader.execute("PRAGMA user_version").fetchone(), _shape(reader)
+        (format,), found = reader.execute("PRAGMA user_version").fetchone(), _schema(reader)
     format = max(format, 0)  # formats begin at 0
-    if format <= len(MIGRATIONS) and found not in (shapes := _shapes(format)):
-        first = min(found.symmetric_difference(shapes[0]), key=lambda one: one[1])
+    if format <= len(MIGRATIONS) and found not in (schemas := _schemas(format)):
+        first = min(found.symmetric_difference(schemas[0]), key=lambda one: one[1])
         raise StoreError(
             f"{path}: not a corpus of this server: {first[0]} {first[1]!r} is not what format {format} has"
         )
 
 
 @cache
-def _shapes(format: int) -> list[Shape]:
+def _schemas(format: int) -> list[Schema]:
     """Return the schemas of a format, one for each kind of stemming."""
     found = []
     for stemming in get_args(Stemming):
         with closing(sqlite3.connect(":memory:", isolation_level=None)) as made:
             for step in MIGRATIONS[:format]:
                 step(made)
-            if any(name == "words" for _, name, *_ in _shape(made)):
+            if any(name == "words" for _, name, *_ in _schema(made)):
                 create_words(made, format, stemming)
-            found.append(_shape(made))
+            found.append(_schema(made))
     return found
 
 
-def _shape(reader: sqlite3.Connection) -> Shape:
+def _schema(reader: sqlite3.Connection) -> Schema:
     rows = reader.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema")
     return frozenset((kind, name, table, sql and _RENAMED.sub(r"\1\2", sql)) for kind, name, table, sql in rows)

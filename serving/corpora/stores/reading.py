@@ -19,16 +19,16 @@ import orjson
 
 from models.runtimes.base import Floats
 from serving.corpora.filters import ID, All, AnyOf, Compares, Element, Exists, Filter, In, Not
-from serving.corpora.ports import Chunking, Corpus, Held, Keys, Size, Stemming
+from serving.corpora.ports import Chunking, Corpus, Keys, KnownText, Size, Stemming
 from serving.corpora.stores import records
 from serving.corpora.stores.connections import OpenFiles
 from serving.corpora.stores.facets import KIND_OF, posted_kinds
-from serving.corpora.stores.failures import DamageError
 from serving.corpora.stores.fields import DATES, MAX_PATH, OPAQUE, WHOLE, Numbers
 from serving.corpora.stores.matching import matching
 from serving.corpora.stores.records import BLOCK, PassageRow, blocks, marks
-from serving.operations.cancelling import check_cancelled
+from serving.operations.files import DamageError
 from serving.operations.lru import Lru
+from serving.operations.threads import check_cancelled
 
 CORPUS = "name, description, recall_target, created, fingerprint, dim, stemming, generation"
 
@@ -68,11 +68,11 @@ def keys_matching(reader: sqlite3.Connection, where: Filter) -> Keys:
     return np.sort(keys[np.isin(owners, numbers)])
 
 
-def embedded(reader: sqlite3.Connection, texts: Sequence[str], chunking: Chunking | None) -> list[Held | None]:
+def embedded(reader: sqlite3.Connection, texts: Sequence[str], chunking: Chunking | None) -> list[KnownText | None]:
     """Implement `Store.embedded`."""
     hashes = [records.content_hash(text, chunking) for text in texts]
     numbers: dict[bytes, int] = {}
-    found: dict[int, Held] = {}
+    found: dict[int, KnownText] = {}
     for block in blocks(hashes):
         numbers.update(reader.execute(f"SELECT hash, number FROM documents WHERE hash IN ({marks(block)})", block))
     for some in blocks(sorted(set(numbers.values()))):
@@ -80,7 +80,7 @@ def embedded(reader: sqlite3.Connection, texts: Sequence[str], chunking: Chunkin
     return [found[numbers[one]] if one in numbers else None for one in hashes]
 
 
-def _held(reader: sqlite3.Connection, numbers: Sequence[int]) -> Iterator[tuple[int, Held]]:
+def _held(reader: sqlite3.Connection, numbers: Sequence[int]) -> Iterator[tuple[int, KnownText]]:
     passages: dict[int, list[PassageRow]] = defaultdict(list)
     for row in records.passages_of(reader, numbers):
         passages[row.document].append(row)
@@ -90,7 +90,7 @@ def _held(reader: sqlite3.Connection, numbers: Sequence[int]) -> Iterator[tuple[
         rows.update(zip(keys.tolist(), matrix, strict=True))
     for number, own in passages.items():
         spans = [span for row in own if (span := row.span())]
-        yield number, Held(spans or None, np.stack([rows[row.key] for row in own]))
+        yield number, KnownText(spans or None, np.stack([rows[row.key] for row in own]))
 
 
 # Warnings about filter conditions that no document can meet, because the field is missing or has other types.
@@ -244,7 +244,7 @@ _Moment = tuple[str, int, int]
 key, and other changes lower the number of documents."""
 
 
-class Matched:
+class FilterCache:
     """Cache of results by corpus and filter, each valid for one version of the corpus.
 
     Call its methods in a transaction that reads `file`.
@@ -303,4 +303,4 @@ class Shared:
     """The limit on open files and the cache of filter results, for all corpora together."""
 
     open_files: OpenFiles = field(default_factory=OpenFiles)
-    matched: Matched = field(default_factory=Matched)
+    filter_cache: FilterCache = field(default_factory=FilterCache)

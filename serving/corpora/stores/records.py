@@ -14,8 +14,8 @@ import orjson
 
 from models.runtimes.base import Floats
 from serving.corpora.ports import Chunking, Document, Keys, Page, Passage, Span
-from serving.corpora.stores.failures import DamageError
 from serving.corpora.stores.fields import Numbers
+from serving.operations.files import DamageError
 
 # Helpers for SQL statements about many keys, one block at a time.
 

@@ -13,6 +13,7 @@ from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from itertools import chain, count
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import NamedTuple
 
 from models.bundle.disk import fsync, make_folder
 from models.runtimes.base import Floats
@@ -24,31 +25,31 @@ from serving.corpora.ports import (
     Corpus,
     Document,
     Facets,
-    Held,
     Keys,
+    KnownText,
     Page,
     Passage,
     Ranking,
     Replacing,
     Size,
+    Span,
     Stop,
     StoreError,
     Write,
     never,
 )
+from serving.corpora.stores.connections import MEND
 from serving.corpora.stores.corpus_file import CorpusFile
-from serving.corpora.stores.failures import MEND, Refused, naming
 from serving.corpora.stores.reading import Shared
-from serving.errors import Conflict, Damaged, NotFound, ServiceError
+from serving.errors import Conflict, Damaged, NotFound, ServiceError, Unhealthy
 from serving.operations.bounds import BOUNDS, Bounds
 from serving.operations.failpoints import reach
+from serving.operations.files import disk_errors, move, remove, remove_side_files, with_side_files
 
 # Operations on whole corpus files with their side files, and the lock of their folder.
 
 log = logging.getLogger(__name__)
 SUFFIX = ".sqlite"
-_BESIDE = ("-journal", "-wal", "-shm")
-"""Suffixes of SQLite's side files. They exist while the file is open, and after a crash."""
 
 
 def hold(folder: Path) -> int:
@@ -77,30 +78,13 @@ def refusing(path: Path) -> Iterator[None]:
         raise StoreError(f"{path}: {error.__cause__ or error}") from error
 
 
-def remove(path: Path) -> None:
-    """Delete the file and its side files."""
-    path.unlink(missing_ok=True)
-    unlink_beside(path)
-    fsync(path.parent)
-
-
-def unlink_beside(path: Path) -> None:
-    """Delete the side files. SQLite would replay a leftover log into a later file of the same name."""
-    for beside in _with_beside(path)[1:]:
-        beside.unlink(missing_ok=True)
-
-
-def _with_beside(path: Path) -> list[Path]:
-    return [path.with_name(path.name + suffix) for suffix in ("", *_BESIDE)]
-
-
 def make(path: Path, corpus: Corpus, synchronous: str, shared: Shared | None = None) -> CorpusFile:
     """Create the file of a new corpus. The file gets its final name when the corpus is committed.
 
     After a failure nothing remains. `sweep` removes the leftovers of killed processes.
     """
     part = path.with_name(f".{path.name}.part")
-    with naming(path):
+    with disk_errors(path):
         try:
             with closing(CorpusFile(part, synchronous, new=True)) as made:
                 made.create(corpus)
@@ -125,8 +109,8 @@ def sweep(folder: Path) -> None:
 def keep(path: Path) -> None:
     """Link a damaged file and its side files to a second name that no corpus has, to free the original name."""
     names = (path.with_name(f"{path.name}.damaged{number}") for number in chain([""], count(2)))
-    kept = next(name for name in names if not any(one.exists() for one in _with_beside(name)))
-    for file, second in zip(_with_beside(path), _with_beside(kept), strict=True):
+    kept = next(name for name in names if not any(one.exists() for one in with_side_files(name)))
+    for file, second in zip(with_side_files(path), with_side_files(kept), strict=True):
         if file.exists():
             os.link(file, second)
     fsync(path.parent)
@@ -177,11 +161,24 @@ def adopt(file: Path, to: Path) -> None:
     reach("store.after-adopt")
 
 
-def move(file: Path, to: Path) -> None:
-    """Rename `file` to `to` in one step. `to` must not be open."""
-    unlink_beside(to)
-    file.replace(to)
-    fsync(to.parent)
+class Refused(NamedTuple):
+    """The reason why a file that existed at the start can't be served."""
+
+    why: str
+    """The reason and the remedy."""
+    damaged: bool
+    """True if the file is damaged. If not, its name must not be reused."""
+
+    @classmethod
+    def of(cls, path: Path, error: ServiceError | StoreError) -> Refused:
+        why, damaged = str(error).replace(str(path), path.name), isinstance(error, Damaged)
+        if isinstance(error, ServiceError) and not damaged:
+            why = f"{why}; mend that and start again"
+        return cls(why, damaged)
+
+    def error(self) -> Unhealthy:
+        """Return the error for callers."""
+        return (Damaged if self.damaged else Unhealthy)(self.why)
 
 
 class SqliteStore:
@@ -247,12 +244,12 @@ class SqliteStore:
         with self._lock:
             if name in self._refused:
                 path = self._place(name)
-                with naming(path):
+                with disk_errors(path):
                     remove(path)
                 del self._refused[name]
                 return
             file = self._file(name)
-            with file.set_aside(folded=False):
+            with file.set_aside(checkpointed=False):
                 reach("store.before-drop")
                 if file.damaged:
                     keep(file.path)
@@ -261,7 +258,7 @@ class SqliteStore:
                 del self._files[name]
                 fsync(self._folder)
                 reach("store.after-drop")
-                unlink_beside(file.path)
+                remove_side_files(file.path)
 
     def write(self, name: str, writes: Sequence[Write]) -> list[Change | ServiceError]:
         return self._file(name).write(writes)
@@ -277,7 +274,7 @@ class SqliteStore:
 
     def embedded(
         self, name: str, texts: Sequence[str], chunking: Chunking | None, fingerprint: str
-    ) -> list[Held | None]:
+    ) -> list[KnownText | None]:
         return self._file(name).embedded(texts, chunking, fingerprint)
 
     def document(self, name: str, document: str) -> Document:
@@ -306,6 +303,9 @@ class SqliteStore:
 
     def words(self, name: str, query: str, k: int, where: Filter | None = None) -> Ranking:
         return self._file(name).words(query, k, where)
+
+    def highlights(self, name: str, texts: Sequence[str], query: str) -> list[list[Span]]:
+        return self._file(name).highlights(texts, query)
 
     def vectors(self, name: str, keys: Sequence[int] | None = None, after: int = 0) -> Blocks:
         return self._file(name).vectors(keys, after)
@@ -349,7 +349,7 @@ class SqliteStore:
         prepare(name, file, bounds, stop)
         with replacing(vectors(file, stop)) if replacing else nullcontext(), self._lock:
             if held := self._files.get(name):
-                with held.set_aside(folded=not held.damaged):
+                with held.set_aside(checkpointed=not held.damaged):
                     if held.damaged:
                         keep(held.path)
                     else:
@@ -357,7 +357,7 @@ class SqliteStore:
                     adopt(file, held.path)
             else:
                 path = self._place(name)
-                with naming(path):
+                with disk_errors(path):
                     adopt(file, path)
                 self._files[name] = CorpusFile(path, self._synchronous, shared=self._shared)
                 self._refused.pop(name, None)
@@ -386,7 +386,7 @@ class SqliteStore:
 
     def _check_served(self, name: str) -> None:
         if refused := self._refused.get(name):
-            raise refused.told()
+            raise refused.error()
 
     def _place(self, name: str) -> Path:
         """Return the path for a new corpus. If the path has a damaged file, the file is kept under a second name.
@@ -398,7 +398,7 @@ class SqliteStore:
         if refused := self._refused.get(name):
             if not refused.damaged:
                 raise Damaged(refused.why)
-            with naming(path):
+            with disk_errors(path):
                 keep(path)
         elif path.exists():
             raise Conflict(f"{path.name} was put into the folder of the corpora since the start: start again")

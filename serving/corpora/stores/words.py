@@ -19,17 +19,15 @@ from typing import NamedTuple
 import numpy as np
 import orjson
 
-from serving.corpora.ports import Keys, Ranking, Span, Stemming
+from serving.corpora.ports import MAX_MARKED, Keys, Ranking, Span, Stemming
 from serving.corpora.stores import analysis
 from serving.corpora.stores.fields import numbers
-from serving.operations.cancelling import check_cancelled
+from serving.operations.threads import check_cancelled
 
 MAX_WORDS = 64
 """Maximum words of a query that are searched for, including words in phrases. Later words are ignored."""
 MAX_ASKED = 20_000
 """Characters of a query that are parsed."""
-MAX_MARKED = 20_000
-"""Maximum characters of a text that `highlights` searches."""
 MARKED_AT_ONCE = 2_000
 """Characters of a text that `highlights` searches first."""
 MAX_SPANS = 200
@@ -166,7 +164,7 @@ def highlights(texts: Sequence[str], query: str, *, stemming: Stemming) -> list[
     terms = parse(query, stemming=stemming).terms
     if not terms:
         return [[] for _ in texts]
-    asked = _expression([tuple(analysis.apart(term)) for term in terms], "OR", prefixes=False)
+    asked = _expression([tuple(analysis.split_phrase(term)) for term in terms], "OR", prefixes=False)
     return [_highlights(text[:MAX_MARKED], asked, stemming) for text in texts]
 
 

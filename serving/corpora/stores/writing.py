@@ -33,12 +33,12 @@ from serving.errors import Conflict, Invalid, ServiceError
 # Tombstones: keys of removed passages, kept while an index on disk may contain them.
 
 
-def add(writer: sqlite3.Connection, keys: Iterable[int]) -> None:
+def add_tombstones(writer: sqlite3.Connection, keys: Iterable[int]) -> None:
     """Add the keys of passages that have just been removed."""
     writer.executemany("INSERT INTO tombstones (key) VALUES (?)", ((key,) for key in keys))
 
 
-def upto(reader: sqlite3.Connection, key: int) -> Keys:
+def tombstones(reader: sqlite3.Connection, key: int) -> Keys:
     """Implement `Store.tombstones`."""
     return fields.numbers(reader, "SELECT key AS number FROM tombstones WHERE key <= ? ORDER BY key", key)
 
@@ -78,13 +78,13 @@ def release(writer: sqlite3.Connection, job: str) -> None:
     writer.execute("DELETE FROM uploads WHERE job = ?", (job,))
 
 
-def note(writer: sqlite3.Connection, ids: Sequence[str]) -> None:
+def note_newer_writes(writer: sqlite3.Connection, ids: Sequence[str]) -> None:
     """Record `ids` that a request writes or removes outside of any job."""
     for job in accepted(writer):
         writer.executemany("INSERT OR IGNORE INTO overtaken (job, id) VALUES (?, ?)", ((job, id) for id in ids))
 
 
-def remaining(reader: sqlite3.Connection, content: Content) -> Content:
+def without_newer_writes(reader: sqlite3.Connection, content: Content) -> Content:
     """Return the content of a job without documents that a later write replaced or removed."""
     ids = [document.id for document in content.documents]
     gone = set[str]()
@@ -140,13 +140,13 @@ def apply(writer: sqlite3.Connection, write: Write) -> Change:
     """
     match write:
         case Removal(ids):
-            note(writer, ids)
+            note_newer_writes(writer, ids)
             return Change(_remove(writer, ids), np.array([], dtype=np.int64), np.empty((0, 0), dtype=np.float32))
         case Content(job=None):
-            note(writer, [document.id for document in write.documents])
+            note_newer_writes(writer, [document.id for document in write.documents])
             return _put(writer, write)
         case Content():
-            return _put(writer, remaining(writer, write))
+            return _put(writer, without_newer_writes(writer, write))
 
 
 def stem(writer: sqlite3.Connection, stemming: Stemming) -> None:
@@ -234,7 +234,7 @@ def _remove(writer: sqlite3.Connection, ids: Sequence[str]) -> np.ndarray[tuple[
         fields.remove(writer, ((number, document.metadata) for number, document in documents.items()))
         keys = [row.key for row in passages]
         writer.executemany("DELETE FROM documents WHERE number = ?", ((number,) for number in documents))
-        add(writer, keys)
+        add_tombstones(writer, keys)
         _count(writer, -1, len(documents), passages)
         gone += keys
     return np.sort(np.array(gone, dtype=np.int64))

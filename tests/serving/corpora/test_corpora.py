@@ -20,13 +20,13 @@ from serving.corpora.filters import compile_filter
 from serving.corpora.indexes.live import LiveIndex
 from serving.corpora.open_corpus import Indexes
 from serving.corpora.ports import Content, Corpus, Document, Keys, Ranking, Size, Store
-from serving.corpora.search import Hit, Query, Wanted
+from serving.corpora.search import Hit, Query, SearchOptions
 from serving.corpora.stores import STORES, reading
 from serving.corpora.stores.corpus_file import CorpusFile
 from serving.corpora.stores.sqlite import MemoryStore
 from serving.errors import NotFound
 from tests.conftest import PATIENCE
-from tests.serving.stores.contents import filled
+from tests.serving.corpora.stores.contents import filled
 
 DIM = 16
 
@@ -45,7 +45,7 @@ def opened(store: Store, folder: Path) -> Corpora:
     return Corpora(store, Indexes(folder / "indexes"))
 
 
-def find(corpora: Corpora, name: str, vector: Floats, wanted: Wanted) -> list[Hit]:
+def find(corpora: Corpora, name: str, vector: Floats, wanted: SearchOptions) -> list[Hit]:
     (hits,) = corpora.search(name, [Query(None, row) for row in vector], wanted).hits
     return hits
 
@@ -79,31 +79,31 @@ def test_concurrent_writers(tmp_path: Path, store: str) -> None:
             seed = 1000 * worker + step
             corpora.put("c", content(f"shared {rng.randrange(5)}", seed + 500))
             corpora.put("c", content(f"own {worker} {step % 4}", seed))
-            found = find(corpora, "c", vector(seed), Wanted(k=1))
+            found = find(corpora, "c", vector(seed), SearchOptions(k=1))
             assert found[0].text == f"text {seed}"
             assert found[0].score == pytest.approx(1, abs=1e-5)
             if step % 5 == 4:
                 corpora.delete("c", f"own {worker} {step % 4}")
-                found = find(corpora, "c", vector(seed), Wanted(k=1))
+                found = find(corpora, "c", vector(seed), SearchOptions(k=1))
                 assert found[0].text != f"text {seed}"
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(write, range(1, 5)))
-    live = find(corpora, "c", vector(0), Wanted(k=100, with_vector=True))
-    rebuilt = find(opened(kept, tmp_path / "again"), "c", vector(0), Wanted(k=100, with_vector=True))
+    live = find(corpora, "c", vector(0), SearchOptions(k=100, with_vector=True))
+    rebuilt = find(opened(kept, tmp_path / "again"), "c", vector(0), SearchOptions(k=100, with_vector=True))
     assert [(hit.passage, hit.score) for hit in live] == [(hit.passage, hit.score) for hit in rebuilt]
     for hit in live:
         assert hit.vector is not None
         assert np.array_equal(hit.vector, vector(hit.passage.document.metadata["seed"])[0])
     assert corpora.delete_where("c", compile_filter({"seed": {"$gte": 0}})) == len(live)
-    assert find(corpora, "c", vector(0), Wanted()) == []
+    assert find(corpora, "c", vector(0), SearchOptions()) == []
     corpora.close()
 
 
 def test_a_missing_corpus(tmp_path: Path) -> None:
     corpora = opened(STORES["memory"](tmp_path), tmp_path)
     with pytest.raises(NotFound):
-        find(corpora, "nope", vector(0), Wanted())
+        find(corpora, "nope", vector(0), SearchOptions())
     corpora.create("c")
     corpora.drop("c")
     assert corpora.index_sizes() == {}
@@ -131,7 +131,7 @@ def test_corpora_come_and_go_while_others_use_them(tmp_path: Path, store: str) -
         assert found in ({"stays"}, {"stays", "goes"})
 
     def search(seed: int) -> None:
-        for hit in find(corpora, "goes", vector(seed), Wanted(k=5, with_vector=True)):
+        for hit in find(corpora, "goes", vector(seed), SearchOptions(k=5, with_vector=True)):
             assert hit.vector is not None
 
     steps: list[Callable[[int], object]] = [
@@ -165,7 +165,7 @@ def test_corpora_come_and_go_while_others_use_them(tmp_path: Path, store: str) -
 @pytest.mark.parametrize("store", STORES)
 def test_a_document_that_is_being_replaced_is_always_found(tmp_path: Path, store: str) -> None:
     corpora = opened(filled(STORES[store](tmp_path), "c", content("a", 1)), tmp_path)
-    everything, replaced = Wanted(where=compile_filter({"seed": {"$gte": 0}})), threading.Event()
+    everything, replaced = SearchOptions(where=compile_filter({"seed": {"$gte": 0}})), threading.Event()
 
     def replace() -> None:
         for _ in range(100):
@@ -175,7 +175,7 @@ def test_a_document_that_is_being_replaced_is_always_found(tmp_path: Path, store
     with ThreadPoolExecutor(1) as pool:
         replacing = pool.submit(replace)
         while not replaced.is_set():
-            for wanted in (everything, Wanted()):
+            for wanted in (everything, SearchOptions()):
                 assert [hit.passage.document.id for hit in find(corpora, "c", vector(1), wanted)] == ["a"]
             assert corpora.document("c", "a").text == "text 1"
         replacing.result()
@@ -198,11 +198,11 @@ def test_others_do_not_wait_for_a_search(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(LiveIndex, "search", slow)
     with ThreadPoolExecutor(1) as pool:
-        busy = pool.submit(find, corpora, "c", vector(1), Wanted())
+        busy = pool.submit(find, corpora, "c", vector(1), SearchOptions())
         assert started.wait(PATIENCE)
         corpora.put("c", content("b", 2))
         corpora.delete("c", "a")
-        assert [hit.passage.document.id for hit in find(corpora, "c", vector(2), Wanted())] == ["b"]
+        assert [hit.passage.document.id for hit in find(corpora, "c", vector(2), SearchOptions())] == ["b"]
         assert corpora.listing()[0][1].documents == 1
         finish.set()
         assert [hit.passage.document.id for hit in busy.result()] == ["b"]

@@ -18,7 +18,7 @@ from serving.corpora.filters import compile_filter
 from serving.corpora.indexes.live import LiveIndex
 from serving.corpora.open_corpus import Indexes
 from serving.corpora.ports import Chunking, Content, Document, Keys, Passage, Ranking, Span
-from serving.corpora.search import Found, Hit, Mode, Place, Query, Wanted, shown
+from serving.corpora.search import Cursor, Hit, Mode, Query, SearchOptions, SearchResult, shown
 from serving.corpora.stores import STORES
 from serving.corpora.stores.connections import Connections
 from serving.corpora.stores.corpus_file import CorpusFile
@@ -58,12 +58,12 @@ QUERY = Query("a captain in the rain", units(1, 9)[0])
 
 
 def find(corpora: Corpora, query: Query = QUERY, **wanted: Any) -> list[Hit]:
-    (hits,) = corpora.search("c", [query], Wanted(**wanted)).hits
+    (hits,) = corpora.search("c", [query], SearchOptions(**wanted)).hits
     return hits
 
 
-def behind(corpora: Corpora, hit: Hit) -> Place:
-    return Found([], corpora.corpus("c")[0].generation, None).behind(hit)
+def behind(corpora: Corpora, hit: Hit) -> Cursor:
+    return SearchResult([], corpora.corpus("c")[0].generation, None).behind(hit)
 
 
 def names(hits: list[Hit]) -> list[str]:

@@ -14,7 +14,7 @@ from serving.corpora.open_corpus import Indexes
 from serving.corpora.ports import Content, Document
 from serving.corpora.stores.sqlite import SqliteStore
 from serving.errors import Conflict
-from tests.serving.stores.contents import filled
+from tests.serving.corpora.stores.contents import filled
 
 
 def content(name: str) -> Content:

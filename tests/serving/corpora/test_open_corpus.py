@@ -15,10 +15,10 @@ from serving.corpora.corpora import Corpora
 from serving.corpora.indexes.live import LiveIndex
 from serving.corpora.open_corpus import Indexes
 from serving.corpora.ports import Change, Content, Corpus, Document, Page, Removal, Write
-from serving.corpora.search import Query, Wanted
+from serving.corpora.search import Query, SearchOptions
 from serving.corpora.stores.sqlite import SqliteStore
 from serving.errors import Conflict, InsufficientStorage, NotFound, ServiceError, Unhealthy
-from serving.operations.cancelling import CancelToken
+from serving.operations.threads import CancelToken
 from tests.conftest import PATIENCE
 
 
@@ -81,7 +81,7 @@ def together(store: Slow, corpora: Corpora, contents: Sequence[Content]) -> list
 def test_what_comes_during_a_commit_shares_the_next_one(store: Slow, corpora: Corpora) -> None:
     assert together(store, corpora, [one(f"d{i}") for i in range(8)]) == [None] * 8
     assert store.groups == [1, 7]
-    found = corpora.search("c", [Query(None, np.eye(1, 4, dtype=np.float32)[0])], Wanted(k=20)).hits[0]
+    found = corpora.search("c", [Query(None, np.eye(1, 4, dtype=np.float32)[0])], SearchOptions(k=20)).hits[0]
     assert len(found) == 9
 
 
@@ -111,7 +111,7 @@ def test_who_waits_while_the_corpus_goes_hears_so(store: Slow, corpora: Corpora)
 
 
 def search(corpora: Corpora) -> list[str]:
-    (hits,) = corpora.search("c", [Query(None, np.eye(1, 4, dtype=np.float32)[0])], Wanted(k=20)).hits
+    (hits,) = corpora.search("c", [Query(None, np.eye(1, 4, dtype=np.float32)[0])], SearchOptions(k=20)).hits
     return sorted(hit.passage.document.id for hit in hits)
 
 
@@ -161,9 +161,9 @@ def test_an_index_that_does_not_follow_is_opened_anew(corpora: Corpora, monkeypa
 def test_an_emptied_corpus_takes_another_encoder(corpora: Corpora) -> None:
     assert search(corpora) == ["first"]
     corpora.delete("c", "first")
-    assert corpora.search("c", [Query("x", np.ones(7, np.float32))], Wanted(), "wider").hits == [[]]
+    assert corpora.search("c", [Query("x", np.ones(7, np.float32))], SearchOptions(), "wider").hits == [[]]
     corpora.put("c", Content([Document("a", "a", {})], np.eye(1, 7, dtype=np.float32), "wider"))
-    (found,) = corpora.search("c", [Query("x", np.ones(7, np.float32))], Wanted(), "wider").hits
+    (found,) = corpora.search("c", [Query("x", np.ones(7, np.float32))], SearchOptions(), "wider").hits
     assert [hit.passage.document.id for hit in found] == ["a"]
 
 

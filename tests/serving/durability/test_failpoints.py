@@ -17,7 +17,7 @@ from serving.operations.failpoints import VARIABLE, FailpointsError, arm, reach
 from tests.conftest import PATIENCE
 from tests.serving.durability.trials import PLACES
 
-SERVING = Path(failpoints.__file__).parent
+SERVING = Path(failpoints.__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)

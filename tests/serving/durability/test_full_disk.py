@@ -21,7 +21,7 @@ from fastapi.testclient import TestClient
 from serving.app import create_app
 from serving.settings import Settings
 from serving.commands.starting import opened_models, opened_service
-from serving.corpora.stores.corpus_file import RESERVED_BYTES
+from serving.corpora.ports import RESERVED_BYTES
 from tests.serving.conftest import _wait_until_ready
 
 disk = Path(sys.argv[1])

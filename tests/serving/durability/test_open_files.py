@@ -21,11 +21,11 @@ NAMES = ("a", "b", "c")
 WRITES = """
 import random, sys
 from pathlib import Path
-from serving.ports import Corpus
+from serving.corpora.ports import Corpus
 from serving.corpora.stores.connections import OpenFiles
 from serving.corpora.stores.reading import Shared
 from serving.corpora.stores.sqlite import SqliteStore
-from tests.serving.stores.contents import content
+from tests.serving.corpora.stores.contents import content
 
 store, rng = SqliteStore(Path(sys.argv[1]), shared=Shared(OpenFiles(1))), random.Random(int(sys.argv[2]))
 for name in sys.argv[4:]:
@@ -41,11 +41,11 @@ FAULTY = """
 import errno, os, sys
 from pathlib import Path
 from serving.errors import ServiceError
-from serving.ports import Corpus
+from serving.corpora.ports import Corpus
 from serving.corpora.stores.connections import OpenFiles
 from serving.corpora.stores.reading import Shared
 from serving.corpora.stores.sqlite import SqliteStore
-from tests.serving.stores.contents import content
+from tests.serving.corpora.stores.contents import content
 
 fault, names = Path(os.environ["SHIM_FAULT"]), sys.argv[2:]
 store = SqliteStore(Path(sys.argv[1]), shared=Shared(OpenFiles(1)))

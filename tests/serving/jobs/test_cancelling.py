@@ -60,7 +60,7 @@ def test_all_that_changes_a_corpus_is_cancelled(tmp_path: Path) -> None:
         running = await jobs.submit("count", "c", {"wait": 0})
         queued = await jobs.submit("count", "c", {"wait": 1})
         others = [await jobs.submit("count", "d", {"wait": 2}), await jobs.submit("beside", "c", {"wait": 2})]
-        async with jobs.leaving("c"):
+        async with jobs.deleting("c"):
             with pytest.raises(Conflict, match="being deleted"):
                 await jobs.submit("count", "c", {"wait": 3})
             await jobs.submit("count", "e", {"wait": 3})
@@ -82,7 +82,7 @@ def test_what_changes_nothing_and_has_not_begun_is_cancelled_too(tmp_path: Path)
         busy = await jobs.submit("count", "d", {"wait": 2})
         queued = await jobs.submit("beside", "c", {})
         await state(jobs, busy.id, lambda job: job.done == 2)
-        async with jobs.leaving("c"):
+        async with jobs.deleting("c"):
             assert (await jobs.job(queued.id)).state == "cancelled"
         assert (await jobs.job(busy.id)).state == "running"
         await jobs.stop()
@@ -104,9 +104,9 @@ def test_what_is_being_queued_as_a_corpus_goes_is_cancelled_too(tmp_path: Path) 
         submitting = asyncio.create_task(jobs.submit("count", "c", {"wait": 0}))
         await asyncio.to_thread(queueing.wait, PATIENCE)
         async with asyncio.TaskGroup() as group:
-            leaving = group.create_task(entered(jobs.leaving("c")))
+            deleting = group.create_task(entered(jobs.deleting("c")))
             await asyncio.sleep(0)
-            assert not leaving.done()
+            assert not deleting.done()
             go_on.set()
         assert (await jobs.job((await submitting).id)).state == "cancelled"
         await jobs.stop()
@@ -128,7 +128,7 @@ def test_nothing_is_said_to_be_cancelled_that_the_next_server_goes_on_with(tmp_p
         with pytest.raises(Unhealthy):
             await jobs.cancel(job.id)
         with pytest.raises(Unhealthy):
-            async with jobs.leaving("c"):
+            async with jobs.deleting("c"):
                 pytest.fail("its jobs would come to another")
         assert not (await jobs.job(job.id)).ended
         jobs.close()

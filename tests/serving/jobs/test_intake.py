@@ -34,7 +34,7 @@ def test_what_keeps_one_corpus_waiting_keeps_no_other(tmp_path: Path) -> None:
         assert await asyncio.to_thread(waits.wait, PATIENCE)
         other = await jobs.submit("count", "c", {})
         assert (await ended(jobs, other.id)).state == "succeeded"
-        async with jobs.leaving("c"):
+        async with jobs.deleting("c"):
             assert not submitting.done()
         go_on.set()
         assert (await ended(jobs, (await submitting).id)).state == "succeeded"

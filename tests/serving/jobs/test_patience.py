@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from serving.errors import Backend, Damaged, InsufficientStorage, Invalid, NoRoom, Overloaded, ServiceError, Unhealthy
-from serving.jobs.patience import TRIES, patiently
+from serving.jobs.patience import TRIES, retry_while_busy
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def after(*errors: ServiceError) -> str:
             raise left.pop(0)
         return "done"
 
-    return asyncio.run(patiently(work))
+    return asyncio.run(retry_while_busy(work))
 
 
 def test_it_waits_as_long_as_it_is_told(slept: list[float]) -> None:

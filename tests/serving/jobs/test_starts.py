@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from serving.jobs import Job, Jobs, Running
-from serving.jobs.kinds import told
+from serving.jobs.kinds import reporting_progress
 from serving.operations.failpoints import VARIABLE
 from tests.conftest import PATIENCE
 from tests.serving.conftest import Launcher
@@ -64,7 +64,7 @@ async def nothing(_: Running) -> None:
 
 async def shows(job: Running) -> None:
     """Work that begins anew: how far it was counts for nothing."""
-    async with told(job) as progress:
+    async with reporting_progress(job) as progress:
         progress.expect(10, 10)
         progress.add(5 + job.job.starts)
 

@@ -1,0 +1,103 @@
+"""`python -m benchmarks.ways [--files]`: count the files of ours that a request passes through.
+
+One `POST /embed` and one search run in this process with the fake engine. Every Python call into this repository is
+counted, in all threads, also when a coroutine continues. A change of file is a call in another file than the call
+before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from types import FrameType
+
+import httpx
+
+from models.process import Parser
+from serving.app import create_app
+from serving.corpora.stores import STORES
+from serving.inference.engines import ENGINES
+from serving.service import Service
+from serving.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[1]
+OURS = tuple(f"{ROOT / package}/" for package in ("serving", "models"))
+DOCUMENTS = [{"id": "a", "text": "A cat sits outside.", "metadata": {"year": 2026}}, {"id": "b", "text": "Taxes rose."}]
+
+
+class Recorder:
+    """Profile function of all threads. It lists the files of calls while `recording`."""
+
+    def __init__(self) -> None:
+        self.files: list[str] = []
+        self._active = False
+        threading.setprofile(self._note)
+        sys.setprofile(self._note)
+
+    @contextmanager
+    def recording(self) -> Iterator[list[str]]:
+        """Yield the list of files, one for each call, which is complete after the block."""
+        self.files = []
+        self._active = True
+        try:
+            yield self.files
+        finally:
+            self._active = False
+
+    def _note(self, frame: FrameType, event: str, _: object) -> None:
+        if self._active and event == "call" and frame.f_code.co_filename.startswith(OURS):
+            self.files.append(frame.f_code.co_filename)
+
+
+async def ways(folder: Path, recorder: Recorder) -> dict[str, list[str]]:
+    """Return the files of the calls of each request, in order."""
+    settings = Settings(data=folder, no_demo=True, engine="fake")
+    service = Service(settings, ENGINES["fake"](folder), STORES["memory"](folder))
+    app = create_app(service)
+    requests = {
+        "POST /embed": ("/embed", {"inputs": "A sentence to embed."}),
+        "search": ("/corpora/notes/search", {"query": "a feline", "k": 1}),
+    }
+    found = {}
+    async with app.router.lifespan_context(app) as state:
+        await service.loaded.wait()
+
+        async def with_state(scope, receive, send):  # type: ignore[no-untyped-def]
+            await app({**scope, "state": dict(state or {})}, receive, send)
+
+        transport = httpx.ASGITransport(with_state)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            (await client.put("/corpora/notes")).raise_for_status()
+            (await client.post("/corpora/notes/documents", json=DOCUMENTS)).raise_for_status()
+            for name, (path, body) in requests.items():
+                (await client.post(path, json=body)).raise_for_status()  # opens what stays open
+                with recorder.recording() as files:
+                    (await client.post(path, json=body)).raise_for_status()
+                found[name] = files
+    return found
+
+
+def main() -> int:
+    """Print calls, files and changes of file of each request."""
+    parser = Parser(prog="python -m benchmarks.ways", description=__doc__)
+    parser.add_argument("--files", action="store_true", help="also print the files, in order of their first call")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = asyncio.run(ways(Path(folder), Recorder()))
+    for name, files in found.items():
+        changes = sum(one != other for one, other in pairwise(files))
+        print(f"{name}: {len(files)} calls, {len(set(files))} files, {changes} changes of file")
+        if asked.files:
+            for file in dict.fromkeys(files):
+                print(f"  {files.count(file):4d}  {Path(file).relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""The edge of the application: what every request gets before and after its route."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+import uuid
+from collections.abc import Iterable, MutableMapping
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.routing import Match
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serving.api.routing.errors import internal_error, service_error
+from serving.errors import shutting_down
+from serving.service import Service
+
+log = logging.getLogger("serving.access")
+
+HEADER = "x-request-id"
+PROBES = {"/health", "/healthz", "/livez", "/readyz", "/ping", "/metrics"}
+"""Paths that monitoring requests every few seconds. They are not traced. Successful ones are logged at debug level."""
+CORS_METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE")
+_ACCEPTED_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+
+
+class TrailingSlash:
+    """Outermost, pure ASGI middleware, so that keys and logs see the path of the route.
+
+    A path with a trailing slash means the path without it, if only that is a route. A redirect does not work: clients
+    repeat a POST without its body, or not at all.
+    """
+
+    def __init__(self, app: ASGIApp, routers: Iterable[APIRouter]) -> None:
+        self._app = app
+        self._routes = [route for router in routers for route in router.routes]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Remove a trailing slash if needed, and handle the request."""
+        if scope["type"] == "http" and scope["path"].endswith("/") and not self._takes(scope):
+            bare = {"path": scope["path"][:-1], "raw_path": scope.get("raw_path", b"").removesuffix(b"/")}
+            if self._takes({**scope, **bare}):
+                scope.update(bare)
+        await self._app(scope, receive, send)
+
+    def _takes(self, scope: Scope) -> bool:
+        """Return whether a route has this path, by any method. `{id:any}` must not match an empty string."""
+        for route in self._routes:
+            match, found = route.matches(scope)
+            if match is not Match.NONE and all(found.get("path_params", {}).values()):
+                return True
+        return False
+
+
+class Edge:
+    """Pure ASGI middleware: request ids, the access log, CORS for `origins`, and answers to unexpected errors.
+
+    Every response has `x-request-id`: the caller's own id, or a new one. Log lines name the route by its template,
+    since a path may quote documents. CORS is around the answers to errors, so browsers can read these, too.
+    """
+
+    def __init__(self, app: ASGIApp, origins: tuple[str, ...] = ()) -> None:
+        """Wrap `app`. Pages of `origins` may send any header and read any header.
+
+        As `allow_headers`, `*` makes Starlette repeat the headers that a preflight asks for. A literal `*` would
+        exclude Authorization. Cookies are not allowed, since browsers send them on their own. Pages send keys.
+        """
+        self._app = app
+        self._answer: ASGIApp = self._without_bugs
+        if origins:
+            self._answer = CORSMiddleware(
+                self._without_bugs,
+                allow_origins=origins,
+                allow_methods=CORS_METHODS,
+                allow_headers=["*"],
+                expose_headers=["*"],
+            )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle the request and log its result. The status is null if no answer was begun."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started, state = time.perf_counter(), scope.setdefault("state", {})
+        given = next((value for name, value in scope["headers"] if name == HEADER.encode()), b"")
+        name = given if _ACCEPTED_ID.fullmatch(given) else new_id().encode()
+        state["request_id"], state["status"] = name.decode(), None
+
+        async def stamped(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                state["status"] = message["status"]
+                message["headers"] = [*message.get("headers", []), (HEADER.encode(), name)]
+            await send(message)
+
+        try:
+            await self._answer(scope, receive, stamped)
+        finally:
+            route, key, status = scope.get("route"), state.get("key"), state["status"]
+            fields = {
+                "method": scope["method"],
+                "route": route.path if route else None,
+                "status": status,
+                "ms": round(1000 * (time.perf_counter() - started), 2),
+                "key": key.name if key else None,
+                "request_id": name.decode(),
+            }
+            usual = status == 200 and scope["path"] in PROBES
+            log.log(logging.DEBUG if usual else logging.INFO, "request", extra={"fields": fields})
+
+    async def _without_bugs(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle the request. An unexpected exception is a 500, and a request that outlasts the drain is a 503."""
+        try:
+            await self._app(scope, receive, send)
+        except asyncio.CancelledError:
+            service: Service = scope["state"]["service"]
+            if service.health.state != "draining":
+                raise
+            # Only the server cancels whole requests. It logs in one line that it cut an answer that was begun.
+            if scope["state"]["status"] is None:
+                await service_error(Request(scope), shutting_down())(scope, receive, send)
+        except Exception as error:
+            if scope["state"]["status"] is not None:
+                raise
+            await internal_error(Request(scope), error, id_of(scope))(scope, receive, send)
+
+
+def new_id() -> str:
+    """Return a unique id."""
+    return uuid.uuid4().hex
+
+
+def id_of(scope: MutableMapping[str, Any]) -> str:
+    """Return the id of the request."""
+    return str(scope.get("state", {}).get("request_id", ""))

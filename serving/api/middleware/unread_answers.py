@@ -1,0 +1,85 @@
+"""Limit on the bytes of answers that callers have not read yet."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serving.api.middleware.edge import PROBES
+from serving.api.routing.auth import SAFE, scope_for
+from serving.api.routing.errors import service_error
+from serving.errors import ServiceError
+from serving.operations.limits import UnreadBytes, payer
+from serving.settings import Settings
+
+UNCOUNTED = 65_536
+"""Bytes of an answer that is always sent, so that small answers get through however much others leave unread."""
+PIECE = 1 << 18
+"""Bytes given to the connection at a time. It then waits until the caller reads."""
+
+
+class UnreadLimit:
+    """Pure ASGI middleware inside authentication. It keeps and counts a large answer until the caller has read it.
+
+    An answer beyond the limit is replaced by an error. The answer to a write is always sent, since the work is done.
+    """
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self._app = app
+        self._all = UnreadBytes(limit, "answers of this server")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle the request. The head of an answer waits for the body, whose size decides what is sent."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start: Message | None = None
+        refused: ServiceError | None = None
+
+        async def counted(message: Message) -> None:
+            nonlocal start, refused
+            if refused:
+                return
+            if message["type"] == "http.response.start":
+                start = message
+                return
+            body = message.get("body", b"")
+            whole = start is not None and not message.get("more_body", False)  # a stream that has begun goes on
+            with ExitStack() as held:
+                if len(body) > UNCOUNTED:
+                    try:
+                        for unread in self._bounds():
+                            held.enter_context(unread.holding(len(body), refusable=whole and _is_read(scope)))
+                    except ServiceError as error:
+                        refused = error.with_traceback(None)  # its frames reference the answer
+                        return
+                if start:
+                    await send(start)
+                    start = None
+                for end in range(PIECE, len(body), PIECE):
+                    await send({"type": message["type"], "body": body[end - PIECE : end], "more_body": True})
+                last = (len(body) - 1) // PIECE * PIECE if body else 0
+                await send({**message, "body": body[last:]})
+
+        await self._app(scope, receive, counted)
+        if refused:
+            await service_error(Request(scope), refused)(scope, receive, send)
+
+    def _bounds(self) -> list[UnreadBytes]:
+        caller = payer()
+        return [caller.unread, self._all] if caller and caller.unread else [self._all]
+
+
+def _is_read(scope: Scope) -> bool:
+    """Return whether the request changes nothing, so that its answer may be refused."""
+    method, path = scope["method"], scope["path"]
+    return path not in PROBES and (method in SAFE or scope_for(method, path) == "read")
+
+
+def largest_answer(settings: Settings) -> int:
+    """Return the maximum bytes of an answer to the caller."""
+    caller = payer()
+    own = caller.unread.limit if caller and caller.unread else settings.max_unread_bytes
+    return min(own, settings.max_unread_bytes)

@@ -1,0 +1,303 @@
+"""The order in which waiting requests get into batches. Pure logic: no threads, no clock."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, count, islice
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from models.bundle.tokenizer import Tokens
+from models.runtimes.base import Floats
+from serving.inference.engine import Embedded
+
+WINDOW = 512
+"""Number of texts from which the rest of a batch is chosen."""
+TEXTS_IN_TURN = 32
+"""Texts per request and round in the second half of the window. Requests with several texts often have this many."""
+PADDING = 1.25
+"""Maximum ratio of computed tokens to real tokens in a batch. The rest is padding."""
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Waiting:
+    """A request with texts that still wait for a batch."""
+
+    lengths: Sequence[int]
+    """Tokens of each text."""
+    padded: Sequence[int]
+    """Tokens of each text, rounded up to the engine's step."""
+    owner: Hashable = None
+    """Owner of the request. Owners take turns, however many requests each has."""
+    left: list[int] = field(init=False)
+    """Rows of the waiting texts, longest first."""
+    tokens_left: int = field(init=False)
+    """Tokens of the waiting texts."""
+    patience: int = 0
+    """Tokens of later requests that may still overtake this request's next text."""
+    new: bool = True
+    """True if none of its texts was in a batch yet."""
+    latest_batch: int = 0
+    """Value of the owner's `_Line.batches` at which a batch must contain a text of this request."""
+    taken: int = 0
+    """Tokens of this request in the batches that it has led in its current turn."""
+
+    def __post_init__(self) -> None:
+        self.left = sorted(range(len(self.lengths)), key=self.lengths.__getitem__, reverse=True)
+        self.tokens_left = sum(self.lengths)
+
+    @property
+    def gone(self) -> bool:
+        """Return whether its caller has left."""
+        return False
+
+
+W = TypeVar("W", bound=Waiting)
+
+
+class Item(NamedTuple, Generic[W]):
+    """A text in a batch."""
+
+    request: W
+    place: int
+    """Index of the request among the waiting ones."""
+    row: int
+    length: int
+    """Tokens of the text, rounded up."""
+
+
+@dataclass(eq=False, slots=True)
+class _Line(Generic[W]):
+    """State of an owner."""
+
+    batches: int = 0
+    """Number of batches that its requests led."""
+    last: int = -1
+    """Number of the owner's last batch, counted over the batches of all owners."""
+    leader: W | None = None
+    """Request that led the owner's last batch."""
+
+
+class FairQueue(Generic[W]):
+    """Fair scheduler of texts. The next batch belongs to the owner that led a batch longest ago.
+
+    Requests of one owner take turns, oldest first. In its turn, a request leads batches. Each of these batches starts
+    with the request's longest waiting text. The turn ends when the request's tokens in these batches would fill one
+    batch, with padding allowed. The request then goes to the end of its owner's requests. A batch is filled with texts
+    of nearly the same length from any request, so that there is little padding. Among equal lengths, texts of the
+    requests whose turn is next come first.
+
+    The wait for the first text of a request is bounded. Before this text, its owner leads at most one batch for each
+    earlier request of the same owner. The request that led the owner's last batch does not count. Before each batch of
+    the owner, every other owner leads at most one batch. With a single owner, the batches before the text have at most
+    twice the tokens that were queued when the request came, plus one batch. So a request of any size delays a single
+    text behind it by one batch, and no stream of requests delays a text for ever. To keep the bound, a new request may
+    lead a batch out of turn. Between two batches led in turn, only requests that came before the end of the first batch
+    may do so.
+    """
+
+    def __init__(self, max_batch_tokens: int) -> None:
+        self._max_batch_tokens = max_batch_tokens
+        self._requests: list[W] = []
+        """Requests with waiting texts, in order of their turns."""
+        self._lines: dict[Hashable, _Line[W]] = {}
+        """State of owners with waiting requests, and of owners that led a batch more recently than one of these."""
+        self._batches = 0
+        """Number of batches made."""
+
+    @property
+    def texts(self) -> int:
+        """Number of waiting texts, including texts of callers who have left, which will be skipped."""
+        return sum(len(request.left) for request in self._requests)
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens of the waiting texts."""
+        return sum(request.tokens_left for request in self._requests)
+
+    @property
+    def empty(self) -> bool:
+        """Return whether there is no request. Requests whose caller has left count, too."""
+        return not self._requests
+
+    @property
+    def waiting(self) -> bool:
+        """Return whether a caller still waits for a text."""
+        return any(request.left and not request.gone for request in self._requests)
+
+    def add(self, request: W, *, queued: int) -> None:
+        """Add a request at the end. `queued` is the number of tokens before it, including running batches."""
+        request.patience = self._patience(queued)
+        line, own = self._lines.setdefault(request.owner, _Line()), self._places(request.owner)
+        led = any(self._requests[place] is line.leader for place in own)
+        request.latest_batch = line.batches + len(own) - led
+        self._requests.append(request)
+
+    def next_batch(self, *, queued: int, parts: int = 1, budget: int | None = None) -> list[Item[W]]:
+        """Choose a batch: a text of the request whose turn it is, and texts of similar length within the budget.
+
+        The waiting texts are shared among `parts` batches. `queued` is as in `add`.
+        """
+        self._requests = [request for request in self._requests if request.left and not request.gone]
+        if not self._requests:
+            self._lines.clear()
+            return []
+        owner, line = self._next_line()
+        first, *_ = self._places(owner)
+        if self._requests[first].taken >= self._max_batch_tokens / PADDING:
+            self._requests[first].taken = 0
+            self._requests.append(self._requests.pop(first))
+        place = self._leading(owner, line)
+        leader = line.leader = self._requests[place]
+        left = leader.tokens_left
+        batch = self._chosen(self._window(place), min(budget or self._max_batch_tokens, self._share(parts)))
+        self._take(batch, queued)
+        leader.taken += left - leader.tokens_left
+        line.batches, line.last = line.batches + 1, self._batches
+        self._batches += 1
+        return batch
+
+    def _next_line(self) -> tuple[Hashable, _Line[W]]:
+        """Return the owner whose turn it is. Forget idle owners whose last batch is older than this owner's."""
+        waiting = dict.fromkeys(request.owner for request in self._requests)
+        owner = min(waiting, key=lambda one: self._lines[one].last)
+        longest = self._lines[owner].last
+        self._lines = {one: line for one, line in self._lines.items() if one in waiting or line.last > longest}
+        return owner, self._lines[owner]
+
+    def _places(self, owner: Hashable) -> list[int]:
+        return [place for place, request in enumerate(self._requests) if request.owner == owner]
+
+    def _leading(self, owner: Hashable, line: _Line[W]) -> int:
+        """Return the index of the request that leads: the owner's first, or a new one that would miss its bound."""
+        own = self._places(owner)
+        newcomers = [place for place in own if self._requests[place].new]
+        # in order of arrival, since each waits for those before it, too
+        late = any(self._requests[place].latest_batch - line.batches <= i for i, place in enumerate(newcomers))
+        return newcomers[0] if late else own[0]
+
+    def _share(self, parts: int) -> int:
+        if parts == 1:
+            return self._max_batch_tokens
+        return min(self._max_batch_tokens, math.ceil(sum(one.tokens_left for one in self._requests) / parts))
+
+    def _window(self, leading: int) -> list[Item[W]]:
+        """Return the leader's longest text, then up to `WINDOW` - 1 waiting texts, longest first in each request."""
+        leader = self._requests[leading]
+        first = leader.left[0]
+        others = (item for item in self._in_turn() if item.request is not leader or item.row != first)
+        return [Item(leader, leading, first, leader.padded[first]), *islice(others, WINDOW - 1)]
+
+    def _in_turn(self) -> Iterator[Item[W]]:
+        """Yield one text of each of the first requests, so that short requests are in the window.
+
+        Then yield the texts of request after request, so that the requests whose turn is next are completed.
+        """
+        half, requests = WINDOW // 2, list(enumerate(self._requests[:WINDOW]))
+        for place, one in requests[:half]:
+            yield Item(one, place, one.left[0], one.padded[one.left[0]])
+        for start in count(0, TEXTS_IN_TURN):
+            requests = [(place, one) for place, one in requests if len(one.left) > start]
+            if not requests:
+                return
+            for place, one in requests:
+                for row in one.left[start or int(place < half) : start + TEXTS_IN_TURN]:
+                    yield Item(one, place, row, one.padded[row])
+
+    def _chosen(self, window: Sequence[Item[W]], budget: int) -> list[Item[W]]:
+        """Choose the first text of `window`, and texts of the nearest lengths within budget, padding and patience."""
+        first, *others = window
+        # at each index, the least patience of all requests before it except the leader
+        each = (budget if one is first.request else one.patience for one in self._requests[:WINDOW])
+        patience = list(accumulate(each, min, initial=budget))
+        longest = useful = first.length
+        chosen = [first]
+        for item in sorted(others, key=lambda one: abs(one.length - first.length)):
+            if longest * (len(chosen) + 1) > budget:
+                break
+            padded, total = max(longest, item.length) * (len(chosen) + 1), useful + item.length
+            if padded <= budget and padded <= PADDING * total and total <= patience[item.place]:
+                longest, useful = max(longest, item.length), total
+                chosen.append(item)
+        return chosen
+
+    def _take(self, batch: Sequence[Item[W]], queued: int) -> None:
+        rows: dict[int, set[int]] = {}
+        for item in batch:
+            rows.setdefault(item.place, set()).add(item.row)
+        passing = 0
+        for place in range(max(rows), -1, -1):
+            request = self._requests[place]
+            if place in rows:
+                request.left = [row for row in request.left if row not in rows[place]]
+                request.patience = self._patience(queued)
+                request.new = False
+                taken = sum(request.lengths[row] for row in rows[place])
+                request.tokens_left -= taken
+                passing += taken
+                if not request.left:
+                    del self._requests[place]
+            else:
+                request.patience -= passing
+
+    def _patience(self, queued: int) -> int:
+        """Return the patience of a new request: the tokens before it plus one batch, as the bound requires."""
+        return queued + self._max_batch_tokens
+
+
+# A request in the queue of an engine, answered row by row.
+
+
+class Answer(NamedTuple):
+    """Result of a request."""
+
+    vectors: Floats
+    """(N, D), unit length."""
+    norms: Floats
+    """(N,), before normalisation."""
+    begun: float
+    """Time at which the engine got the request's first text, in seconds of `time.perf_counter`."""
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Request(Waiting):
+    """Texts that are embedded in one batch or several."""
+
+    texts: Sequence[Tokens]
+    future: asyncio.Future[Answer]
+    bulk: bool
+    missing: int
+    """Number of rows without a vector."""
+    waiting: int
+    """Tokens that count as queued."""
+    claim: int
+    """Tokens of the queue's room that this request takes; see `Batcher.check_room`."""
+    begun: float | None = None
+    answer: Embedded | None = None
+    """Filled row by row, from the first batch on."""
+
+    @property
+    def gone(self) -> bool:
+        """Return whether the request was answered, failed, or cancelled by its caller."""
+        return self.future.done()
+
+    def take(self, row: int, vector: Floats, norm: np.float32) -> int:
+        """Store a row (D,) of the answer, and complete the answer with the last row.
+
+        Return the number of tokens that no longer count as queued.
+        """
+        if self.answer is None:
+            texts = len(self.texts)
+            self.answer = Embedded(np.empty((texts, len(vector)), vector.dtype), np.empty(texts, norm.dtype))
+        self.answer.vectors[row] = vector
+        self.answer.norms[row] = norm
+        self.missing -= 1
+        done = min(self.lengths[row], self.waiting)
+        self.waiting -= done
+        if not self.missing and not self.gone:
+            self.future.set_result(Answer(*self.answer, begun=self.begun or 0.0))
+        return done

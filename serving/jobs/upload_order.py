@@ -1,0 +1,69 @@
+"""Acceptance of uploads. An upload takes effect when it is accepted, and its corpus records the acceptance."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from serving.corpora.ports import Store
+from serving.errors import Conflict, NotFound, ServiceError
+from serving.jobs import Job, Jobs
+
+log = logging.getLogger(__name__)
+UPLOAD, RESTORE = "ingest", "restore"
+"""Kinds of jobs."""
+
+
+class UploadOrder:
+    """Recorder of accepted uploads; see `Store.accept`. Blocking.
+
+    While an accepted upload runs, writes and removals by other requests win over it.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def accept(self, job: Job) -> None:
+        """Record a job. Call this before the caller learns that the job is accepted.
+
+        Raises:
+            NotFound: the corpus does not exist.
+            InsufficientStorage, Unhealthy: the disk fails.
+        """
+        if job.kind == UPLOAD:
+            self._store.accept(job.corpus, job.id)
+
+    def release(self, job: Job) -> None:
+        """Delete the record of an ended job. If the disk fails, the next start deletes it."""
+        if job.kind == UPLOAD:
+            try:
+                self._store.release(job.corpus, job.id)
+            except NotFound:  # the records were deleted with the corpus
+                pass
+            except ServiceError as error:
+                log.error("corpus %r: %s; what is noted for job %s goes later", job.corpus, error, job.id)
+
+    def begin(self, unended: Callable[[str], Sequence[str]]) -> None:
+        """Delete records of jobs that no longer exist, and record all `unended` jobs, when the server starts.
+
+        Records may be wrong if a server was killed after it had written one of two files. Earlier versions wrote none.
+        """
+        for name in self._store.names():
+            try:
+                noted, waiting = set(self._store.accepted(name)), set(unended(name))
+                for job in noted - waiting:
+                    self._store.release(name, job)
+                for job in waiting - noted:
+                    self._store.accept(name, job)
+            except ServiceError as error:
+                log.error("corpus %r: %s", name, error)
+
+
+def check_stays(jobs: Jobs, corpus: str) -> None:
+    """Refuse a write that a pending restore would discard. Call this when the write is committed.
+
+    Raises:
+        Conflict: a job will restore the corpus.
+    """
+    if restoring := jobs.unended(RESTORE, corpus):
+        raise Conflict(f"corpus {corpus!r} is being restored by job {restoring[0]}: write when that has ended")

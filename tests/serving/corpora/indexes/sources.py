@@ -1,0 +1,56 @@
+"""A store of one corpus, as an index sees it, in a dict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from models.runtimes.base import Floats
+from serving.corpora.ports import Keys
+from tests.serving.corpora.indexes.vectors import keys
+
+
+@dataclass
+class DictSource:
+    """The truth, for a `LiveIndex` and for those who compare it."""
+
+    dim: int = 16
+    held: dict[int, Floats] = field(default_factory=dict)
+    graves: set[int] = field(default_factory=set)
+    last: int = 0
+
+    def vectors(self, after: int) -> Iterator[tuple[Keys, Floats]]:
+        beyond = [key for key in sorted(self.held) if key > after]
+        for start in range(0, len(beyond), 100):
+            block = beyond[start : start + 100]
+            yield keys(block), np.stack([self.held[key] for key in block])
+
+    def keys(self) -> Keys:
+        return keys(set(self.held))
+
+    def tombstones(self, upto: int) -> Keys:
+        return keys({key for key in self.graves if key <= upto})
+
+    def bury(self, buried: Keys) -> None:
+        self.graves -= set(buried.tolist())
+
+    def last_key(self) -> int:
+        return self.last
+
+    def count(self) -> int:
+        return len(self.held)
+
+    def put(self, vectors: Floats) -> Keys:
+        """What a committed write of them does; their keys."""
+        new = keys(range(self.last + 1, self.last + 1 + len(vectors)))
+        self.held |= dict(zip(new.tolist(), vectors, strict=True))
+        self.last += len(vectors)
+        return new
+
+    def take(self, gone: Keys) -> None:
+        """What a committed removal does."""
+        for key in gone.tolist():
+            if self.held.pop(key, None) is not None:
+                self.graves.add(key)

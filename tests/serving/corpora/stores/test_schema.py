@@ -1,0 +1,86 @@
+"""What a file from elsewhere may have SQLite do: what a corpus has, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from serving.corpora.ports import Corpus, StoreError
+from serving.corpora.stores import sqlite
+from serving.corpora.stores.corpus_file import CorpusFile
+from serving.corpora.stores.migrations import check_schema
+from serving.corpora.stores.records import STORED, checksum
+from tests.serving.corpora.stores.contents import content
+from tests.serving.corpora.stores.test_formats import FORMATS
+
+
+def made(path: Path, *, stemming: str = "none") -> Path:
+    corpus = Corpus("c", stemming=stemming)  # type: ignore[arg-type]
+    with closing(CorpusFile(path, new=True)) as file:
+        file.create(corpus)
+        file.write([content([("a", "a text", {"n": 1})])])
+        with file.set_aside():
+            pass
+    return path
+
+
+@pytest.mark.parametrize("stemming", ["none", "porter"])
+def test_a_corpus_has_it(tmp_path: Path, stemming: str) -> None:
+    sqlite.prepare("d", made(tmp_path / "given", stemming=stemming))
+
+
+DRAWN = "3"
+"""The format whose specimen has vectors that were drawn at random."""
+
+
+def normalise(file: Path) -> None:
+    """Scale its vectors to length 1, as an encoder's are."""
+    with closing(sqlite3.connect(file)) as database, database:
+        given = {key: np.frombuffer(blob, STORED) for key, blob in database.execute("SELECT key, vector FROM vectors")}
+        for key, vector in given.items():
+            blob = (vector / np.linalg.norm(vector)).astype(STORED).tobytes()
+            checked = (blob, checksum(key, blob), key)
+            database.execute("UPDATE vectors SET vector = ?, checksum = ? WHERE key = ?", checked)
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=lambda path: path.stem)
+def test_one_of_every_format_has_it_before_and_after_it_is_brought_to_that_of_today(
+    tmp_path: Path, format: Path
+) -> None:
+    given = Path(shutil.copy(format, tmp_path))
+    check_schema(given)
+    if format.stem == DRAWN:
+        normalise(given)
+    sqlite.prepare("d", given)
+    check_schema(given)
+
+
+@pytest.mark.parametrize(
+    ("done", "named"),
+    [
+        (["CREATE TRIGGER t AFTER INSERT ON documents BEGIN DELETE FROM tombstones; END"], "trigger 't'"),
+        (["CREATE VIEW v AS SELECT 1"], "view 'v'"),
+        (["ALTER TABLE corpora RENAME TO c", "CREATE VIEW corpora AS SELECT * FROM c"], "'c(orpora)?'"),
+        (["CREATE INDEX i ON documents (length(text))"], "index 'i'"),
+        (["CREATE TABLE t (a CHECK (a > 1))"], "table 't'"),
+        (["DROP TABLE tombstones"], "table 'tombstones'"),
+        (["ALTER TABLE corpora DROP COLUMN stemming", "PRAGMA user_version = -1"], "format 0"),
+        (["ALTER TABLE documents ADD COLUMN a INTEGER AS (length(text))"], "table 'documents'"),
+    ],
+)
+def test_what_has_more_or_less_is_refused_before_it_is_read(tmp_path: Path, done: Sequence[str], named: str) -> None:
+    given = made(tmp_path / "given")
+    with closing(sqlite3.connect(given, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+        for statement in done:
+            connection.execute(statement)
+    before = given.read_bytes()
+    with pytest.raises(StoreError, match=f"not a corpus of this server: .*{named}"):
+        sqlite.prepare("d", given)
+    assert given.read_bytes() == before

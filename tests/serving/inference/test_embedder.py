@@ -1,0 +1,284 @@
+"""What stands before the tokenizer: texts are cut, taken in turns, and admitted only while there is room."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import unicodedata
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models.bundle.tokenizer import Direction, Tokens
+from serving.corpora import library
+from serving.errors import Overloaded, ServiceError, TooLarge, Unhealthy
+from serving.inference import tokenizing
+from serving.inference.embedder import Embedder
+from serving.inference.embeddings import EmbedOptions
+from serving.inference.engine import Embedded
+from serving.inference.engines import ENGINES
+from serving.inference.fake_engine import MAX_LENGTH, FakeEngine
+from serving.inference.inputs import CHARACTERS_PER_TOKEN
+from serving.inference.tokenizing import TOKENIZED_AT_ONCE
+from serving.operations.keys import Key
+from serving.operations.limits import Caller, Limits, paid_by
+from serving.operations.metrics import Metrics
+from serving.settings import Settings
+from tests.conftest import PATIENCE
+
+READ = MAX_LENGTH * CHARACTERS_PER_TOKEN
+
+
+@pytest.fixture(autouse=True, scope="module")
+def in_its_thread() -> Iterator[None]:
+    """Whatever is tokenised, short as the texts are here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizing, "TOKENIZED_ON_THE_SPOT", -1)
+        yield
+
+
+@dataclass
+class Recording(FakeEngine):
+    """Remembers what it was given to tokenise; waits for `open`."""
+
+    turns: list[list[str]] = field(default_factory=list)
+    open: threading.Event = field(default_factory=threading.Event)
+
+    def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
+        assert self.open.wait(PATIENCE)
+        self.turns.append(list(texts))
+        return super().tokenize(texts, direction)
+
+
+def embedding(
+    engine: Recording, work: Callable[[Embedder], Awaitable[None]], metrics: Metrics | None = None, **options: Any
+) -> None:
+    """Run `work` with an embedder around `engine`."""
+
+    async def main() -> None:
+        embedder = Embedder(engine, ENGINES["fake"](Path()), Settings(**options), metrics or Metrics())
+        async with asyncio.timeout(PATIENCE):
+            try:
+                await work(embedder)
+            finally:
+                engine.open.set()
+                await embedder.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("word", ["a ", "a"])
+def test_a_text_is_cut_before_it_is_tokenised_and_that_is_told(word: str) -> None:
+    engine = Recording()
+    engine.open.set()
+    text = ("left" + word * READ + "right")[: 2 * READ]
+
+    async def work(embedder: Embedder) -> None:
+        for options, kept in (
+            (EmbedOptions(direction="right"), text[:READ]),
+            (EmbedOptions(direction="left"), text[-READ:]),
+        ):
+            assert (await embedder.embed(["short", text], options)).truncated == 1
+            assert engine.turns.pop() == ["short", kept]
+        with pytest.raises(TooLarge, match=r"inputs\.1: .* truncate is false"):
+            await embedder.embed(["short", text], EmbedOptions(truncate=False))
+        assert not engine.turns
+
+    embedding(engine, work)
+
+
+def test_a_text_of_just_that_length_is_not_cut() -> None:
+    engine = Recording()
+    engine.open.set()
+
+    async def work(embedder: Embedder) -> None:
+        assert (await embedder.embed(["a" * READ], EmbedOptions(truncate=False))).truncated == 0
+
+    embedding(engine, work)
+
+
+def test_much_text_is_tokenised_in_turns_and_stays_in_order() -> None:
+    engine = Recording()
+    engine.open.set()
+    texts = [f"{i} " + "x" * 30_000 for i in range(100)]
+
+    async def work(embedder: Embedder) -> None:
+        await embedder.embed(texts, EmbedOptions())
+
+    embedding(engine, work)
+    assert [text for turn in engine.turns for text in turn] == texts
+    assert max(sum(map(len, turn)) for turn in engine.turns) < TOKENIZED_AT_ONCE + 40_000
+
+
+def test_what_waits_for_the_tokenizer_is_bounded() -> None:
+    engine = Recording()
+
+    async def work(embedder: Embedder) -> None:
+        first = asyncio.create_task(embedder.embed(["a" * 1500], EmbedOptions()))  # one alone is always admitted
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded) as refused:
+            await embedder.embed(["b"], EmbedOptions())
+        assert refused.value.retry_after
+        engine.open.set()
+        await first
+        await asyncio.gather(*(embedder.embed(["b" * 200], EmbedOptions()) for _ in range(5)))
+        leaving = asyncio.create_task(embedder.embed(["a" * 1500], EmbedOptions()))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        await embedder.embed(["b"], EmbedOptions())
+
+    embedding(engine, work, max_tokenizing_characters=1000)
+
+
+def test_who_leaves_is_counted() -> None:
+    engine, metrics = Recording(), Metrics()
+
+    async def work(embedder: Embedder) -> None:
+        leaving = asyncio.create_task(embedder.embed(["a"], EmbedOptions()))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+
+    embedding(engine, work, metrics)
+    assert 'te_request_failure{err="dropped"} 1.0' in metrics.text().decode()
+
+
+def test_closing_tells_those_who_wait_for_the_tokenizer() -> None:
+    engine = Recording()
+    told: list[ServiceError] = []
+
+    async def work(embedder: Embedder) -> None:
+        waiting = asyncio.create_task(embedder.embed(["x" * 30_000] * 100, EmbedOptions()))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(embedder.close())
+        await asyncio.sleep(0)
+        engine.open.set()
+        with pytest.raises(Unhealthy) as refused:
+            await waiting
+        told.append(refused.value)
+        await closing
+
+    embedding(engine, work)
+    assert told and len(engine.turns) == 1
+
+
+@dataclass
+class Busy(Recording):
+    """Waits for `embeds`, too, before it embeds."""
+
+    embeds: threading.Event = field(default_factory=threading.Event)
+
+    def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
+        assert self.embeds.wait(PATIENCE)
+        return super().embed(batch, alone=alone)
+
+
+def test_what_a_full_queue_will_refuse_is_not_tokenised_first() -> None:
+    engine = Busy()
+    engine.open.set()
+    text = "word " * 90
+
+    async def work(embedder: Embedder) -> None:
+        waiting = [asyncio.create_task(embedder.embed([text], EmbedOptions())) for _ in range(3)]
+        while embedder.batcher.queued_tokens < 3 * 92:
+            await asyncio.sleep(0.001)
+        engine.turns.clear()
+        with pytest.raises(Overloaded, match="276 tokens are queued and 90 more would exceed 300"):
+            await embedder.embed([text], EmbedOptions())
+        assert not engine.turns
+        engine.embeds.set()
+        await asyncio.gather(*waiting)
+
+    embedding(engine, work, max_queued_tokens=300, max_request_tokens=300)
+
+
+def test_those_with_the_tokenizer_count_as_if_they_were_queued() -> None:
+    engine = Busy()
+    engine.open.set()
+    text = "word " * 90
+
+    async def work(embedder: Embedder) -> None:
+        queued = asyncio.create_task(embedder.embed([text], EmbedOptions()))
+        while not embedder.batcher.queued_tokens:
+            await asyncio.sleep(0.001)
+        engine.open.clear()
+        on_their_way = [asyncio.create_task(embedder.embed([text], EmbedOptions())) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match="92 tokens are queued and 270 more would exceed 300"):
+            await embedder.embed([text], EmbedOptions())
+        engine.open.set()
+        engine.embeds.set()
+        await asyncio.gather(queued, *on_their_way)
+        await embedder.embed([text], EmbedOptions())
+
+    embedding(engine, work, max_queued_tokens=300, max_request_tokens=300)
+
+
+def test_the_queue_s_refusal_costs_a_key_nothing() -> None:
+    engine = Busy()
+    engine.open.set()
+    caller = Caller(Key(name="a", sha256="0" * 64, scopes=("read",), tokens_per_second=1), Limits(), lambda: 0)
+
+    async def work(embedder: Embedder) -> None:
+        waiting = [asyncio.create_task(embedder.embed(["word " * 90], EmbedOptions())) for _ in range(3)]
+        while embedder.batcher.queued_tokens < 3 * 92:
+            await asyncio.sleep(0.001)
+        with paid_by(caller), pytest.raises(Overloaded, match="276 tokens are queued and 62 more"):
+            await embedder.embed(["a " * 60], EmbedOptions())  # fewer than that, as long as they are guessed
+        caller.charge(1)
+        engine.embeds.set()
+        await asyncio.gather(*waiting)
+
+    embedding(engine, work, max_queued_tokens=300, max_request_tokens=300)
+
+
+def test_a_later_slice_is_offered_until_the_queue_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were it refused, the whole upload would begin again."""
+    monkeypatch.setattr(library, "SLICE_TEXTS", 1)
+    engine = Recording()
+    engine.open.set()
+
+    async def work(embedder: Embedder) -> None:
+        submitted, refused = embedder.batcher.submit, [1, 1, 0]
+
+        async def submit(texts: Sequence[Tokens], *, bulk: bool = False) -> Any:
+            if refused and refused.pop():
+                raise Overloaded("full", retry_after=0.001)
+            return await submitted(texts, bulk=bulk)
+
+        embedder._embedded = submit
+        vectors, _ = await library.embed_passages(embedder, ["one", "two"], str)
+        assert not refused
+        alone = [await embedder.embed([text], EmbedOptions()) for text in ("one", "two")]
+        assert np.array_equal(vectors, np.concatenate([one.vectors for one in alone]))
+        refused.append(1)
+        with pytest.raises(Overloaded):
+            await library.embed_passages(embedder, ["one", "two"], str)
+
+    embedding(engine, work)
+
+
+class Spelling(Recording):
+    """A token a character, behind one for a space that is put first; what is one character may be written out."""
+
+    def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
+        lengths = [len(unicodedata.normalize("NFKC", text)) + 3 for text in texts]
+        return [Tokens(np.full(min(length, MAX_LENGTH), 7), length) for length in lengths]
+
+
+@pytest.mark.parametrize(
+    ("text", "cut"), [("a" * (MAX_LENGTH - 3), 0), ("a" * (MAX_LENGTH - 2), 1), ("\ufdfa" * 8, 1), ("é" * 9, 0)]
+)
+def test_what_would_be_cut_is_known_of_every_tokenizer(text: str, cut: int) -> None:
+    engine = Spelling()
+    engine.open.set()
+
+    async def work(embedder: Embedder) -> None:
+        assert await embedder.preparation.cut([text, "short"]) == cut
+
+    embedding(engine, work)
