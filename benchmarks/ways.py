@@ -19,7 +19,7 @@ from types import FrameType
 
 import httpx
 
-from models.process import Parser
+from models.command_line import Parser
 from serving.app import create_app
 from serving.corpora.stores import STORES
 from serving.inference.engines import ENGINES
