@@ -126,7 +126,7 @@ def test_make_alone_lists_every_verb() -> None:
 def test_every_command_explains_itself(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(memory, "keep_pages", lambda: None)  # it would be for all tests of this process
+    monkeypatch.setattr(memory, "reuse_memory", lambda: None)  # it would be for all tests of this process
     monkeypatch.setattr(sys, "argv", [command, "--help"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(ROOT / command / "__main__.py"), run_name="__main__")

@@ -25,7 +25,7 @@ from isosphere.embed.outputs import Npy, Parquet, Vectors
 from isosphere.embed.rows import Row, rows
 from isosphere.encoder import Encoder
 from models.bundle import quantization
-from models.bundle.disk import held, make_folder, replacing, write_whole
+from models.bundle.disk import locked_exclusively, make_folder, replacing, write_whole
 from models.errors import Refused
 from training.data.files import Bad, CorpusError, resolve_files
 
@@ -229,7 +229,7 @@ def _difference(known: dict[str, Any], wanted: dict[str, Any]) -> str:
 def _locked(parts: Path, out: Path) -> Iterator[None]:
     make_folder(parts)
     try:
-        with held(parts):
+        with locked_exclusively(parts):
             yield
     except BlockingIOError as error:
         raise Refused(f"{out}: another process is writing it") from error

@@ -17,7 +17,7 @@ from typing import Any, TypeGuard
 
 from models.bundle import quantization
 from models.bundle.disk import LFS, lfs_pointer
-from models.bundle.prompts import not_empty
+from models.bundle.prompts import nonempty
 from models.bundle.tokenizer import Tokenizer
 from models.errors import Refused
 
@@ -240,7 +240,7 @@ def fingerprint(folder: Path, manifest: Manifest) -> str:
     }
     if manifest.transform is not None:
         decides["transform"] = {**manifest.transform, "weights": manifest.files[TRANSFORM]}
-    if prompts := not_empty(manifest.prompts):
+    if prompts := nonempty(manifest.prompts):
         decides["prompts"] = prompts
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 

@@ -115,7 +115,7 @@ def _sweep_parts(file: Path) -> None:
     Errors are ignored, because leftovers do no harm.
     """
     for left in file.parent.glob(f".*.{glob.escape(file.name)}.part"):
-        with suppress(OSError), held(left):
+        with suppress(OSError), locked_exclusively(left):
             left.unlink()
 
 
@@ -154,7 +154,7 @@ def _new_draft(folder: Path, holding: ExitStack) -> Path:
     while True:
         draft = Path(tempfile.mkdtemp(prefix=_draft_prefix(folder), dir=folder.parent))
         with suppress(BlockingIOError, FileNotFoundError):  # a sweep has locked or deleted it
-            holding.enter_context(held(draft))
+            holding.enter_context(locked_exclusively(draft))
             if draft.exists():
                 return draft
 
@@ -162,7 +162,7 @@ def _new_draft(folder: Path, holding: ExitStack) -> Path:
 def _swap(draft: Path, folder: Path) -> None:
     """Put the draft in place. The old folder, if any, becomes `draft` or is deleted."""
     previous = _previous(folder)
-    if not _took_free_name(draft, folder) and not exchanged(draft, folder):
+    if not _took_free_name(draft, folder) and not exchange_names(draft, folder):
         folder.rename(previous)
         draft.rename(folder)
     fsync(folder.parent)
@@ -192,12 +192,12 @@ def _draft_prefix(folder: Path) -> str:
 def _sweep_drafts(folder: Path) -> None:
     """Delete the drafts of killed writers, which no process locks."""
     for draft in folder.parent.glob(f"{glob.escape(_draft_prefix(folder))}*"):
-        with suppress(OSError), held(draft):
+        with suppress(OSError), locked_exclusively(draft):
             shutil.rmtree(draft, ignore_errors=True)
 
 
 @contextmanager
-def held(path: Path) -> Iterator[None]:
+def locked_exclusively(path: Path) -> Iterator[None]:
     """Lock a file or folder exclusively during the block. Raise BlockingIOError if it is already locked."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -207,7 +207,7 @@ def held(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def exchanged(one: Path, other: Path) -> bool:
+def exchange_names(one: Path, other: Path) -> bool:
     """Exchange two names atomically; return False, without a change, if the system can't.
 
     Raises:
@@ -240,7 +240,7 @@ def naming(file: Path) -> Iterator[None]:
         raise
 
 
-def verdict(error: OSError) -> tuple[str, int]:
+def error_line_and_status(error: OSError) -> tuple[str, int]:
     """Return a command's error line and exit code for `error`.
 
     The line names the file. The code is 1 if the disk failed, and 2 if the path can't be used.

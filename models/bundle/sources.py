@@ -110,7 +110,7 @@ def local(name: str) -> Path | None:
     return None
 
 
-def recorded(name: str) -> Manifest | None:
+def manifest_without_torch(name: str) -> Manifest | None:
     """Return the record of an encoder whose bundle can be made without torch. None if torch has to export it.
 
     Raises:
@@ -126,7 +126,7 @@ def recorded(name: str) -> Manifest | None:
     return record if all(getattr(record, field) == getattr(template, field) for field in ALIKE) else None
 
 
-def whole(name: str) -> Path:
+def whole_encoder(name: str) -> Path:
     """Find the folder of an encoder with all its weights.
 
     Raises:
@@ -155,7 +155,7 @@ def base_of(adapter: Adapter) -> Path:
     Raises:
         SourceError: the base is not available, or is itself an adapter.
     """
-    return whole(MINILM if adapter.base == MINILM_ID else adapter.base)
+    return whole_encoder(MINILM if adapter.base == MINILM_ID else adapter.base)
 
 
 def modules(folder: Path) -> list[Module]:
@@ -274,7 +274,7 @@ def as_bundle(name: str, kept: Path) -> Path:
     given = Path(name)
     if not (adapters.is_adapter(given) or (not given.exists() and (name == MINILM or _is_shipped(name)))):
         return given
-    record = recorded(name)
+    record = manifest_without_torch(name)
     if record is None:
         raise BundleError(
             f"{name}: torch has to export it: `isosphere export {name} --out FOLDER`, then use that folder"

@@ -246,7 +246,7 @@ def _transform(folder: Path, said: Mapping[str, Any], *, width: int) -> Transfor
     """Load the transform after the pooling. It is in our manifest, or in the modules of sentence-transformers."""
     if fitted := said.get("transform"):
         return transforms.load(folder, fitted)
-    return Layers.read(said.get("behind", []), dim=width, truncate=said.get("truncate"))
+    return Layers.read(said.get("after_pooling", []), dim=width, truncate=said.get("truncate"))
 
 
 def _backbone(folder: Path) -> PreTrainedModel:

@@ -44,7 +44,7 @@ class Extracted(NamedTuple):
     bytes: int
     mean_cosine: float
     least_cosine: float
-    """Minimum cosine between vectors of the tuned encoder and of the adapter; see `likeness`."""
+    """Minimum cosine between vectors of the tuned encoder and of the adapter; see `cosines_between`."""
     stsb_dev: tuple[float, float] | None
     """Spearman x 100 of the tuned encoder and of the adapter."""
 
@@ -93,13 +93,13 @@ def extract(
         describe(
             draft, merged, base=base, name=folder.name, said=sources.manifest_of(source), source=source, about=about
         )
-        mean, least = likeness(tuned, merged)
+        mean, least = cosines_between(tuned, merged)
         judged = (scores(tuned.encode), scores(merged.encode)) if scores else None
     size = sum(file.stat().st_size for file in folder.iterdir())
     return Extracted(folder, size, mean, least, judged)
 
 
-def likeness(one: Encoder, other: Encoder) -> tuple[float, float]:
+def cosines_between(one: Encoder, other: Encoder) -> tuple[float, float]:
     """Return the mean and minimum cosine between two encoders' vectors of the same sentence."""
     texts = [*GOLDEN_SENTENCES, *quantization.calibration()]
     cosines = (unit_vectors(one, texts) * unit_vectors(other, texts)).sum(axis=1)

@@ -56,7 +56,7 @@ class Remote(Protocol):
 
 
 @contextmanager
-def told(remote: object, secret: Set[str] = frozenset(), *, fetching: bool = False) -> Iterator[None]:
+def as_remote_error(remote: object, secret: Set[str] = frozenset(), *, fetching: bool = False) -> Iterator[None]:
     """Convert errors of the block to a `RemoteError` of one line. It names `remote` and hides every `secret`.
 
     While `fetching`, errors of the local disk are raised unchanged.
@@ -68,7 +68,7 @@ def told(remote: object, secret: Set[str] = frozenset(), *, fetching: bool = Fal
     except Exception as error:  # errors of the hub's client, file systems and transports have no common class
         if fetching and isinstance(error, OSError) and error.errno in EXHAUSTED:
             raise
-        raise failure(remote, error, secret) from error
+        raise remote_error(remote, error, secret) from error
 
 
 def too_large(remote: object, path: str) -> RemoteError:
@@ -76,9 +76,9 @@ def too_large(remote: object, path: str) -> RemoteError:
     return RemoteError(f"{remote}: {path}: has more than the {MOST_JSON_BYTES} bytes of a file of JSON")
 
 
-def failure(remote: object, error: Exception, secret: Set[str] = frozenset()) -> RemoteError:
+def remote_error(remote: object, error: Exception, secret: Set[str] = frozenset()) -> RemoteError:
     """Return an error with the name of the place and the first line of `error`."""
-    lines = [line.strip() for line in hidden(str(error), secret).splitlines() if line.strip()]
+    lines = [line.strip() for line in without_secrets(str(error), secret).splitlines() if line.strip()]
     return RemoteError(f"{remote}: {lines[0] if lines else type(error).__name__}")
 
 
@@ -98,7 +98,7 @@ def secrets(url: str) -> Set[str]:
     return {*whole, *map(unquote, whole), *(piece for one in passwords for piece in re.split("[/?#@]", one))} - {""}
 
 
-def hidden(text: str, secret: Set[str]) -> str:
+def without_secrets(text: str, secret: Set[str]) -> str:
     """Replace each secret that is a whole word by `***`. Remove users and passwords from all URLs."""
     for one in sorted(secret, key=len, reverse=True):
         text = re.sub(rf"(?<!\w){re.escape(one)}(?!\w)", "***", text)

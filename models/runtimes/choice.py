@@ -14,7 +14,7 @@ from typing import Any
 from models.bundle.bundle import ENGINES, Bundle, BundleError
 from models.runtimes import REFERENCE, RUNTIMES, Pair, available, cache
 from models.runtimes.base import Options, Runtime, RuntimeUnavailable
-from models.runtimes.measurement import Measured, measure, told
+from models.runtimes.measurement import Measured, error_line, measure
 
 log = logging.getLogger(__name__)
 
@@ -27,12 +27,12 @@ class Choice:
     measured: Sequence[Measured] = ()
     """Measurements of all candidates. Empty if there was only one candidate."""
 
-    def instead(self, bundle: Bundle, error: Exception, *, among: Sequence[Pair]) -> Choice | None:
+    def next_best(self, bundle: Bundle, error: Exception, *, among: Sequence[Pair]) -> Choice | None:
         """Return the next fastest choice after this one failed with `error`. None if no faithful pair remains.
 
         In the new choice, the failed pair's measurement contains the error.
         """
-        broken = Measured(*self.pair, error=told(error, bundle))
+        broken = Measured(*self.pair, error=error_line(error, bundle))
         measured = [broken if row.pair == self.pair else row for row in self.measured]
         left = [row.pair for row in measured if row.faithful and row.pair in among]
         return Choice(fastest(measured, among=left), measured) if left else None
@@ -85,7 +85,7 @@ def choose(bundle: Bundle, options: Options, *, runtime: str | None = None, prec
     return Choice(fastest(measured, among=pairs), measured)
 
 
-def opened(
+def open_fastest(
     bundle: Bundle, options: Options, *, runtime: str | None = None, precision: str | None = None
 ) -> tuple[Choice, Runtime]:
     """Load the fastest pair that works. Several may be tried, because a cached choice may no longer run.
@@ -99,7 +99,7 @@ def opened(
             return choice, RUNTIMES[choice.pair.runtime](bundle, choice.pair.precision, options)
         except Exception as error:  # errors of runtimes have no common class
             among = candidates(bundle, options, runtime=runtime, precision=precision)
-            if not (following := choice.instead(bundle, error, among=among)):
+            if not (following := choice.next_best(bundle, error, among=among)):
                 raise
             log.warning("%s does not load, so %s is taken: %s", choice.pair, following.pair, error)
             cache.forget(bundle, options)

@@ -104,7 +104,7 @@ def measure(bundle: Bundle, options: Options) -> Sequence[Measured]:
     Raises:
         RuntimeUnavailable: nothing runs here.
     """
-    return compared(graphs(bundle, options), probes(bundle), told=lambda error: told(error, bundle))
+    return compared(graphs(bundle, options), probes(bundle), describe=lambda error: error_line(error, bundle))
 
 
 def graphs(bundle: Bundle, options: Options) -> dict[Pair, Open]:
@@ -143,13 +143,12 @@ def compared(
     *,
     rounds: int = ROUNDS,
     seconds: float = SECONDS,
-    told: Callable[[Exception], str] = first_line,
+    describe: Callable[[Exception], str] = first_line,
     clock: Clock = perf_counter,
 ) -> list[Measured]:
     """Compare each pair with the reference, round by round. At most two graphs are loaded at a time.
 
-    After `seconds`, the remaining pairs have two rounds each. `told` converts the error of a pair that does not run to
-    one line.
+    After `seconds`, the remaining pairs have two rounds each. `describe` returns the line for a pair that fails.
     """
     reference = _Timed(graphs[REFERENCE](), texts, clock)
     exact = reference.vectors()
@@ -173,7 +172,7 @@ def compared(
                 rows.append(beside_reference(pair, _Timed(load(), texts, clock)))
             except Exception as error:  # errors of runtimes have no common class
                 log.warning("%s does not run here: %s", pair, error)
-                rows.append(Measured(*pair, error=told(error)))
+                rows.append(Measured(*pair, error=describe(error)))
     return [Measured(*REFERENCE, reference.texts_per_second, 1.0, *_closeness(exact, exact)), *rows]
 
 
@@ -205,7 +204,7 @@ class _Timed:
         return len(self._some) / median(self._seconds[1:] or self._seconds)
 
 
-def told(error: Exception, bundle: Bundle) -> str:
+def error_line(error: Exception, bundle: Bundle) -> str:
     """Return an error in one line for a public table, without the path of the bundle."""
     line = first_line(error)
     for folder in (bundle.folder.resolve(), bundle.folder):

@@ -16,7 +16,7 @@ import uvloop
 from tqdm import tqdm
 
 from models import command_line
-from models.bundle.disk import replacing, verdict
+from models.bundle.disk import error_line_and_status, replacing
 from models.command_line import Parser
 from models.errors import Refused
 from serving.commands.starting import opened_models, opened_service, opened_store, with_bundles
@@ -66,7 +66,7 @@ def run(verb: str, arguments: Sequence[str]) -> int:
     except OSError as error:
         if command_line.has_gone(error):
             return command_line.GONE
-        line, status = verdict(error)
+        line, status = error_line_and_status(error)
         print(f"serving {verb}: {line}", file=sys.stderr)
         return status
     except (SettingsError, Refused, EngineError, StoreError, ServiceError) as error:

@@ -295,7 +295,7 @@ def test_a_file_of_another_program_is_refused(encoder: Encoder, lines: Path, tmp
 def test_two_processes_do_not_write_one_file(encoder: Encoder, lines: Path, tmp_path: Path) -> None:
     parts = tmp_path / ".out.npy.parts"
     parts.mkdir()
-    with disk.held(parts), pytest.raises(Refused, match="another process"):
+    with disk.locked_exclusively(parts), pytest.raises(Refused, match="another process"):
         run(encoder, lines, out=tmp_path / "out.npy")
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from models.bundle import bundle, disk
 from models.bundle.bundle import BundleError
-from models.bundle.disk import exchanged
+from models.bundle.disk import exchange_names
 from models.export import destination
 
 
@@ -25,7 +25,7 @@ def copy(tiny_bundle: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def _names_exchange(tmp_path_factory: pytest.TempPathFactory) -> None:
     one, other = (tmp_path_factory.mktemp(name) for name in ("one", "other"))
-    if not exchanged(one, other):
+    if not exchange_names(one, other):
         pytest.skip("this file system can't exchange two names")
 
 
@@ -81,7 +81,7 @@ def test_a_swap_cut_in_two_is_mended_by_the_next_write(
     copy: Path, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where names can't be exchanged."""
-    monkeypatch.setattr("models.bundle.disk.exchanged", lambda *_: False)
+    monkeypatch.setattr("models.bundle.disk.exchange_names", lambda *_: False)
     rename = Path.rename
 
     def power_fails(self: Path, target: Path) -> Path:

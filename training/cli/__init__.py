@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from models import command_line
-from models.bundle.disk import verdict
+from models.bundle.disk import error_line_and_status
 from models.command_line import Parser, quieten
 from models.errors import Failed, Refused, first_line, not_installed, out_of_memory
 from training.machine.interrupt import InterruptedRun
@@ -61,7 +61,7 @@ def _carried_out(options: argparse.Namespace) -> int:
     except Failed as error:
         return _fail(error, 1)
     except OSError as error:
-        return command_line.GONE if command_line.has_gone(error) else _fail(*verdict(error))
+        return command_line.GONE if command_line.has_gone(error) else _fail(*error_line_and_status(error))
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise

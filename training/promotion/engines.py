@@ -17,7 +17,7 @@ from models.runtimes import REFERENCE, Pair, cache
 from models.runtimes.base import Options
 from models.runtimes.choice import Choice, barred, fastest
 from models.runtimes.graph import golden_cosine_of
-from models.runtimes.measurement import Clock, Measured, Open, compared, graphs, probes, told
+from models.runtimes.measurement import Clock, Measured, Open, compared, error_line, graphs, probes
 from training.evaluation.vectors import Encode
 from training.promotion.checks import Check, Evaluator, without_nonfinite
 from training.promotion.yardsticks import DRIFT
@@ -132,8 +132,14 @@ def _judged(candidate: Bundle, judges: Evaluator, machine: Machine) -> list[Engi
     if len(graphs) == 1:
         return []
     prompts = candidate.manifest.prompts
-    say = partial(told, bundle=candidate)
-    rows = compared(graphs, probes(candidate), rounds=ROUNDS, seconds=math.inf, told=say, clock=machine.clock)
+    rows = compared(
+        graphs,
+        probes(candidate),
+        rounds=ROUNDS,
+        seconds=math.inf,
+        describe=partial(error_line, bundle=candidate),
+        clock=machine.clock,
+    )
     float32 = judges.yardstick.scores(judges.with_progress(graphs[REFERENCE]()), prompts)
 
     def scored(encode: Encode) -> dict[str, float]:
@@ -159,7 +165,7 @@ def _judged_one(
     except Exception as error:  # Any error counts, as above.
         if own:
             raise
-        return Engine(measured=replace(row, barred=f"can't be judged: {told(error, candidate)}"), own=own)
+        return Engine(measured=replace(row, barred=f"can't be judged: {error_line(error, candidate)}"), own=own)
     barred = _bar(cosine, drifts, limits)
     far = own and not all(abs(drift) <= max(DRIFT, limits[metric]) for metric, drift in drifts.items())
     return Engine(measured=replace(row, barred=barred), golden_cosine=cosine, drifts=drifts, own=own, far=far)

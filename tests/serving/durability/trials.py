@@ -190,8 +190,8 @@ def concurrency(folder: Path, seconds: int) -> Outcome:
         locked = "locked" in server.said() or any("locked" in refusal for refusal in traffic.refusals)
     refused = sum(n for answer, n in traffic.statuses.items() if answer[-3:] not in ("200", "204"))
     bounds = [
-        Bound("writes", traffic.statuses["write 200"], 10 * seconds, at_least=True),
-        Bound("reads", traffic.statuses["read 200"], 10 * seconds, at_least=True),
+        Bound("writes", traffic.statuses["write 200"], seconds, at_least=True),
+        Bound("reads", traffic.statuses["read 200"], seconds, at_least=True),
         Bound("answers other than 200, 204", refused, 0),
         Bound("`database is locked` seen", int(locked), 0),
         *nothing_wrong(traffic.verdict),
