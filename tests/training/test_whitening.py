@@ -257,6 +257,14 @@ def test_moving_statistics_reach_those_of_the_vectors(kind: Any) -> None:
     assert same(covariance(fresh - fresh.mean(0)), torch.eye(4), 0.15)
 
 
+@pytest.mark.parametrize(("kind", "matrix"), [("pca", principal_axes), ("zca", inverse_square_root)])
+def test_each_kind_has_its_matrix(kind: Any, matrix: Any) -> None:
+    views = correlated(2, 8, 4)
+    whitening = MomentumWhitening(4, kind, momentum=0.5, eps=1e-5, gradient="full")
+    white = whitening(views, torch.Generator())
+    assert same(white, (views - whitening.mean) @ matrix(whitening.covariance, 1e-5))
+
+
 def test_moving_statistics_are_part_of_a_checkpoint() -> None:
     params = replace(RECIPE.presets["minilm"].params, whitening="zca")
     first, second = WhitenedCSE(params, 12), WhitenedCSE(params, 12)
