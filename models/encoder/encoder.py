@@ -39,11 +39,13 @@ from models.encoder.pretrained import reading
 from models.encoder.transform import Transform
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 log = logging.getLogger(__name__)
 
 DEFAULT_MAX_LENGTH = 512
+MIN_NORM = 1e-12
+"""Lower bound of the length by which a vector is divided, so that a zero vector stays zero."""
 
 
 class Encoder(nn.Module):
@@ -210,6 +212,24 @@ class Encoder(nn.Module):
         except SafetensorError as error:  # its only error for a full disk
             raise OSError(errno.EIO, str(error)) from error
         save_tokenizer(self.hub_tokenizer, folder)
+
+
+class UnitVector(nn.Module):
+    """Exported module: token ids and mask (N, L) to unit vectors (N, D) and their original norms (N,)."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    @property
+    def config(self) -> PretrainedConfig:
+        """The backbone's configuration, which optimum reads from the exported module."""
+        return self.encoder.backbone.config
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+        pooled = self.encoder(input_ids, attention_mask)
+        norm = pooled.norm(dim=-1)
+        return pooled / norm.clamp_min(MIN_NORM).unsqueeze(-1), norm
 
 
 def save_tokenizer(hub_tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:

@@ -24,10 +24,10 @@ from models.bundle.disk import naming
 from models.bundle.sources import SourceError
 from models.bundle.tokenizer import Tokens
 from models.encoder import transform
-from models.encoder.encoder import Encoder, dropout_off
+from models.encoder.encoder import MIN_NORM, Encoder, UnitVector, dropout_off
 from models.errors import Failed
 from models.export import destination, fp16, sentence_transformers_format
-from models.export.exporters import EXPORTERS, MIN_NORM, UnitVector
+from models.export.exporters import EXPORTERS
 from models.runtimes.base import Embedded, Options
 from models.runtimes.choice import Choice
 from models.runtimes.graph import golden_cosine_of
