@@ -63,6 +63,9 @@ check: $(STAMP) ## exactly what CI runs: format, lint, types, import contracts, 
 nightly: ## from a clean install: every test at full length, thorough laws, optimum's exporter, other people's clients
 	@.ci/run nightly
 
+mutants: $(STAMP) ## changes of the core code that no test notices: [MODULE=training.objectives.whitening] (all of it takes hours)
+	@$(BIN)/mutmut run $(if $(MODULE),"$(MODULE)*") $(ARGS) && $(BIN)/mutmut results
+
 format: $(STAMP) ## put the code into the house style
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -123,7 +126,7 @@ site: $(STAMP) ## the same as files in site/; a broken link or anchor, or a page
 	$(BIN)/python -m mkdocs build --strict --config-file website/mkdocs.yml $(ARGS)
 
 clean: ## remove the environments and the caches (artifacts/, runs/ and var/ stay)
-	rm -rf site .venv .venv-optimum .venv-clients .venv-tools .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf site .venv .venv-optimum .venv-clients .venv-tools .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache mutants *.egg-info
 
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/pip
 	@# Both families install the same module names: the other one goes before this one comes.
@@ -164,4 +167,4 @@ artifacts/%/manifest.json: | $(STAMP)
 	@echo "building artifacts/$* …"
 	@$(BIN)/python -m models export $(if $(filter minilm,$*),minilm,minilm+$*) --out artifacts/$* --name $*
 
-.PHONY: help docs site serve test setup check format train pretrain evaluate export optimum clients locks sbom encoders promote rollback benchmark clean
+.PHONY: help docs site serve test setup check nightly mutants format train pretrain evaluate export optimum clients locks sbom encoders promote rollback benchmark clean

@@ -24,9 +24,9 @@ from torch import Tensor
 
 from benchmarks.__main__ import RESULTS
 from benchmarks.surroundings import surroundings
+from models.command_line import Parser
 from models.encoder.encoder import Encoder
 from models.encoder.transform import Affine
-from models.process import Parser
 from training.data.corpus import open_corpus
 from training.data.files import CorpusError
 from training.encoding.views import autocast

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models import cpus
-from models.bundle import bundle, codes
+from models.bundle import bundle, quantization
 from models.runtimes import REFERENCE
 from models.runtimes.graph import Graph
 from training.evaluation import sts
@@ -37,9 +37,9 @@ def measure() -> dict[str, Any]:
     graph = Graph(opened, runtime=REFERENCE.runtime, precision=REFERENCE.precision, threads=cpus.available())
     sentences = texts(tasks)
     unit = graph.encode(sentences)
-    calibration = graph.encode(codes.calibration())
+    calibration = graph.encode(quantization.calibration())
     encodings = {f"float {width}": _as_floats(unit[:, :width]) for width in _widths(opened.manifest.dim)}
-    encodings |= _coded(unit, codes.limit(calibration), _widths(opened.manifest.dim))
+    encodings |= _coded(unit, quantization.limit(calibration), _widths(opened.manifest.dim))
     ranges = np.stack([calibration.min(axis=0), calibration.max(axis=0)])
     encodings["int8, a range a dimension"] = _as_floats(
         np.asarray(quantize_embeddings(unit, precision="int8", ranges=ranges))
@@ -47,7 +47,7 @@ def measure() -> dict[str, Any]:
     row = {text: i for i, text in enumerate(sentences)}
     return {
         "protocol": measure.__doc__,
-        "calibration_sentences": codes.SENTENCES,
+        "calibration_sentences": quantization.SENTENCES,
         "figures": {name: _score(vectors, row, tasks) for name, vectors in encodings.items()},
     }
 
@@ -59,8 +59,8 @@ def _widths(dim: int) -> list[int]:
 def _coded(unit: Vectors, limit: float, widths: Sequence[int]) -> dict[str, Vectors]:
     coded = {}
     for width in widths:
-        coded[f"int8 {width}"] = _as_floats(codes.int8(unit, limit)[:, :width])
-        coded[f"uint8 {width}"] = _as_floats(codes.uint8(unit, limit)[:, :width])
+        coded[f"int8 {width}"] = _as_floats(quantization.int8(unit, limit)[:, :width])
+        coded[f"uint8 {width}"] = _as_floats(quantization.uint8(unit, limit)[:, :width])
         # For vectors of ±1 the cosine is 1 - 2 × Hamming distance / D, so the ranks are the same.
         coded[f"binary {width}"] = _as_floats(np.where(unit[:, :width] > 0, 1, -1))
     return coded

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from benchmarks.__main__ import RESULTS
 from benchmarks.surroundings import surroundings
+from models.command_line import Parser
 from models.encoder.encoder import Encoder
 from models.encoder.transform import Affine, Transform
-from models.process import Parser
 from training.data.corpus import Corpus, open_corpus
 from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, DataError, Subsets, sts_tasks, texts

@@ -18,7 +18,7 @@ from models.bundle.bundle import Bundle
 from models.bundle.sources import MINILM, SourceError, as_bundle, shipped
 from models.runtimes import RUNTIMES
 from models.runtimes.base import Device, Options, cache_folder
-from models.runtimes.choice import opened
+from models.runtimes.choice import open_fastest
 from models.runtimes.graph import Graph
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ def load(
     if kept is None:
         raise SourceError(f"{name}: its bundle has no place, for this user has no home: set XDG_CACHE_HOME")
     bundle = bundles.load(as_bundle(_full_name(str(name)), kept / "encoders"))
-    _, runtime = opened(bundle, Options(device, threads or cpus.available()), runtime=engine, precision=precision)
+    _, runtime = open_fastest(bundle, Options(device, threads or cpus.available()), runtime=engine, precision=precision)
     return Encoder(bundle, Graph(bundle, runtime=runtime))
 
 
@@ -75,7 +75,7 @@ class Encoder:
         self.fingerprint: str = bundle.manifest.fingerprint
         """Identifier of the vectors: encoders with the same fingerprint give the same ones."""
         self.int8_limit: float | None = bundle.int8_limit
-        """The range of int8 codes, see `models.bundle.codes`; None in a bundle without one."""
+        """The range of int8 codes, see `models.bundle.quantization`; None in a bundle without one."""
         self.truncated = 0
         """Number of texts that were cut so far."""
         self.engine = f"{graph.engine}, {graph.precision} on {graph.device}"

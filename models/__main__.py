@@ -10,17 +10,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models import cpus, process, remotes
+from models import command_line, cpus, remotes
 from models.bundle import adapter, bundle, sources
 from models.bundle.adapter import Adapter, AdapterError
 from models.bundle.bundle import BundleError
 from models.bundle.card import NDCG10
-from models.bundle.disk import verdict
-from models.bundle.prompts import DOCUMENT, QUERY, not_empty, of_role
+from models.bundle.disk import error_line_and_status
+from models.bundle.prompts import DOCUMENT, QUERY, nonempty, prompt_for
+from models.command_line import Parser, quieten
 from models.errors import Failed, Refused, not_installed
 from models.export import destination
 from models.export.exporters import require_optimum
-from models.process import Parser, quieten
 from models.remotes import transfer
 from models.runtimes.base import Options
 from models.runtimes.choice import Choice
@@ -36,19 +36,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command. Exit codes: 0 for success, 1 for a failure, 2 for bad input. Errors are one line."""
     arguments = _parser().parse_args(argv)
     try:
-        if arguments.verb == "export":
-            _export(arguments)
-        elif arguments.verb == "adapter":
-            _extract(arguments)
-        elif arguments.verb == "inspect":
-            _inspect(arguments.folder)
-        elif arguments.verb == "verify":
-            _verify(arguments.folder)
-        elif arguments.verb == "publish":
-            _publish(arguments)
-        else:
-            _pull(arguments)
-        process.flush()
+        arguments.command(arguments)
+        command_line.flush()
     except Failed as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -59,9 +48,9 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {not_installed(error)}", file=sys.stderr)
         return 2
     except OSError as error:
-        if process.has_gone(error):
-            return process.GONE
-        line, code = verdict(error)
+        if command_line.has_gone(error):
+            return command_line.GONE
+        line, code = error_line_and_status(error)
         print(f"error: {line}", file=sys.stderr)
         return code
     return 0
@@ -146,6 +135,9 @@ def _parser() -> argparse.ArgumentParser:
     verify = verbs.add_parser("verify", help="verify every hash, and for a bundle the golden vectors on ONNX Runtime")
     for verb in (inspect, verify):
         verb.add_argument("folder", type=Path)
+    commands = {export: _export, extract: _extract, publish: _publish, pull: _pull, inspect: _inspect, verify: _verify}
+    for verb, command in commands.items():
+        verb.set_defaults(command=command)
     return parser
 
 
@@ -175,12 +167,14 @@ def _export(arguments: argparse.Namespace) -> None:
     options = None if arguments.no_measure else Options(threads=cpus.available())
     chosen: list[Choice] = []
     as_it_is = not (arguments.pooling or arguments.max_length or prompts or arguments.fp16)
-    if as_it_is and arguments.exporter == "torch" and sources.recorded(arguments.source):
+    if as_it_is and arguments.exporter == "torch" and sources.manifest_without_torch(arguments.source):
         from models.export import assembly  # imports onnx, which no other verb needs
 
         print(f"assembling {arguments.source}, without torch …", flush=True)
         name = arguments.name or arguments.out.name
-        made = assembly.assemble(arguments.source, arguments.out, name=name, measured=options, chosen=chosen.append)
+        made = assembly.assemble(
+            arguments.source, arguments.out, name=name, measure_with=options, on_choice=chosen.append
+        )
         print(
             f"{arguments.out}: {made.manifest.dim} dimensions, {made.manifest.pooling} pooling, golden vectors verified"
         )
@@ -211,12 +205,12 @@ def _export_by_torch(
         arguments.out,
         **_origin(arguments, encoder),
         exporter=arguments.exporter,
-        half=arguments.fp16,
-        measured=options,
-        chosen=chosen.append,
+        fp16_graph=arguments.fp16,
+        measure_with=options,
+        on_choice=chosen.append,
     )
     parity = (made.manifest.scores or {})["onnx_parity"]
-    before = {"queries": of_role(encoder.prompts, QUERY), "documents": of_role(encoder.prompts, DOCUMENT)}
+    before = {"queries": prompt_for(encoder.prompts, QUERY), "documents": prompt_for(encoder.prompts, DOCUMENT)}
     for role, prompt in before.items():
         if prompt:
             print(f"a search puts {prompt!r} before {role}")
@@ -235,9 +229,9 @@ def _origin(arguments: argparse.Namespace, encoder: Encoder) -> dict[str, Any]:
     before = sources.local_bundle(arguments.source)
     same = (encoder.pooling, encoder.max_length) == (said.pooling, said.max_length)
     kept = {key: getattr(said, key) for key in ("backbone", "objective", "run", "adapter")}
-    searched = not_empty(encoder.prompts) == not_empty(said.prompts)
+    searched = nonempty(encoder.prompts) == nonempty(said.prompts)
     scores = {name: score for name, score in (said.scores or {}).items() if searched or not name.endswith(NDCG10)}
-    judged = {"scores": scores, "again": before} if same else {}  # another pooling or length has other scores
+    judged = {"scores": scores, "previous": before} if same else {}  # another pooling or length has other scores
     return {**kept, **judged, "name": arguments.name or (said.name if before else arguments.out.name)}
 
 
@@ -265,17 +259,18 @@ def _extract(arguments: argparse.Namespace) -> None:
         print(f"STS-B dev: {after:.2f}, where {arguments.source} has {before:.2f}")
 
 
-def _inspect(folder: Path) -> None:
-    facts = asdict(_manifest(transfer.opened(folder)))
+def _inspect(arguments: argparse.Namespace) -> None:
+    facts = asdict(_manifest(transfer.opened(arguments.folder)))
     facts["golden"] = [golden["text"] for golden in facts["golden"]]
     print(json.dumps(facts, ensure_ascii=False, indent=2))
     if not facts["files"].keys() & {"1_Pooling/config.json", adapter.CONFIG}:
         print("note: sentence-transformers has no words for this transform and can't open the bundle", file=sys.stderr)
 
 
-def _verify(folder: Path) -> None:
+def _verify(arguments: argparse.Namespace) -> None:
     from models.runtimes.graph import golden_cosine
 
+    folder = arguments.folder
     if isinstance(opened := transfer.opened(folder), Adapter):
         print(f"{folder}: {len(_manifest(opened).files)} files verified; `export` compares the golden vectors")
         return
@@ -293,7 +288,7 @@ def _manifest(opened: transfer.Package) -> bundle.Manifest:
 
 
 def _publish(arguments: argparse.Namespace) -> None:
-    remote = remotes.named(
+    remote = remotes.open_remote(
         arguments.target, revision=arguments.revision, private=arguments.private, message=arguments.message
     )
     opened = transfer.opened(sources.shipped_folder(str(arguments.folder)) or arguments.folder)
@@ -303,7 +298,7 @@ def _publish(arguments: argparse.Namespace) -> None:
 
 
 def _pull(arguments: argparse.Namespace) -> None:
-    opened, fetched = transfer.pull(remotes.named(arguments.source), arguments.out, replace=arguments.replace)
+    opened, fetched = transfer.pull(remotes.open_remote(arguments.source), arguments.out, replace=arguments.replace)
     how = f"{fetched} files fetched" if fetched else "already there"
     manifest = _manifest(opened)
     print(f"{arguments.out}: {manifest.name}, {how}, hashes verified; fingerprint {manifest.fingerprint}")

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import distributions
 
-from models import process
+from models import command_line
 from serving.operations import failpoints
 
 FAMILIES = ("onnxruntime", "faiss")
@@ -49,11 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         status = _run(given)
-        process.flush()
+        command_line.flush()
     except BrokenPipeError as error:
-        if not process.has_gone(error):
+        if not command_line.has_gone(error):
             raise
-        return process.GONE
+        return command_line.GONE
     return status
 
 

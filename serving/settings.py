@@ -24,7 +24,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from models import cpus
-from models.process import Parser
+from models.command_line import Parser
 from models.runtimes import RUNTIMES
 from models.runtimes.base import Device
 from serving.operations.bounds import Bounds

@@ -1,4 +1,4 @@
-"""Every link of a page in this repository leads somewhere."""
+"""Every link of a page in this repository leads somewhere, and every path that it names exists."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/**/*.md"), *ROOT.glob("studies/*.md")]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+HISTORY = {*ROOT.glob("docs/adr/*.md"), ROOT / "docs" / "log.md", ROOT / "CHANGELOG.md"}
+"""Pages that name files as they were at a date."""
+PACKAGES = ("benchmarks", "docs", "models", "serving", "studies", "tests", "training", "website")
+NAMED = re.compile(rf"(?<![\w./-])(?:{'|'.join(PACKAGES)})/[\w./-]+")
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 
 
@@ -32,3 +36,13 @@ def test_links(page: Path) -> None:
         assert target.exists(), link
         if anchor and target.suffix == ".md":
             assert anchor in anchors(target), link
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page not in HISTORY], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_paths(page: Path) -> None:
+    """Names in capitals, as in `studies/PAPER/NAME.toml`, stand for the reader's own."""
+    spans = re.findall(r"(?<!`)`([^`\n]+)`(?!`)", page.read_text())
+    named = {path.rstrip(".,") for span in spans if "*" not in span and "<" not in span for path in NAMED.findall(span)}
+    assert [path for path in sorted(named) if path == path.lower() and not (ROOT / path).exists()] == []

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from models.bundle.sources import path
-from models.encoder.declaration import declared
+from models.encoder.config import read_config
 from models.encoder.pooling import parts
 from models.errors import Refused, none_of
 from training.data.augment import Augmentation
@@ -328,7 +328,7 @@ def preset_of(recipe: Recipe[Any], backbone: str) -> str:
         return folder.name
     other_family = {name: not folder.name.startswith(name.removesuffix("-uncased")) for name in by_backbone}
     names = sorted(by_backbone, key=lambda name: (other_family[name], name != FALLBACK_PRESET))
-    pooling = declared(folder).get("pooling")
+    pooling = read_config(folder).get("pooling")
     return next((name for name in names if recipe.presets[name].pooling == pooling), names[0])
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from models.bundle import bundle
 from models.bundle.bundle import BundleError
 from models.bundle.sources import SourceError, resolve
-from models.encoder.declaration import declared
+from models.encoder.config import read_config
 from models.encoder.encoder import Encoder
 from models.export import destination
 from training.checkpoints import checkpoint, record
@@ -208,7 +208,7 @@ def _headline(training: Training, autocast: torch.dtype | None, resumed: int | N
 
 def _pooling(config: RunConfig) -> str:
     """Describe the run's pooling. If the backbone declares a different pooling, mention it."""
-    own = declared(resolve(config.backbone)).get("pooling", config.pooling)
+    own = read_config(resolve(config.backbone)).get("pooling", config.pooling)
     return f"{config.pooling} pooling" + ("" if own == config.pooling else f" where its files say {own}")
 
 

@@ -14,19 +14,21 @@ import shlex
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
 
-from benchmarks.gpu.plan import LAST, PARTS, REHEARSAL, table
-from benchmarks.gpu.rehearsal import equipped
-from benchmarks.gpu.running import carry_out
-from benchmarks.gpu.setting import Setting
+from benchmarks.gpu.parts import LAST, PARTS, REHEARSAL, Setting, carry_out, table
 from models import cpus
-from models.process import Parser
+from models.command_line import Parser
 
 RESULTS = Path(__file__).parents[1] / "results" / "gpu"
+STSB = {"dev": 1500, "test": 1379}
+"""Numbers of pairs in STS-B's splits."""
+WORDS = ("man", "woman", "dog", "cat", "bird", "fish", "horse", "guitar", "river", "city")
 
 
 def main() -> int:
@@ -92,6 +94,34 @@ def _in_order(parts: list[str], setting: Setting) -> list[bool]:
         done.append(carry_out(part, setting, seconds))
         spare += seconds - (time.monotonic() - began)
     return done
+
+
+def equipped(setting: Setting, folder: Path) -> Setting:
+    """Give a rehearsal a generated corpus and evaluation data in `folder`, if it has none."""
+    return replace(
+        setting, corpus=setting.corpus or (str(corpus(folder / "corpus.txt")),), data=setting.data or str(data(folder))
+    )
+
+
+def corpus(file: Path) -> Path:
+    """Write a thousand distinct sentences."""
+    lines = (f"the {one} and the {other} can see a {third}\n" for one, other, third in product(WORDS, repeat=3))
+    file.write_text("".join(lines), encoding="utf-8")
+    return file
+
+
+def data(folder: Path) -> Path:
+    """Write an STS-B of few distinct sentences in SentEval's layout."""
+    place = folder / "STS" / "STSBenchmark"
+    place.mkdir(parents=True)
+    for part, pairs in STSB.items():
+        rows = (_row(pair, WORDS[pair % 10], WORDS[pair // 10 % 10]) for pair in range(pairs))
+        (place / f"sts-{part}.csv").write_text("".join(rows), encoding="utf-8")
+    return folder
+
+
+def _row(pair: int, one: str, other: str) -> str:
+    return f"g\tf\ty\t{pair}\t{5 - pair % 6}\tthe {one} can see\ta {other} can see\n"
 
 
 if __name__ == "__main__":

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu.report import Report
-from benchmarks.gpu.setting import Setting
+from benchmarks.gpu.parts import Report, Setting
 from models import cpus
 
 FILES = ("tests/training/test_cuda.py", "tests/serving/corpora/indexes/test_gpu.py", "tests/models/test_runtimes.py")

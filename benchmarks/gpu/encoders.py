@@ -62,7 +62,7 @@ def bundle(shape: Shape, folder: Path) -> Path:
     """Export a BERT of this shape with mean pooling, with graphs in float32 and float16."""
     weights = backbone(shape, folder / "backbone")
     encoder = Encoder.load(weights, pooling="mean", max_length=shape.max_length)
-    return export(encoder, folder / "bundle", name="random", backbone="random", half=True).folder
+    return export(encoder, folder / "bundle", name="random", backbone="random", fp16_graph=True).folder
 
 
 def _tokenizer() -> PreTrainedTokenizerFast:

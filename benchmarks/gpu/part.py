@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.report import Report
-from benchmarks.gpu.setting import Setting
+from benchmarks.gpu.parts import Report, Setting
 from benchmarks.surroundings import surroundings
 
 

@@ -10,8 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.gpu.encoders import BERT_SMALL, TINY, Shape, backbone
-from benchmarks.gpu.report import Report
-from benchmarks.gpu.setting import Setting
+from benchmarks.gpu.parts import Report, Setting
 from training import run
 from training.checkpoints import record
 from training.checkpoints.publish import sts_manifest_scores, sts_scores

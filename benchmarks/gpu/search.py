@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from typing import Any
@@ -10,17 +10,16 @@ from typing import Any
 import faiss
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from benchmarks.gpu.cagra import Cagra
-from benchmarks.gpu.report import Report
-from benchmarks.gpu.setting import Setting
+from benchmarks.gpu.parts import Report, Setting
 from benchmarks.indexes import FRESH, TARGET, clustered, searched
 from models import cpus
 from models.runtimes.base import Floats
 from serving.corpora.indexes import KINDS
 from serving.corpora.indexes.building import QUERIES
 from serving.corpora.indexes.gpu import GPU_KINDS, trouble
-from serving.corpora.indexes.kind import CancelledError, Kind
+from serving.corpora.indexes.kind import BuildError, CancelledError, Candidates, Kind, Parameters, Pause
 from serving.corpora.indexes.state import Approximate, Main, Tuning
 
 DIM = 384
@@ -36,6 +35,10 @@ BLOCKS = 10
 HNSW = "hnsw"
 BETWEEN = 20.0
 """Maximum seconds of a build between two checks of the clock."""
+DEGREE = 64
+"""Neighbours of a vector, FAISS's default."""
+EFFORTS = tuple(range(32, 545, 32))
+"""Values of `itopk_size`, which cuVS rounds up to a multiple of 32."""
 
 
 def measure(setting: Setting, report: Report) -> None:
@@ -120,3 +123,55 @@ def measured(kind: Kind, exact: Main, held: Floats, fresh: Floats, setting: Sett
 def _free(setting: Setting) -> int:
     """Return the free bytes of the device."""
     return torch.cuda.mem_get_info()[0] if setting.device == "cuda" else 0
+
+
+class Cagra:
+    """A CAGRA index for measurements only. It is not stored in files, and the server does not offer it."""
+
+    name = "gpu-cagra"
+    knob: str | None = "itopk_size"
+    refined = 1
+
+    def __init__(self) -> None:
+        self._resources = faiss.StandardGpuResources()
+
+    def parameters(self, count: int, dim: int) -> Parameters:  # noqa: ARG002 - the same for any number
+        """Return the degrees of the graph, before and after pruning."""
+        return {"graph_degree": DEGREE, "intermediate_graph_degree": 2 * DEGREE}
+
+    def memory(self, count: int, dim: int) -> int:
+        """Return the bytes of the vectors and both graphs, which are all on the device."""
+        return count * (4 * dim + 4 * 3 * DEGREE)
+
+    def build(self, vectors: Floats, parameters: Parameters, pause: Pause) -> faiss.Index:
+        """Build the graph by L2 distance, which orders unit vectors like their inner product."""
+        pause()
+        config = faiss.GpuIndexCagraConfig()
+        config.graph_degree = parameters["graph_degree"]
+        config.intermediate_graph_degree = parameters["intermediate_graph_degree"]
+        index = faiss.GpuIndexCagra(self._resources, vectors.shape[1], faiss.METRIC_L2, config)
+        index.train(np.ascontiguousarray(vectors))
+        return index
+
+    def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:  # noqa: ARG002 - refused
+        """Refuse, because the graph can't grow."""
+        raise BuildError(f"{self.name} can't take further vectors")
+
+    def write(self, index: faiss.Index, path: str) -> None:  # noqa: ARG002 - refused
+        """Refuse, because the graph is only measured."""
+        raise BuildError(f"{self.name} is not kept")
+
+    def read(self, path: str, vectors: Floats) -> faiss.Index:  # noqa: ARG002 - refused
+        """Refuse, because the graph is not stored."""
+        raise BuildError(f"{self.name} is not kept")
+
+    def efforts(self, parameters: Parameters) -> Sequence[int]:  # noqa: ARG002 - the same for any graph
+        """Return the sizes of the candidate list."""
+        return EFFORTS
+
+    def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:
+        """Find rows for each query among all vectors, without filters."""
+        assert wanted.bitmap is None, "CAGRA is measured without filters"
+        parameters = faiss.SearchParametersCagra(itopk_size=max(wanted.effort, wanted.rows))
+        _, rows = index.search(queries, wanted.rows, params=parameters)
+        return rows  # type: ignore[no-any-return]

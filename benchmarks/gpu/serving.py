@@ -10,8 +10,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.contestants import OURS, SCRIPTS, Command, Spec
 from benchmarks.gpu.encoders import BERT_BASE, MINILM, TINY, bundle
-from benchmarks.gpu.report import Report
-from benchmarks.gpu.setting import Setting
+from benchmarks.gpu.parts import Report, Setting
 from benchmarks.loads import Load, populations
 from benchmarks.serving import Choice, compared
 from models import cpus

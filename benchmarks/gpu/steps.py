@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.gpu.report import Report
+from benchmarks.gpu.parts import Report
 from benchmarks.interleave import interleaved, rates
 from benchmarks.loops import LENGTH, PEERS
 from models.encoder.encoder import Encoder

@@ -14,9 +14,7 @@ from typing import Any
 
 from benchmarks.gpu.encoders import TINY, backbone
 from benchmarks.gpu.part import device
-from benchmarks.gpu.plan import JOBS, STUDIES
-from benchmarks.gpu.report import Report
-from benchmarks.gpu.setting import Setting
+from benchmarks.gpu.parts import JOBS, STUDIES, Report, Setting
 from models import cpus
 from models.bundle.disk import make_folder, write_whole
 from training.studies.description import name_of

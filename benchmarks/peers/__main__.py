@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.peers import ENVIRONMENTS, EXPORTED, environment, python
 from models.bundle.sources import resolve
-from models.process import Parser
+from models.command_line import Parser
 
 HERE = Path(__file__).parent
 

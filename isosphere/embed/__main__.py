@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from models.bundle.disk import verdict
+from models.bundle.disk import error_line_and_status
+from models.command_line import Parser
 from models.errors import Failed, Refused, not_installed
-from models.process import Parser
 
 ENDINGS = (".parquet", ".npy")
 ENCODINGS = ("float", "int8", "uint8", "binary", "ubinary")
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         return _fails(not_installed(error), 2)
     except OSError as error:
-        return _fails(*verdict(error))
+        return _fails(*error_line_and_status(error))
     except ValueError as error:  # Refused, or an option that the encoder does not have
         return _fails(str(error), 2)
     except KeyboardInterrupt:

@@ -24,8 +24,8 @@ from tqdm import tqdm
 from isosphere.embed.outputs import Npy, Parquet, Vectors
 from isosphere.embed.rows import Row, rows
 from isosphere.encoder import Encoder
-from models.bundle import codes
-from models.bundle.disk import held, make_folder, replacing, write_whole
+from models.bundle import quantization
+from models.bundle.disk import locked_exclusively, make_folder, replacing, write_whole
 from models.errors import Refused
 from training.data.files import CorpusError, OnBadRow, resolve_files
 
@@ -33,8 +33,8 @@ ROWS = 4096
 """Rows of a part: sorted by length together, and lost together by a kill."""
 LINE_EVERY = 30.0
 """Seconds between lines of progress where there is no terminal."""
-BITS = {"binary": codes.binary, "ubinary": codes.ubinary}
-BYTES = {"int8": codes.int8, "uint8": codes.uint8}
+BITS = {"binary": quantization.binary, "ubinary": quantization.ubinary}
+BYTES = {"int8": quantization.int8, "uint8": quantization.uint8}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,7 +229,7 @@ def _difference(known: dict[str, Any], wanted: dict[str, Any]) -> str:
 def _locked(parts: Path, out: Path) -> Iterator[None]:
     make_folder(parts)
     try:
-        with held(parts):
+        with locked_exclusively(parts):
             yield
     except BlockingIOError as error:
         raise Refused(f"{out}: another process is writing it") from error

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import sys
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeGuard
 
-from models.bundle import codes
-from models.bundle import manifest as manifests
+from models.bundle import quantization
 from models.bundle.disk import LFS, lfs_pointer
-from models.bundle.prompts import not_empty
+from models.bundle.prompts import nonempty
 from models.bundle.tokenizer import Tokenizer
 from models.errors import Refused
 
@@ -122,7 +123,7 @@ class Bundle:
         if INT8 not in self.manifest.files:
             return None
         try:
-            return codes.read(self.folder / INT8)
+            return quantization.read(self.folder / INT8)
         except ValueError as error:
             raise BundleError(f"{self.folder / INT8}: {error}") from error
 
@@ -239,7 +240,7 @@ def fingerprint(folder: Path, manifest: Manifest) -> str:
     }
     if manifest.transform is not None:
         decides["transform"] = {**manifest.transform, "weights": manifest.files[TRANSFORM]}
-    if prompts := not_empty(manifest.prompts):
+    if prompts := nonempty(manifest.prompts):
         decides["prompts"] = prompts
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
@@ -257,6 +258,21 @@ def _config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise BundleError(f"{file}: not an object")
     return config
+
+
+def files_of(folder: Path) -> set[str]:
+    """Return relative paths of every file except the manifest.
+
+    Raises:
+        BundleError: a path is a link, which may lead out of the folder.
+    """
+    found = set()
+    for path in folder.rglob("*"):
+        if path.is_symlink():
+            raise BundleError(f"{path}: a link; a bundle holds plain files only")
+        if path.is_file():
+            found.add(path.relative_to(folder).as_posix())
+    return found - {MANIFEST}
 
 
 def sha256(file: Path) -> str:
@@ -312,15 +328,15 @@ def parse_manifest(content: bytes, file: str, *, required: Sequence[str] = REQUI
     if unknown := raw.keys() - known:
         raise BundleError(f"{file}: unknown {', '.join(map(repr, sorted(unknown)))}")
     try:
-        manifests.check(raw)
+        _check_fields(raw)
         manifest = Manifest(**{**raw, "golden": [Golden(**entry) for entry in raw["golden"]]})
-        _check(manifest, required)
+        _check_consistency(manifest, required)
     except ValueError as error:
         raise BundleError(f"{file}: {error}") from None
     return manifest
 
 
-def _check(manifest: Manifest, required: Sequence[str]) -> None:
+def _check_consistency(manifest: Manifest, required: Sequence[str]) -> None:
     """Check that the fields, each of which is valid, are consistent."""
     if len(manifest.files) > MOST_FILES:
         raise BundleError(f"lists {len(manifest.files)} files, more than the {MOST_FILES} of a bundle")
@@ -335,16 +351,103 @@ def _check(manifest: Manifest, required: Sequence[str]) -> None:
         raise BundleError(f"golden vectors must be there and have {manifest.dim} numbers")
 
 
-def files_of(folder: Path) -> set[str]:
-    """Return relative paths of every file except the manifest.
+def _check_fields(fields: Mapping[str, Any]) -> None:
+    """Check the types and names of all fields of a parsed manifest.
 
     Raises:
-        BundleError: a path is a link, which may lead out of the folder.
+        ValueError: a field has a wrong type, or contains an invalid file name; the message names the field.
     """
-    found = set()
-    for path in folder.rglob("*"):
-        if path.is_symlink():
-            raise BundleError(f"{path}: a link; a bundle holds plain files only")
-        if path.is_file():
-            found.add(path.relative_to(folder).as_posix())
-    return found - {MANIFEST}
+    for name, (fits, kind) in FIELD_KINDS.items():
+        if not fits(fields[name]):
+            raise ValueError(f"{name} must be {kind}")
+    if _commands_a_terminal(fields["name"]):
+        raise ValueError(f"name must be one line of plain text, not {fields['name']!r}")
+    for path in fields["files"]:
+        if {"", ".", ".."}.intersection(path.split("/")) or "\\" in path or _commands_a_terminal(path):
+            raise ValueError(f"{path!r} leaves the folder, or is no plain name of a file in it")
+        if above := fields["files"].keys() & set(map(str, PurePosixPath(path).parents)):
+            raise ValueError(f"{min(above)!r} can't be a file and the folder of {path!r}")
+
+
+def _commands_a_terminal(name: str) -> bool:
+    """Return whether a name has control characters or surrogates.
+
+    Names are printed, and a terminal would interpret control characters.
+    """
+    return any(unicodedata.category(character) in {"Cc", "Cs"} for character in name)
+
+
+def _text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _number(value: object) -> bool:
+    """Return whether the value is a finite number. Python's JSON reader also accepts NaN and infinity."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return -sys.float_info.max <= value <= sys.float_info.max
+
+
+def _object(value: object) -> TypeGuard[dict[str, object]]:
+    return isinstance(value, dict)
+
+
+def _texts(value: object) -> bool:
+    return _object(value) and all(map(_text, value.values()))
+
+
+def _numbers(value: object) -> bool:
+    return _object(value) and all(map(_number, value.values()))
+
+
+def _transform(value: object) -> bool:
+    return _object(value) and _text(value.get("kind"))
+
+
+def _adapter(value: object) -> bool:
+    return (
+        _object(value)
+        and all(_text(value.get(name)) for name in ("base", "base_sha256", "sha256"))
+        and _count(value.get("merge_version"))
+    )
+
+
+def _golden(value: object) -> bool:
+    return isinstance(value, list) and all(map(_golden_vector, value))
+
+
+def _golden_vector(value: object) -> bool:
+    if not _object(value) or value.keys() != {"text", "vector"}:
+        return False
+    vector = value["vector"]
+    return _text(value["text"]) and isinstance(vector, list) and all(map(_number, vector))
+
+
+def _or_null(fits: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: value is None or fits(value)
+
+
+FIELD_KINDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
+    "name": (_text, "text"),
+    "objective": (_or_null(_text), "text or null"),
+    "backbone": (_text, "text"),
+    "dim": (_count, "a positive integer"),
+    "max_length": (_count, "a positive integer"),
+    "pooling": (_text, "text"),
+    "prompts": (_texts, "an object of names and texts"),
+    "transform": (_or_null(_transform), "an object or null, its kind a text"),
+    "files": (_texts, "an object of names and hashes"),
+    "fingerprint": (_text, "text"),
+    "run": (_or_null(_object), "an object or null"),
+    "scores": (_or_null(_numbers), "an object of names and finite numbers, or null"),
+    "golden": (_golden, "a list of objects, each a text and its vector"),
+    "adapter": (
+        _or_null(_adapter),
+        "an object or null, its base, base_sha256 and sha256 texts, its merge_version a number",
+    ),
+}
+"""For each field of a manifest: a function that accepts its value, and a description for messages."""

@@ -15,7 +15,7 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from models.bundle.bundle import Manifest
 from models.bundle.origin import UNKNOWN_LICENCE, Origin
-from models.bundle.prompts import DOCUMENT, QUERY, of_role
+from models.bundle.prompts import DOCUMENT, QUERY, prompt_for
 
 POOLING_FILE = "1_Pooling/config.json"
 """If this file exists, sentence-transformers can open the bundle."""
@@ -253,7 +253,7 @@ def _json(content: Mapping[str, Any]) -> str:
 def _use(manifest: Manifest, origin: Origin) -> str:
     if ADAPTER_FILE in manifest.files:
         return _use_adapter(manifest, origin)
-    roles = any(of_role(manifest.prompts, names) for names in (QUERY, DOCUMENT))
+    roles = any(prompt_for(manifest.prompts, names) for names in (QUERY, DOCUMENT))
     encoded = (
         'documents = encoder.encode_document(["A man plays the guitar.", "Somebody makes music."])\n'
         'query = encoder.encode_query("Who makes music?")'

@@ -1,4 +1,4 @@
-"""Durable writes, and messages for disk errors."""
+"""Durable writes, atomic replacement of files and folders, and messages for disk errors."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import errno
 import fcntl
 import glob
 import os
+import shutil
 import stat
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -19,6 +21,8 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Constants of Linux's renameat2(2)."""
 UNABLE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}
 """Errors of a kernel or file system that can't exchange two names."""
+TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
+"""Errors which mean that another writer was first to use the name."""
 LFS = "a Git LFS pointer, not the file itself: fetch the file with `git lfs pull`"
 
 
@@ -72,8 +76,8 @@ def replacing(file: Path) -> Iterator[Path]:
     """
     with naming(file):
         file = Path(os.path.realpath(file))
-        _sweep(file)
-        beside, descriptor = _part(file)
+        _sweep_parts(file)
+        beside, descriptor = _new_part(file)
         try:
             yield beside
             fsync(beside)
@@ -94,8 +98,8 @@ def write_whole(file: Path, text: str) -> None:
         beside.write_text(text, encoding="utf-8")
 
 
-def _part(file: Path) -> tuple[Path, int]:
-    """Return a new path beside `file`, and the descriptor whose lock protects it from `_sweep`."""
+def _new_part(file: Path) -> tuple[Path, int]:
+    """Return a new path beside `file`, and the descriptor whose lock protects it from `_sweep_parts`."""
     while True:
         beside = file.with_name(f".{uuid4().hex[:8]}.{file.name}.part")
         descriptor = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
@@ -105,18 +109,95 @@ def _part(file: Path) -> tuple[Path, int]:
         os.close(descriptor)
 
 
-def _sweep(file: Path) -> None:
+def _sweep_parts(file: Path) -> None:
     """Delete the leftovers of killed writers, which no process locks.
 
     Errors are ignored, because leftovers do no harm.
     """
     for left in file.parent.glob(f".*.{glob.escape(file.name)}.part"):
-        with suppress(OSError), held(left):
+        with suppress(OSError), locked_exclusively(left):
             left.unlink()
 
 
 @contextmanager
-def held(path: Path) -> Iterator[None]:
+def replacing_folder(folder: Path) -> Iterator[Path]:
+    """Yield a draft beside `folder`. If the block succeeds, the draft replaces `folder`. Otherwise it is deleted.
+
+    Readers of `folder` always see the old folder or the new one, even after a kill. Some file systems can't exchange
+    two names. On these, `folder` does not exist for a moment between two renames. If the process crashes in this
+    moment, the old folder still exists under a hidden name, and `restore_folder` renames it back. If several writers
+    run at the same time, the last one wins. The next writer deletes the drafts of killed writers.
+    """
+    _sweep_drafts(folder)
+    with ExitStack() as holding:
+        draft = _new_draft(folder, holding)
+        try:
+            yield draft
+            for path in (*draft.rglob("*"), draft):
+                path.chmod(0o755 if path.is_dir() else 0o644)  # a server may run as another user
+                fsync(path)
+            _swap(draft, folder)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+def restore_folder(folder: Path) -> None:
+    """Repair a crash: rename the old folder back if `folder` is missing, or complete the old folder's deletion."""
+    previous = _previous(folder)
+    if previous.exists() and not folder.exists():
+        previous.rename(folder)
+    shutil.rmtree(previous, ignore_errors=True)
+
+
+def _new_draft(folder: Path, holding: ExitStack) -> Path:
+    """Create a draft beside `folder`, locked until `holding` ends so that no sweep deletes it."""
+    while True:
+        draft = Path(tempfile.mkdtemp(prefix=_draft_prefix(folder), dir=folder.parent))
+        with suppress(BlockingIOError, FileNotFoundError):  # a sweep has locked or deleted it
+            holding.enter_context(locked_exclusively(draft))
+            if draft.exists():
+                return draft
+
+
+def _swap(draft: Path, folder: Path) -> None:
+    """Put the draft in place. The old folder, if any, becomes `draft` or is deleted."""
+    previous = _previous(folder)
+    if not _took_free_name(draft, folder) and not exchange_names(draft, folder):
+        folder.rename(previous)
+        draft.rename(folder)
+    fsync(folder.parent)
+    shutil.rmtree(previous, ignore_errors=True)
+
+
+def _took_free_name(draft: Path, folder: Path) -> bool:
+    """Rename the draft to `folder` if that name is free. Return False if it is taken, even by a simultaneous writer."""
+    try:
+        if not folder.exists():
+            draft.rename(folder)
+            return True
+    except OSError as error:
+        if error.errno not in TAKEN:
+            raise
+    return False
+
+
+def _previous(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.previous-bundle")
+
+
+def _draft_prefix(folder: Path) -> str:
+    return f".{folder.name}.draft-bundle-"
+
+
+def _sweep_drafts(folder: Path) -> None:
+    """Delete the drafts of killed writers, which no process locks."""
+    for draft in folder.parent.glob(f"{glob.escape(_draft_prefix(folder))}*"):
+        with suppress(OSError), locked_exclusively(draft):
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+@contextmanager
+def locked_exclusively(path: Path) -> Iterator[None]:
     """Lock a file or folder exclusively during the block. Raise BlockingIOError if it is already locked."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -126,7 +207,7 @@ def held(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def exchanged(one: Path, other: Path) -> bool:
+def exchange_names(one: Path, other: Path) -> bool:
     """Exchange two names atomically; return False, without a change, if the system can't.
 
     Raises:
@@ -159,7 +240,7 @@ def naming(file: Path) -> Iterator[None]:
         raise
 
 
-def verdict(error: OSError) -> tuple[str, int]:
+def error_line_and_status(error: OSError) -> tuple[str, int]:
     """Return a command's error line and exit code for `error`.
 
     The line names the file. The code is 1 if the disk failed, and 2 if the path can't be used.

@@ -10,12 +10,12 @@ QUERY = ("query",)
 DOCUMENT = ("document", "passage", "corpus")
 
 
-def not_empty(prompts: Mapping[str, str]) -> dict[str, str]:
+def nonempty(prompts: Mapping[str, str]) -> dict[str, str]:
     """Return the prompts that are not empty."""
     return {name: prompt for name, prompt in prompts.items() if prompt}
 
 
-def of_role(prompts: Mapping[str, str], names: Sequence[str]) -> str | None:
+def prompt_for(prompts: Mapping[str, str], names: Sequence[str]) -> str | None:
     """Return the first non-empty prompt among `names`. If all are empty, return "". If there is none, return None.
 
     Empty prompts are skipped, because sentence-transformers writes an empty `document` beside a `passage`.

@@ -1,4 +1,7 @@
-"""Sources of weights: finding the local folder of an encoder by its name."""
+"""Encoders by name: the local folder of their weights, or their bundle.
+
+A name is `minilm`, `minilm+NAME` for an adapter of this repository, a folder, or an id on the hub.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from models.bundle import adapter, bundle
 from models.bundle import adapter as adapters
 from models.bundle.adapter import Adapter
 from models.bundle.bundle import (
@@ -31,6 +33,8 @@ from models.bundle.bundle import (
 )
 from models.bundle.disk import LFS, lfs_pointer
 from models.errors import Refused, did_you_mean
+
+log = logging.getLogger(__name__)
 
 MINILM = "minilm"
 MINILM_ID = "sentence-transformers/all-MiniLM-L6-v2"
@@ -72,8 +76,7 @@ class Module(NamedTuple):
 def resolve(name: str) -> Path:
     """Find the local folder of an encoder or of an adapter (`opened_adapter` tells which).
 
-    A name is `minilm`, `minilm+NAME` for an adapter of this repository, a folder, or a hub id, `org/name` or
-    `org/name@revision`. For a hub id, the local cache is searched first, then the hub.
+    A hub id is `org/name` or `org/name@revision`. The local cache is searched first, then the hub.
 
     Raises:
         SourceError: nothing usable is found.
@@ -107,7 +110,7 @@ def local(name: str) -> Path | None:
     return None
 
 
-def recorded(name: str) -> Manifest | None:
+def manifest_without_torch(name: str) -> Manifest | None:
     """Return the record of an encoder whose bundle can be made without torch. None if torch has to export it.
 
     Raises:
@@ -117,13 +120,13 @@ def recorded(name: str) -> Manifest | None:
     if name == MINILM:
         return template
     adapter = opened_adapter(resolve(name))
-    said = adapter.manifest if adapter else None
-    if said is None or said.adapter is None or said.adapter["base_sha256"] != MINILM_SHA256:
+    record = adapter.manifest if adapter else None
+    if record is None or record.adapter is None or record.adapter["base_sha256"] != MINILM_SHA256:
         return None
-    return said if all(getattr(said, field) == getattr(template, field) for field in ALIKE) else None
+    return record if all(getattr(record, field) == getattr(template, field) for field in ALIKE) else None
 
 
-def whole(name: str) -> Path:
+def whole_encoder(name: str) -> Path:
     """Find the folder of an encoder with all its weights.
 
     Raises:
@@ -152,7 +155,7 @@ def base_of(adapter: Adapter) -> Path:
     Raises:
         SourceError: the base is not available, or is itself an adapter.
     """
-    return whole(MINILM if adapter.base == MINILM_ID else adapter.base)
+    return whole_encoder(MINILM if adapter.base == MINILM_ID else adapter.base)
 
 
 def modules(folder: Path) -> list[Module]:
@@ -259,6 +262,39 @@ def local_bundle(name: str) -> Bundle | None:
     return load(folder) if folder and (folder / MANIFEST).is_file() else None
 
 
+def as_bundle(name: str, kept: Path) -> Path:
+    """Return the folder of a bundle: `name` itself, or the bundle of the encoder with this name, cached in `kept`.
+
+    A separate process makes the bundle (`isosphere export`), so that its memory is freed afterwards.
+
+    Raises:
+        BundleError: the bundle can't be made; the message is from `isosphere export`.
+        SourceError, AdapterError: the encoder does not exist or is damaged.
+    """
+    given = Path(name)
+    if not (adapters.is_adapter(given) or (not given.exists() and (name == MINILM or _is_shipped(name)))):
+        return given
+    record = manifest_without_torch(name)
+    if record is None:
+        raise BundleError(
+            f"{name}: torch has to export it: `isosphere export {name} --out FOLDER`, then use that folder"
+        )
+    folder = kept / f"{record.name}-{record.fingerprint[:12]}"
+    with suppress(BundleError):
+        cached = load(folder).manifest
+        if (cached.fingerprint, cached.scores) == (record.fingerprint, record.scores):
+            return folder
+    log.info("assembling %s in %s, once", name, folder)
+    options = ["--out", str(folder), "--name", record.name, "--no-measure"]
+    command = [sys.executable, "-m", "models", "export", name, *options]
+    made = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if made.returncode:
+        lines = [line for line in made.stderr.splitlines() if line.startswith("error: ")]
+        reason = lines[-1].removeprefix("error: ") if lines else f"the export ended with status {made.returncode}"
+        raise BundleError(f"{name}: {reason}")
+    return folder
+
+
 def hub_id(name: str) -> str | None:
     """Return the id on the hub of the encoder that `resolve` finds; None for a folder and for `minilm+NAME`."""
     if name == MINILM:
@@ -355,41 +391,3 @@ def path(name: str) -> Path:
         return Path(name).expanduser()
     except RuntimeError as error:
         raise SourceError(f"{name}: {error}") from error
-
-
-# Bundles of encoders that are given by name, without torch.
-
-log = logging.getLogger(__name__)
-
-
-def as_bundle(name: str, kept: Path) -> Path:
-    """Return the folder of a bundle: `name` itself, or the bundle of the encoder with this name, cached in `kept`.
-
-    A separate process makes the bundle (`isosphere export`), so that its memory is freed afterwards.
-
-    Raises:
-        BundleError: the bundle can't be made; the message is from `isosphere export`.
-        SourceError, AdapterError: the encoder does not exist or is damaged.
-    """
-    given = Path(name)
-    if not (adapter.is_adapter(given) or (not given.exists() and (name == MINILM or name.startswith(f"{MINILM}+")))):
-        return given
-    said = recorded(name)
-    if said is None:
-        raise BundleError(
-            f"{name}: torch has to export it: `isosphere export {name} --out FOLDER`, then use that folder"
-        )
-    folder = kept / f"{said.name}-{said.fingerprint[:12]}"
-    with suppress(BundleError):
-        there = bundle.load(folder).manifest
-        if (there.fingerprint, there.scores) == (said.fingerprint, said.scores):
-            return folder
-    log.info("assembling %s in %s, once", name, folder)
-    options = ["--out", str(folder), "--name", said.name, "--no-measure"]
-    command = [sys.executable, "-m", "models", "export", name, *options]
-    made = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    if made.returncode:
-        lines = [line for line in made.stderr.splitlines() if line.startswith("error: ")]
-        reason = lines[-1].removeprefix("error: ") if lines else f"the export ended with status {made.returncode}"
-        raise BundleError(f"{name}: {reason}")
-    return folder

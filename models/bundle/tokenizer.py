@@ -1,4 +1,8 @@
-"""Text to token ids. Training and serving both use the `tokenizers` library, so they cut texts in the same way."""
+"""Text to token ids.
+
+Training and serving both use the `tokenizers` library, so they cut texts in the same way. A `tokenizer.json` may come
+from an unknown source. Files with regular expressions that may run for ever are refused.
+"""
 
 from __future__ import annotations
 
@@ -14,88 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer as FastTokenizer
 
-# Safe reading of a `tokenizer.json` from an unknown source, with limits and clear errors.
-
-HIDING = re.compile(r"\(\?#|\(\?[a-wyzA-Z-]*x|\\g<")
+Direction = Literal["right", "left"]
+HIDDEN_REPETITION = re.compile(r"\(\?#|\(\?[a-wyzA-Z-]*x|\\g<")
+"""Comments, free spacing and group calls in a regular expression, each of which may hide a repeated group."""
 
 
 class TokenizerFailure(RuntimeError):
     """The tokenizer failed on a text."""
-
-
-def read(file: Path) -> FastTokenizer:
-    """Read the tokenizer in `file`.
-
-    Raises:
-        ValueError: the file is not a tokenizer, or has a regular expression that may run for ever.
-    """
-    content = file.read_bytes()
-    try:
-        patterns = list(_patterns(json.loads(content)))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file.name}: not JSON ({error})") from None
-    if slow := next((one for one in patterns if repeats_a_group(one)), None):
-        raise ValueError(
-            f"{file.name}: the regular expression {slow[:80]!r} repeats a group, which may take for ever on a text"
-        )
-    try:
-        with giving_up():
-            return FastTokenizer.from_buffer(content)
-    except Exception as error:  # the library has no error class of its own
-        raise ValueError(f"{file.name}: {error}") from None
-
-
-@contextmanager
-def giving_up() -> Iterator[None]:
-    """Convert panics of the library to exceptions, because handlers of `Exception` don't catch panics.
-
-    Raises:
-        TokenizerFailure: the library panicked, as when a regular expression exceeds its step limit.
-    """
-    try:
-        yield
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":  # no module of pyo3 exports the class
-            raise
-        raise TokenizerFailure(f"the tokenizer gave up: {error}") from None
-
-
-def repeats_a_group(pattern: str) -> bool:
-    """Return whether a group is repeated, which can make a search take exponential time.
-
-    Tokenizers of known families repeat only characters and character classes. Comments, free spacing and group calls
-    also count as repetitions, because they could hide one.
-    """
-    if HIDING.search(pattern):
-        return True
-    classes, i = 0, 0
-    while i < len(pattern):
-        match pattern[i]:
-            case "\\":
-                i += 1
-            case "[":
-                classes += 1
-            case "]":
-                classes = max(0, classes - 1)
-            case ")" if not classes and pattern[i + 1 : i + 2] in {"*", "+", "{"}:
-                return True
-        i += 1
-    return False
-
-
-def _patterns(value: Any) -> Iterator[str]:
-    ahead = [value]
-    while ahead:
-        one = ahead.pop()
-        if isinstance(one, dict):
-            if isinstance(pattern := one.get("Regex"), str):
-                yield pattern
-            ahead += one.values()
-        elif isinstance(one, list):
-            ahead += one
-
-
-Direction = Literal["right", "left"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +71,7 @@ class Tokenizer:
         """Read the file.
 
         Raises:
-            ValueError: see `tokenizer_file.read`; or `max_length` leaves no room for a text.
+            ValueError: see `read`; or `max_length` leaves no room for a text.
         """
         self._fast = read(file)
         self._fast.no_truncation()
@@ -178,13 +107,13 @@ class Tokenizer:
             if not _encodable(text):
                 raise ValueError(f"text {i} is not valid Unicode: it holds a lone surrogate")
         limit = max_length or self.max_length
-        with giving_up():
+        with panics_as_errors():
             encodings = self._fast.encode_batch_fast(list(texts), add_special_tokens=True)
         return [_cut(encoding, limit, direction) for encoding in encodings]
 
     def pieces(self, texts: Sequence[str], *, special_tokens: bool = True) -> list[list[Piece]]:
         """Return every token of each text, without truncation."""
-        with giving_up():
+        with panics_as_errors():
             encodings = self._fast.encode_batch(list(texts), add_special_tokens=special_tokens)
         return [_pieces(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
 
@@ -211,6 +140,78 @@ class Tokenizer:
             ids[row, : len(tokens)] = tokens.ids
             mask[row, : len(tokens)] = 1
         return ids, mask
+
+
+def read(file: Path) -> FastTokenizer:
+    """Read the tokenizer in `file`.
+
+    Raises:
+        ValueError: the file is not a tokenizer, or has a regular expression that may run for ever.
+    """
+    content = file.read_bytes()
+    try:
+        patterns = list(_patterns(json.loads(content)))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file.name}: not JSON ({error})") from None
+    if slow := next((one for one in patterns if repeats_a_group(one)), None):
+        raise ValueError(
+            f"{file.name}: the regular expression {slow[:80]!r} repeats a group, which may take for ever on a text"
+        )
+    try:
+        with panics_as_errors():
+            return FastTokenizer.from_buffer(content)
+    except Exception as error:  # the library has no error class of its own
+        raise ValueError(f"{file.name}: {error}") from None
+
+
+@contextmanager
+def panics_as_errors() -> Iterator[None]:
+    """Convert panics of the library to exceptions, because handlers of `Exception` don't catch panics.
+
+    Raises:
+        TokenizerFailure: the library panicked, as when a regular expression exceeds its step limit.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # no module of pyo3 exports the class
+            raise
+        raise TokenizerFailure(f"the tokenizer gave up: {error}") from None
+
+
+def repeats_a_group(pattern: str) -> bool:
+    """Return whether a group is repeated, which can make a search take exponential time.
+
+    Tokenizers of known families repeat only characters and character classes. Comments, free spacing and group calls
+    also count as repetitions, because they could hide one.
+    """
+    if HIDDEN_REPETITION.search(pattern):
+        return True
+    classes, i = 0, 0
+    while i < len(pattern):
+        match pattern[i]:
+            case "\\":
+                i += 1
+            case "[":
+                classes += 1
+            case "]":
+                classes = max(0, classes - 1)
+            case ")" if not classes and pattern[i + 1 : i + 2] in {"*", "+", "{"}:
+                return True
+        i += 1
+    return False
+
+
+def _patterns(value: Any) -> Iterator[str]:
+    ahead = [value]
+    while ahead:
+        one = ahead.pop()
+        if isinstance(one, dict):
+            if isinstance(pattern := one.get("Regex"), str):
+                yield pattern
+            ahead += one.values()
+        elif isinstance(one, list):
+            ahead += one
 
 
 def _pieces(text: str, encoding: Any) -> list[Piece]:

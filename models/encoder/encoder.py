@@ -32,26 +32,20 @@ from models.bundle.sources import (
 from models.bundle.tokenizer import Tokenizer, Tokens
 from models.encoder import pretrained
 from models.encoder import transform as transforms
-from models.encoder.declaration import declared
+from models.encoder.config import read_config
 from models.encoder.dense import Layers
 from models.encoder.pooling import AVERAGED_LAYERS, parts, pool
 from models.encoder.pretrained import reading
 from models.encoder.transform import Transform
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-# Numeric precision.
-
-
-def full_precision(x: Tensor) -> Tensor:
-    """Convert `x` to float32 if it is narrower."""
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
-
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 log = logging.getLogger(__name__)
 
-LONGEST = 512
+DEFAULT_MAX_LENGTH = 512
+MIN_NORM = 1e-12
+"""Lower bound of the length by which a vector is divided, so that a zero vector stays zero."""
 
 
 class Encoder(nn.Module):
@@ -112,7 +106,7 @@ class Encoder(nn.Module):
             adapter = opened_adapter(folder)
             base = base_of(adapter) if adapter else folder
             check_fetched(base)
-            said = declared(folder)
+            said = read_config(folder)
             place = backbone_folder(base)
             backbone = _backbone(place)
             if adapter:
@@ -126,7 +120,7 @@ class Encoder(nn.Module):
             if any(prompts.values()) and said.get("prompts_left_out"):
                 raise SourceError(f"{folder}: include_prompt of its Pooling is false: here prompts are pooled")
             if max_length is None:
-                max_length = said.get("max_length", min(LONGEST, hub_tokenizer.model_max_length))
+                max_length = said.get("max_length", min(DEFAULT_MAX_LENGTH, hub_tokenizer.model_max_length))
             elif max_length > _positions(backbone):
                 log.warning("%s reads %d tokens, not %d", source, _positions(backbone), max_length)
         made = cls(
@@ -220,6 +214,24 @@ class Encoder(nn.Module):
         save_tokenizer(self.hub_tokenizer, folder)
 
 
+class UnitVector(nn.Module):
+    """Exported module: token ids and mask (N, L) to unit vectors (N, D) and their original norms (N,)."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    @property
+    def config(self) -> PretrainedConfig:
+        """The backbone's configuration, which optimum reads from the exported module."""
+        return self.encoder.backbone.config
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+        pooled = self.encoder(input_ids, attention_mask)
+        norm = pooled.norm(dim=-1)
+        return pooled / norm.clamp_min(MIN_NORM).unsqueeze(-1), norm
+
+
 def save_tokenizer(hub_tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Save a tokenizer in files with the same meaning for transformers 4 and 5."""
     hub_tokenizer.save_pretrained(folder)
@@ -228,6 +240,11 @@ def save_tokenizer(hub_tokenizer: PreTrainedTokenizerBase, folder: Path) -> None
     described.write_text(named, encoding="utf-8")
     special = folder / "special_tokens_map.json"
     special.write_text(json.dumps(hub_tokenizer.special_tokens_map, indent=2) + "\n", encoding="utf-8")
+
+
+def full_precision(x: Tensor) -> Tensor:
+    """Convert `x` to float32 if it is narrower."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 @contextmanager
@@ -249,7 +266,7 @@ def _transform(folder: Path, said: Mapping[str, Any], *, width: int) -> Transfor
     """Load the transform after the pooling. It is in our manifest, or in the modules of sentence-transformers."""
     if fitted := said.get("transform"):
         return transforms.load(folder, fitted)
-    return Layers.read(said.get("behind", []), dim=width, truncate=said.get("truncate"))
+    return Layers.read(said.get("after_pooling", []), dim=width, truncate=said.get("truncate"))
 
 
 def _backbone(folder: Path) -> PreTrainedModel:
@@ -305,6 +322,6 @@ def _positions(backbone: PreTrainedModel) -> int:
 
     Positions of RoBERTa's family begin after a padding index.
     """
-    positions = int(getattr(backbone.config, "max_position_embeddings", LONGEST))
+    positions = int(getattr(backbone.config, "max_position_embeddings", DEFAULT_MAX_LENGTH))
     table = position_embeddings(backbone)
     return positions if table is None or table.padding_idx is None else positions - table.padding_idx - 1

@@ -52,10 +52,10 @@ def assemble(
     folder: Path,
     *,
     name: str,
-    measured: Options | None = None,
-    chosen: Callable[[Choice], object] = lambda _: None,
+    measure_with: Options | None = None,
+    on_choice: Callable[[Choice], object] = lambda _: None,
 ) -> Bundle:
-    """Write the bundle of an encoder with a record, atomically. `measured` and `chosen` are as in `export`.
+    """Write the bundle of an encoder with a record, atomically. `measure_with` and `on_choice` are as in `export`.
 
     Raises:
         SourceError, AdapterError: base or adapter can't be read, or the adapter does not fit the base.
@@ -63,7 +63,7 @@ def assemble(
         BundleError: `folder` contains files that are not part of a bundle.
         OSError: the bundle can't be written; names `folder`.
     """
-    said, found = sources.recorded(source), sources.resolve(source)
+    said, found = sources.manifest_without_torch(source), sources.resolve(source)
     assert said is not None, "the caller asked `recorded`"
     adapter = sources.opened_adapter(found)
     base = sources.minilm()
@@ -86,8 +86,8 @@ def assemble(
             draft,
             {"name": name, "adapter": identity, **facts},
             origin.read(source, found),
-            measured=measured,
-            chosen=chosen,
+            measure_with=measure_with,
+            on_choice=on_choice,
         )
         cosine = golden_cosine(bundle.load(draft))
         if not cosine >= FAITHFUL:  # also refuses NaN

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from models.bundle import bundle, card, draft
+from models.bundle import bundle, card, disk
 from models.bundle.bundle import MANIFEST, Bundle, BundleError, files_of, read_manifest
 from models.bundle.origin import Origin
 from models.runtimes import cache, choice
@@ -20,15 +20,15 @@ from models.runtimes.choice import Choice
 def writing(folder: Path) -> Iterator[Path]:
     """Yield a new folder. If the block succeeds, it replaces `folder`. Otherwise it is deleted.
 
-    Readers of `folder` never see an incomplete bundle (see `models.bundle.draft` for crashes).
+    Readers of `folder` never see an incomplete bundle (see `models.bundle.disk.replacing_folder` for crashes).
 
     Raises:
         BundleError: `folder` contains files that are not part of a bundle; nothing has changed.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    draft.restore(folder)
+    disk.restore_folder(folder)
     refuse_foreign(folder)
-    with draft.replacing(folder) as written:
+    with disk.replacing_folder(folder) as written:
         yield written
 
 
@@ -38,22 +38,22 @@ def seal(
     origin: Origin,
     citations: Sequence[str] = (),
     *,
-    measured: Options | None = None,
-    chosen: Callable[[Choice], object] = lambda _: None,
+    measure_with: Options | None = None,
+    on_choice: Callable[[Choice], object] = lambda _: None,
 ) -> None:
     """Finish a draft that lacks only the card and the manifest: write both.
 
-    With `measured`, first compare the runtimes under these options. `chosen` is called with the result.
+    With `measure_with`, first compare the runtimes under these options. `on_choice` is called with the result.
 
     Raises:
         BundleError: the draft is not a valid bundle.
     """
     manifest = bundle.write_manifest(written, **facts)
-    if measured:
-        fastest = choice.choose(Bundle(written, manifest), measured)
-        chosen(fastest)
+    if measure_with:
+        fastest = choice.choose(Bundle(written, manifest), measure_with)
+        on_choice(fastest)
         if table := fastest.table():  # for readers only: each host that serves the bundle measures by itself
-            said = {"host": cache.host(measured), "measured": table}
+            said = {"host": cache.host(measure_with), "measured": table}
             text = json.dumps(said, ensure_ascii=False, indent=1, allow_nan=False)
             (written / bundle.ENGINES).write_text(text + "\n", encoding="utf-8")
     (written / bundle.CARD).write_text(card.text(manifest, origin, citations), encoding="utf-8")

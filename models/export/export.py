@@ -18,16 +18,16 @@ import torch
 from numpy.typing import NDArray
 
 from models import cpus
-from models.bundle import bundle, codes
+from models.bundle import bundle, quantization
 from models.bundle.bundle import Bundle, BundleError, Golden
 from models.bundle.disk import naming
 from models.bundle.sources import SourceError
 from models.bundle.tokenizer import Tokens
 from models.encoder import transform
-from models.encoder.encoder import Encoder, dropout_off
+from models.encoder.encoder import MIN_NORM, Encoder, UnitVector, dropout_off
 from models.errors import Failed
 from models.export import destination, fp16, sentence_transformers_format
-from models.export.exporters import EXPORTERS, SHORTEST, UnitVector
+from models.export.exporters import EXPORTERS
 from models.runtimes.base import Embedded, Options
 from models.runtimes.choice import Choice
 from models.runtimes.graph import golden_cosine_of
@@ -37,10 +37,10 @@ log = logging.getLogger(__name__)
 
 PARITY = 1e-4
 """Maximum difference between the results of ONNX Runtime and torch, in any coordinate of a unit vector."""
-AGAIN = 0.9999
+MIN_COSINE_TO_PREVIOUS = 0.9999
 """Minimum cosine to its golden vectors at which an encoder counts as unchanged."""
 
-SAME = 1e-6
+EQUAL_WITHIN = 1e-6
 """Vectors of different texts count as equal if no coordinate differs by more than this."""
 
 GOLDEN_SENTENCES = (
@@ -72,25 +72,28 @@ def export(
     scores: dict[str, float] | None = None,
     citations: Sequence[str] = (),
     exporter: str = "torch",
-    again: Bundle | None = None,
+    previous: Bundle | None = None,
     adapter: Mapping[str, Any] | None = None,
-    half: bool = False,
-    measured: Options | None = None,
-    chosen: Callable[[Choice], object] = lambda _: None,
+    fp16_graph: bool = False,
+    measure_with: Options | None = None,
+    on_choice: Callable[[Choice], object] = lambda _: None,
 ) -> Bundle:
     """Write `encoder` as a verified bundle, atomically. After an error `folder` is unchanged.
 
-    `citations` (BibTeX) are for the training; the card lists them before the citations of the origin. `exporter` is one
-    of `models.export.exporters.EXPORTERS`. `again` is an earlier bundle of the same encoder. If the encoder reproduces
-    its golden vectors, the new bundle gets its config.json, and so has the same fingerprint. Otherwise the fingerprint
-    would depend on the version of transformers, because each version writes different defaults. `adapter` describes the
-    base and adapter of merged weights (`models.bundle.adapter`). `half` adds a float16 graph. With `measured`, the
-    runtimes of this machine are compared under these options, and the bundle contains the measurements. `chosen` is
-    called with the choice.
+    `citations` (BibTeX) are for the training. The card lists them before the citations of the origin. `exporter` is one
+    of `models.export.exporters.EXPORTERS`. `adapter` describes the base and adapter of merged weights
+    (`models.bundle.adapter`). `fp16_graph` adds a float16 graph.
+
+    `previous` is an earlier bundle of the same encoder. If the encoder reproduces its golden vectors, the new bundle
+    gets its config.json, and so has the same fingerprint. Otherwise the fingerprint would depend on the version of
+    transformers, because each version writes different defaults.
+
+    With `measure_with`, the runtimes of this machine are compared under these options, and the bundle contains the
+    measurements. `on_choice` is called with the choice.
 
     Raises:
         ExportError: ONNX Runtime's vectors differ from torch's by more than `PARITY`, torch's vectors differ from the
-            golden vectors of `again`, or the float16 graph loses too much accuracy.
+            golden vectors of `previous`, or the float16 graph loses too much accuracy.
         ExporterUnavailable: `exporter` is not installed, or does not support this backbone.
         SourceError: a vector of `encoder` is zero, or all vectors have the same direction.
         bundle.BundleError: `folder` contains files that are not part of a bundle, or the new bundle is invalid, for
@@ -101,17 +104,17 @@ def export(
     check_vectors(encoder)
     with naming(folder), destination.writing(folder) as draft:
         encoder.save(draft)
-        if again:
-            check_again(encoder, again)
-            shutil.copyfile(again.folder / "config.json", draft / "config.json")
+        if previous:
+            check_reproduces(encoder, previous)
+            shutil.copyfile(previous.folder / "config.json", draft / "config.json")
         sentence_transformers_format.write(encoder, draft)
         (draft / "onnx").mkdir()
         write_onnx(encoder, draft / bundle.ONNX, exporter)
         parity = check_parity(encoder, draft / bundle.ONNX)
-        if half:
+        if fp16_graph:
             write_fp16(encoder, draft / bundle.ONNX, draft / bundle.FP16_ONNX)
         golden = unit_vectors(encoder, GOLDEN_SENTENCES)
-        codes.write(codes.limit(unit_vectors(encoder, codes.calibration())), draft / bundle.INT8)
+        quantization.write(quantization.limit(unit_vectors(encoder, quantization.calibration())), draft / bundle.INT8)
         facts = {
             "name": name,
             "objective": objective,
@@ -126,7 +129,7 @@ def export(
             "adapter": adapter and dict(adapter),
             "golden": [Golden(text=t, vector=v.tolist()) for t, v in zip(GOLDEN_SENTENCES, golden, strict=True)],
         }
-        destination.seal(draft, facts, encoder.origin, citations, measured=measured, chosen=chosen)
+        destination.seal(draft, facts, encoder.origin, citations, measure_with=measure_with, on_choice=on_choice)
     return bundle.load(folder)
 
 
@@ -158,7 +161,7 @@ def write_fp16(encoder: Encoder, graph: Path, file: Path) -> None:
         log.warning("the float16 graph is made without fused operators, with which %s", error)
         shutil.copyfile(graph, file)
     fp16.halve(file)
-    for case, torchs, got in _both(encoder, file):
+    for case, torchs, got in _torch_and_onnx(encoder, file):
         worst = float((torchs.vectors * got.vectors).sum(axis=1).min())
         if not worst >= bundle.GOLDEN_COSINE:  # also refuses NaN
             raise ExportError(
@@ -191,20 +194,20 @@ def check_vectors(encoder: Encoder) -> None:
     for text, length in zip(GOLDEN_SENTENCES, lengths, strict=True):
         if not 0 < length < np.inf:
             raise SourceError(f"the encoder gives {text!r} a vector of length {length}, which has no direction")
-    if np.ptp(vectors / lengths[:, None], axis=0).max() <= SAME:
+    if np.ptp(vectors / lengths[:, None], axis=0).max() <= EQUAL_WITHIN:
         raise SourceError("the encoder gives all texts the same vector")
 
 
-def check_again(encoder: Encoder, before: Bundle) -> None:
+def check_reproduces(encoder: Encoder, before: Bundle) -> None:
     """Check that the encoder reproduces the golden vectors of `before`. The version of transformers may differ.
 
     Raises:
         ExportError: a golden vector of `before` is not reproduced.
     """
     worst = golden_cosine_of(lambda texts: unit_vectors(encoder, texts), before)
-    if not worst >= AGAIN:
+    if not worst >= MIN_COSINE_TO_PREVIOUS:
         raise ExportError(
-            f"{before.folder}: cosine {worst:.6f} to a golden vector of it, below {AGAIN}: "
+            f"{before.folder}: cosine {worst:.6f} to a golden vector of it, below {MIN_COSINE_TO_PREVIOUS}: "
             "this environment's transformers computes another encoder from its files"
         )
 
@@ -216,9 +219,9 @@ def check_parity(encoder: Encoder, file: Path) -> float:
         ExportError: the difference, or the relative difference of the norms, exceeds `PARITY`.
     """
     worst = 0.0
-    for case, torchs, got in _both(encoder, file):
+    for case, torchs, got in _torch_and_onnx(encoder, file):
         with np.errstate(invalid="ignore"):  # non-finite numbers are reported below
-            vectors, norms = _largest(got.vectors - torchs.vectors), _largest(got.norms / torchs.norms - 1)
+            vectors, norms = _max_abs(got.vectors - torchs.vectors), _max_abs(got.norms / torchs.norms - 1)
         difference = float(np.max([vectors, norms]))  # unlike `max`, it keeps a NaN
         if not difference <= PARITY:  # also refuses NaN
             raise ExportError(f"{case}: ONNX Runtime differs from torch by {difference:.2e}, more than {PARITY:.0e}")
@@ -232,7 +235,7 @@ class _Case(NamedTuple):
     got: Embedded
 
 
-def _both(encoder: Encoder, file: Path) -> Iterator[_Case]:
+def _torch_and_onnx(encoder: Encoder, file: Path) -> Iterator[_Case]:
     """Yield the results of torch, and of ONNX Runtime with the graph in `file`, for all shapes that servers use."""
     session, graph = Session(file, [CPU], cpus.available()), UnitVector(encoder)
     for name, batch in _parity_batches(encoder).items():
@@ -256,9 +259,9 @@ def _parity_batches(encoder: Encoder) -> dict[str, list[Tokens]]:
 def unit_vectors(encoder: Encoder, texts: Sequence[str]) -> NDArray[np.float32]:
     """Embed texts with torch: (N, D), unit length."""
     vectors = encoder.encode(texts)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True).clip(SHORTEST)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True).clip(MIN_NORM)
     return vectors
 
 
-def _largest(difference: NDArray[np.float32]) -> float:
+def _max_abs(difference: NDArray[np.float32]) -> float:
     return float(np.abs(difference).max())

@@ -1,7 +1,7 @@
 """Exporters from a torch module to an ONNX file: torch's exporter, or optimum's (see ADR 0013).
 
 Their graphs have the same interface: `input_ids` and `attention_mask` (N, L) to `sentence_embedding` (N, D) and `norm`
-(N,), float32, with dynamic batch and length.
+(N,), float32, with dynamic batch and length. Importing this module does not load torch.
 """
 
 from __future__ import annotations
@@ -11,37 +11,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch import Tensor, nn
-
-from models.encoder.encoder import Encoder
 from models.errors import Refused
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
-
-# The exported form of an encoder: a module whose output is the unit vector.
-
-SHORTEST = 1e-12
-"""Lower bound of the length by which a vector is divided, so that a zero vector stays zero."""
-
-
-class UnitVector(nn.Module):
-    """Exported module: token ids and mask (N, L) to unit vectors (N, D) and their original norms (N,)."""
-
-    def __init__(self, encoder: Encoder) -> None:
-        super().__init__()
-        self.encoder = encoder
-
-    @property
-    def config(self) -> PretrainedConfig:
-        """The backbone's configuration, which optimum reads from the exported module."""
-        return self.encoder.backbone.config
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-        pooled = self.encoder(input_ids, attention_mask)
-        norm = pooled.norm(dim=-1)
-        return pooled / norm.clamp_min(SHORTEST).unsqueeze(-1), norm
-
+    from models.encoder.encoder import UnitVector
 
 OPSET = 17
 INPUTS = {"input_ids": {0: "batch", 1: "length"}, "attention_mask": {0: "batch", 1: "length"}}

@@ -22,10 +22,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from models.bundle import adapter, bundle, card, codes, origin, sources
+from models.bundle import adapter, bundle, card, origin, quantization, sources
 from models.bundle.adapter import PREFIX, AdapterError
 from models.bundle.bundle import CARD, CONFIG, INT8, TOKENIZER, TRANSFORM, Golden, Manifest
-from models.bundle.draft import replacing
+from models.bundle.disk import replacing_folder
 from models.encoder import transform as transforms
 from models.encoder.encoder import Encoder
 from models.export.export import GOLDEN_SENTENCES, unit_vectors
@@ -44,7 +44,7 @@ class Extracted(NamedTuple):
     bytes: int
     mean_cosine: float
     least_cosine: float
-    """Minimum cosine between vectors of the tuned encoder and of the adapter; see `likeness`."""
+    """Minimum cosine between vectors of the tuned encoder and of the adapter; see `cosines_between`."""
     stsb_dev: tuple[float, float] | None
     """Spearman x 100 of the tuned encoder and of the adapter."""
 
@@ -84,7 +84,7 @@ def extract(
     )
     adapter.refuse_foreign(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(folder) as draft:
+    with replacing_folder(folder) as draft:
         adapter.write(draft, config=config, tensors=tensors)
         merged = Encoder.load(draft, pooling=tuned.pooling, max_length=tuned.max_length, prompts=tuned.prompts)
         if tuned.transform is not None:
@@ -93,15 +93,15 @@ def extract(
         describe(
             draft, merged, base=base, name=folder.name, said=sources.manifest_of(source), source=source, about=about
         )
-        mean, least = likeness(tuned, merged)
+        mean, least = cosines_between(tuned, merged)
         judged = (scores(tuned.encode), scores(merged.encode)) if scores else None
     size = sum(file.stat().st_size for file in folder.iterdir())
     return Extracted(folder, size, mean, least, judged)
 
 
-def likeness(one: Encoder, other: Encoder) -> tuple[float, float]:
+def cosines_between(one: Encoder, other: Encoder) -> tuple[float, float]:
     """Return the mean and minimum cosine between two encoders' vectors of the same sentence."""
-    texts = [*GOLDEN_SENTENCES, *codes.calibration()]
+    texts = [*GOLDEN_SENTENCES, *quantization.calibration()]
     cosines = (unit_vectors(one, texts) * unit_vectors(other, texts)).sum(axis=1)
     return float(cosines.mean()), float(cosines.min())
 
@@ -121,7 +121,7 @@ def describe(
 
     `said` is the record of the tuned encoder `source`. Its scores are left out, because the merged weights differ.
     """
-    codes.write(codes.limit(unit_vectors(merged, codes.calibration())), folder / INT8)
+    quantization.write(quantization.limit(unit_vectors(merged, quantization.calibration())), folder / INT8)
     opened = adapter.load(folder)
     identity = opened.identity(base, sources.weights_sha256(sources.base_of(opened)))
     golden = unit_vectors(merged, GOLDEN_SENTENCES)
@@ -160,7 +160,7 @@ def record(folder: Path, scores: Mapping[str, float]) -> Manifest:
     facts = {field.name: getattr(said, field.name) for field in fields(said) if field.name != "files"}
     facts["scores"] = {**(said.scores or {}), **rounded}
     known = origin.read(str(folder), folder)
-    with replacing(folder) as draft:
+    with replacing_folder(folder) as draft:
         shutil.copytree(folder, draft, dirs_exist_ok=True)
         (draft / CARD).write_text(card.text(Manifest(**facts, files=said.files), known), encoding="utf-8")
         return adapter.write_manifest(draft, **facts)

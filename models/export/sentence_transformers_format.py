@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from models.bundle.prompts import DOCUMENT, of_role
-from models.encoder.declaration import FLAGS
+from models.bundle.prompts import DOCUMENT, prompt_for
+from models.encoder.config import FLAGS
 from models.encoder.dense import Dense, Layers, Normalize, Truncate
 from models.encoder.encoder import Encoder
 from models.encoder.flow import Flow
@@ -97,7 +97,9 @@ def _write_pooling(encoder: Encoder, folder: Path) -> None:
 
 def _write_settings(encoder: Encoder, folder: Path) -> None:
     _write_json(folder / "sentence_bert_config.json", {"max_seq_length": encoder.max_length, "do_lower_case": False})
-    document = of_role(encoder.prompts, DOCUMENT)  # stored under the name that its `encode_document` always looks for
+    document = prompt_for(
+        encoder.prompts, DOCUMENT
+    )  # stored under the name that its `encode_document` always looks for
     versions = {"transformers": version("transformers"), "pytorch": torch.__version__}
     _write_json(
         folder / "config_sentence_transformers.json",

@@ -9,7 +9,9 @@ from models.remotes.base import Remote, without_user
 HUB = "hf://"
 
 
-def named(place: str, *, revision: str | None = None, private: bool = False, message: str | None = None) -> Remote:
+def open_remote(
+    place: str, *, revision: str | None = None, private: bool = False, message: str | None = None
+) -> Remote:
     """Return the remote at `place`: `hf://org/name[@revision]`, `org/name[@revision]`, a URL or the path of a folder.
 
     `org/name` is on the hub, unless the working directory has a folder `org`. `./org/name` is always a path. The

@@ -1,4 +1,7 @@
-"""The protocol of a remote, which stores the files of one bundle."""
+"""The protocol of a remote, which stores the files of one bundle, and its errors.
+
+No message contains the user or the password of a URL.
+"""
 
 from __future__ import annotations
 
@@ -13,35 +16,10 @@ from models.bundle.bundle import MOST_JSON_BYTES
 from models.bundle.disk import EXHAUSTED
 from models.errors import Failed
 
-# Removal of user names and passwords in URLs from messages.
-
 USER = re.compile(r"(?<=://)(?:[^/:\[]*:(?!:|\d*/).*|[^/]*)@")
 """Pattern of a user and password, up to the last `@`. The password may contain a slash. It should be written `%2F`, but
 people paste S3 keys unchanged."""
 USER_IN_TEXT = re.compile(r"(?<=://)[^\s/]*@")
-
-
-def without_user(url: str) -> str:
-    """Return the URL without user and password."""
-    return USER.sub("", url)
-
-
-def secrets(url: str) -> Set[str]:
-    """Return the texts of `url` that messages must not contain: user and password, whole, decoded and in pieces.
-
-    Pieces are included, because a library may use a piece as the password if special characters were not encoded.
-    """
-    users = {user.removesuffix("@") for user in USER.findall(url)}
-    passwords = {user.partition(":")[2] for user in users}
-    whole = users | passwords
-    return {*whole, *map(unquote, whole), *(piece for one in passwords for piece in re.split("[/?#@]", one))} - {""}
-
-
-def hidden(text: str, secret: Set[str]) -> str:
-    """Replace each secret that is a whole word by `***`. Remove users and passwords from all URLs."""
-    for one in sorted(secret, key=len, reverse=True):
-        text = re.sub(rf"(?<!\w){re.escape(one)}(?!\w)", "***", text)
-    return USER_IN_TEXT.sub("", text)
 
 
 class RemoteError(Failed):
@@ -78,7 +56,7 @@ class Remote(Protocol):
 
 
 @contextmanager
-def told(remote: object, secret: Set[str] = frozenset(), *, fetching: bool = False) -> Iterator[None]:
+def as_remote_error(remote: object, secret: Set[str] = frozenset(), *, fetching: bool = False) -> Iterator[None]:
     """Convert errors of the block to a `RemoteError` of one line. It names `remote` and hides every `secret`.
 
     While `fetching`, errors of the local disk are raised unchanged.
@@ -90,7 +68,7 @@ def told(remote: object, secret: Set[str] = frozenset(), *, fetching: bool = Fal
     except Exception as error:  # errors of the hub's client, file systems and transports have no common class
         if fetching and isinstance(error, OSError) and error.errno in EXHAUSTED:
             raise
-        raise failure(remote, error, secret) from error
+        raise remote_error(remote, error, secret) from error
 
 
 def too_large(remote: object, path: str) -> RemoteError:
@@ -98,7 +76,30 @@ def too_large(remote: object, path: str) -> RemoteError:
     return RemoteError(f"{remote}: {path}: has more than the {MOST_JSON_BYTES} bytes of a file of JSON")
 
 
-def failure(remote: object, error: Exception, secret: Set[str] = frozenset()) -> RemoteError:
+def remote_error(remote: object, error: Exception, secret: Set[str] = frozenset()) -> RemoteError:
     """Return an error with the name of the place and the first line of `error`."""
-    lines = [line.strip() for line in hidden(str(error), secret).splitlines() if line.strip()]
+    lines = [line.strip() for line in without_secrets(str(error), secret).splitlines() if line.strip()]
     return RemoteError(f"{remote}: {lines[0] if lines else type(error).__name__}")
+
+
+def without_user(url: str) -> str:
+    """Return the URL without user and password."""
+    return USER.sub("", url)
+
+
+def secrets(url: str) -> Set[str]:
+    """Return the texts of `url` that messages must not contain: user and password, whole, decoded and in pieces.
+
+    Pieces are included, because a library may use a piece as the password if special characters were not encoded.
+    """
+    users = {user.removesuffix("@") for user in USER.findall(url)}
+    passwords = {user.partition(":")[2] for user in users}
+    whole = users | passwords
+    return {*whole, *map(unquote, whole), *(piece for one in passwords for piece in re.split("[/?#@]", one))} - {""}
+
+
+def without_secrets(text: str, secret: Set[str]) -> str:
+    """Replace each secret that is a whole word by `***`. Remove users and passwords from all URLs."""
+    for one in sorted(secret, key=len, reverse=True):
+        text = re.sub(rf"(?<!\w){re.escape(one)}(?!\w)", "***", text)
+    return USER_IN_TEXT.sub("", text)

@@ -12,7 +12,15 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from models.bundle.bundle import MOST_JSON_BYTES, sha256
-from models.remotes.base import RemoteError, failure, hidden, secrets, told, too_large, without_user
+from models.remotes.base import (
+    RemoteError,
+    as_remote_error,
+    remote_error,
+    secrets,
+    too_large,
+    without_secrets,
+    without_user,
+)
 
 READ_AT_ONCE = 1 << 20
 """Bytes read at a time."""
@@ -29,15 +37,15 @@ class Filesystem:
             RemoteError: the server does not answer, or refuses this user.
         """
         self._name, secret = without_user(url), secrets(url)
-        self._told = partial(told, self, secret)
+        self._remote_errors = partial(as_remote_error, self, secret)
         try:
             self._fs, root = url_to_fs(url)
         except ImportError as error:
-            raise ValueError(f"{self}: {hidden(str(error), secret)}, by pip into this environment") from error
+            raise ValueError(f"{self}: {without_secrets(str(error), secret)}, by pip into this environment") from error
         except ValueError as error:
-            raise ValueError(f"{self}: {hidden(str(error), secret)}") from error
-        except Exception as error:  # no common class, as in `told`
-            raise failure(self, error, secret) from error
+            raise ValueError(f"{self}: {without_secrets(str(error), secret)}") from error
+        except Exception as error:  # no common class, as in `as_remote_error`
+            raise remote_error(self, error, secret) from error
         self._root: str = root.rstrip("/")
 
     def __str__(self) -> str:
@@ -45,13 +53,13 @@ class Filesystem:
 
     def files(self) -> set[str]:
         """Return every file below the folder."""
-        with self._told():
+        with self._remote_errors():
             self._fs.invalidate_cache()
             return {path[len(self._root) :].strip("/") or "." for path in self._fs.find(self._root)}
 
     def read(self, path: str) -> bytes | None:
         """Return the content of a file. None if the file or the folder does not exist."""
-        with self._told():
+        with self._remote_errors():
             try:
                 with self._fs.open(self._at(path), "rb") as stream:
                     content = cast(bytes, stream.read(MOST_JSON_BYTES + 1))
@@ -63,7 +71,7 @@ class Filesystem:
 
     def fetch(self, path: str, folder: Path) -> None:
         """Download a file. If the remote is a folder on this machine, links are refused."""
-        with self._told(fetching=True):
+        with self._remote_errors(fetching=True):
             self._refuse_link(path)
             self._fs.get_file(self._at(path), str(folder / path))
 
@@ -72,7 +80,7 @@ class Filesystem:
 
         The whole file is read, because fsspec has no hash that works for all file systems.
         """
-        with self._told():
+        with self._remote_errors():
             self._refuse_link(path)
             if self._fs.info(self._at(path))["size"] != file.stat().st_size:
                 return False
@@ -81,7 +89,7 @@ class Filesystem:
 
     def begins(self, path: str, file: Path, /) -> bool:
         """Compare the remote bytes with the beginning of `file`."""
-        with self._told(), self._fs.open(self._at(path), "rb") as theirs, file.open("rb") as ours:
+        with self._remote_errors(), self._fs.open(self._at(path), "rb") as theirs, file.open("rb") as ours:
             while part := theirs.read(READ_AT_ONCE):
                 if part != ours.read(len(part)):
                     return False
@@ -92,7 +100,7 @@ class Filesystem:
 
         Local files are created anew, never overwritten, because bundles may share them by hard links.
         """
-        with self._told():
+        with self._remote_errors():
             self._refuse_link("")
             for path in removed:
                 self._fs.rm_file(self._at(path))

@@ -14,7 +14,7 @@ from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # documented, but not re-exported
 
 from models.bundle.bundle import MOST_JSON_BYTES, sha256
-from models.remotes.base import RemoteError, told, too_large
+from models.remotes.base import RemoteError, as_remote_error, too_large
 
 OF_THE_HUB = {".gitattributes"}
 """Files that the hub creates in every repository."""
@@ -42,7 +42,7 @@ class Hub:
 
     def files(self) -> set[str]:
         """Return the files of the repository except the hub's own."""
-        with told(self):
+        with as_remote_error(self):
             return set(self._tree)
 
     def read(self, path: str) -> bytes | None:
@@ -50,7 +50,7 @@ class Hub:
 
         None if the file does not exist, or if the repository is missing or not readable.
         """
-        with told(self):
+        with as_remote_error(self):
             if path not in self._tree:
                 return None
             if self._tree[path].size > MOST_JSON_BYTES:
@@ -61,14 +61,14 @@ class Hub:
 
     def fetch(self, path: str, folder: Path) -> None:
         """Download a file without the hub's cache, because the cache would keep a damaged file."""
-        with told(self, fetching=True):
+        with as_remote_error(self, fetching=True):
             if path not in self._tree:
                 raise RemoteError(f"{self}: {path}: missing, though the manifest lists it")
             self._api.hf_hub_download(self._repository, path, revision=self._at, local_dir=folder)
 
     def holds(self, path: str, file: Path) -> bool:
         """Compare with the hash that the hub reports: SHA-256 for large files, git's hash for small ones."""
-        with told(self):
+        with as_remote_error(self):
             stored = self._tree[path]
             return stored.lfs.sha256 == sha256(file) if stored.lfs else stored.blob_id == _git_hash(file)
 
@@ -84,7 +84,7 @@ class Hub:
         A new branch begins as a copy of the default branch. The commit also removes the copied files from the new
         branch.
         """
-        with told(self):
+        with as_remote_error(self):
             if new := self._commit is None:
                 self._api.create_repo(self._repository, private=self._private, exist_ok=self._revision is not None)
             if self._private and not self._api.model_info(self._repository).private:

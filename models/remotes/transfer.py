@@ -6,7 +6,7 @@ import shutil
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from models.bundle import adapter, bundle, draft
+from models.bundle import adapter, bundle, disk
 from models.bundle.adapter import Adapter
 from models.bundle.bundle import MANIFEST, Bundle, BundleError, Manifest
 from models.bundle.disk import naming
@@ -105,9 +105,9 @@ def pull(remote: Remote, folder: Path, *, replace: bool = False) -> tuple[Packag
 
 def _writing(folder: Path) -> AbstractContextManager[Path]:
     folder.parent.mkdir(parents=True, exist_ok=True)
-    draft.restore(folder)
+    disk.restore_folder(folder)
     _refuse_foreign(folder)
-    return draft.replacing(folder)
+    return disk.replacing_folder(folder)
 
 
 def _refuse_foreign(folder: Path) -> None:

@@ -14,30 +14,7 @@ from typing import Any
 from models.bundle.bundle import ENGINES, Bundle, BundleError
 from models.runtimes import REFERENCE, RUNTIMES, Pair, available, cache
 from models.runtimes.base import Options, Runtime, RuntimeUnavailable
-from models.runtimes.measurement import Measured, measure, told
-
-# Pairs of runtime and precision that a bundle excludes, because its promotion measured a loss of accuracy.
-#
-# Speed depends on the machine, so each machine measures it. Loss of accuracy depends on the encoder, so the bundle's
-# exclusions apply on every machine. A wrong exclusion costs speed, but not accuracy.
-
-
-def barred(bundle: Bundle) -> dict[Pair, str]:
-    """Return the reason for each barred pair. Empty for a bundle that was not promoted.
-
-    Raises:
-        BundleError: the table of engines is invalid; the message names the file.
-    """
-    if ENGINES not in bundle.manifest.files:
-        return {}
-    file = bundle.folder / ENGINES
-    try:
-        rows = json.loads(file.read_text(encoding="utf-8"))["measured"]
-        found = {Pair(row["runtime"], row["precision"]): row.get("barred") for row in rows}
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise BundleError(f"{file}: not a table of engines ({type(error).__name__}: {error})") from error
-    return {pair: str(why) for pair, why in found.items() if why is not None}
-
+from models.runtimes.measurement import Measured, error_line, measure
 
 log = logging.getLogger(__name__)
 
@@ -50,12 +27,12 @@ class Choice:
     measured: Sequence[Measured] = ()
     """Measurements of all candidates. Empty if there was only one candidate."""
 
-    def instead(self, bundle: Bundle, error: Exception, *, among: Sequence[Pair]) -> Choice | None:
+    def next_best(self, bundle: Bundle, error: Exception, *, among: Sequence[Pair]) -> Choice | None:
         """Return the next fastest choice after this one failed with `error`. None if no faithful pair remains.
 
         In the new choice, the failed pair's measurement contains the error.
         """
-        broken = Measured(*self.pair, error=told(error, bundle))
+        broken = Measured(*self.pair, error=error_line(error, bundle))
         measured = [broken if row.pair == self.pair else row for row in self.measured]
         left = [row.pair for row in measured if row.faithful and row.pair in among]
         return Choice(fastest(measured, among=left), measured) if left else None
@@ -98,17 +75,17 @@ def choose(bundle: Bundle, options: Options, *, runtime: str | None = None, prec
     pairs = candidates(bundle, options, runtime=runtime, precision=precision)
     if len(pairs) == 1:
         return Choice(pairs[0])
-    measured: Sequence[Measured] = cache.recall(cache.key(bundle, options), Measured.read)
+    measured: Sequence[Measured] = cache.recall(bundle, options)
     if not measured:
         log.info("measuring %s on this machine, once", ", ".join(map(str, available(bundle, options))))
         measured = measure(bundle, options)
-        keep(bundle, options, measured)
+        cache.remember(bundle, options, measured)
     reasons = barred(bundle)
     measured = [replace(row, barred=reasons.get(row.pair)) for row in measured]
     return Choice(fastest(measured, among=pairs), measured)
 
 
-def opened(
+def open_fastest(
     bundle: Bundle, options: Options, *, runtime: str | None = None, precision: str | None = None
 ) -> tuple[Choice, Runtime]:
     """Load the fastest pair that works. Several may be tried, because a cached choice may no longer run.
@@ -122,17 +99,11 @@ def opened(
             return choice, RUNTIMES[choice.pair.runtime](bundle, choice.pair.precision, options)
         except Exception as error:  # errors of runtimes have no common class
             among = candidates(bundle, options, runtime=runtime, precision=precision)
-            if not (following := choice.instead(bundle, error, among=among)):
+            if not (following := choice.next_best(bundle, error, among=among)):
                 raise
             log.warning("%s does not load, so %s is taken: %s", choice.pair, following.pair, error)
-            cache.forget(cache.key(bundle, options))
+            cache.forget(bundle, options)
             choice = following
-
-
-def keep(bundle: Bundle, options: Options, measured: Sequence[Measured]) -> None:
-    """Cache measurements for this host. If a pair failed, nothing is cached, because the failure may be temporary."""
-    if not any(row.error for row in measured):
-        cache.remember(cache.key(bundle, options), [asdict(row) for row in measured])
 
 
 def candidates(bundle: Bundle, options: Options, *, runtime: str | None, precision: str | None) -> Sequence[Pair]:
@@ -159,3 +130,23 @@ def fastest(measured: Sequence[Measured], *, among: Sequence[Pair]) -> Pair:
     if not faithful:
         raise RuntimeUnavailable(f"none of {', '.join(map(str, among))} gives the vectors of {REFERENCE} here")
     return max(faithful, key=lambda row: row.times_reference or 0.0).pair
+
+
+def barred(bundle: Bundle) -> dict[Pair, str]:
+    """Return the pairs that the bundle excludes, because its promotion measured a loss of accuracy, with the reasons.
+
+    Speed depends on the machine, so each machine measures it. Loss of accuracy depends on the encoder, so the bundle's
+    exclusions apply on every machine. The result is empty for a bundle that was not promoted.
+
+    Raises:
+        BundleError: the table of engines is invalid; the message names the file.
+    """
+    if ENGINES not in bundle.manifest.files:
+        return {}
+    file = bundle.folder / ENGINES
+    try:
+        rows = json.loads(file.read_text(encoding="utf-8"))["measured"]
+        found = {Pair(row["runtime"], row["precision"]): row.get("barred") for row in rows}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise BundleError(f"{file}: not a table of engines ({type(error).__name__}: {error})") from error
+    return {pair: str(why) for pair, why in found.items() if why is not None}

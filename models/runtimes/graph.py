@@ -93,9 +93,6 @@ def _by_length(tokens: Sequence[Tokens], budget: int) -> Iterator[list[int]]:
         yield batch
 
 
-# Comparison of a bundle's graphs and tokenizer with the golden vectors of its manifest.
-
-
 def golden_cosine(bundle: Bundle, *, runtime: str = OnnxRuntime.name, precision: str = FP32) -> float:
     """Return the minimum cosine between vectors of `runtime` and the golden vectors in the manifest."""
     return golden_cosine_of(Graph(bundle, runtime=runtime, precision=precision).encode, bundle)

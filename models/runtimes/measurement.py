@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 from time import perf_counter
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +31,10 @@ MEAN_WORDS, SPREAD = 30, 0.8
 """Mean and spread of the log-normal distribution of the probes' lengths. The mean is about 40 tokens."""
 EVERY = 3
 """Every third probe is timed. Rounds are short, so that any load on the machine affects both pairs equally."""
-ROUNDS, PATIENT_ROUNDS = 5, 9
+ROUNDS = 5
+"""Rounds of a pair beside the reference."""
 SECONDS = 3.0
-"""Seconds after which no further round begins. Each pair has at least two rounds. Patient measurements have no
-limit."""
+"""Seconds after which a pair has two rounds only."""
 RANK_LOSS = 0.1
 """Maximum `rank_loss` at which an engine may serve a bundle, in points of STS-B (ADR 0012)."""
 DECIMALS = 6
@@ -65,17 +65,13 @@ class Measured:
         """Parse a row stored as JSON.
 
         Raises:
-            TypeError, ValueError: the row is invalid.
+            TypeError: the row is invalid.
         """
-        if not isinstance(row, dict):
-            raise TypeError(f"a row that is no object: {row!r:.40}")
-        names, reasons = (row.get("runtime"), row.get("precision")), (row.get("error"), row.get("barred"))
-        if not (all(isinstance(name, str) for name in names) and all(isinstance(one, str | None) for one in reasons)):
-            raise ValueError(f"names or reasons that are no text: {names}, {reasons}")
-        figures = [row.get(name) for name in ("texts_per_second", "times_reference", "least_cosine", "rank_loss")]
-        if not all(isinstance(figure, float | None) for figure in figures):
-            raise ValueError(f"figures that are no numbers: {figures}")
-        return cls(**row)
+        read = cls(**row)
+        for name, kind in get_type_hints(cls).items():
+            if not isinstance(getattr(read, name), kind):
+                raise TypeError(f"{name}: {getattr(read, name)!r:.40} is not {kind}")
+        return read
 
     @property
     def pair(self) -> Pair:
@@ -108,7 +104,7 @@ def measure(bundle: Bundle, options: Options) -> Sequence[Measured]:
     Raises:
         RuntimeUnavailable: nothing runs here.
     """
-    return compared(graphs(bundle, options), probes(bundle), told=lambda error: told(error, bundle))
+    return compared(graphs(bundle, options), probes(bundle), describe=lambda error: error_line(error, bundle))
 
 
 def graphs(bundle: Bundle, options: Options) -> dict[Pair, Open]:
@@ -145,53 +141,39 @@ def compared(
     graphs: Mapping[Pair, Open],
     texts: Sequence[str],
     *,
-    patient: bool = False,
-    told: Callable[[Exception], str] = first_line,
+    rounds: int = ROUNDS,
+    seconds: float = SECONDS,
+    describe: Callable[[Exception], str] = first_line,
     clock: Clock = perf_counter,
 ) -> list[Measured]:
     """Compare each pair with the reference, round by round. At most two graphs are loaded at a time.
 
-    The rounds of a pair end when the pair is clearly slower or faster than the best pair so far. With `patient`, all
-    rounds are run. `told` converts the error of a pair that does not run to one line.
+    After `seconds`, the remaining pairs have two rounds each. `describe` returns the line for a pair that fails.
     """
     reference = _Timed(graphs[REFERENCE](), texts, clock)
     exact = reference.vectors()
     reference()
-    rows, best, begun = [], 1.0, clock()
+    began = clock()
 
-    def enough(ratios: Sequence[float]) -> bool:
-        if patient:
-            return len(ratios) == PATIENT_ROUNDS
-        late = len(ratios) >= 2 and clock() - begun > SECONDS
-        return late or len(ratios) == ROUNDS or _clear(ratios, best)
+    def beside_reference(pair: Pair, timed: _Timed) -> Measured:
+        closeness = _closeness(timed.vectors(), exact)
+        timed()  # warms up shapes that are new to it
+        ratios: list[float] = []
+        while len(ratios) < 2 or (len(ratios) < rounds and clock() - began <= seconds):
+            reference()
+            timed()
+            ratios.append(reference.last / timed.last)
+        return Measured(*pair, timed.texts_per_second, median(ratios), *closeness)
 
+    rows: list[Measured] = []
     for pair, load in graphs.items():
         if pair != REFERENCE:
             try:
-                row = _beside(reference, exact, pair, _Timed(load(), texts, clock), enough)
+                rows.append(beside_reference(pair, _Timed(load(), texts, clock)))
             except Exception as error:  # errors of runtimes have no common class
                 log.warning("%s does not run here: %s", pair, error)
-                row = Measured(*pair, error=told(error))
-            rows.append(row)
-            best = max(best, row.times_reference or 0) if row.faithful else best
+                rows.append(Measured(*pair, error=describe(error)))
     return [Measured(*REFERENCE, reference.texts_per_second, 1.0, *_closeness(exact, exact)), *rows]
-
-
-def _beside(
-    reference: _Timed,
-    exact: NDArray[np.float32],
-    pair: Pair,
-    other: _Timed,
-    enough: Callable[[Sequence[float]], bool],
-) -> Measured:
-    closeness = _closeness(other.vectors(), exact)
-    other()  # warms up shapes that are new to it
-    ratios: list[float] = []
-    while not enough(ratios):
-        reference()
-        other()
-        ratios.append(reference.last / other.last)
-    return Measured(*pair, other.texts_per_second, median(ratios), *closeness)
 
 
 class _Timed:
@@ -222,18 +204,7 @@ class _Timed:
         return len(self._some) / median(self._seconds[1:] or self._seconds)
 
 
-def _clear(ratios: Sequence[float], best: float) -> bool:
-    """Return whether all of at least two rounds show that a pair is faster, or slower, than the best so far.
-
-    With fewer rounds, the difference must be larger.
-    """
-    if len(ratios) < 2:
-        return False
-    lead = 1 + 1 / len(ratios)
-    return min(ratios) >= lead * best or max(ratios) * lead <= best
-
-
-def told(error: Exception, bundle: Bundle) -> str:
+def error_line(error: Exception, bundle: Bundle) -> str:
     """Return an error in one line for a public table, without the path of the bundle."""
     line = first_line(error)
     for folder in (bundle.folder.resolve(), bundle.folder):

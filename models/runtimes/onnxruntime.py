@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 import onnxruntime
 
 from models.bundle.bundle import Bundle, BundleError
-from models.runtimes import cuda
 from models.runtimes.base import CPU_BATCH_TOKENS, Device, Embedded, Ids, Options, RuntimeUnavailable
-from models.runtimes.session import CPU, CUDA, Provider, Session
+from models.runtimes.session import CPU, CUDA, CUDA_BATCH_TOKENS, CUDA_PROVIDERS, Provider, Session, warm_up
 
 
 class OnnxRuntime:
@@ -25,19 +24,19 @@ class OnnxRuntime:
             raise BundleError(f"{bundle.folder}: no {precision} graph; there is {', '.join(bundle.graphs)}")
         self.precision = precision
         graph, threads = bundle.graphs[precision], options.cpu_threads
-        self._whole = self._side_by_side = _session(graph, options.device, threads)
-        self.device = self._whole.device
+        self._alone = self._concurrent = _session(graph, options.device, threads)
+        self.device = self._alone.device
         if self.device == "cuda":
-            self.streams, self.batch_tokens = 1, cuda.BATCH_TOKENS
-            cuda.warm_up(self.run, bundle.manifest.max_length)
+            self.streams, self.batch_tokens = 1, CUDA_BATCH_TOKENS
+            warm_up(self.run, bundle.manifest.max_length)
             return
         self.streams, self.batch_tokens = options.cpu_streams, CPU_BATCH_TOKENS
         if self.streams > 1:
             # Callers compute, too. With the threads of their shared pool, they are as many as `threads`.
-            self._side_by_side = Session(graph, [CPU], threads - self.streams + 1)
+            self._concurrent = Session(graph, [CPU], threads - self.streams + 1)
 
     def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:
-        return (self._whole if alone else self._side_by_side).run(ids, mask)
+        return (self._alone if alone else self._concurrent).run(ids, mask)
 
     @staticmethod
     def precisions(bundle: Bundle, options: Options) -> Sequence[str]:
@@ -65,4 +64,4 @@ def _providers(device: Device) -> Sequence[Provider]:
     present = CUDA in onnxruntime.get_available_providers()
     if device == "cuda" and not present:
         raise RuntimeUnavailable("CUDA was asked for, but this ONNX Runtime has none: install the `gpu` extra")
-    return cuda.PROVIDERS if present and device != "cpu" else [CPU]
+    return CUDA_PROVIDERS if present and device != "cpu" else [CPU]

@@ -39,13 +39,13 @@ class OpenVino:
         graph = _core().read_model(bundle.onnx)
         if precision != FP32:
             halve(graph)
-        self._side_by_side = self._requests(graph, self.streams, options.cpu_threads)
-        self._whole = self._requests(graph, 1, options.cpu_threads) if self.streams > 1 else self._side_by_side
+        self._concurrent = self._requests(graph, self.streams, options.cpu_threads)
+        self._alone = self._requests(graph, 1, options.cpu_threads) if self.streams > 1 else self._concurrent
 
     def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:
         """Run the graph once. The output is copied, since OpenVINO overwrites it in the next run."""
         feed = {"input_ids": padded(ids, self._longest), "attention_mask": padded(mask, self._longest)}
-        requests = self._whole if alone else self._side_by_side
+        requests = self._alone if alone else self._concurrent
         request = requests.get()
         try:
             results = request.infer(feed, share_inputs=True, share_outputs=False)

@@ -1,9 +1,9 @@
-"""An ONNX Runtime session on a CPU or a GPU."""
+"""ONNX Runtime sessions on a CPU or a GPU, with the options and the warm-up of CUDA."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from functools import cache
 from io import StringIO
@@ -23,6 +23,18 @@ TENSORRT = "TensorrtExecutionProvider"
 OUTPUTS = ("sentence_embedding", "norm")
 
 Provider = str | tuple[str, dict[str, str]]
+
+CUDA_OPTIONS = {
+    # By default the arena doubles whenever it grows. Here the first batch of the warm-up is the largest, so exact
+    # growth is enough.
+    "arena_extend_strategy": "kSameAsRequested",
+    # TF32 has only 10 bits of mantissa, but float32 is the reference for comparisons. fp16 is the fast option.
+    "use_tf32": "0",
+}
+CUDA_PROVIDERS: tuple[Provider, ...] = ((CUDA, CUDA_OPTIONS), CPU)
+CUDA_BATCH_TOKENS = 16_384
+SHORTEST_BUCKET = 16
+"""Length in tokens. Each bucket is twice as long as the previous one."""
 
 
 class Session:
@@ -62,3 +74,23 @@ def _load_cuda() -> None:
         onnxruntime.preload_dlls()
     for line in filter(None, said.getvalue().splitlines()):
         log.warning("%s", line)
+
+
+def warm_up(run: Callable[[Ids, Ids], object], longest: int) -> None:
+    """Call `run` with a full batch and with one text of each length.
+
+    The first use loads kernels and allocates memory.
+    """
+    for length in reversed(list(buckets(longest))):
+        for rows in (max(1, CUDA_BATCH_TOKENS // length), 1):
+            batch = np.ones((rows, length), dtype=np.int64)
+            run(batch, batch)
+
+
+def buckets(longest: int) -> Iterator[int]:
+    """Yield lengths in tokens, ascending, up to `longest`."""
+    length = SHORTEST_BUCKET
+    while length < longest:
+        yield length
+        length *= 2
+    yield longest

@@ -12,9 +12,8 @@ import numpy as np
 import onnxruntime
 
 from models.bundle.bundle import FP32, ONNX, Bundle
-from models.runtimes import cuda
 from models.runtimes.base import Embedded, Ids, Options, RuntimeUnavailable, cache_folder
-from models.runtimes.session import TENSORRT, Session
+from models.runtimes.session import CUDA_BATCH_TOKENS, CUDA_PROVIDERS, TENSORRT, Session, warm_up
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +31,7 @@ class TensorRt:
     name: ClassVar = "tensorrt"
     device = "cuda"
     streams = 1
-    batch_tokens = cuda.BATCH_TOKENS
+    batch_tokens = CUDA_BATCH_TOKENS
     length_step = 1
 
     def __init__(self, bundle: Bundle, precision: str, options: Options) -> None:
@@ -40,14 +39,14 @@ class TensorRt:
         if precision not in offered:
             raise RuntimeUnavailable(f"no {precision} on tensorrt; there is {', '.join(offered)}")
         self.precision = precision
-        providers = [(TENSORRT, settings(bundle, precision)), *cuda.PROVIDERS]
+        providers = [(TENSORRT, settings(bundle, precision)), *CUDA_PROVIDERS]
         self._session = Session(bundle.onnx, providers, options.cpu_threads)
         if self._session.provider != TENSORRT:
             raise RuntimeUnavailable(
                 "ONNX Runtime could not start TensorRT: NVIDIA's driver, CUDA or cuDNN is missing, "
                 "or the device has no memory left"
             )
-        cuda.warm_up(self.run, bundle.manifest.max_length)
+        warm_up(self.run, bundle.manifest.max_length)
 
     def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:  # noqa: ARG002 - there is one stream
         """Run the engine on up to `ROWS` texts at a time."""

@@ -15,10 +15,10 @@ import orjson
 import uvloop
 from tqdm import tqdm
 
-from models import process
-from models.bundle.disk import replacing, verdict
+from models import command_line
+from models.bundle.disk import error_line_and_status, replacing
+from models.command_line import Parser
 from models.errors import Refused
-from models.process import Parser
 from serving.commands.starting import opened_models, opened_service, opened_store, with_bundles
 from serving.corpora.filters import Filter, read_filter
 from serving.corpora.indexes.saved import damage
@@ -62,11 +62,11 @@ def run(verb: str, arguments: Sequence[str]) -> int:
             status = {"export": _export, "verify": _verify}[verb](settings, given)
         else:
             status = uvloop.run({"ingest": _ingest, "search": _search}[verb](settings, given))
-        process.flush()
+        command_line.flush()
     except OSError as error:
-        if process.has_gone(error):
-            return process.GONE
-        line, status = verdict(error)
+        if command_line.has_gone(error):
+            return command_line.GONE
+        line, status = error_line_and_status(error)
         print(f"serving {verb}: {line}", file=sys.stderr)
         return status
     except (SettingsError, Refused, EngineError, StoreError, ServiceError) as error:

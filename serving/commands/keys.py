@@ -12,7 +12,7 @@ from typing import get_args
 
 from pydantic import ValidationError
 
-from models.process import Parser
+from models.command_line import Parser
 from serving.operations.keys import Key, KeysError, Scope, changed_keys, digest, new_secret, read_keys
 
 VARIABLE = "ISOSPHERE_API_KEYS_FILE"

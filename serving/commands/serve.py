@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import uvloop
 
+from models.command_line import Parser
 from models.errors import Refused
-from models.process import Parser
 from serving.app import routes
 from serving.commands import demo
 from serving.commands.server import BindError, Server, bind

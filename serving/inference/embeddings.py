@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from models.bundle import codes
+from models.bundle import quantization
 from models.bundle.bundle import Manifest
 from models.bundle.tokenizer import Direction
 from models.runtimes.base import Floats
@@ -85,11 +85,12 @@ class Embeddings:
             return self.vectors
         unit = self.unit[:, : self.vectors.shape[1]]
         if encoding == "binary":
-            return codes.binary(unit)
+            return quantization.binary(unit)
         if encoding == "ubinary":
-            return codes.ubinary(unit)
+            return quantization.ubinary(unit)
         assert self.int8_limit, "EmbedOptions.calibrated"
-        return codes.int8(unit, self.int8_limit) if encoding == "int8" else codes.uint8(unit, self.int8_limit)
+        quantized = quantization.int8 if encoding == "int8" else quantization.uint8
+        return quantized(unit, self.int8_limit)
 
 
 def finished(vectors: Floats, norms: Floats, options: EmbedOptions) -> Floats:

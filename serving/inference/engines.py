@@ -12,7 +12,7 @@ from models.bundle.bundle import Bundle
 from models.bundle.tokenizer import Direction, Piece, Tokenizer, Tokens
 from models.runtimes import RUNTIMES
 from models.runtimes.base import RuntimeUnavailable
-from models.runtimes.choice import candidates, opened
+from models.runtimes.choice import candidates, open_fastest
 from serving.inference import fake_engine
 from serving.inference.engine import Embedded, EngineError, EngineOptions, Model
 
@@ -25,7 +25,7 @@ class RuntimeEngine:
     """
 
     def __init__(self, source: Bundle, tokenizer: Tokenizer, runtime: str | None, options: EngineOptions) -> None:
-        self.choice, self._runtime = opened(source, options, runtime=runtime, precision=options.precision)
+        self.choice, self._runtime = open_fastest(source, options, runtime=runtime, precision=options.precision)
         self.name, self.precision = self.choice.pair
         self._tokenizer = tokenizer
         self.device = self._runtime.device

@@ -14,7 +14,7 @@ from typing import TypeGuard
 import numpy as np
 
 from models.bundle.bundle import Manifest
-from models.bundle.prompts import DOCUMENT, QUERY, of_role
+from models.bundle.prompts import DOCUMENT, QUERY, prompt_for
 from models.bundle.tokenizer import Tokens
 from serving.errors import ForeignTokens, Invalid, TooLarge
 from serving.inference.batcher import Batcher
@@ -52,7 +52,7 @@ class Prompts:
 
     def __init__(self, known: Mapping[str, str], settings: Settings) -> None:
         self._known = known
-        self._of_role = {role: of_role(known, names) for role, names in NAMES.items()}
+        self._of_role = {role: prompt_for(known, names) for role, names in NAMES.items()}
         name = settings.default_prompt_name
         if name is not None and name not in known:
             raise EngineError(f"--default-prompt-name {name}: the bundle has no such prompt (it has: {self._names})")

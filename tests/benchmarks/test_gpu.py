@@ -13,12 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.gpu import __main__, encoders, running, steps
+from benchmarks.gpu import __main__, encoders, parts, steps
 from benchmarks.gpu.encoders import BERT_BASE, TINY
-from benchmarks.gpu.plan import LAST, LIMIT, PARTS, STUDIES, TRANSFERS, table, total
-from benchmarks.gpu.report import Report
-from benchmarks.gpu.running import ROOT, carry_out
-from benchmarks.gpu.setting import Setting
+from benchmarks.gpu.parts import LAST, LIMIT, PARTS, ROOT, STUDIES, TRANSFERS, Report, Setting, carry_out, table, total
 from benchmarks.gpu.steps import Size
 from benchmarks.gpu.studies import append
 from benchmarks.loops import PEERS
@@ -107,8 +104,8 @@ def test_a_report_is_whole_after_every_figure_and_after_an_error(setting: Settin
 
 KEEPS = """
 import os, sys, time
-from benchmarks.gpu.report import Report
-from benchmarks.gpu.setting import Setting
+from benchmarks.gpu.parts import Report
+from benchmarks.gpu.parts import Setting
 name, given = sys.argv[1:]
 Report(Setting.from_json(given).file(name), {"part": name}).keep("some", 1)
 """
@@ -125,7 +122,7 @@ Report(Setting.from_json(given).file(name), {"part": name}).keep("some", 1)
 def test_a_part_that_ends_early_leaves_what_it_measured_and_why(
     ends: str, error: str, setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "GRACE", 0.5)
+    monkeypatch.setattr(parts, "GRACE", 0.5)
     seconds = 4.0 if "sleep" in ends else 60.0
     assert not carry_out("checks", setting, seconds, (sys.executable, "-c", KEEPS + ends))
     found = kept(setting, "checks")

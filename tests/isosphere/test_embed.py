@@ -24,7 +24,7 @@ from isosphere.command import main
 from isosphere.embed import embedding
 from isosphere.embed.embedding import Done, Options, embed
 from isosphere.embed.outputs import Npy
-from models.bundle import codes, disk
+from models.bundle import disk, quantization
 from models.errors import Refused
 from tests.conftest import PATIENCE
 
@@ -140,10 +140,10 @@ def test_dimensions_and_codes_are_those_of_the_server(encoder: Encoder, lines: P
     run(encoder, lines, out=tmp_path / "cut.npy", dimensions=8)
     np.testing.assert_allclose(np.load(tmp_path / "cut.npy"), encoder.encode(texts, dimensions=8), atol=2e-6)
     run(encoder, lines, out=tmp_path / "bits.npy", encoding="ubinary")
-    assert np.array_equal(np.load(tmp_path / "bits.npy"), codes.ubinary(unit))
+    assert np.array_equal(np.load(tmp_path / "bits.npy"), quantization.ubinary(unit))
     run(encoder, lines, out=tmp_path / "bytes.npy", encoding="int8", dimensions=8)
     assert encoder.int8_limit
-    expected = codes.int8(unit[:, :8], encoder.int8_limit)
+    expected = quantization.int8(unit[:, :8], encoder.int8_limit)
     assert np.abs(np.load(tmp_path / "bytes.npy").astype(int) - expected).max() <= 1  # of another batch
 
 
@@ -295,7 +295,7 @@ def test_a_file_of_another_program_is_refused(encoder: Encoder, lines: Path, tmp
 def test_two_processes_do_not_write_one_file(encoder: Encoder, lines: Path, tmp_path: Path) -> None:
     parts = tmp_path / ".out.npy.parts"
     parts.mkdir()
-    with disk.held(parts), pytest.raises(Refused, match="another process"):
+    with disk.locked_exclusively(parts), pytest.raises(Refused, match="another process"):
         run(encoder, lines, out=tmp_path / "out.npy")
 
 

@@ -24,7 +24,7 @@ def opened(tiny_bundle: Path) -> Bundle:
 def half_bundle(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """As `opened`, with a float16 graph beside the float32 one."""
     folder = tmp_path_factory.mktemp("bundles") / "half"
-    return export(Encoder.load(tiny_backbone, pooling="mean"), folder, name="half", backbone="tiny", half=True)
+    return export(Encoder.load(tiny_backbone, pooling="mean"), folder, name="half", backbone="tiny", fp16_graph=True)
 
 
 @pytest.fixture(scope="module", params=PLACES, ids=str)

@@ -23,8 +23,8 @@ from models.bundle.adapter import AdapterError
 from models.bundle.sources import SourceError
 from models.encoder.encoder import Encoder
 from models.export.export import GOLDEN_SENTENCES, unit_vectors
-from models.export.extraction import extract, likeness, record
-from models.remotes import named, transfer
+from models.export.extraction import cosines_between, extract, record
+from models.remotes import open_remote, transfer
 
 QUERY = "base_model.model.encoder.layer.0.attention.self.query"
 
@@ -138,7 +138,7 @@ def test_a_higher_rank_is_nearer_and_the_full_one_is_the_tuned_encoder(
     least = []
     for rank in (1, 8, 32):
         made = extract(str(other_bundle), tmp_path / str(rank), base=str(tiny_backbone), rank=rank)
-        assert likeness(Encoder.load(tmp_path / str(rank)), tuned)[1] == pytest.approx(made.least_cosine)
+        assert cosines_between(Encoder.load(tmp_path / str(rank)), tuned)[1] == pytest.approx(made.least_cosine)
         least.append(made.least_cosine)
     assert least == sorted(least) and least[0] < least[2]
     merged, whole = (each.backbone.state_dict() for each in (Encoder.load(tmp_path / "32"), tuned))
@@ -294,7 +294,7 @@ def test_an_adapter_to_an_adapter_is_refused(copied: Path, extracted: Path) -> N
 
 
 def test_there_and_back_by_publish_and_pull(extracted: Path, tmp_path: Path, copied: Path) -> None:
-    place = named(f"file://{tmp_path}/remote")
+    place = open_remote(f"file://{tmp_path}/remote")
     opened = transfer.opened(extracted)
     assert transfer.publish(opened, place) == 5
     assert transfer.publish(opened, place) == 0

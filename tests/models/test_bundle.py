@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from models.bundle import bundle
 from models.bundle.bundle import BundleError
-from models.bundle.prompts import DOCUMENT, of_role
+from models.bundle.prompts import DOCUMENT, prompt_for
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def test_prompts_are_part_of_the_fingerprint(copy: Path) -> None:
     assert len(prompted | {bare}) == 5
     beside = _rewritten(copy, prompts={"passage": "d: ", "document": ""}).manifest
     assert beside.fingerprint == _rewritten(copy, prompts={"passage": "d: "}).manifest.fingerprint
-    assert of_role(beside.prompts, DOCUMENT) == "d: ", "an empty one hides none"
+    assert prompt_for(beside.prompts, DOCUMENT) == "d: ", "an empty one hides none"
 
 
 def test_a_bundle_of_before_prompts_were_part_of_its_fingerprint_has_todays(copy: Path) -> None:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from models.command_line import Parser
 from models.errors import none_of
-from models.process import Parser
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from models import remotes
 from models.__main__ import main
-from models.remotes.base import RemoteError, hidden, secrets, without_user
+from models.remotes.base import RemoteError, secrets, without_secrets, without_user
 from models.remotes.filesystem import Filesystem
 
 PASSWORD = "S3CR/ET"
@@ -47,7 +47,7 @@ def strict_ftp() -> Iterator[str]:
 @pytest.mark.parametrize("user", USERS)
 def test_a_url_is_shown_without_its_user(user: str) -> None:
     assert without_user(f"sftp://{user}@host:22/enc") == "sftp://host:22/enc"
-    assert hidden(f"no sftp://{user}@host/enc for {user}", secrets(f"sftp://{user}@host/enc")) == (
+    assert without_secrets(f"no sftp://{user}@host/enc for {user}", secrets(f"sftp://{user}@host/enc")) == (
         "no sftp://host/enc for ***"
     )
 
@@ -56,7 +56,7 @@ def test_a_url_is_shown_without_its_user(user: str) -> None:
 def test_no_password_is_shown(password: str) -> None:
     url = f"ftp://alice:{password}@/"
     assert without_user(url) == "ftp:///"
-    assert hidden(f"{password} of {url}", secrets(url)) == "*** of ftp:///"
+    assert without_secrets(f"{password} of {url}", secrets(url)) == "*** of ftp:///"
 
 
 @pytest.mark.parametrize("place", ["file:///me@home/enc", "http://host:8000/a@b", "http://[::1]/a@b", "s3://b/a:1@2"])
@@ -114,5 +114,5 @@ def test_a_bundle_on_its_way_there_and_back_tells_no_password(
 
 def test_the_hub_takes_no_token_by_its_name() -> None:
     with pytest.raises(ValueError, match="HF_TOKEN has those") as caught:
-        remotes.named("hf://user:hf_S3CRET@org/name")
+        remotes.open_remote("hf://user:hf_S3CRET@org/name")
     assert "S3CRET" not in str(caught.value)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.bundle.bundle import Bundle
-from models.runtimes import RUNTIMES, cuda, session
+from models.runtimes import RUNTIMES, session
 from models.runtimes.base import Ids, Options, RuntimeUnavailable
 from models.runtimes.session import CPU, CUDA
 
@@ -25,15 +25,15 @@ def test_the_warm_up_meets_every_bucket_once_full_and_with_one_text_the_longest_
         assert ids.shape == mask.shape and (mask == 1).all() and ids.dtype == np.int64
         shapes.append(ids.shape)
 
-    cuda.warm_up(run, longest)
+    session.warm_up(run, longest)
     lengths = [length for _, length in shapes]
     assert lengths == sorted(lengths, reverse=True) and lengths[0] == longest
     full, single = shapes[::2], shapes[1::2]
-    assert all(rows * length <= cuda.BATCH_TOKENS < (rows + 1) * length for rows, length in full)
+    assert all(rows * length <= session.CUDA_BATCH_TOKENS < (rows + 1) * length for rows, length in full)
     assert single == [(1, length) for _, length in full]
     assert len(full) == len(set(full)), "each once"
     ascending = lengths[::-2]
-    assert ascending[0] <= cuda.SHORTEST
+    assert ascending[0] <= session.SHORTEST_BUCKET
     assert all(longer <= 2 * shorter for shorter, longer in pairwise(ascending))
 
 
@@ -90,6 +90,6 @@ def test_on_cuda_there_is_one_stream_and_the_warm_up_is_over_when_it_is_loaded(
     met: list[tuple[int, ...]] = []
     monkeypatch.setattr("models.runtimes.onnxruntime.Session", OnCuda)
     runtime = RUNTIMES["onnxruntime"](opened, "fp32", Options("cuda", 8))
-    assert (runtime.device, runtime.streams, runtime.batch_tokens) == ("cuda", 1, cuda.BATCH_TOKENS)
-    assert [length for _, length in met[::2]] == list(cuda.buckets(opened.manifest.max_length))[::-1]
+    assert (runtime.device, runtime.streams, runtime.batch_tokens) == ("cuda", 1, session.CUDA_BATCH_TOKENS)
+    assert [length for _, length in met[::2]] == list(session.buckets(opened.manifest.max_length))[::-1]
     assert len(asked) == 1, "one session"

@@ -11,9 +11,9 @@ from threading import Barrier
 
 import pytest
 
-from models.bundle import bundle, draft
+from models.bundle import bundle, disk
 from models.bundle.bundle import BundleError
-from models.bundle.disk import exchanged
+from models.bundle.disk import exchange_names
 from models.export import destination
 
 
@@ -25,7 +25,7 @@ def copy(tiny_bundle: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def _names_exchange(tmp_path_factory: pytest.TempPathFactory) -> None:
     one, other = (tmp_path_factory.mktemp(name) for name in ("one", "other"))
-    if not exchanged(one, other):
+    if not exchange_names(one, other):
         pytest.skip("this file system can't exchange two names")
 
 
@@ -40,7 +40,7 @@ def test_a_failed_write_leaves_the_old_bundle_and_no_debris(copy: Path) -> None:
 
 def _killed_while_writing(folder: Path) -> None:
     script = (
-        "import os, sys; from pathlib import Path; from models import destination\n"
+        "import os, sys; from pathlib import Path; from models.export import destination\n"
         "with destination.writing(Path(sys.argv[1])) as draft:\n"
         "    (draft / 'half').write_text('written'); os.kill(os.getpid(), 9)\n"
     )
@@ -81,7 +81,7 @@ def test_a_swap_cut_in_two_is_mended_by_the_next_write(
     copy: Path, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where names can't be exchanged."""
-    monkeypatch.setattr("models.bundle.draft.exchanged", lambda *_: False)
+    monkeypatch.setattr("models.bundle.disk.exchange_names", lambda *_: False)
     rename = Path.rename
 
     def power_fails(self: Path, target: Path) -> Path:
@@ -148,7 +148,7 @@ def test_first_writers_of_one_folder_all_end_well_and_one_of_them_stays(tmp_path
 
         def write(writer: int, folder: Path = folder) -> None:
             start.wait()
-            with draft.replacing(folder) as mine:
+            with disk.replacing_folder(folder) as mine:
                 (mine / "whose").write_text(str(writer))
 
         with ThreadPoolExecutor(len(writers)) as pool:

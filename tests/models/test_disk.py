@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from models.bundle.disk import make_folder, replacing, size, verdict, write_whole
+from models.bundle.disk import error_line_and_status, make_folder, replacing, size, write_whole
 
 
 def test_what_was_written_beside_takes_the_place(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_what_can_not_be_swept_keeps_nobody_from_writing(
 
     left, file = tmp_path / ".0.a.txt.part", tmp_path / "a.txt"
     left.write_text("of another user")
-    monkeypatch.setattr("models.bundle.disk.held", refused)
+    monkeypatch.setattr("models.bundle.disk.locked_exclusively", refused)
     with replacing(file) as beside:
         beside.write_text("text")
     assert file.read_text() == "text" and left.exists()
@@ -100,13 +100,13 @@ def test_an_error_names_the_file_that_was_to_be(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(OSError) as caught, replacing(Path("a.txt")):
         raise error
-    assert verdict(caught.value) == expected
+    assert error_line_and_status(caught.value) == expected
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as caught, replacing(tmp_path / "no" / "a.txt") as beside:
         beside.write_text("text")
-    assert verdict(caught.value) == (f"{tmp_path}/no/a.txt: No such file or directory", 2)
+    assert error_line_and_status(caught.value) == (f"{tmp_path}/no/a.txt: No such file or directory", 2)
 
 
 def test_a_folder_and_those_above_it_are_synced_where_they_are_made(

@@ -164,7 +164,7 @@ def test_a_bundle_whose_files_now_mean_another_encoder_is_not_exported_again(
 ) -> None:
     with pytest.raises(ExportError, match=r"tiny: cosine 0\.\d+ to a golden vector of it, below 0\.9999"):
         export.export(
-            Encoder.load(other_bundle), tmp_path / "out", name="t", backbone="tiny", again=bundle.load(tiny_bundle)
+            Encoder.load(other_bundle), tmp_path / "out", name="t", backbone="tiny", previous=bundle.load(tiny_bundle)
         )
     assert list(tmp_path.iterdir()) == []
 

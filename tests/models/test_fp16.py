@@ -138,7 +138,7 @@ def test_a_half_that_is_not_near_enough_fails_the_export_and_leaves_nothing(
     with torch.no_grad():  # scores of attention beyond what float16 tells apart
         encoder.backbone.get_parameter("embeddings.LayerNorm.weight").mul_(3e5)
     with pytest.raises(ExportError, match=r"the float16 graph's cosine to torch's vectors is .*leave --fp16 out"):
-        export.export(encoder, tmp_path / "out", name="t", backbone="tiny", half=True)
+        export.export(encoder, tmp_path / "out", name="t", backbone="tiny", fp16_graph=True)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -60,7 +60,7 @@ def test_a_commit_of_someone_else_meanwhile_is_not_overwritten(
 
     monkeypatch.setattr(Hub, "put", too_late)
     with pytest.raises(RemoteError):
-        transfer.publish(bundle.load(tiny_bundle), remotes.named("hf://org/tiny"))
+        transfer.publish(bundle.load(tiny_bundle), remotes.open_remote("hf://org/tiny"))
     assert repository.files() == {"theirs": b"x"}
 
 
@@ -91,5 +91,5 @@ def test_what_someone_else_made_meanwhile_keeps_what_is_in_it(
 
     monkeypatch.setattr(Hub, "put", too_late)
     with pytest.raises(RemoteError, match=says):
-        transfer.publish(bundle.load(tiny_bundle), remotes.named("hf://org/tiny", revision=revision))
+        transfer.publish(bundle.load(tiny_bundle), remotes.open_remote("hf://org/tiny", revision=revision))
     assert hub.repositories["org/tiny"].files(revision or "main") == theirs

@@ -19,10 +19,10 @@ from models.bundle.tokenizer import Tokenizer
 from models.runtimes import REFERENCE, Pair, measurement
 from models.runtimes.base import Options
 from models.runtimes.choice import Choice
-from models.runtimes.measurement import PATIENT_ROUNDS, PROBES, ROUNDS, Measured, compared, probes, rank_loss
+from models.runtimes.measurement import PROBES, ROUNDS, Measured, compared, probes, rank_loss
 
 OPTIONS = Options("cpu", 1)
-A, B = Pair("a", "bf16"), Pair("b", "bf16")
+A, B, C = Pair("a", "bf16"), Pair("b", "bf16"), Pair("c", "bf16")
 Vectors = NDArray[np.float32]
 
 
@@ -61,17 +61,17 @@ def drawn(rows: int, seed: int = 0) -> Vectors:
 SAME = drawn(6)
 
 
-def contest(reference: float, *others: Sequence[float], patient: bool = False) -> tuple[list[Measured], list[Fake]]:
+def contest(reference: float, *others: Sequence[float], **limits: float) -> tuple[list[Measured], list[Fake]]:
     """The reference and others of equal vectors, by the seconds that each takes."""
     clock = Clock()
     fakes = [Fake(clock, seconds, SAME) for seconds in ([reference], *others)]
-    pairs = dict(zip((REFERENCE, A, B), fakes, strict=False))
+    pairs = dict(zip((REFERENCE, A, B, C), fakes, strict=False))
 
     def opener(fake: Fake) -> Callable[[], Fake]:
         return lambda: fake
 
     texts = ["one"] * len(SAME)
-    rows = compared({pair: opener(fake) for pair, fake in pairs.items()}, texts, patient=patient, clock=clock)
+    rows = compared({pair: opener(fake) for pair, fake in pairs.items()}, texts, clock=clock, **limits)  # type: ignore[arg-type]
     return rows, fakes
 
 
@@ -84,33 +84,13 @@ def test_speeds_are_told_beside_the_reference() -> None:
     assert other.faithful
 
 
-@pytest.mark.parametrize(
-    ("seconds", "rounds"),
-    [(0.04, 2), (0.06, 2), (0.07, 3), (0.4, 2), (0.14, 3), (0.1, ROUNDS)],
-    ids=str,
-)
-def test_the_clearer_the_lead_the_fewer_the_rounds(seconds: float, rounds: int) -> None:
-    _, (reference, other) = contest(0.1, [seconds])
-    assert other.calls == 2 + rounds, "one for its vectors, one for new shapes"
-    assert reference.calls == 2 + rounds
-
-
-def test_a_lead_must_show_in_every_round() -> None:
-    _, (_, other) = contest(0.1, [0.1, 0.1, 0.055, 0.2, 0.02])
-    assert other.calls == 2 + ROUNDS
-
-
-def test_each_is_held_to_the_best_so_far() -> None:
-    _, (_, _, slower) = contest(0.1, [0.01], [0.06])
-    assert slower.calls == 2 + 2, "quicker than the reference, but out of the running"
-    _, (_, _, close) = contest(0.1, [0.01], [0.011])
-    assert close.calls == 2 + ROUNDS
-
-
-def test_slow_encoders_have_two_rounds_unless_there_is_patience() -> None:
-    assert contest(10, [10])[1][1].calls == 2 + 2
-    assert contest(10, [10], patient=True)[1][1].calls == 2 + PATIENT_ROUNDS
-    assert contest(0.1, [0.01], patient=True)[1][1].calls == 2 + PATIENT_ROUNDS
+def test_each_pair_has_all_rounds_until_the_time_is_up_and_then_two() -> None:
+    _, (_, quick, slow, late) = contest(0.1, [0.1], [0.01, 0.01, 0.01, 3], [0.1])
+    called = 2  # once for its vectors, and once for shapes that are new to it
+    assert quick.calls == called + ROUNDS
+    assert slow.calls == called + 2
+    assert late.calls == called + 2
+    assert contest(10, [10], rounds=9, seconds=np.inf)[1][1].calls == called + 9
 
 
 def test_no_more_than_two_graphs_are_in_memory() -> None:
@@ -123,7 +103,7 @@ def test_no_more_than_two_graphs_are_in_memory() -> None:
         most.append(len(alive))
         return fake
 
-    compared(dict.fromkeys((REFERENCE, A, B, Pair("c", "bf16")), load), ["one"] * len(SAME), clock=clock)
+    compared(dict.fromkeys((REFERENCE, A, B, C), load), ["one"] * len(SAME), clock=clock)
     assert most == [1, 2, 2, 2]
 
 

@@ -90,7 +90,7 @@ def test_a_broken_openvino_leaves_the_others(opened: Bundle, monkeypatch: pytest
 SIGNALLED = """
 import os, signal, sys
 from pathlib import Path
-from models.bundle import load
+from models.bundle.bundle import load
 from models.runtimes.graph import Graph
 graphs = [Graph(load(Path(sys.argv[1])), runtime="openvino", threads=1) for _ in range(2)]
 while graphs:
@@ -131,7 +131,7 @@ def test_the_first_batches_of_many_threads_do_not_wait_for_each_other(run: Runne
 
 def test_openvino_leaves_the_choice_of_cpus_to_the_system(run: Runner, opened: Bundle) -> None:
     runtime = RUNTIMES["openvino"](opened, run.pair.precision, Options("cpu", 1))
-    compiled = runtime._whole.get().get_compiled_model()  # type: ignore[attr-defined]
+    compiled = runtime._alone.get().get_compiled_model()  # type: ignore[attr-defined]
     assert compiled.get_property("ENABLE_CPU_PINNING") is False
 
 

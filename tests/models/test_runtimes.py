@@ -45,7 +45,7 @@ def test_streams_side_by_side_and_all_threads_on_one_batch_give_the_same_vectors
     runtime = run.load(threads=threads)
     assert runtime.streams == streams
     if run.pair.runtime == "onnxruntime" and streams > 1:  # a pool of so many, in which each caller counts as one
-        pool = runtime._side_by_side._session.get_session_options().intra_op_num_threads  # type: ignore[attr-defined]
+        pool = runtime._concurrent._session.get_session_options().intra_op_num_threads  # type: ignore[attr-defined]
         assert streams + pool - 1 == threads
     batches = [run.tokenizer.pad(run.tokenizer.encode([text])) for text in TEXTS * 4]
     with ThreadPoolExecutor(streams) as pool:
@@ -123,7 +123,7 @@ def _resident() -> float:
 WITHOUT_AMX = """
 import sys
 from pathlib import Path
-from models.bundle import load
+from models.bundle.bundle import load
 from models.runtimes.graph import Graph
 from models.runtimes import REFERENCE
 from models.runtimes.base import Options

@@ -33,7 +33,7 @@ def write(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Writ
 
     def written(pooling: str | Sequence[str], *modules: Any, width: int = 32, **options: Any) -> Path:
         from sentence_transformers import SentenceTransformer
-        from sentence_transformers.models import Pooling, Transformer
+        from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
         folder = tmp_path_factory.mktemp("theirs")
         torch.manual_seed(1)
@@ -56,14 +56,14 @@ def folder(like_distiluse: Path, tmp_path: Path) -> Path:
 
 
 def dense(dim: int, out: int, **options: Any) -> Any:
-    from sentence_transformers.models import Dense
+    from sentence_transformers.sentence_transformer.modules import Dense
 
     torch.manual_seed(dim + out)
     return Dense(dim, out, **options)
 
 
 def normalize() -> Any:
-    from sentence_transformers.models import Normalize
+    from sentence_transformers.sentence_transformer.modules import Normalize
 
     return Normalize()
 

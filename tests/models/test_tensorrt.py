@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 
 from models.bundle.bundle import ONNX, Bundle
-from models.runtimes import RUNTIMES, Pair, available, cuda, session, tensorrt
+from models.runtimes import RUNTIMES, Pair, available, session, tensorrt
 from models.runtimes.base import Options, RuntimeUnavailable
 from models.runtimes.session import CPU, CUDA, TENSORRT
 from tests.models.runner import TEXTS, Runner
@@ -57,7 +57,7 @@ def test_tensorrt_comes_first_then_cuda_and_the_precision_is_as_asked(
     monkeypatch.setattr(tensorrt, "Session", Started)
     RUNTIMES["tensorrt"](opened, precision, Options("cuda", 1))
     ((first, settings), *others) = there[0]
-    assert first == TENSORRT and others == [(CUDA, cuda.OPTIONS), CPU]
+    assert first == TENSORRT and others == [(CUDA, session.CUDA_OPTIONS), CPU]
     assert settings["trt_fp16_enable"] == half
 
 

@@ -51,11 +51,11 @@ def _contents(folder: Path) -> dict[str, bytes]:
 
 
 def _published(source: Path, place: str, **how: bool) -> int:
-    return transfer.publish(bundle.load(source), remotes.named(place), **how)
+    return transfer.publish(bundle.load(source), remotes.open_remote(place), **how)
 
 
 def _pulled(place: str, folder: Path, **how: bool) -> Path:
-    return transfer.pull(remotes.named(place), folder, **how)[0].folder
+    return transfer.pull(remotes.open_remote(place), folder, **how)[0].folder
 
 
 def test_what_is_pulled_is_what_was_published(tiny_bundle: Path, place: str, tmp_path: Path) -> None:
@@ -66,8 +66,8 @@ def test_what_is_pulled_is_what_was_published(tiny_bundle: Path, place: str, tmp
 def test_what_is_there_already_is_neither_sent_nor_fetched_again(tiny_bundle: Path, place: str, tmp_path: Path) -> None:
     _published(tiny_bundle, place)
     assert _published(tiny_bundle, place) == 0
-    assert transfer.pull(remotes.named(place), tmp_path / "pulled")[1] > 0
-    assert transfer.pull(remotes.named(place), tmp_path / "pulled")[1] == 0
+    assert transfer.pull(remotes.open_remote(place), tmp_path / "pulled")[1] > 0
+    assert transfer.pull(remotes.open_remote(place), tmp_path / "pulled")[1] == 0
 
 
 def test_another_bundle_is_replaced_on_demand_only(
@@ -88,7 +88,7 @@ def test_another_bundle_is_replaced_on_demand_only(
     assert _contents(_pulled(place, tmp_path / "pulled")) == _contents(longer) == _contents(kept)
 
     _published(other_bundle, place, replace=True)
-    assert remotes.named(place).files() == set(_contents(other_bundle))
+    assert remotes.open_remote(place).files() == set(_contents(other_bundle))
     assert _contents(_pulled(place, kept, replace=True)) == _contents(other_bundle)
 
 
@@ -104,7 +104,7 @@ def test_files_that_are_of_no_bundle_are_left_alone(tiny_bundle: Path, place: st
     for replace in (False, True):
         with pytest.raises(TransferError, match=r"holds thesis\.tex, which is of no bundle"):
             _published(tiny_bundle, place, replace=replace)
-    assert remotes.named(place).files() == {"thesis.tex"}
+    assert remotes.open_remote(place).files() == {"thesis.tex"}
 
 
 def _damage(place: str, path: str, hub: FakeHub) -> None:
@@ -379,7 +379,7 @@ def test_a_place_is_the_hub_or_a_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").mkdir()
-    assert type(remotes.named(place)) is kind
+    assert type(remotes.open_remote(place)) is kind
 
 
 def test_a_pulled_bundle_gives_its_golden_vectors(tiny_bundle: Path, tmp_path: Path) -> None:

@@ -17,11 +17,11 @@ from fastapi.responses import FileResponse
 from fastapi.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
-from benchmarks.durability.inside import serving
 from serving.corpora.corpora import Corpora
 from serving.corpora.snapshots import Progress
 from serving.corpora.stores.sqlite import SqliteStore
 from tests.conftest import PATIENCE
+from tests.serving.durability.server import serving
 
 DOCUMENTS = [{"id": name, "text": f"{name} is a text", "metadata": {"n": i}} for i, name in enumerate("abcdef")]
 

@@ -6,7 +6,6 @@ import json
 import logging
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +130,7 @@ def remembered(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(RUNTIMES, "openvino", type("Broken", (), {"__init__": broken, "facts": dict}))
     rows = [Measured(*REFERENCE, 10.0, 1.0, 1.0, 0.0), Measured("openvino", "fp32", 20.0, 2.0, 1.0, 0.0)]
     opened = bundle.load(tiny_bundle)
-    cache.remember(cache.key(opened, EngineOptions("cpu")), [asdict(row) for row in rows])
+    cache.remember(opened, EngineOptions("cpu"), rows)
     return opened
 
 
@@ -145,7 +144,7 @@ def test_what_loads_no_more_is_forgotten_and_the_next_one_taken(
     assert rows[REFERENCE.runtime]["chosen"]
     assert rows["openvino"]["error"] == "onnx/model.onnx: no such instruction", "a line, without the bundle's folder"
     assert "openvino fp32 does not load, so onnxruntime fp32 is taken" in caplog.text
-    assert cache.recall(cache.key(remembered, EngineOptions("cpu")), Measured.read) == []
+    assert cache.recall(remembered, EngineOptions("cpu")) == []
 
 
 def test_what_was_named_is_not_replaced(remembered: Bundle) -> None:

@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
-from models.bundle.disk import verdict
+from models.bundle.disk import error_line_and_status
 from tests.training.conftest import Ended
 from training.checkpoints.checkpoint import CheckpointError
 from training.checkpoints.publish import Outcome
@@ -143,7 +143,7 @@ def test_a_full_disk_names_the_file_and_the_run_goes_on_later(
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left") as caught:
         patch.setattr("training.machine.state_file.save_file", full)
         fitted(config)
-    line, code = verdict(caught.value)
+    line, code = error_line_and_status(caught.value)
     assert line.startswith(f"{config.run}/best-00000000.safetensors: ") and code == 1
     assert not list(Path(config.run).glob("*.part"))
     fitted(config, resume=True)

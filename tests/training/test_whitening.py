@@ -117,17 +117,44 @@ def test_every_view_has_a_batch_and_groups_of_its_own() -> None:
     assert not same(first, second)
 
 
-@given(dim=st.integers(1, 5), seed=seeds)
+def test_groups_of_all_channels_do_not_depend_on_their_order() -> None:
+    views, rng = correlated(3, 20, 12), torch.Generator().manual_seed(0)
+    whitening = GroupWhitening(12, 1, shuffled=True, eps=1e-5, gradient="detached")
+    assert same(whitening(views, rng), group_whitening(views, 1, eps=1e-5))
+
+
+def test_only_pairs_are_whitened_without_waiting_for_the_host() -> None:
+    waits = {groups: GroupWhitening(12, groups, shuffled=True, eps=1e-5, gradient="full").host for groups in (4, 6, 12)}
+    assert waits == {4: True, 6: False, 12: True}
+
+
+def test_the_covariance_is_a_constant_unless_its_gradient_is_asked_for() -> None:
+    x, order, weights = correlated(20, 6), torch.randperm(6), correlated(20, 6, seed=1)
+
+    def gradient(**how: Any) -> Tensor:
+        leaf = x.clone().requires_grad_()
+        plain = (group_whitening(leaf, 3, eps=1e-3, **how) * weights).sum()
+        shuffled = (shuffled_group_whitening(leaf, order, 3, eps=1e-3, **how) * weights).sum()
+        return torch.cat(torch.autograd.grad(plain, leaf) + torch.autograd.grad(shuffled, leaf))
+
+    assert same(gradient(), gradient(gradient="detached"))
+    assert not same(gradient(), gradient(gradient="full"))
+
+
+@given(dim=st.integers(1, 5), eps=st.sampled_from([0.0, 0.5]), seed=seeds)
 @settings(max_examples=40)
-def test_the_inverse_root_of_a_matrix_makes_it_the_identity(dim: int, seed: int) -> None:
-    matrix = covariance(correlated(30, dim, seed=seed))
-    root = inverse_square_root(matrix, 0.0)
-    identity = torch.eye(dim, dtype=torch.float64)
+def test_the_inverse_root_of_a_matrix_makes_it_the_identity(dim: int, eps: float, seed: int) -> None:
+    matrices = covariance(torch.stack([correlated(30, dim, seed=seed), correlated(30, dim, seed=seed + 1)]))
+    regular = matrices + eps * torch.eye(dim, dtype=torch.float64)
+    root, axes = inverse_square_root(matrices, eps), principal_axes(matrices, eps)
+    identity = torch.eye(dim, dtype=torch.float64).expand(2, -1, -1)
     assert same(root, root.mT)
-    assert same(root @ matrix @ root, identity)
-    axes = principal_axes(matrix, 0.0)
-    assert same(axes.mT @ matrix @ axes, identity)
+    assert same(root @ regular @ root, identity)
+    assert same(axes.mT @ regular @ axes, identity)
     assert same(axes @ axes.mT, root @ root)
+    lengths = axes.norm(dim=-2)  # 1 / sqrt(eigenvalue + eps)
+    assert (lengths.diff(dim=-1) >= 0).all(), "the largest eigenvalue comes first"
+    assert (axes.gather(-2, axes.abs().argmax(-2, keepdim=True)) > 0).all()
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 5])
@@ -228,6 +255,14 @@ def test_moving_statistics_reach_those_of_the_vectors(kind: Any) -> None:
     assert white.shape == (2, 32, 4)
     fresh = whitening(torch.randn(1, 4000, 4, generator=rng) @ mixing + 3, rng)[0]
     assert same(covariance(fresh - fresh.mean(0)), torch.eye(4), 0.15)
+
+
+@pytest.mark.parametrize(("kind", "matrix"), [("pca", principal_axes), ("zca", inverse_square_root)])
+def test_each_kind_has_its_matrix(kind: Any, matrix: Any) -> None:
+    views = correlated(2, 8, 4)
+    whitening = MomentumWhitening(4, kind, momentum=0.5, eps=1e-5, gradient="full")
+    white = whitening(views, torch.Generator())
+    assert same(white, (views - whitening.mean) @ matrix(whitening.covariance, 1e-5))
 
 
 def test_moving_statistics_are_part_of_a_checkpoint() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from models.bundle.bundle import Bundle, BundleError
-from models.bundle.draft import replacing
+from models.bundle.disk import replacing_folder
 from models.bundle.origin import read
 from models.bundle.sources import SourceError, base_of, manifest_of, resolve, weights_sha256
 from models.encoder.encoder import Encoder
@@ -54,7 +54,7 @@ def publish(config: RunConfig, outcome: Outcome, scores: Mapping[str, TaskScore]
     """Export a run's outcome to `config.out`, with record and scores, and write its adapter to `config.run`."""
     if outcome.adapter is None:
         return _export(config, outcome, scores)
-    with replacing(Path(config.run) / lora.FOLDER) as draft:
+    with replacing_folder(Path(config.run) / lora.FOLDER) as draft:
         written = lora.write_adapter(outcome.adapter, outcome.encoder, draft)
         merged_from = written.identity(config.backbone, weights_sha256(base_of(written)))
         made = _export(config, outcome, scores, merged_from)

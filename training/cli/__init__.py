@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from models import process
-from models.bundle.disk import verdict
+from models import command_line
+from models.bundle.disk import error_line_and_status
+from models.command_line import Parser, quieten
 from models.errors import Failed, Refused, first_line, not_installed, out_of_memory
-from models.process import Parser, quieten
 from training.machine.interrupt import InterruptedRun
 
 COMMANDS = {
@@ -54,14 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     try:
         status = int(options.command(options))
-        process.flush()
+        command_line.flush()
         return status
     except Refused as error:
         return _fail(error, 2)
     except Failed as error:
         return _fail(error, 1)
     except OSError as error:
-        return process.GONE if process.has_gone(error) else _fail(*verdict(error))
+        return command_line.GONE if command_line.has_gone(error) else _fail(*error_line_and_status(error))
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise

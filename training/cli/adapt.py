@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from models.command_line import Parser
 from models.encoder.encoder import Encoder
 from models.export import destination
-from models.process import Parser
 from training import run
 from training.checkpoints import record
 from training.checkpoints.progress import with_progress

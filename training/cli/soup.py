@@ -10,7 +10,7 @@ from pathlib import Path
 from models.bundle.bundle import Bundle
 from models.encoder.encoder import Encoder
 from models.export import destination
-from models.export.extraction import likeness
+from models.export.extraction import cosines_between
 from training.checkpoints.publish import sts_scores
 from training.cli.options import add_corpus
 from training.evaluation import sts
@@ -100,7 +100,7 @@ def _reported(step: Rebuild, made: Bundle) -> bool:
     for score in scores:
         print(score, file=sys.stdout if score.met else sys.stderr)
     if step.adapter:
-        mean, least = likeness(Encoder.load(made.folder), Encoder.load(step.adapter))
+        mean, least = cosines_between(Encoder.load(made.folder), Encoder.load(step.adapter))
         print(f"cosine to {step.adapter}, the adapter in the repository: mean {mean:.5f}, least {least:.5f}")
     if not scores:
         print(f"{step.study.file} expects no scores: nothing was compared")

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from models.errors import Refused, first_line
-from models.remotes.base import told
+from models.remotes.base import as_remote_error
 from training.data import strict_json
 
 log = logging.getLogger(__name__)
@@ -364,7 +364,7 @@ def download_from_hub(url: str, endings: Collection[str]) -> str:
     path = (named["path"] or "").rstrip("/")
     pattern = has_magic(path)
     wanted = [path.replace("**/", "*")] if pattern else [path, *(f"{path}/*{ending}".lstrip("/") for ending in endings)]
-    with told(url, fetching=True):
+    with as_remote_error(url, fetching=True):
         folder = snapshot_download(
             named["name"],
             repo_type="dataset",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from models.scripts import UNSPACED
+from models.writing_systems import UNSPACED
 
 WORDS = range(6, 81)
 """Allowed number of words of a training sentence."""

@@ -60,7 +60,7 @@ def attach_adapter(encoder: Encoder, rank: int, *, backbone: str) -> None:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
         raise ConfigError("adapter_rank: peft is not installed; `make train` installs it") from error
-    sources.whole(backbone)
+    sources.whole_encoder(backbone)
     layers = {
         name: min(module.weight.shape)
         for name, module in encoder.backbone.named_modules()

@@ -12,7 +12,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from models.bundle.prompts import DOCUMENT, NO_PROMPTS, QUERY, of_role
+from models.bundle.prompts import DOCUMENT, NO_PROMPTS, QUERY, prompt_for
 from training.evaluation.beir import Collection
 from training.evaluation.vectors import Encode, EvaluationError, unit_vectors
 
@@ -70,8 +70,8 @@ def rankings(
         EvaluationError: a vector is not finite.
     """
     documents, queries = list(collection.documents), list(collection.queries)
-    vectors = _encode_with_prompt(of_role(prompts, DOCUMENT), encode, collection.documents)
-    asked = _encode_with_prompt(of_role(prompts, QUERY), encode, collection.queries)
+    vectors = _encode_with_prompt(prompt_for(prompts, DOCUMENT), encode, collection.documents)
+    asked = _encode_with_prompt(prompt_for(prompts, QUERY), encode, collection.queries)
     index = faiss.IndexFlatIP(vectors.shape[1])
     index.add(vectors)
     found = _nearest(index, asked, depth + 1)  # Search for one more, because the query's own id is removed.

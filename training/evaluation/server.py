@@ -17,7 +17,7 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from models.remotes.base import hidden, secrets, without_user
+from models.remotes.base import secrets, without_secrets, without_user
 from training.evaluation.beir import Collection
 from training.evaluation.retrieval import DEPTH
 from training.evaluation.vectors import EvaluationError
@@ -64,7 +64,7 @@ class Server:
         try:
             self._client = httpx.Client(base_url=url, headers=headers, timeout=PATIENCE, transport=transport)
         except httpx.InvalidURL as error:
-            raise EvaluationError(f"{self.url}/info: {hidden(str(error), self._secrets)}") from error
+            raise EvaluationError(f"{self.url}/info: {without_secrets(str(error), self._secrets)}") from error
         try:
             self.info = self._described(self._ask("GET", "/info"))
         except EvaluationError:
@@ -150,7 +150,7 @@ class Server:
             try:
                 answer = self._client.request(method, route, json=body)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                said = hidden(str(error), self._secrets) or type(error).__name__
+                said = without_secrets(str(error), self._secrets) or type(error).__name__
                 raise EvaluationError(f"{self.url}{route}: {said}") from error
             if answer.status_code not in BUSY:
                 break
@@ -162,7 +162,9 @@ class Server:
                 break
             time.sleep(pause)
         if not answer.is_success:
-            raise EvaluationError(f"{self.url}{route}: {answer.status_code} {hidden(answer.text, self._secrets)[:200]}")
+            raise EvaluationError(
+                f"{self.url}{route}: {answer.status_code} {without_secrets(answer.text, self._secrets)[:200]}"
+            )
         try:
             return answer.json() if answer.content else None
         except ValueError as error:

@@ -15,8 +15,8 @@ import torch
 from models import cpus
 from models.bundle.adapter import is_adapter
 from models.bundle.bundle import FP32, Bundle
-from models.bundle.prompts import not_empty
-from models.bundle.sources import MINILM, local_bundle, manifest_of, recorded, resolve
+from models.bundle.prompts import nonempty
+from models.bundle.sources import MINILM, local_bundle, manifest_of, manifest_without_torch, resolve
 from models.encoder.encoder import Encoder
 from models.errors import Refused, first_line
 from models.export.assembly import assemble
@@ -96,7 +96,7 @@ def open_subject(
         return _served(Server(source, key=key))
     if not (by_torch or pooling) and (opened := local_bundle(source)):
         return _exported(opened, str(opened.folder), engine, precision)
-    if not (by_torch or pooling) and (said := recorded(source)):
+    if not (by_torch or pooling) and (said := manifest_without_torch(source)):
         return _assembled(source, said.name, engine, precision)
     if engine:
         raise SubjectError(f"{source}: torch judges it, so there is no engine {engine} to be chosen")
@@ -167,7 +167,7 @@ def bundle_facts(opened: Bundle, source: str, *, engine: str, precision: str) ->
 
 def _prompted(prompts: Mapping[str, str]) -> dict[str, Any]:
     """Return the prompts for retrieval that are not empty, for the facts."""
-    return {"prompts": put} if (put := not_empty(prompts)) else {}
+    return {"prompts": put} if (put := nonempty(prompts)) else {}
 
 
 def _variant(runtime: str, precision: str) -> str:

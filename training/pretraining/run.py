@@ -15,8 +15,7 @@ import torch
 from huggingface_hub import ModelCardData
 from torch import Tensor
 
-from models.bundle.disk import write_whole
-from models.bundle.draft import replacing, restore
+from models.bundle.disk import replacing_folder, restore_folder, write_whole
 from models.bundle.origin import Origin
 from models.encoder.encoder import save_tokenizer
 from training.checkpoints import checkpoint, record
@@ -218,9 +217,9 @@ def publish(config: PretrainConfig, model: MaskedLM, census: Census) -> None:
         RunError: see `check`.
     """
     curve, out = record.evaluations(Path(config.run)), Path(config.out)
-    restore(out)
+    restore_folder(out)
     check(out)  # The check is repeated, because a run takes long and the folder's content is deleted.
-    with replacing(out) as draft:
+    with replacing_folder(out) as draft:
         model.bert.save_pretrained(draft, max_shard_size="100GB")
         save_tokenizer(model.tokenizer, draft)
         write_whole(draft / "README.md", _page(config, model.encoder.origin, census, curve))

@@ -13,9 +13,9 @@ from torch import nn
 
 from models.bundle import origin
 from models.bundle.origin import Origin
-from models.bundle.sources import SourceError, whole
+from models.bundle.sources import SourceError, whole_encoder
 from models.encoder import pretrained
-from models.encoder.declaration import declared
+from models.encoder.config import read_config
 from models.encoder.pretrained import Weights, reading
 from training.config import ConfigError
 from training.pretraining.config import PretrainConfig
@@ -47,7 +47,7 @@ def build_model(config: PretrainConfig, device: torch.device) -> MaskedLM:
         SourceError: there is no such tokenizer or backbone, or it can't be read.
         ConfigError: the tokenizer is not WordPiece; the backbone is not supported, or of another shape.
     """
-    start = _random(config) if config.backbone is None else _published(config, whole(config.backbone))
+    start = _random(config) if config.backbone is None else _published(config, whole_encoder(config.backbone))
     nn.Module.to(start.bert, device)  # The model is moved first, because later optimisations depend on the device.
     return MaskedLM(start.bert, start.tokenizer, max_length=config.max_length, origin=start.origin)
 
@@ -59,7 +59,7 @@ def backbone_fields(backbone: str) -> dict[str, Any]:
         SourceError: there is no such backbone.
         ConfigError: it is not a BERT.
     """
-    architecture = _architecture(backbone, whole(backbone))
+    architecture = _architecture(backbone, whole_encoder(backbone))
     length = min(PretrainConfig.max_length, _positions(architecture))
     return {"backbone": backbone, "tokenizer": backbone, "max_length": length, **_shape(architecture)}
 
@@ -78,7 +78,7 @@ def _random(config: PretrainConfig) -> Start:
     """Initialise weights like BERT's: normal with a standard deviation of 0.02."""
     from transformers import BertConfig, BertForMaskedLM
 
-    tokenizer = _tokenizer(config, whole(config.tokenizer))
+    tokenizer = _tokenizer(config, whole_encoder(config.tokenizer))
     tokenizer.model_max_length = config.max_length
     architecture = BertConfig(
         vocab_size=len(Vocabulary.of(tokenizer)),
@@ -98,7 +98,7 @@ def _published(config: PretrainConfig, folder: Path) -> Start:
     """Load the weights in `folder`, with the head if there is one, and a tokenizer with their maximum length."""
     from transformers import BertForMaskedLM
 
-    said = declared(folder)
+    said = read_config(folder)
     if said.get("transform"):
         raise ConfigError(f"backbone: {config.backbone}: has a transform, which would be lost")
     tokenizer = _tokenizer(config, folder, lowers=bool(said.get("lower")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -14,14 +15,16 @@ from models.bundle.bundle import ENGINES, FP32, GOLDEN_COSINE, Bundle
 from models.errors import first_line
 from models.runtimes import REFERENCE, Pair, cache
 from models.runtimes.base import Options
-from models.runtimes.choice import Choice, barred, fastest, keep
+from models.runtimes.choice import Choice, barred, fastest
 from models.runtimes.graph import golden_cosine_of
-from models.runtimes.measurement import Clock, Measured, Open, compared, graphs, probes, told
+from models.runtimes.measurement import Clock, Measured, Open, compared, error_line, graphs, probes
 from training.evaluation.vectors import Encode
 from training.promotion.checks import Check, Evaluator, without_nonfinite
 from training.promotion.yardsticks import DRIFT
 
 NAME = "engines"
+ROUNDS = 9
+"""Rounds of each pair beside the reference. A server has fewer."""
 LEAST_GAIN = 1.05
 """Minimum speed of a reduced graph relative to float32. Two measurements of the same graph differ by less."""
 
@@ -103,7 +106,7 @@ class Engines:
         """Store the measurements for a server on this host, so that it need not measure during traffic."""
         measured = [replace(engine.measured, barred=None) for engine in self.engines if engine.kept]
         if measured:
-            keep(copy, self.machine.options, measured)
+            cache.remember(copy, self.machine.options, measured)
 
 
 def check_engines(candidate: Bundle, judges: Evaluator, machine: Machine) -> Engines:
@@ -129,7 +132,14 @@ def _measure_all(candidate: Bundle, judges: Evaluator, machine: Machine) -> list
     if len(graphs) == 1:
         return []
     prompts = candidate.manifest.prompts
-    rows = compared(graphs, probes(candidate), patient=True, told=partial(told, bundle=candidate), clock=machine.clock)
+    rows = compared(
+        graphs,
+        probes(candidate),
+        rounds=ROUNDS,
+        seconds=math.inf,
+        describe=partial(error_line, bundle=candidate),
+        clock=machine.clock,
+    )
     float32 = judges.yardstick.scores(judges.with_progress(graphs[REFERENCE]()), prompts)
 
     def scored(encode: Encode) -> dict[str, float]:
@@ -155,7 +165,7 @@ def _check_one(
     except Exception as error:  # Any error counts, as above.
         if own:
             raise
-        return Engine(measured=replace(row, barred=f"can't be judged: {told(error, candidate)}"), own=own)
+        return Engine(measured=replace(row, barred=f"can't be judged: {error_line(error, candidate)}"), own=own)
     barred = _bar(cosine, drifts, limits)
     far = own and not all(abs(drift) <= max(DRIFT, limits[metric]) for metric, drift in drifts.items())
     return Engine(

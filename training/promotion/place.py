@@ -13,7 +13,7 @@ from typing import TextIO
 
 from models.bundle import bundle
 from models.bundle.bundle import Bundle, BundleError, Manifest
-from models.bundle.disk import exchanged, fsync, naming
+from models.bundle.disk import exchange_names, fsync, naming
 from models.export import destination
 from training.machine.interrupt import LockError, locked
 from training.promotion.ledger import Ledger, PromotionError
@@ -142,7 +142,7 @@ def _loaded(folder: Path) -> Bundle | None:
 
 def _exchange(link: Path, folder: Path) -> None:
     """Swap the two names atomically if possible, else one after the other."""
-    if exchanged(link, folder):
+    if exchange_names(link, folder):
         return
     target = link.readlink()
     link.unlink()

@@ -21,7 +21,7 @@ from operator import add
 from typing import NamedTuple
 from unicodedata import category, combining, decomposition, normalize
 
-from models.scripts import UNSPACED
+from models.writing_systems import UNSPACED
 from serving.corpora.ports import Span
 
 _MOST_MARKS = 30

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.durability.shim import Disk, NoCompilerError, compiled
+from tests.serving.durability.shim import Disk, NoCompilerError, compiled
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from benchmarks.durability.copies import Copies
-from benchmarks.durability.history import Verdict
+from tests.serving.durability.chores import Copies
+from tests.serving.durability.history import Verdict
 
 
 def nothing(request: httpx.Request) -> httpx.Response:

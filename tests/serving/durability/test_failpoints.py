@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.durability.places import PLACES
 from serving.operations import failpoints
 from serving.operations.failpoints import VARIABLE, FailpointsError, arm, reach
 from tests.conftest import PATIENCE
+from tests.serving.durability.trials import PLACES
 
 SERVING = Path(failpoints.__file__).parents[1]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.durability.history import Verdict, Writes, body, judge, sort_out
+from tests.serving.durability.history import Verdict, Writes, body, judge, sort_out
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import sys
 
 import pytest
 
-from benchmarks.durability.shim import LOSSES, Disk, Loss
 from serving.corpora.stores.connections import OpenFiles
 from serving.corpora.stores.corpus_file import Shared
 from serving.corpora.stores.sqlite import SqliteStore
 from tests.conftest import PATIENCE
 from tests.serving.conftest import ROOT
+from tests.serving.durability.shim import LOSSES, Disk, Loss
 
 NAMES = ("a", "b", "c")
 WRITES = """

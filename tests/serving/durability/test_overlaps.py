@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.durability.history import Verdict
-from benchmarks.durability.overlaps import Change, Overlaps
+from tests.serving.durability.history import Verdict
+from tests.serving.durability.overlaps import Change, Overlaps
 
 OLD, JOB, LATER = 1, 2, 3
 

@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from benchmarks.durability.server import home
-from benchmarks.durability.traffic import Traffic
 from tests.conftest import PATIENCE
+from tests.serving.durability.server import home
+from tests.serving.durability.traffic import Traffic
 
 BATCH = 40
 KILLED_INSIDE = """

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.durability.shim import LOSSES, Disk, Loss, mixed
+from tests.serving.durability.shim import LOSSES, Disk, Loss, mixed
 
 ROWS = """
 import sqlite3, sys

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.durability.damage import Case, Task
-from benchmarks.durability.specimens import Specimen, accepted, examined, indexed, kept, kind_of
+from tests.serving.durability.corrupt import Specimen, accepted, examined, indexed, kept, kind_of
+from tests.serving.durability.damage import Case, Task
 
 INDEX = {"index.faiss", "keys.npy", "manifest.json", "vectors.f32"}
 SNAPSHOT = {"c/*.tar.zst"}

@@ -74,3 +74,24 @@ def test_rows_of_sorted_keys() -> None:
         assert rows_of(held, wanted).tolist() == [
             at for at, key in enumerate(held.tolist()) if key in set(wanted.tolist())
         ]
+
+
+def test_only_allowed_rows_that_are_not_removed_are_found() -> None:
+    index, vectors = ExactIndex(16), clustered(10)
+    index.add(keys(range(1, 11)), vectors)
+    index.remove(keys([2, 3]))
+    (ranking,) = index.search(vectors[:1], 10, keys([2, 4, 6, 99]))
+    assert sorted(ranking.keys.tolist()) == [4, 6]
+
+
+def test_removed_rows_stay_until_more_than_half_are_removed() -> None:
+    index, vectors = ExactIndex(16), clustered(6)
+    index.add(keys(range(1, 5)), vectors[:4])
+    index.remove(keys([1, 2]))
+    assert (len(index), len(index.held.keys)) == (2, 4)
+    index.add(keys([5]), vectors[4:5])
+    index.remove(keys([3, 5]))
+    assert (len(index), index.held.keys.tolist()) == (1, [4])
+    index.add(keys([6]), vectors[5:])
+    (ranking,) = index.search(vectors[5:], 5)
+    assert ranking.keys.tolist()[0] == 6 and len(ranking.keys) == 2

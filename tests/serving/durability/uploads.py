@@ -11,11 +11,11 @@ import httpx
 import numpy as np
 import orjson
 
-from benchmarks.durability.fakes import FINGERPRINTS, embedded
-from benchmarks.durability.history import Verdict, body, sort_out
-from benchmarks.durability.jobs import NAP, JobFailedError, all_ended, ended, started
-from benchmarks.durability.overlaps import Change, Overlaps
-from benchmarks.durability.traffic import DIM, MOST, REFUSED, listed
+from tests.serving.durability.fakes import FINGERPRINTS, embedded
+from tests.serving.durability.history import Verdict, body, sort_out
+from tests.serving.durability.overlaps import Change, Overlaps
+from tests.serving.durability.server import NAP, JobFailedError, all_ended, ended, started
+from tests.serving.durability.traffic import DIM, MOST, REFUSED, listed
 
 LONG = "long"
 """Name of the corpus of long uploads, which moves between encoders, and of its writer."""

@@ -11,10 +11,11 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.durability.bounds import Bound, Outcome, nothing_wrong
-from benchmarks.durability.server import ROOT, Home, NotReadyError, Server, home
-from benchmarks.durability.shim import Disk, NoCompilerError, compiled
-from benchmarks.durability.traffic import Traffic
+from benchmarks.stress.trial import Bound
+from tests.serving.durability.history import Outcome, nothing_wrong
+from tests.serving.durability.server import ROOT, Home, NotReadyError, Server, home
+from tests.serving.durability.shim import Disk, NoCompilerError, compiled
+from tests.serving.durability.traffic import Traffic
 
 FAULTS = {errno.ENOSPC: 507, errno.EIO: 503, errno.EROFS: 503}
 """Expected status of a write, by errno."""

@@ -1,4 +1,4 @@
-"""Handling of a closed stdout, as after `| head`."""
+"""Parts that all commands share: the argument parser, quiet libraries, and a closed stdout, as after `| head`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,23 @@ from typing import NoReturn
 
 from models.errors import did_you_mean
 
-# Suppression of messages that transformers and the hub print while they load weights.
+INVALID_CHOICE = re.compile(r"invalid choice: '(?P<word>[^']*)' \(choose from (?P<names>.*)\)")
+UNRECOGNIZED = re.compile(r"unrecognized arguments: (?P<option>--[^\s=]+)")
+GONE = 141
+"""Exit status of a command whose stdout was closed. Shells report the same status for SIGPIPE."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Parser that reports errors in one line, and suggests the nearest name for a misspelt one."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with code 2, without the usage text."""
+        suggestion = ""
+        if choice := INVALID_CHOICE.search(message):
+            suggestion = did_you_mean(choice["word"], re.findall(r"[^\s',]+", choice["names"]))
+        elif option := UNRECOGNIZED.search(message):
+            suggestion = did_you_mean(option["option"], self._option_string_actions)
+        self.exit(2, f"{self.prog}: {message}{suggestion}\n")
 
 
 def quieten() -> None:
@@ -28,10 +44,6 @@ def quieten() -> None:
     if logging := sys.modules.get("transformers.utils.logging"):
         logging.disable_progress_bar()
         logging.set_verbosity_error()
-
-
-GONE = 141
-"""Exit status of a command whose stdout was closed. Shells report the same status for SIGPIPE."""
 
 
 def flush() -> None:
@@ -59,22 +71,3 @@ def has_gone(error: OSError) -> bool:
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
     return True
-
-
-# Argument parser of all commands.
-
-INVALID_CHOICE = re.compile(r"invalid choice: '(?P<word>[^']*)' \(choose from (?P<names>.*)\)")
-UNRECOGNIZED = re.compile(r"unrecognized arguments: (?P<option>--[^\s=]+)")
-
-
-class Parser(argparse.ArgumentParser):
-    """Parser that reports errors in one line, and suggests the nearest name for a misspelt one."""
-
-    def error(self, message: str) -> NoReturn:
-        """Exit with code 2, without the usage text."""
-        asks = ""
-        if choice := INVALID_CHOICE.search(message):
-            asks = did_you_mean(choice["word"], re.findall(r"[^\s',]+", choice["names"]))
-        elif option := UNRECOGNIZED.search(message):
-            asks = did_you_mean(option["option"], self._option_string_actions)
-        self.exit(2, f"{self.prog}: {message}{asks}\n")

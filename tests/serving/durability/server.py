@@ -1,4 +1,4 @@
-"""Our server on a folder that outlives it, so that it can be killed and started again."""
+"""Our server on a folder that outlives it: as a process that can be killed, or within this process."""
 
 from __future__ import annotations
 
@@ -12,12 +12,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
+from fastapi.testclient import TestClient
 
-ROOT = Path(__file__).resolve().parents[2]
+from serving.app import create_app
+from serving.commands.starting import opened_models, opened_service
+from serving.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[3]
 PATIENCE = 120.0
 """Seconds in which a server must become ready."""
+
+
+FINAL = ("succeeded", "failed", "cancelled")
+"""States of a job that has ended."""
+NAP = 0.02
 
 
 class NotReadyError(RuntimeError):
@@ -26,6 +37,14 @@ class NotReadyError(RuntimeError):
 
 class BrokenError(RuntimeError):
     """The server answered with an unexpected error. The message has the answer and the end of its log."""
+
+
+class FailedError(RuntimeError):
+    """A server in this process reported that it failed. The message is its own."""
+
+
+class JobFailedError(RuntimeError):
+    """A job did not succeed. The message describes the job."""
 
 
 @dataclass
@@ -138,3 +157,51 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@contextmanager
+def serving(data: Path) -> Iterator[httpx.Client]:
+    """Start a server that is ready.
+
+    Raises:
+        StoreError, FailedError: it can't be started.
+    """
+    settings = Settings(data=data, no_demo=True, engine="fake")
+    app = create_app(opened_service(settings, opened_models(settings)))
+    with TestClient(app, raise_server_exceptions=False) as client:
+        while (answer := client.get("/readyz")).status_code != 200:
+            if "failed" in answer.text:
+                raise FailedError(answer.text)
+            time.sleep(0.001)
+        yield client  # type: ignore[misc]
+
+
+def started(answer: httpx.Response) -> str:
+    """Return the id of the accepted job."""
+    if answer.status_code != 202:
+        raise JobFailedError(f"{answer.request.url}: {answer.status_code} {answer.text[:300]}")
+    return str(answer.json()["id"])
+
+
+def ended(client: httpx.Client, job: str) -> dict[str, Any]:
+    """Wait for the end of a job and return it.
+
+    Raises:
+        JobFailedError: it did not succeed.
+    """
+    while (found := _job(client, job))["state"] not in FINAL:
+        time.sleep(NAP)
+    if found["state"] != "succeeded":
+        raise JobFailedError(str(found))
+    return found
+
+
+def all_ended(client: httpx.Client) -> None:
+    """Wait for the end of all jobs, successful or not."""
+    while any(job["state"] not in FINAL for job in client.get("/jobs").raise_for_status().json()["jobs"]):
+        time.sleep(NAP)
+
+
+def _job(client: httpx.Client, job: str) -> dict[str, Any]:
+    found: dict[str, Any] = client.get(f"/jobs/{job}").raise_for_status().json()
+    return found

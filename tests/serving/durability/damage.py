@@ -19,13 +19,12 @@ from typing import Any, Literal
 import httpx
 import numpy as np
 
-from benchmarks.durability.copies import COPY
-from benchmarks.durability.history import State, Verdict, sort_out
-from benchmarks.durability.inside import FailedError, serving
-from benchmarks.durability.jobs import FINAL
-from benchmarks.durability.traffic import CORPUS, DIM, MOST, listed
 from serving.corpora.ports import StoreError
 from serving.inference.fake_engine import FakeEngine
+from tests.serving.durability.chores import COPY
+from tests.serving.durability.history import State, Verdict, sort_out
+from tests.serving.durability.server import FINAL, FailedError, serving
+from tests.serving.durability.traffic import CORPUS, DIM, MOST, listed
 
 Look = Literal["opened", "restored", "continued"]
 """Check of a damaged folder: look at the corpus, restore the snapshot, or continue the upload."""
@@ -194,7 +193,8 @@ def main() -> None:
         shutil.rmtree(work, ignore_errors=True)
         shutil.copytree(task.folder, work)
         case.damage(work)
-        print(json.dumps(task.looked(case)), flush=True)
+        sys.stdout.write(json.dumps(task.looked(case)) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

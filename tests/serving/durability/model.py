@@ -13,10 +13,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from benchmarks.durability.bounds import Bound, Outcome
-from benchmarks.durability.inside import serving
-from benchmarks.durability.traffic import CORPUS, DIM, MOST, listed
+from benchmarks.stress.trial import Bound
 from serving.inference.fake_engine import FakeEngine
+from tests.serving.durability.history import Outcome
+from tests.serving.durability.server import serving
+from tests.serving.durability.traffic import CORPUS, DIM, MOST, listed
 
 QUERY = "query: "
 """Prefix that the fake bundle adds to queries. Documents have none."""
@@ -151,7 +152,7 @@ def walk(operations: int) -> None:
     )
 
 
-def model(folder: Path, operations: int) -> Outcome:  # noqa: ARG001 - every trial is given a folder
+def model(folder: Path, operations: int) -> Outcome:
     """Run operations of a random walk with restarts against a dict, and exact search against brute force."""
     try:
         walk(operations)

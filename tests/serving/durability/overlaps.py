@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from benchmarks.durability.history import State, Verdict, kind_of
+from tests.serving.durability.history import State, Verdict, kind_of
 
 
 @dataclass(eq=False)

@@ -145,7 +145,7 @@ def test_a_prompt_before_every_text_is_told_to_be_left_out(described: Path, capl
     said = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
     (described / "config_sentence_transformers.json").write_text(json.dumps(said))
     assert Encoder.load(described).prompts == {"query": "query: "}
-    (told,) = (record.getMessage() for record in caplog.records if record.name == "models.encoder.declaration")
+    (told,) = (record.getMessage() for record in caplog.records if record.name == "models.encoder.config")
     assert "default_prompt_name 'query' is left out; serve with --default-prompt-name" in told
 
 

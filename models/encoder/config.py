@@ -29,11 +29,11 @@ SETTINGS = [
 ]
 """Names of the file in which sentence-transformers, depending on its version, stores the settings of a Transformer. The
 first existing file is read."""
-BEHIND = ("Dense", "Normalize", "Dropout")
+AFTER_POOLING = ("Dense", "Normalize", "Dropout")
 """Modules that may follow the pooling."""
 
 
-def declared(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> dict[str, Any]:
     """Read pooling, length and prompts from our manifest, or else from sentence-transformers' files.
 
     Raises:
@@ -43,9 +43,9 @@ def declared(folder: Path) -> dict[str, Any]:
         if manifest := _json(file := folder / name):
             return _bundled(file, manifest)
     if opened := opened_adapter(folder):
-        return declared(base_of(opened))
-    pooling, behind = _modules(folder)
-    found: dict[str, Any] = {"behind": behind}
+        return read_config(base_of(opened))
+    pooling, after_pooling = _modules(folder)
+    found: dict[str, Any] = {"after_pooling": after_pooling}
     if pooling:
         found["pooling"] = _pooling(file := pooling / "config.json")
         found["prompts_left_out"] = _json(file).get("include_prompt") is False
@@ -105,7 +105,7 @@ def _modules(folder: Path) -> tuple[Path | None, Sequence[Module]]:
     listed = [module for module in sources.modules(folder) if module.kind != "Dropout"]
     if not listed:
         return next(filter(Path.is_dir, [folder / "1_Pooling"]), None), []
-    for module, known in zip(listed, (["Transformer"], ["Pooling"], *[BEHIND] * len(listed)), strict=False):
+    for module, known in zip(listed, (["Transformer"], ["Pooling"], *[AFTER_POOLING] * len(listed)), strict=False):
         if module.kind not in known:
             place = module.folder.relative_to(folder)
             raise SourceError(

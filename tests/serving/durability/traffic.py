@@ -14,8 +14,8 @@ from typing import Any
 
 import httpx
 
-from benchmarks.durability.history import Verdict, Writes, body, judge, sort_out
-from benchmarks.durability.server import Server
+from tests.serving.durability.history import Verdict, Writes, body, judge, sort_out
+from tests.serving.durability.server import Server
 
 CORPUS = "c"
 SLOTS = 24

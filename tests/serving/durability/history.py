@@ -1,16 +1,26 @@
-"""History of writes: acknowledged ones, unanswered ones, and the states that reads may therefore see."""
+"""History of writes: acknowledged ones, unanswered ones, and the states that reads may therefore see.
+
+A trial compares reads with the history. Its outcome has a bound for each requirement.
+"""
 
 from __future__ import annotations
 
 import threading
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from benchmarks.stress.trial import Bound
 
 State = Mapping[str, int]
 """Versions of documents by id."""
+KINDS = ("lost", "back", "phantom", "in part", "torn")
+"""Kinds of errors: acknowledged and missing · deleted and present · never sent · half of a write · text of another
+version.
+"""
 _WORDS = ("river", "stone", "paper", "music", "winter", "garden", "engine", "mirror", "harbour", "candle", "forest")
 
 
@@ -95,12 +105,6 @@ class Verdict:
             self.examples.append(f"{kind}: {what}")
 
 
-KINDS = ("lost", "back", "phantom", "in part", "torn")
-"""Kinds of errors: acknowledged and missing · deleted and present · never sent · half of a write · text of another
-version.
-"""
-
-
 def sort_out(documents: Iterable[Mapping[str, Any]], verdict: Verdict, view: str) -> dict[str, dict[str, int]]:
     """Group the documents of a view by writer and id. Documents that differ from the sent ones are noted as errors."""
     found: dict[str, dict[str, int]] = {}
@@ -141,3 +145,22 @@ def kind_of(seen: int | None, allowed: Set[int | None], versions: int) -> str:
     if seen is not None and seen > versions:
         return "phantom"
     return "back" if allowed == {None} else "lost"
+
+
+@dataclass
+class Outcome:
+    """The result of one trial."""
+
+    bounds: Sequence[Bound]
+    details: dict[str, Any] = field(default_factory=dict)
+    """Further figures to store, as JSON."""
+
+
+def nothing_wrong(verdict: Verdict) -> list[Bound]:
+    """Return a bound of 0 for each kind of error."""
+    kinds = [*KINDS, *sorted(verdict.wrong.keys() - set(KINDS))]
+    return [Bound(kind, verdict.wrong[kind], 0) for kind in kinds]
+
+
+Trial = Callable[[Path, int], Outcome]
+"""A function of an empty folder and a number of repetitions, seconds or operations. Each trial states its unit."""

@@ -1,0 +1,213 @@
+"""The parts of a session on a GPU: the plan with their seconds, their settings and results, their processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, Literal, NamedTuple, Self
+
+from models.bundle.disk import make_folder, write_whole
+from models.errors import first_line
+
+LIMIT = 11 * 60
+"""Seconds of the whole session."""
+ROOT = Path(__file__).parents[2]
+PROGRAM = (sys.executable, "-m", "benchmarks.gpu.part")
+GRACE = 5.0
+"""Seconds of a part's limit that are hidden from it, for its own end and for a forced one."""
+LAST_LINES = 15
+"""Lines of a failed part's output that are shown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """The options of the command, and the end of the part's time."""
+
+    device: Literal["cuda", "cpu"]
+    tiny: bool
+    """True for a rehearsal, which runs the same code on sizes that measure nothing."""
+    corpus: tuple[str, ...]
+    """Files with a sentence per line. Empty means CPython's documentation."""
+    data: str | None
+    """Folder in SentEval's layout."""
+    to: str
+    """Folder of the results."""
+    command: str
+    commit: str | None
+    """Commit of a checkout without git."""
+    ends: float
+    """End of the part's time by `time.monotonic`, which all processes of a machine share."""
+
+    @property
+    def left(self) -> float:
+        """Return the seconds until the part's time is up."""
+        return self.ends - time.monotonic()
+
+    def file(self, part: str) -> Path:
+        """Return the path of a part's results."""
+        return Path(self.to) / f"{part}.json"
+
+    def to_json(self) -> str:
+        """Write the setting for another process."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read a setting that `to_json` wrote."""
+        values: dict[str, Any] = json.loads(text)
+        return cls(**values | {"corpus": tuple(values["corpus"])})
+
+
+class Step(NamedTuple):
+    """A line of the plan."""
+
+    seconds: int
+    """Maximum seconds. A part that takes longer is ended."""
+    what: str
+
+
+TRANSFERS = {
+    "runtimes": Step(50, "this repository, ONNX Runtime with CUDA and the server's packages"),
+    "faiss": Step(25, "FAISS with its CUDA libraries"),
+    "data": Step(15, "minilm's weights, a corpus, the STS data"),
+}
+PARTS = {
+    "checks": Step(65, "the tests that ask for a device, and the contract of every runtime on it"),
+    "serving": Step(125, "our server in float16 beside sentence-transformers and bare ONNX Runtime"),
+    "search": Step(110, "FAISS on the device beside HNSW on the CPU"),
+    "training": Step(170, "steps of every objective beside two peers, and one run over a million sentences"),
+    "studies": Step(50, "the papers' ablations from minilm, several runs at once"),
+    "pretraining": Step(50, "a language model, and encoders made of it"),
+}
+"""Parts in order of value. Each is a module of this package with a function `measure`."""
+LAST = "pretraining"
+"""Name of the part that also gets the unused seconds of the parts before it."""
+REHEARSAL = 600
+"""Seconds of each part of a rehearsal, which measures nothing and may run beside other work."""
+
+STUDIES = ("studies/gs-infonce/table-3.toml", "studies/whitenedcse/table-5.toml")
+"""Files of the part `studies`, run in this order until its time is up."""
+JOBS = 12
+"""Concurrent runs of a study on the device."""
+
+
+def table() -> str:
+    """Format the plan for a terminal: a line for each transfer and each part, with the sum."""
+    rows = [
+        *((f"transfer {name}", *step) for name, step in TRANSFERS.items()),
+        *((name, *step) for name, step in PARTS.items()),
+        ("all", total(), f"of {LIMIT}"),
+    ]
+    return "\n".join(f"{name:18}{seconds:5} s  {what}" for name, seconds, what in rows)
+
+
+def total() -> int:
+    """Return the seconds of all transfers and parts."""
+    return sum(step.seconds for step in (*TRANSFERS.values(), *PARTS.values()))
+
+
+class Report:
+    """A writer that rewrites `PART.json` with every figure."""
+
+    def __init__(self, file: Path, head: Mapping[str, Any]) -> None:
+        self._file, self._began = file, time.monotonic()
+        self._head, self._figures, self._errors = dict(head), dict[str, Any](), list[str]()
+        make_folder(file.parent)
+        self._write()
+
+    @property
+    def failed(self) -> bool:
+        """Return whether a measurement failed."""
+        return bool(self._errors)
+
+    def keep(self, name: str, figures: Any) -> None:
+        """Store figures under a name, and replace earlier ones."""
+        self._figures[name] = figures
+        self._write()
+
+    @contextmanager
+    def attempt(self, name: str) -> Iterator[None]:
+        """Record the error of a measurement, and let the part continue with the next one."""
+        try:
+            yield
+        except Exception as error:
+            traceback.print_exc()
+            self.fail(f"{name}: {type(error).__name__}: {first_line(error)}")
+
+    def fail(self, error: str) -> None:
+        """Add to the file's `error`."""
+        self._errors.append(error)
+        self._write()
+
+    def _write(self) -> None:
+        content = self._head | {"seconds": round(time.monotonic() - self._began, 1)}
+        content |= {"error": "; ".join(self._errors)} if self._errors else {}
+        write_whole(self._file, json.dumps(content | {"figures": self._figures}, indent=1) + "\n")
+
+
+def add_error(file: Path, part: str, command: str, error: str) -> None:
+    """Record why a part's process ended, if it could not do so itself."""
+    content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"part": part, "command": command}
+    said = [content["error"]] if "error" in content else []
+    figures = content.pop("figures", {})
+    content |= {"error": "; ".join([*said, error]), "figures": figures}
+    make_folder(file.parent)
+    write_whole(file, json.dumps(content, indent=1) + "\n")
+
+
+def carry_out(part: str, setting: Setting, seconds: float, program: Sequence[str] = PROGRAM) -> bool:
+    """Run a part for at most so many seconds, and return whether everything succeeded."""
+    began, file = time.monotonic(), setting.file(part)
+    file.unlink(missing_ok=True)
+    told = replace(setting, ends=began + seconds - GRACE)
+    with TemporaryFile() as log:
+        code = end_of([*program, part, told.to_json()], log.fileno(), seconds)
+        log.seek(0)
+        lines = log.read().decode(errors="replace").splitlines()
+    if code:
+        print(*deque(lines, LAST_LINES), sep="\n", file=sys.stderr, flush=True)
+    if code is None:
+        add_error(file, part, setting.command, f"not done after {seconds:.0f} seconds, its limit")
+    elif code not in (0, 1) or not file.exists():
+        add_error(file, part, setting.command, f"ended with exit code {code}: {(lines or ['nothing was said'])[-1]}")
+    print(f"{part}: {time.monotonic() - began:.0f} s, {'failed' if code != 0 else 'done'}: {file}", flush=True)
+    return code == 0
+
+
+def end_of(command: Sequence[str], log: int, seconds: float) -> int | None:
+    """Wait for a process and return its exit code, or None if its time was up.
+
+    The process leads a group. So the servers and workers that it started end with it and free the device.
+    """
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        return process.wait(seconds - GRACE / 2)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE / 2)
+        return None
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
