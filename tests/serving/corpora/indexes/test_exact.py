@@ -88,10 +88,10 @@ def test_removed_rows_stay_until_more_than_half_are_removed() -> None:
     index, vectors = ExactIndex(16), clustered(6)
     index.add(keys(range(1, 5)), vectors[:4])
     index.remove(keys([1, 2]))
-    assert (len(index), len(index.held.keys)) == (2, 4)
+    assert (len(index), len(index.rows.keys)) == (2, 4)
     index.add(keys([5]), vectors[4:5])
     index.remove(keys([3, 5]))
-    assert (len(index), index.held.keys.tolist()) == (1, [4])
+    assert (len(index), index.rows.keys.tolist()) == (1, [4])
     index.add(keys([6]), vectors[5:])
     (ranking,) = index.search(vectors[5:], 5)
     assert ranking.keys.tolist()[0] == 6 and len(ranking.keys) == 2
