@@ -65,6 +65,7 @@ class Settings(BaseSettings):
     bundle: str = Field(
         default="artifacts/default",
         description="folder of the encoder to serve, minilm, or minilm+NAME for an adapter in models/adapters; "
+        "without this option and folder, minilm+default is served; "
         f"for several encoders, repeat the option or separate them by {os.pathsep}",
     )
     data: Path = Field(default=Path("var"), description="folder for corpora")

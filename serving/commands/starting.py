@@ -10,8 +10,9 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 
-from models.bundle.sources import as_bundle
+from models.bundle.sources import DEFAULT, as_bundle
 from serving.corpora.indexes.building import THREAD as BUILDS
 from serving.corpora.ports import RESERVED_BYTES, Store
 from serving.corpora.stores import STORES
@@ -70,10 +71,16 @@ def opened_models(settings: Settings) -> list[Model]:
 def with_bundles(settings: Settings) -> Settings:
     """Replace each encoder that is not a bundle by a bundle, which is kept in the data folder.
 
+    If no encoder was named and the default folder does not exist, the trained encoder of the package is used.
+
     Raises:
         BundleError, SourceError, AdapterError: see `as_bundle`.
     """
-    folders = [as_bundle(str(folder), settings.data / "encoders") for folder in settings.bundles]
+    given = settings.bundles
+    if "bundle" not in settings.model_fields_set and not os.path.lexists(settings.bundle):
+        log.info("%s does not exist: serving %s", settings.bundle, DEFAULT)
+        given = (Path(DEFAULT),)
+    folders = [as_bundle(str(folder), settings.data / "encoders") for folder in given]
     return settings.model_copy(update={"bundle": os.pathsep.join(map(str, folders))})
 
 
