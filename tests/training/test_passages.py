@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,10 +18,11 @@ import torch
 from numpy.typing import NDArray
 
 from models.bundle import bundle
+from models.encoder.encoder import Encoder
 from training.checkpoints import record
 from training.checkpoints.publish import Outcome
 from training.checkpoints.record import Record
-from training.cli import main, train
+from training.cli import adapt, main, train
 from training.config import ConfigError, RunConfig, from_preset
 from training.data.corpus import open_corpus
 from training.data.files import CorpusError
@@ -231,6 +233,25 @@ def test_adapt_trains_whitens_and_compares(
     assert (bundle.load(tmp_path / "adapted").manifest.run or {})["postprocess"] == "whitening"
     assert main(command) != 0, "the run is there"
     assert main([*command, "--force"]) == 0
+
+
+@pytest.mark.slow
+def test_adapt_only_trains_where_texts_are_too_few_to_whiten(
+    passages: Path,
+    tiny_backbone: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    few = Mock(census=Mock(sentences=Encoder.load(tiny_backbone).dim))
+    monkeypatch.setattr(adapt, "open_corpus", lambda *_, **__: few)
+    command = ["adapt", str(passages), "--backbone", str(tiny_backbone), "--out", "adapted", "--max-steps", "2"]
+    assert main(command) == 0
+    said = capsys.readouterr()
+    assert "too few to whiten" in said.err
+    assert "  adapted-trained: " in said.out
+    assert not Path("adapted").exists()
 
 
 def test_adapt_takes_no_single_sentences(corpus_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

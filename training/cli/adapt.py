@@ -16,7 +16,7 @@ from training.checkpoints.progress import with_progress
 from training.checkpoints.publish import publish
 from training.cli import postprocess, promote
 from training.config import ConfigError, RunConfig, from_preset
-from training.data.corpus import has_passages
+from training.data.corpus import has_passages, open_corpus
 from training.evaluation import known_item
 from training.evaluation.beir import Collection
 from training.evaluation.known_item import SearchResult
@@ -57,6 +57,8 @@ def add_adapt(command: argparse.ArgumentParser) -> None:
 def adapt(options: argparse.Namespace) -> int:
     """Train on passages, whiten in part, and compare start and results on held-out passages.
 
+    A corpus with too few texts for a whitening is only trained on, since the covariance would not have full rank.
+
     Raises:
         ConfigError: the corpus has sentences, not passages.
     """
@@ -74,26 +76,35 @@ def adapt(options: argparse.Namespace) -> int:
         raise ConfigError("--resume goes on with a run, --force replaces it: leave one of them out")
     if options.resume and (changed := record.stored_config(Path(config.run), RunConfig).differences(config)):
         raise ConfigError(f"--resume goes on with the run as it was; changed: {', '.join(changed)}")
+    texts = open_corpus(options.corpus, column=options.text_column).census.sentences
+    whiten = texts > start.dim
+    if not whiten:
+        print(
+            f"{texts} texts to fit to are too few to whiten {start.dim} dimensions: {whitened} is not made",
+            file=sys.stderr,
+        )
     with terminable():
         outcome = run.fit(config, sys.stderr, resume=options.resume, force=options.force)
     publish(config, outcome, {})
     column = ["--text-column", options.text_column] if options.text_column else []
     corpus = ["--corpus", *options.corpus, *column]
-    _run(postprocess.add_postprocess, ["whitening", str(trained), "--out", str(whitened), *WHITENING, *corpus])
+    if whiten:
+        _run(postprocess.add_postprocess, ["whitening", str(trained), "--out", str(whitened), *WHITENING, *corpus])
 
     collection = known_item.test_collection(run.open_run_corpus(config))
     if not collection.queries:
         print("too few passages are held out to compare by: judge the results by your own queries")
         return 0
     before = _found(start, collection)
-    found = {folder: _found(Encoder.load(folder).eval(), collection) for folder in (trained, whitened)}
+    made = (trained, whitened) if whiten else (trained,)
+    found = {folder: _found(Encoder.load(folder).eval(), collection) for folder in made}
     print(f"nDCG@10 of {len(before.values)} queries over {len(collection.documents)} passages, and the gain (95 %):")
     print(f"  {options.backbone}: {before.values.mean():.2f}")
     for folder, after in found.items():
         print(f"  {folder}: {after.against(before)}")
     best = max(found, key=lambda folder: float(found[folder].values.mean()))
     if found[best].values.mean() <= before.values.mean():
-        print(f"neither searches better than {options.backbone}: keep that")
+        print(f"nothing searches better than {options.backbone}: keep that")
         return 0
     if options.promote:
         return _run(promote.add_promote, [str(best), *corpus])
