@@ -12,6 +12,7 @@ CORPUS ?=
 DATA ?=
 STEPS ?=
 RECIPE ?=
+MODULE ?=
 ARGS ?=
 # Processes of the test suite, each with one thread: two threads of two processes wait for each other on two cores.
 # A process that has no more tests takes half of another's, so none waits for the longest file (--dist worksteal).
