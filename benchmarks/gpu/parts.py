@@ -32,7 +32,7 @@ LAST_LINES = 15
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """The options of the command, and the end of the part's time."""
+    """The options of the command, and the deadline of the part."""
 
     device: Literal["cuda", "cpu"]
     tiny: bool

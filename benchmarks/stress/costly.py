@@ -88,7 +88,7 @@ def documents() -> bytes:
 
 
 def forged(snapshot: bytes) -> bytes:
-    """Put one huge text into a snapshot, as its owner could."""
+    """Return the snapshot with one huge text and valid checksums, as a malicious owner could make it."""
     with TemporaryDirectory() as folder:
         with tarfile.open(fileobj=io.BytesIO(zstd.decompress(snapshot))) as archive:
             archive.extractall(folder, filter="data")

@@ -27,7 +27,7 @@ BULKY = ("curve", "environment")
 
 
 class Measure(NamedTuple):
-    """Meaning of a score in the manifest, for the hub and for people."""
+    """Description of a score in the manifest, for the hub's metadata and for readers."""
 
     task: str
     data: str

@@ -446,7 +446,7 @@ def _service_error(error: Exception) -> ServiceError:
 class EngineSlots:
     """A fixed number of streams. A free stream goes to the waiting encoder that got one longest ago.
 
-    Fairness: before the next batch of an encoder, each other encoder begins at most one, however many it has waiting.
+    Fairness: while an encoder waits for a stream, each other encoder starts at most one batch.
     """
 
     def __init__(self, number: int) -> None:

@@ -43,7 +43,7 @@ class Batch:
 
 
 class Tokenise(Protocol):
-    """A function that makes a batch of sentences."""
+    """A function that tokenises sentences into a `Batch`."""
 
     def __call__(self, sentences: Sequence[str], step: int = 0) -> Batch:
         """Make the batch of a step. Positive pairs depend on the step, so a repeated step has the same pairs."""

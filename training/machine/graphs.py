@@ -65,7 +65,7 @@ class CudaGraphs(Generic[G]):
     """
 
     def __init__(self, draws: Sequence[torch.Generator] = ()) -> None:
-        """Register `draws`, the generators besides torch's own that the computation draws from."""
+        """Register `draws`, the random generators that the computation uses besides torch's default one."""
         self._draws = draws
         self._met: Counter[Shapes] = Counter()
         self._recorded: dict[Shapes, RecordedGraph] = {}

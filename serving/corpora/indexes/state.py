@@ -257,17 +257,17 @@ class IndexState(NamedTuple):
 
     @property
     def tail_count(self) -> int:
-        """Vectors of the tail."""
+        """Number of vectors in the tail."""
         return int(np.count_nonzero(self.tail.live))
 
     @property
     def fresh(self) -> int:
-        """Vectors that are not in the main part."""
+        """Number of vectors outside the main part."""
         return sum(part.marks.count for part in self.parts[1:]) + self.tail_count
 
     @property
     def size(self) -> int:
-        """Vectors that may be found."""
+        """Number of vectors that a search can return."""
         return self.parts[0].marks.count + self.fresh
 
     @property

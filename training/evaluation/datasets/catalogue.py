@@ -152,7 +152,7 @@ def scored_pairs(folder: Path) -> str:
 
 
 def labelled_examples(folder: Path) -> str:
-    """Count the seven transfer tasks."""
+    """Describe the transfer data: the number of tasks and of labelled examples."""
     examples = sum(sum(task.load(folder / SENTEVAL).rows) for task in TRANSFER_TASKS.values())
     return f"{len(TRANSFER_TASKS)} tasks, {examples} labelled examples"
 

@@ -163,5 +163,5 @@ def _drawn(caption: Caption, frame: Frame, parts: Sequence[Element]) -> Element:
 
 
 def _unmarked() -> Axis:
-    """Return the y axis of plots whose rows have names instead of a scale."""
+    """Return a y axis without scale and ticks, for plots whose rows are labelled by name."""
     return Axis("", (0.0, 1.0), ("", ""))
