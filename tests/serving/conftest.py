@@ -71,10 +71,13 @@ def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
 
 @pytest.fixture
 def client(_shared: TestClient) -> Iterator[TestClient]:
-    """One server for many tests, without any corpus at the start of each."""
+    """One server for many tests, without any corpus or snapshot at the start of each."""
     yield _shared
     for corpus in _shared.get("/corpora").json()["corpora"]:
-        _shared.delete(f"/corpora/{corpus['name']}")
+        path = f"/corpora/{corpus['name']}"
+        for snapshot in _shared.get(f"{path}/snapshots").json()["snapshots"]:
+            _shared.delete(f"{path}/snapshots/{snapshot['id']}")
+        _shared.delete(path)
 
 
 @pytest.fixture

@@ -234,7 +234,7 @@ SLOW = """
 import atexit, sys, time
 from dataclasses import replace
 from serving.commands.serve import serve
-from serving.commands.starting import ended
+from serving.commands.starting import exit_status
 from serving.inference.engines import ENGINES
 fake = ENGINES["fake"]
 def load(options):
@@ -242,7 +242,7 @@ def load(options):
     time.sleep(120)
 ENGINES["fake"] = lambda folder: replace(fake(folder), load=load)
 atexit.register(print, "Python ends", file=sys.stderr)
-sys.exit(ended(serve(sys.argv[1:])))
+sys.exit(exit_status(serve(sys.argv[1:])))
 """
 
 
