@@ -335,7 +335,7 @@ def make_meter(
     *,
     cached_after: float = math.inf,
 ) -> SpeedMeter:
-    """Make the meter of the run's speed; see `Meter`."""
+    """Make the meter of the run's speed; see `SpeedMeter`."""
     return SpeedMeter(
         needs=state.objective.needs,
         work=OperationCount.of(state.encoder),

@@ -78,7 +78,7 @@ def with_bundles(settings: Settings) -> Settings:
     """
     given = settings.bundles
     if "bundle" not in settings.model_fields_set and not os.path.lexists(settings.bundle):
-        log.info("%s does not exist: serving %s", settings.bundle, DEFAULT)
+        log.info("%s does not exist: serving %s; restart the server after a promotion", settings.bundle, DEFAULT)
         given = (Path(DEFAULT),)
     folders = [as_bundle(str(folder), settings.data / "encoders") for folder in given]
     return settings.model_copy(update={"bundle": os.pathsep.join(map(str, folders))})

@@ -59,12 +59,12 @@ class Encoders:
 
     @property
     def served(self) -> tuple[ServedModel, ...]:
-        """The slots of all encoders, the default one first."""
+        """All served models, the default one first."""
         return tuple(self._served)
 
     @property
     def default(self) -> ServedModel:
-        """The slot for requests that name no model."""
+        """The model for requests that name none."""
         return self._served[0]
 
     @property
@@ -78,7 +78,7 @@ class Encoders:
         return [served.model.manifest.fingerprint for served in self._served]
 
     def named(self, name: str) -> ServedModel:
-        """Return the slot of this name.
+        """Return the model of this name.
 
         Raises:
             NotFound: the name is unknown; the message lists the known names.
@@ -90,7 +90,7 @@ class Encoders:
         raise NotFound(f"there is no model {name!r}; this server runs {names}", field="model")
 
     def requested(self, name: str | None) -> ServedModel:
-        """Return the slot that a request means. If the server only ever had one model, any name means it.
+        """Return the model that a request means. If the server only ever had one model, any name means it.
 
         Raises:
             NotFound: the name is unknown.

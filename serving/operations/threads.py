@@ -131,7 +131,7 @@ def _log_error(work: asyncio.Future[Any]) -> None:
 
 
 class CorpusThreads:
-    """A thread pool with a lane for each name: at most `CORPUS_THREADS` threads work for a name at a time.
+    """A thread pool with a limit for each name: at most `CORPUS_THREADS` threads work for a name at a time.
 
     Each key may use a limited number of threads for reads, and the same number for writes. The limits are separate, so
     that a long restore doesn't delay the key's searches.
@@ -150,9 +150,9 @@ class CorpusThreads:
         """Reads whose callers have gone. A task without a reference could be garbage-collected."""
 
     async def run(self, name: str, work: Callable[[], T], on_cancel: Callable[[], None] = lambda: None) -> T:
-        """Run `work` in the lane of `name`.
+        """Run `work` within the limit of `name`.
 
-        If the caller is cancelled, `on_cancel` is called, and the thread keeps its place in the lane until the work has
+        If the caller is cancelled, `on_cancel` is called, and the thread keeps its place until the work has
         ended. Work that has no thread yet is dropped.
 
         Raises:
@@ -162,8 +162,8 @@ class CorpusThreads:
             return await self._in_thread_of(name, work, on_cancel)
 
     async def _in_thread_of(self, name: str, work: Callable[[], T], on_cancel: Callable[[], None]) -> T:
-        lane = self._corpora.setdefault(name, asyncio.Semaphore(CORPUS_THREADS))
-        async with lane:
+        places = self._corpora.setdefault(name, asyncio.Semaphore(CORPUS_THREADS))
+        async with places:
             job = self._threads.submit(work)
             done = asyncio.wrap_future(job)
             try:
@@ -196,7 +196,7 @@ class CorpusThreads:
     async def read(self, name: str, work: Callable[[], T], *, charged: bool = False) -> T:
         """Run stoppable work that changes nothing.
 
-        A cancelled caller returns at once. The thread keeps its place in the lane until the work ends.
+        A cancelled caller returns at once. The thread keeps its place until the work ends.
         """
         reading = asyncio.create_task(self.stoppable(name, work, charged=charged))
         try:

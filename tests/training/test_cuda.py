@@ -126,7 +126,7 @@ def test_gradient_caching_draws_the_same_dropout_twice(tiny_backbone: Path, sent
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("objective", sorted(OBJECTIVES.keys() - {"distillation"}))
-def test_a_step_waits_for_nothing_be_it_new_or_graphs(
+def test_a_step_waits_for_nothing_be_it_new_or_replayed(
     objective: str, precision: str, make_config: MakeConfig, tiny_backbone: Path, sentences: list[str]
 ) -> None:
     config = replace(make_config(device="cuda", precision=precision), objective=objective, params=narrow(objective))
@@ -146,7 +146,7 @@ def test_a_step_waits_for_nothing_be_it_new_or_graphs(
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("objective", sorted(OBJECTIVES.keys() - {"distillation"}))
-def test_graphs_steps_are_the_steps_that_they_were_recorded_from(
+def test_replayed_steps_are_the_steps_that_they_were_recorded_from(
     objective: str, precision: str, make_config: MakeConfig, tiny_backbone: Path, sentences: list[str]
 ) -> None:
     """Losses and weights, dropout and noise included, whatever sizes follow each other, at a rate that falls."""
@@ -180,7 +180,7 @@ def test_every_replay_has_dropout_of_its_own(make_config: MakeConfig, sentences:
     assert len(set(losses)) == len(losses)
 
 
-def test_a_graphs_loss_that_is_no_number_leaves_the_weights(make_config: MakeConfig, sentences: list[str]) -> None:
+def test_a_replayed_loss_that_is_no_number_leaves_the_weights(make_config: MakeConfig, sentences: list[str]) -> None:
     state, step, tokenise = started(make_config(device="cuda"))
     batch = tokenise(sentences[:16])
     for _ in range(RUNS_BEFORE_RECORDING + 2):
@@ -234,7 +234,7 @@ def test_a_loss_that_is_no_number_is_found_at_its_step_though_losses_are_read_la
     assert said[0] == said[1]
 
 
-def test_a_language_model_learns_by_graphs_steps_as_by_others(
+def test_a_language_model_learns_by_replayed_steps_as_by_others(
     tiny_backbone: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

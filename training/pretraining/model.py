@@ -32,7 +32,7 @@ class MaskedTokens(NamedTuple):
     places: Tensor
     """Indices (m,) of the masked tokens among the n L."""
     labels: Tensor
-    """Original ids (m,), or `NO_ANSWER`."""
+    """Original ids (m,), or `IGNORED`."""
 
     def to(self, device: torch.device) -> MaskedTokens:
         """Copy to the device. Copies from pinned memory are asynchronous."""

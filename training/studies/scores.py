@@ -80,7 +80,7 @@ class TrialScores:
 
 
 def check_saved(folder: Path, tasks: Several[str]) -> None:
-    """Check that a folder has everything that `Judgement.keep` writes for the scored tasks.
+    """Check that a folder has everything that `TrialScores.save` writes for the scored tasks.
 
     Raises:
         StudyError: a file is missing or damaged, or lacks a task.
