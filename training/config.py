@@ -1,4 +1,4 @@
-"""The configuration of a run: a preset with overrides, checked, and written as JSON.
+"""The configuration of a run: a checked preset with overrides, which is stored as JSON.
 
 `Configuration` has what training and pre-training share. The functions at the end parse and check values by the types
 of a dataclass's fields.
@@ -52,7 +52,7 @@ class ConfigError(Refused):
 
 
 class Configuration:
-    """What the configurations of training and pre-training share. Both are frozen dataclasses."""
+    """Base class of the configurations of training and pre-training, which are frozen dataclasses."""
 
     out: str
     """Folder of the result."""
@@ -60,7 +60,7 @@ class Configuration:
     """Folder of the run's record."""
 
     def check(self) -> None:
-        """Check the fields that both kinds of runs have.
+        """Check the fields that training and pre-training share.
 
         Raises:
             ConfigError: a value is out of range.
@@ -87,7 +87,7 @@ class Configuration:
         return asdict(self)  # type: ignore[call-overload, no-any-return]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields of the JSON object."""
+        """Return the fields that the JSON object contains."""
         return self.flat()
 
     def to_json(self) -> str:
@@ -110,7 +110,7 @@ class Configuration:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Check the fields of a JSON object by their types."""
+        """Build the configuration from the fields of a JSON object, after checking their types."""
         types = field_types(cls)
         added = {name: value for name, value in ADDED_FIELDS.items() if name in types}
         return cls(**check_fields({**added, **values}, types))
@@ -240,13 +240,15 @@ class RunConfig(Configuration):
         return POSITIVES.get(self.augmentation)
 
     def flat(self) -> dict[str, Any]:
-        """Return all fields by name, those of the objective included."""
+        """Return all fields by name, including the objective's parameters."""
         return {name: value for name, value in super().flat().items() if name != "params"} | asdict(self.params)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all fields by name, except added fields at their old values (those of the objective included).
+        """Return the fields by name, including the objective's parameters.
 
-        So a run of an earlier version keeps its description and digest.
+        Fields that a later version added are left out while they have the value that earlier versions implied.
+
+        This keeps the description and digest of runs by earlier versions.
         """
         added = OBJECTIVES[self.objective].added_params
         return _without(asdict(self), ADDED_FIELDS) | {"params": _without(asdict(self.params), added)}
@@ -259,7 +261,7 @@ class RunConfig(Configuration):
         return super().from_dict({**values, "params": params(**given)})
 
     def override(self, changes: Mapping[str, Any]) -> Self:
-        """Return the configuration with changed fields, its own or the objective's.
+        """Return a copy with changed fields. `changes` may name fields of the run and parameters of the objective.
 
         Raises:
             ConfigError: a value is out of range.
@@ -281,7 +283,7 @@ def from_preset(objective: str, *, backbone: str = "minilm", preset: str | None 
     """Return the configuration of `objective` for a backbone. The default preset comes from `preset_of`.
 
     Raises:
-        ConfigError: no such objective, preset or ablation.
+        ConfigError: the objective, preset or ablation does not exist.
         SourceError: the backbone is a folder without a supported encoder.
     """
     if objective not in OBJECTIVES:
@@ -313,11 +315,11 @@ def from_preset(objective: str, *, backbone: str = "minilm", preset: str | None 
 
 
 def preset_of(recipe: Recipe[Any], backbone: str) -> str:
-    """Find the preset named after the backbone, else the nearest one.
+    """Return the name of the preset for a backbone: the preset of the same name, else the nearest preset.
 
     The nearest preset matches the backbone's family and size by name: `bert-large-nli-cls-token` gets
-    `bert-large-uncased`. Otherwise it is the fallback. For a folder, the preset must also match the declared pooling.
-    The pooling of a hub id is known only after loading, which is too late for this choice.
+    `bert-large-uncased`. If no preset matches, the recipe's fallback is returned. For a folder, the preset must also
+    match the declared pooling. The pooling of a hub id is known only after loading, which is too late for this choice.
 
     Raises:
         SourceError: the backbone is a folder without a supported encoder.
@@ -333,7 +335,7 @@ def preset_of(recipe: Recipe[Any], backbone: str) -> str:
 
 
 def _without(values: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove the fields of `added` that have their earlier value."""
+    """Return `values` without the fields that still have the value in `added`."""
     return {name: value for name, value in values.items() if name not in added or value != added[name]}
 
 
@@ -344,7 +346,7 @@ def check_seed(seed: int) -> None:
     """Check that every generator accepts the seed. Numpy refuses negative seeds, torch refuses seeds of 64 bits.
 
     Raises:
-        ConfigError: a generator does not accept it.
+        ConfigError: a generator does not accept the seed.
     """
     if seed < 0:
         raise ConfigError(f"seed: {seed} is below 0")
@@ -374,9 +376,9 @@ def resolved(name: str, values: Mapping[str, Any]) -> Any:
 
 
 def check_fields(values: Any, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Check JSON values against the kinds in `known`.
+    """Check JSON values against the types in `known`, and return the converted values.
 
-    The names must be the same.
+    `values` must have exactly the names in `known`.
 
     Raises:
         ConfigError: a name is unknown or missing, or a value is of another kind.

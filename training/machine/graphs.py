@@ -1,4 +1,4 @@
-"""CUDA graphs: a computation is recorded after a few runs and then launched as one.
+"""CUDA graphs: a computation is recorded after a few calls, and then launched with one call.
 
 A step of BERT-base is about 1,400 kernel launches of a few microseconds each, and Python takes longer to launch a
 kernel than the device to run it. A graph needs one launch. Each replay draws new random numbers from the generators'
@@ -35,7 +35,7 @@ class RecordingError(Failed):
 
 
 class GraphInputs(Protocol):
-    """The inputs of a computation: tensors, and values that depend only on the tensors' shapes."""
+    """The inputs of a recorded computation: tensors, and values that depend only on the tensors' shapes."""
 
     def tensors(self) -> Sequence[Tensor]:
         """Return all tensors."""
@@ -95,7 +95,10 @@ class CudaGraphs(Generic[G]):
         return dict(zip(found, values, strict=True))
 
     def _ripe(self, compute: Callable[[G], dict[str, Tensor]], given: G, shapes: Shapes) -> RecordedGraph | None:
-        """Record these shapes if they have been seen often enough, and return the recording."""
+        """Return the recorded graph for inputs of these shapes, or None.
+
+        Record it if the shapes have occurred often enough.
+        """
         self._met[shapes] += 1
         if self._met[shapes] <= RUNS_BEFORE_RECORDING or len(self._recorded) >= MAX_GRAPHS or not self._room:
             return None
@@ -110,7 +113,7 @@ class CudaGraphs(Generic[G]):
         return self._recorded.get(shapes)
 
     def _record(self, compute: Callable[[G], dict[str, Tensor]], given: G) -> RecordedGraph:
-        """Record the graph without computing.
+        """Record the graph without running the computation.
 
         Other threads prepare the next batch and may allocate CUDA memory meanwhile.
         """

@@ -17,7 +17,7 @@ STYLE = Path(__file__).with_name("style.css")
 
 
 def render(evaluations: Sequence[Mapping[str, Any]]) -> str:
-    """Write one HTML file with the first evaluation as the subject and the others beside it.
+    """Return an HTML page about the first evaluation, with the remaining evaluations for comparison.
 
     Raises:
         ReportError: there is no evaluation, or one has an unsupported format.
@@ -50,7 +50,7 @@ def _body(judged: Sequence[Evaluated], parts: Sequence[Element]) -> Element:
 
 
 def _headline(judged: Evaluated) -> str:
-    """Return the main number of each section."""
+    """Return a text with the main score of each section."""
     numbers = [("STS mean", judged.get("sts", "mean"), 2), ("transfer mean", judged.get("transfer", "mean"), 2)]
     numbers += [
         (f"{name} nDCG@10", judged.get("retrieval", name, "ndcg10"), 2) for name in judged.get("retrieval") or {}
