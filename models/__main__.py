@@ -221,7 +221,7 @@ def _export_by_torch(
 def _origin(arguments: argparse.Namespace, encoder: Encoder) -> dict[str, Any]:
     """Return facts about the origin of the encoder, for its manifest.
 
-    A bundle that is exported again keeps its history.
+    If a bundle is exported again, the facts from its manifest are kept.
     """
     said = sources.manifest_of(arguments.source)
     if said is None:
@@ -281,7 +281,7 @@ def _verify(arguments: argparse.Namespace) -> None:
 
 
 def _manifest(opened: transfer.Package) -> bundle.Manifest:
-    """Return the manifest of a package. Raise `AdapterError` if the package is an adapter by peft, which has none."""
+    """Return the manifest of a package. Raise `AdapterError` if the package is an adapter without our adapter.json."""
     if opened.manifest is None:
         raise AdapterError(f"{opened.folder}: has no {adapter.MANIFEST}: nothing is recorded of it")
     return opened.manifest
