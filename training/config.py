@@ -25,13 +25,13 @@ from training.objectives import OBJECTIVES
 from training.objectives.base import PASSAGES_SUFFIX, AugmentationName, Recipe
 
 FALLBACK_PRESET = "bert-base-uncased"
-"""Preset for a backbone without a preset of its own, unless its folder declares another pooling."""
+"""Preset for backbones without their own preset, unless the backbone's folder declares a different pooling."""
 
 NOT_SET = ("objective", "backbone", "preset", "params")
 """Fields of a run that `--set` does not accept, because they have options of their own."""
 
 PATH_FIELDS = ("backbone", "corpus", "dev_data", "eval_data", "out", "run", "teacher", "tokenizer")
-"""Fields with paths. They are compared after resolution, because a path can be written in several ways."""
+"""Fields that contain paths. Paths are resolved before they are compared."""
 
 POSITIVE_FIELDS = (
     *("adapter_rank", "batch_size", "chunk_size", "epochs", "eval_every", "max_length", "max_steps"),
@@ -164,12 +164,12 @@ class RunConfig(Configuration):
     run: str
     """Folder of the run's record."""
     corpus: tuple[str, ...] = ()
-    """Files, folders, glob patterns or `hf://` URLs: text with a sentence per line, or tables.
+    """Files, folders, glob patterns or `hf://` URLs. The files are text with one sentence per line, or tables.
 
-    Empty means Python's docs.
+    If empty, the corpus is Python's documentation.
     """
     text_column: str | None = None
-    """Column of the corpus's tables. None means `text`, else `sentence`."""
+    """Column of the corpus's tables. None means `text` or, if this column is missing, `sentence`."""
     teacher: str | None = None
     """Name or folder of the teacher, if the objective needs one. None means that SimCSE trains one first."""
     eval_data: str | None = None
@@ -177,7 +177,7 @@ class RunConfig(Configuration):
     dev_data: str | None = None
     """File of the user's scored pairs. If set, they choose the best weights instead of STS-B dev."""
     dev_tasks: DevTasks = "stsb"
-    """Dev sets of `eval_data` that choose the best weights: STS-B's, or the mean of STS-B's and SICK-R's."""
+    """Dev sets in `eval_data` whose score chooses the best weights: STS-B, or the mean of STS-B and SICK-R."""
     seed: int = 42
     max_steps: int | None = None
     """Number of steps, in place of epochs. The learning rate reaches zero at the last step."""
@@ -190,11 +190,14 @@ class RunConfig(Configuration):
     passage.
     """
     augmentation_rate: float | None = None
-    """Share of tokens or features that the augmentation removes. None is the published rate."""
+    """Share of tokens or features that the augmentation removes or moves. None means the default rate."""
     adapter_rank: int | None = None
-    """Rank of a low-rank adapter that is trained instead of the backbone. None trains all weights."""
+    """Rank of a low-rank adapter that is trained instead of the backbone. None means full fine-tuning."""
     chunk_size: int | None = None
-    """Sentences encoded at once, by gradient caching. It allows batches of any size."""
+    """Maximum number of sentences in one encoder pass, with gradient caching.
+
+    Gradient caching allows batches of any size.
+    """
     weight_decay: float = 0.0
     """Weight decay of matrices. Norms and biases have none."""
     clip_norm: float = 1.0
@@ -205,7 +208,7 @@ class RunConfig(Configuration):
     compile: bool = False
     """True to compile the backbone with torch.
 
-    Compilation needs a C++ compiler and takes minutes. On two CPU cores it did not pay off.
+    Compilation needs a C++ compiler and takes minutes. On two CPU cores, it did not reduce the total time.
     """
     device: str = "auto"
 

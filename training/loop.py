@@ -36,7 +36,10 @@ from training.objectives.base import Reports
 from training.step import Step, learning_rate
 
 READ_EVERY = 20
-"""Steps between readings of the losses on asynchronous devices. A CPU's losses are read at every step."""
+"""Number of steps after which losses are copied from an asynchronous device.
+
+On a CPU, losses are read after every step.
+"""
 
 B = TypeVar("B", bound=Sized)
 """A batch. Its length is the number of its sentences."""
@@ -220,7 +223,7 @@ def format_terms(values: Mapping[str, float]) -> str:
 # The run of an objective. It keeps the best weights so far, and stores a diverged step for replay.
 
 EASY_AT, EASY = 10, 0.01
-"""Step and InfoNCE value that show an easy task: a smaller loss at this step means that the batch is already solved."""
+"""Step number and InfoNCE loss. If the loss at this step is lower, the task is too easy to learn from."""
 
 
 @dataclass(kw_only=True)

@@ -258,7 +258,7 @@ TEACHER_FIELDS = (
     *("adapter_rank", "pooling", "dropout", "corpus", "text_column", "eval_data", "dev_data", "dev_tasks"),
     *("seed", "max_steps", "max_length", "eval_every", "chunk_size", "precision", "compile", "device"),
 )
-"""Fields that the teacher's run takes from the run that needs the teacher. The rest is SimCSE's preset."""
+"""Fields that are copied from a run to the run of its teacher. The remaining fields are from SimCSE's preset."""
 
 
 def teacher_config(config: RunConfig) -> RunConfig:

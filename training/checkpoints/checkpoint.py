@@ -242,7 +242,10 @@ class Snapshot:
     objective: dict[str, Tensor]
     """Running statistics of the objective, without its weights."""
     scale: Tensor
-    """Scale of the loss, 1 except in fp16. It stays on the device, because the host would wait to read it."""
+    """Loss scale, which is 1 except in fp16.
+
+    It stays on the device, because a copy to the host would wait for the device.
+    """
 
     @classmethod
     def of(cls, state: State) -> Self:

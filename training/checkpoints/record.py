@@ -25,7 +25,7 @@ METRICS = "metrics.jsonl"
 C = TypeVar("C", bound=Configuration)
 
 WriteMetrics = Callable[[str, int, Mapping[str, float]], None]
-"""Type of `Record.write`. Processes that write no record have a function that does nothing."""
+"""Type of `Record.write`. Processes that write no record use a function that does nothing."""
 
 
 class RunError(Refused):

@@ -16,7 +16,7 @@ from training.data.batches import Batch
 from training.objectives.base import Needs
 
 FIGURES = ("sentences_per_s", "tokens_per_s", "flops_per_s", "utilisation")
-"""Figures of a meter. Only these values differ between two runs of the same configuration."""
+"""Names of the figures that a meter computes. Two runs of the same configuration differ only in these figures."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class OperationCount:
     """
 
     weights: int
-    """Weights in the linear layers that a token passes."""
+    """Number of weights in the linear layers that process each token."""
     attention: int
-    """Layers x width. Attention costs 4 times this number of operations, per token and attended token."""
+    """Number of layers times width. For each pair of tokens, attention costs 4 times this number of operations."""
     frozen: int = 0
-    """Weights without a gradient."""
+    """Number of weights without a gradient."""
 
     @classmethod
     def of(cls, encoder: Encoder) -> OperationCount:
@@ -71,7 +71,7 @@ class SpeedMeter:
     work: OperationCount
     teacher: OperationCount | None
     peak: float
-    """Operations per second of a large matrix product, on all devices together."""
+    """Peak operations per second, measured with a large matrix product, of all devices together."""
     processes: int = 1
     cached_after: float = math.inf
     """Step after which frozen encoders' vectors come from the cache."""

@@ -18,7 +18,7 @@ from training.promotion.yardsticks import choose_yardstick
 
 DEFAULT = Path("artifacts/default")
 REQUIRED = ("sts",)
-"""Tasks that must have a score if scored pairs are given."""
+"""Tasks that must have a score by default, if evaluation data is given."""
 REQUIRE = "tasks that must have a score: sts, transfer or names (default: sts if only --data is given, otherwise none)"
 CRUDE = (
     "the comparison asked no people: with queries whose answers are known, --data DIR --retrieval NAME compares by "

@@ -20,7 +20,7 @@ from training.studies.summary import RESAMPLES, metrics_left_out, summaries
 from training.studies.table import table
 
 OPTION = {"eval_data": "--data", "corpus": "--corpus"}
-"""Options that set a key without `--set`."""
+"""Keys of a study that have their own option besides `--set`, with this option."""
 
 
 def add_study(command: argparse.ArgumentParser) -> None:

@@ -14,7 +14,7 @@ from models.encoder.encoder import Encoder
 from training.data.positives import Positives
 
 AHEAD = 4
-"""Maximum number of waiting batches."""
+"""Maximum number of batches that are prepared in advance."""
 
 T = TypeVar("T")
 
@@ -24,9 +24,9 @@ class Batch:
     """Sentences or passages of one step, with the tokens of those that this process encodes."""
 
     sentences: Sequence[str]
-    """The whole batch, the same on every process."""
+    """Sentences or passages of the whole batch, which are the same on every process."""
     own: range
-    """Rows of this process."""
+    """Rows of the batch that this process encodes."""
     tokens: Sequence[Tokens]
     teacher_tokens: Sequence[Tokens] | None = None
     """Tokens in the teacher's vocabulary. None without a teacher."""

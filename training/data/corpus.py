@@ -23,21 +23,24 @@ from training.data.positives import are_passages, is_passage, text_of
 from training.data.sentences import all_sentences, clean_sentences, is_clean
 
 HELD_OUT = 2048
-"""Maximum number of held-out sentences, which promotion compares by. At most a twentieth of the corpus is held out."""
+"""Maximum number of held-out sentences. Promotion compares encoders on them.
+
+At most a twentieth of the corpus is held out.
+"""
 
 MONITORED = 512
 """Maximum number of held-out sentences that monitor training."""
 
 SHUFFLE_BUFFER = 1 << 17
-"""Sentences in memory at once.
+"""Number of sentences in the shuffle buffer.
 
-A corpus up to this size is shuffled completely. A larger one is shuffled within this distance.
+A corpus that fits into the buffer is shuffled completely. In a larger corpus, sentences move by about this distance.
 """
 
 INVISIBLE = (
     "".join(filter(str.isspace, map(chr, range(0x3001)))) + "\u00ad\u180e\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
 )
-"""White space and zero-width characters. A line of only these is blank."""
+"""White space and zero-width characters. A line with no other characters counts as blank."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +234,7 @@ def _chunks(sentences: Iterator[str], size: int) -> Iterator[list[str]]:
 # The default corpus: the documentation inside every CPython, as sentences or passages.
 
 MIN_WORDS = 10
-"""Minimum words after a summary that is used as a query."""
+"""Minimum number of words in the rest of a section whose summary is used as a query."""
 
 
 def documentation_sentences() -> Iterator[str]:

@@ -20,7 +20,7 @@ class Excerpt:
     """A selection of lines of a corpus. By default, all lines are selected."""
 
     first: int | None = None
-    """Number of lines from the beginning."""
+    """Number of lines to select from the beginning. None selects lines without this limit."""
     words: tuple[int, ...] | None = None
     """Minimum and maximum words of a line, counted by `word_starts`."""
 

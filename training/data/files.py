@@ -40,9 +40,9 @@ TABLES = (*DELIMITERS, *JSON_LINES, PARQUET)
 UNREAD_TABLES = (".arrow", ".feather", ".xlsx", ".json")
 """Formats that users can convert to JSON lines or Parquet."""
 IN_FOLDERS = (".txt", *TABLES)
-"""Suffixes that folders are searched for."""
+"""Suffixes of the files that are read from a folder."""
 COLUMNS = ("text", "sentence")
-"""Default columns of a table. The first that exists is read."""
+"""Default columns of a table. The first existing column is read."""
 TITLE = "title"
 COLUMN_ADVICE = ": name one by --text-column"
 ROWS_AT_ONCE = 1024
@@ -56,7 +56,10 @@ class CorpusError(Refused):
 
 
 OnBadRow = Callable[[CorpusError], object]
-"""Receives the error of a row that can't be read. Unless it raises, the next row follows."""
+"""A function that is called with the error of a row that can't be read.
+
+If the function returns, reading continues with the next row.
+"""
 
 
 def raise_error(error: CorpusError) -> None:
@@ -383,9 +386,12 @@ def download_from_hub(url: str, endings: Collection[str]) -> str:
 # Detection of files whose lines are no sentences by their first bytes: tables, markup, JSON and binary formats.
 
 HEAD = 1 << 14
-"""Number of bytes that are examined."""
+"""Number of bytes from which the format of a file is detected."""
 ROWS = 4
-"""Rows, header included, that show a table. A file with fewer rows must match in all."""
+"""Number of rows, including the header, that must match for a file to count as a table.
+
+In a file with fewer rows, all must match.
+"""
 SIGNATURES = {
     b"%PDF-": "a PDF",
     b"PK\x03\x04": "a ZIP archive, as Office documents are",

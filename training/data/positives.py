@@ -11,14 +11,14 @@ from training.data.sentences import all_sentences, word_starts
 SPAN_SHARES = (0.1, 0.5)
 """Minimum and maximum share of a passage's words in a span.
 
-Contriever's crops have 0.05 to 0.5 of 256 tokens.
+In Contriever, a crop has a share of 0.05 to 0.5 of 256 tokens.
 """
 MIN_SPAN_WORDS = 4
-"""Minimum words of a span, and of the rest of the passage."""
+"""Minimum number of words in a span, and in the rest of the passage."""
 SAMPLED = 256
-"""Number of texts that decide whether a corpus has passages."""
+"""Number of texts that are examined to decide whether a corpus has passages."""
 LONG_TEXT = 60
-"""Words from which a text is a passage even without a recognised end of a sentence."""
+"""Minimum number of words with which a text counts as a passage even if no end of a sentence is recognised."""
 
 Positives = Callable[[str, Random], tuple[str, str]]
 """A function that draws two texts from a passage: one for the first view, one for the remaining views.

@@ -45,9 +45,9 @@ class PackedLayout(NamedTuple):
     masks: Sequence[Tensor]
     """Additive masks (n, 1, 1, L), one for each part."""
     margins: tuple[int, int] = (0, 0)
-    """Padding tokens before and after the parts. Their attended values are 0."""
+    """Numbers of padding tokens before and after the parts. The attention output of padding tokens is 0."""
     whole: int = 0
-    """Number of parts without dropout of attention weights. They are the last parts."""
+    """Number of parts, counted from the last, that are computed without dropout of attention weights."""
 
     def split(self, tokens: Tensor) -> Sequence[Tensor]:
         """Split tokens (T, ...) into the parts of the layout.

@@ -28,9 +28,9 @@ from training.encoding.attention import use_fast_operations
 FOLDER = "adapter"
 """Subfolder of a run's folder for the adapter."""
 ALPHA = 480
-"""alpha, for every rank.
+"""alpha of LoRA's scaling alpha / rank, the same for every rank.
 
-With this alpha and the presets' learning rates, an adapter learns as fast as full training (docs/training.md). With
+With this alpha and the presets' learning rates, an adapter learns as fast as full fine-tuning (docs/training.md). With
 Adam, a larger alpha acts like a higher learning rate.
 """
 NAME = "default"

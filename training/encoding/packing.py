@@ -44,7 +44,7 @@ class Pass(NamedTuple):
     attention_mask: Tensor
     """Attention mask, (n, L)."""
     first: Pass | None = None
-    """The texts of the first view, if they differ from those of the other views."""
+    """The pass over the first view's texts, if they differ from the texts of the remaining views."""
 
 
 def encode_passes(encoder: Encoder, passes: Sequence[Pass], copies: int = 1, *, clean: bool = False) -> Tensor:
@@ -156,11 +156,11 @@ def _first_position(encoder: Encoder) -> int:
 # The batch and its in-batch negatives stay as the corpus drew them. Only the sentences that are padded together change.
 
 PASS_COST = {"cpu": 50}
-"""Fixed cost of a pass, by device type, as a number of tokens that take as long to encode.
+"""Fixed cost of a pass by device type. The unit is the time to encode one token.
 
-Values from 25 to 100 do equally well (docs/log.md).
+Values from 25 to 100 give the same speed (docs/log.md).
 
-On devices that are missing here, one pass is best.
+On all other device types, a single pass is fastest.
 """
 
 

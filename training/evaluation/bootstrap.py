@@ -24,7 +24,10 @@ Gains = Mapping[str, NDArray[Any]]
 """Scores (n,) of a task's examples, from 0 to 1: correctness of a class, or a query's retrieval score."""
 
 AT_ONCE = 1 << 19
-"""Pairs times resamples in one array. An array that fits in the processor's cache is ranked fastest."""
+"""Maximum number of elements (pairs times resamples) in one array.
+
+Ranking is fastest if the array fits in the processor's cache.
+"""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class Resampled:
     mean: float
     """Mean over tasks and encoders of Spearman, accuracy or another score, x 100."""
     means: NDArray[np.float64]
-    """`mean` for each resample, (B,)."""
+    """The mean score on each resample, (B,)."""
 
     def interval(self, level: float = 0.95) -> Interval:
         """Return the central interval that contains the share `level` of the resampled scores.

@@ -17,14 +17,14 @@ Floats = NDArray[np.float64]
 BLOCK = 1024
 """Rows of a cosine matrix computed at a time."""
 CLOSE = 4.0
-"""Gold score from which STS pairs count as positives."""
+"""Threshold of the gold score with which an STS pair counts as a positive pair."""
 HISTOGRAM_BATCH = 256
 HISTOGRAM_BINS = 40
 TOP = 4
 TOP_BATCHES = (32, 64, 128, 256, 512, 1024)
 RANK_BATCH = 64
 MOST_BATCHES = 16
-"""Maximum number of batches of one size in a mean."""
+"""Maximum number of batches over which a figure is averaged."""
 NEAREST_BATCHES = 100
 """Maximum number of batches in a mean over nearest neighbours, as in GS-InfoNCE's Figure 1."""
 

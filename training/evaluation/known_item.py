@@ -30,7 +30,8 @@ SELECTION_DOCUMENTS = 1024
 MAX_WORDS = 100
 """Maximum words of a document.
 
-Evaluation with whole articles would take longer than training, and training truncates passages, too.
+Documents are shortened, because evaluation with whole articles would take longer than training. Training also truncates
+passages.
 """
 TEST_DOCUMENTS = 2048
 """Maximum number of passages that are searched at the end of a run."""

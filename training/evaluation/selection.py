@@ -19,7 +19,7 @@ from training.evaluation.vectors import ConstantError, Encode, cached, unit_vect
 OWN_DEV_METRIC = "dev_spearman"
 SICKR_DEV_METRIC, STS_DEV_METRIC = "sickr_dev_spearman", "sts_dev_spearman"
 COLLAPSED = 0.0
-"""Score of an encoder that gives every text the same vector: chance level, as in self-retrieval."""
+"""Score of an encoder that gives every text the same vector. It is the chance level, as in self-retrieval."""
 
 
 @dataclass(frozen=True)

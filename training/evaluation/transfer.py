@@ -58,7 +58,7 @@ class TransferScore:
     f1: float | None
     """F1 of label 1, if the examples are pairs."""
     folds: tuple[Fold, ...]
-    """Ten folds for tasks without a test split (MR, CR, SUBJ, MPQA), else one."""
+    """Results of the folds: ten for tasks without a test split (MR, CR, SUBJ, MPQA), else one."""
     seed: int = SEED
     """Seed of every shuffle into folds."""
 
@@ -74,7 +74,7 @@ class Classified:
     predicted: Rows
     """Predicted classes (N,) of the test rows, concatenated over folds."""
     labels: Rows
-    """Human classes (N,) in the same order, which depends on the task alone."""
+    """Human labels (N,), in the same order as `predicted`. The order depends only on the task."""
 
 
 def evaluate(encode: Encode, tasks: Mapping[str, Labelled]) -> dict[str, TransferScore]:

@@ -20,9 +20,9 @@ from torch import Tensor
 from models.errors import Failed, first_line
 
 RUNS_BEFORE_RECORDING = 3
-"""Runs of a shape before it is recorded.
+"""Number of calls with inputs of the same shapes before the computation is recorded.
 
-In these runs kernels are chosen and loaded, and optimiser state is created.
+During these calls, kernels are chosen and loaded, and the optimiser's state is created.
 """
 MAX_GRAPHS = 16
 """Maximum number of recorded shapes. Graphs reserve a memory pool that nothing else can use."""

@@ -104,7 +104,7 @@ class DCLRParams:
     """Treatment of false negatives: removed from the denominator ("paper"), or with a logit of 0 ("reference", the
     published code)."""
     threshold: float = 0.9
-    """Phi, the cosine from which a negative counts as false."""
+    """Phi, the minimum cosine with which a negative counts as a false negative."""
     judge: Literal["teacher", "self"] = "teacher"
     """Encoder whose cosines are compared with the threshold to find false negatives."""
     distillation: float = 0.0

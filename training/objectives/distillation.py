@@ -29,7 +29,7 @@ class DistillationParams:
     """The parameters of distillation. The defaults are ours, not from a paper."""
 
     share: float = 0.5
-    """Weight of the teacher in the loss. The encoder's starting vectors have the weight 1 - `share`."""
+    """Weight of the loss's term for the teacher. The term for the starting vectors has the weight 1 - `share`."""
     aligned: int = 6000
     """Number of sentences to which the isometry is fitted. Afterwards the isometry is fixed."""
 

@@ -18,10 +18,10 @@ from training.data.corpus import Corpus
 from training.postprocess.base import Fitted, Postprocess, PostprocessError, check_above_zero, pooled_batches
 
 NEGLIGIBLE = 1e-12
-"""Smallest variance that counts, relative to the largest.
+"""Smallest variance that is treated as non-zero, relative to the largest variance.
 
-A last layer norm leaves all vectors in a hyperplane, and coordinates can be constant. Along such directions float32
-holds only rounding errors, which whitening would amplify.
+A last layer norm leaves all vectors in a hyperplane, and coordinates can be constant. Along such directions, vectors in
+float32 contain only rounding errors, which whitening would amplify.
 """
 
 

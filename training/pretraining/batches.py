@@ -24,8 +24,8 @@ GRANULE = {"cuda": 512}
 
 Other devices need no padding.
 
-Every number of questions needs a recorded step. The number varies with the tokens per word and the [CLS] tokens per
-sequence.
+For each different number of questions, a step must be recorded. The number varies with the tokens per word and the
+[CLS] tokens per sequence.
 """
 HELD_OUT_SEED = 0
 """Seed of the held-out masks. It is the same in all runs, so that runs are comparable."""
@@ -36,7 +36,7 @@ class Batch:
     """The sequences of one step, with the masked tokens that this process predicts."""
 
     chunks: Sequence[MaskedTokens]
-    """Parts that pass through the model one at a time."""
+    """Chunks of the batch, which are computed one after the other."""
     hidden: int
     """Number of masked tokens in the whole batch."""
     lengths: Sequence[int]

@@ -54,7 +54,10 @@ class Threshold:
     broken: bool
     """True if the served bundle fails verification."""
     best: float | None
-    """Best score served so far by the same yardstick, in points. It prevents margins from adding up."""
+    """Best score of all served bundles by the same yardstick, in points.
+
+    It prevents a gradual decline over several promotions.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)

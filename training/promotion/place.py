@@ -21,7 +21,7 @@ from training.promotion.ledger import Ledger, PromotionError
 DEFAULT, COPIES, LEDGER = "default", "promoted", "promotions"
 LOCK = ".promotion.lock"
 SHORT = 12
-"""Characters of the fingerprint in the name of a copy."""
+"""Number of the fingerprint's characters in the name of a copy."""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ LEVEL = 0.95
 STSB_DRIFT, DRIFT = 0.1, 0.2
 """Maximum difference in points between a runtime and the float32 graph: on STS-B dev, and on any other score."""
 FLIP, FLIPS = 25.0, 2
-"""Tolerance of self-retrieval.
+"""Tolerance of comparisons by self-retrieval.
 
 If a half moves from rank 1 to rank 2, the score of n sentences falls by FLIP / n points. Up to FLIPS such changes are
 tolerated.

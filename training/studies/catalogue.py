@@ -105,12 +105,14 @@ SENTENCES = 1_000_000
 TRAINED = 3
 """Cost of a forward and a backward pass together, relative to a forward pass."""
 DEV, TASKS = 3_000, 32_000
-"""Number of distinct sentences in an evaluation during training, and in the final STS tasks."""
+"""Numbers of distinct sentences that are encoded: in an evaluation during training, and in the final STS tasks."""
 CORE = 490.0
-"""Sentences per second of a forward pass of minilm on one core of a Xeon (benchmarks/results/studies/objectives.jsonl).
+"""Speed of minilm's forward pass on one core of a Xeon, in sentences per second.
+
+The figure is from benchmarks/results/studies/objectives.jsonl.
 """
 DEVICE = 27_600.0
-"""Sentences per second of a forward pass of BERT-base on an H100.
+"""Speed of BERT-base's forward pass on an H100, in sentences per second.
 
 The figure is six times SimCSE's training speed in benchmarks/results/gpu/recorded_steps.json.
 """

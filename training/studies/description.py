@@ -37,7 +37,7 @@ JUDGED_BY = ("backbone", "pooling", "eval_data", "device", "sts", "transfer", "r
 CORPUS = ("corpus", "text_column")
 """Settings that also affect an untrained encoder's result, if nearest neighbours in the corpus are measured."""
 POOLED_BY = ("objective", "backbone", "preset", "ablation", "pooling")
-"""Settings that decide a run's pooling."""
+"""Settings that determine a run's pooling."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Reported:
     """Scores that the paper reports, by label of the study's runs."""
 
     of: str
-    """The backbone and the quantity."""
+    """The backbone and the metric of the reported scores."""
     scores: Mapping[str, float]
 
     @classmethod
@@ -82,7 +82,7 @@ class Study:
     grid: Mapping[str, Sequence[Any]]
     arms: tuple[Arm, ...]
     paper: str = ""
-    """The repeated table or figure: `DCLR, Table 2`."""
+    """The table or figure that the study repeats, for example `DCLR, Table 2`."""
     published: Mapping[str, Any] = field(default_factory=dict)
     """Changes to the study for `--published`, which uses the backbone of the paper."""
     reported: Reported | None = None

@@ -51,7 +51,7 @@ class Line:
 
     label: str
     own: bool
-    """True for the baseline."""
+    """True if the arm is the baseline itself."""
     paper: float | None
     paper_gain: float | None
     here: SeedScores | None

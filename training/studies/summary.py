@@ -54,7 +54,7 @@ class Metric:
     unit: str
     tasks: tuple[str, ...]
     called: str
-    """Name of the tasks, as it follows their number in "mean of 7 …"."""
+    """Name of the tasks in the phrase "mean of 7 …"."""
     examples: str
     """Name of the examples that the bootstrap resamples."""
     fixed: str
@@ -65,7 +65,7 @@ class Metric:
     resample: Callable[[Sequence[Arrays], Arrays, int], Resampled]
     """Bootstrap function. Its arguments are the encoders' arrays, the human arrays and the number of resamples."""
     dev: str | None = None
-    """Task that chose the weights. The metric uses only this task if results share no other task."""
+    """Task whose score chose the weights. The metric uses this task only if the results share no other task."""
 
     def shared(self, results: Sequence[Result]) -> tuple[str, ...]:
         """Return the metric's tasks that all results have.

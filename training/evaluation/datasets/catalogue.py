@@ -131,7 +131,7 @@ class Dataset:
     summary: str
     sources: tuple[Source, ...]
     files: tuple[str, ...]
-    """Glob patterns of its files, below the data folder."""
+    """Glob patterns of the dataset's files, relative to the data folder."""
     check: Check
 
     def present(self, folder: Path) -> list[str]:

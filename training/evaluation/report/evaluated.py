@@ -30,7 +30,7 @@ class Evaluated:
     name: str
     """Name that is unique in the report."""
     mark: str
-    """Style of its dots and lines."""
+    """Style of the evaluation's dots and lines in plots."""
     values: Mapping[str, Any]
 
     def get(self, *path: str) -> Any:
@@ -92,7 +92,7 @@ def _check(evaluation: object, where: str) -> None:
 # The expected shape of an evaluation: the parts that the page reads, with their types.
 
 MAX_NUMBER = 1e15
-"""Upper bound of all numbers. No measure comes near, and their sums and differences stay finite."""
+"""Upper bound of all numbers in a report. Measurements are far below it, and sums of such numbers stay finite."""
 MAX_DEPTH = 16
 """Maximum depth of nested objects and lists."""
 SIZE = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)

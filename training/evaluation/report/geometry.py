@@ -26,7 +26,7 @@ MEASURES = {
 """Keys of the measures, with name and number of decimals."""
 
 DECADES = 6
-"""Decades of singular values that are shown below the largest. Smaller values are rounding errors."""
+"""Number of decades below the largest singular value that are shown. Smaller values are rounding errors."""
 
 
 def geometry(judged: Sequence[Evaluated]) -> Element | None:
@@ -210,7 +210,7 @@ QUANTITIES = {
         "What DCLR's weights leave out, mean since the evaluation before.",
     ),
 }
-"""Figures of the curve, with title, axis and direction."""
+"""Figures of the learning curve, with the title, the axis label and whether higher is better."""
 
 
 def curve(judged: Sequence[Evaluated]) -> Element | None:

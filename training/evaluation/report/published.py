@@ -32,14 +32,14 @@ FAMILIES = {
     "roberta": ROBERTA,
     "roberta-large": ROBERTA_LARGE,
 }
-"""Nearest rows for backbones by prefix of their names. The longest matching prefix counts."""
+"""Backbones whose rows are most similar, by prefix of a backbone's name. The longest matching prefix is used."""
 
 WHITENED = "Zhuo et al. 2023 (WhitenedCSE)"
 SIMCSE_PLUS = "Xu et al. 2023 (SimCSE++)"
 DIFFCSE = "Chuang et al. 2022 (DiffCSE)"
 LISTED = "as listed in github.com/Doragd/Awesome-Sentence-Embedding, README"
 TWICE = f"{LISTED}, and in github.com/Jiahao004/DistillCSE, README"
-"""Source of second-hand rows. Each was checked against its mean."""
+"""Source of rows that are in two lists of results. Each row was checked against its mean."""
 SEEDS = "github.com/hppRC/simple-simcse, README: the paper's settings over 50 seeds"
 
 

@@ -14,14 +14,17 @@ from training.evaluation.report.plots import Caption, Dot, dot_plot
 from training.evaluation.report.published import STS, TRANSFER, Row
 
 NAMES = {"STSB": "STS-B", "SICKR": "SICK-R", "SST2": "SST-2"}
-"""Names of tasks that the papers spell otherwise."""
+"""Names of tasks that the papers spell differently."""
 AGGREGATES = ("all", "mean", "wmean")
 UNIT_VECTORS = (
     "Ours: a logistic regression on unit vectors, which is what is served. The papers' rows: SentEval's, on vectors of "
     "the length that the encoder gave them."
 )
 REACH = 12
-"""Points below our lowest mean at which a dot plot ends. A larger range would hide differences between seeds."""
+"""Lower end of a dot plot, in points below the lowest mean of the evaluations.
+
+A larger range would hide differences between seeds.
+"""
 
 
 def sts(judged: Sequence[Evaluated]) -> Element | None:
