@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     except Failed as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except ValueError as error:  # Refused or an unknown pooling: the user can correct it
+    except ValueError as error:  # The error is `Refused` or an unknown pooling, which the user can correct.
         print(f"error: {error}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
@@ -187,7 +187,7 @@ def _export(arguments: argparse.Namespace) -> None:
 def _export_by_torch(
     arguments: argparse.Namespace, prompts: dict[str, str], options: Options | None, chosen: list[Choice]
 ) -> None:
-    sources.resolve(arguments.source)  # before torch is loaded, so that a wrong name fails at once
+    sources.resolve(arguments.source)  # Before torch is loaded, so that a wrong name fails at once.
     from models.encoder.encoder import Encoder
     from models.export.export import export
 

@@ -121,7 +121,7 @@ def finish(config: RunConfig, stream: TextIO) -> Outcome:
     The files of the run are not changed, so `fit` can still resume the run.
 
     Raises:
-        RunError: there is no such run, or the bundle can't be written.
+        RunError: the run does not exist, or the bundle can't be written.
         ValueError: backbone, corpus or data are not usable. The class is one of this package, and the message names the
             file or option.
         CheckpointError: the run has no checkpoint yet, a file is damaged, or the corpus has changed.

@@ -166,7 +166,7 @@ class Step:
             measured = state.objective.measured() if isinstance(state.objective, Measures) else {}
             values.update({name: value.detach() for name, value in {**terms, **measured, "loss": loss}.items()})
             assert views.grad is not None
-            # The encoder's gradients are averaged over processes, but each process has only those of its own rows.
+            # The encoder's gradients are averaged over processes, but a process has only the gradients of its own rows.
             own = views.grad[:, placed.own.start : placed.own.stop] * self._devices.count
             return [own[:, each.rows] for each in passes]
 

@@ -107,7 +107,7 @@ def _new_part(file: Path) -> tuple[Path, int]:
         beside = file.with_name(f".{uuid4().hex[:8]}.{file.name}.part")
         descriptor = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if beside.exists():  # otherwise it was swept before it was locked
+        if beside.exists():  # Otherwise another writer deleted the file before it was locked.
             return beside, descriptor
         os.close(descriptor)
 
@@ -161,7 +161,7 @@ def _new_draft(folder: Path, holding: ExitStack) -> Path:
     """
     while True:
         draft = Path(tempfile.mkdtemp(prefix=_draft_prefix(folder), dir=folder.parent))
-        with suppress(BlockingIOError, FileNotFoundError):  # a sweep has locked or deleted it
+        with suppress(BlockingIOError, FileNotFoundError):  # Another writer has locked or deleted the draft.
             holding.enter_context(locked_exclusively(draft))
             if draft.exists():
                 return draft

@@ -194,7 +194,7 @@ def backbone_folder(folder: Path) -> Path:
     Raises:
         SourceError: see `modules`.
     """
-    if (folder / MANIFEST).is_file():  # a bundle, whose modules.json may name a module that can't be imported
+    if (folder / MANIFEST).is_file():  # A bundle's modules.json may name a module that can't be imported.
         return folder
     return next((module.folder for module in modules(folder) if module.kind == "Transformer"), folder)
 
@@ -376,7 +376,7 @@ def _from_hub(name: str) -> Path:
         except HFValidationError as error:
             raise SourceError(f"{name!r}: neither a folder nor a hub id") from error
         except LocalEntryNotFoundError:
-            continue  # not in the cache or, later, the hub can't be reached either
+            continue  # The encoder is not in the cache or, in the second attempt, the hub can't be reached.
         except (HfHubHTTPError, OSError) as error:
             raise SourceError(f"{name!r}: not to be had from the hub ({error})".splitlines()[0]) from error
         if _is_complete(folder) or _is_complete_adapter(folder, cached_only):

@@ -65,7 +65,7 @@ class Encoder(nn.Module):
         super().__init__()
         parts(pooling)
         if getattr(backbone, "pooler", None) is not None:
-            # The head of pretraining: it is kept in the saved folder for other users, but no vector here depends on it.
+            # The pre-training head is saved for other programs. Vectors do not depend on it.
             backbone.pooler.requires_grad_(False)
         self.backbone = backbone
         self.pooling = pooling

@@ -92,7 +92,7 @@ def weights(kind: Any, folder: Path, **options: Any) -> Weights:
     """
     model, report = kind.from_pretrained(
         folder,
-        weights_only=True,  # no code in weights that torch has pickled is run
+        weights_only=True,  # Code in weights that torch has pickled is not run.
         dtype=torch.float32,
         output_loading_info=True,
         ignore_mismatched_sizes=True,  # otherwise transformers names the tensor only in a table

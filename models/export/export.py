@@ -222,7 +222,7 @@ def check_parity(encoder: Encoder, file: Path) -> float:
     for case, torchs, got in _torch_and_onnx(encoder, file):
         with np.errstate(invalid="ignore"):  # non-finite numbers are reported below
             vectors, norms = _max_abs(got.vectors - torchs.vectors), _max_abs(got.norms / torchs.norms - 1)
-        difference = float(np.max([vectors, norms]))  # unlike `max`, it keeps a NaN
+        difference = float(np.max([vectors, norms]))  # Unlike `max`, np.max returns NaN if a value is NaN.
         if not difference <= PARITY:  # also refuses NaN
             raise ExportError(f"{case}: ONNX Runtime differs from torch by {difference:.2e}, more than {PARITY:.0e}")
         worst = max(worst, difference)

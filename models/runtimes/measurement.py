@@ -158,7 +158,7 @@ def compared(
 
     def beside_reference(pair: Pair, timed: _Timed) -> Measured:
         closeness = _closeness(timed.vectors(), exact)
-        timed()  # warms up shapes that are new to it
+        timed()  # The first run warms up new shapes.
         ratios: list[float] = []
         while len(ratios) < 2 or (len(ratios) < rounds and clock() - began <= seconds):
             reference()

@@ -194,7 +194,7 @@ def stored_progress(folder: Path) -> StoredProgress:
     """Read the progress of a run from the checkpoint in `folder`.
 
     Raises:
-        CheckpointError: there is no checkpoint yet, or it is damaged.
+        CheckpointError: the run has no checkpoint yet, or the checkpoint is damaged.
     """
     file = folder / CHECKPOINT
     if not file.exists():

@@ -118,7 +118,7 @@ def stored_config(folder: Path, kind: type[C]) -> C:
     """Read the configuration of the run in `folder`.
 
     Raises:
-        RunError: there is no run, or its configuration can't be read.
+        RunError: the folder has no run, or the run's configuration can't be read.
     """
     if not has_run(folder):
         raise RunError(f"{folder} holds no run")

@@ -59,7 +59,7 @@ def train(options: argparse.Namespace) -> int:
             outcome = run.fit(config, sys.stderr, resume=options.resume, force=options.force)
         except InterruptedRun as stop:
             run_folder, says = shlex.quote(config.run), str(stop)
-            # Without a checkpoint, the interrupted run was that of the teacher.
+            # If there is no checkpoint, the teacher's run was interrupted.
             if (Path(config.run) / CHECKPOINT).is_file():
                 says += f"; isosphere finish {run_folder} makes a bundle of the best so far"
             named = options.out or any(each.startswith("run=") for each in options.set)

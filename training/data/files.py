@@ -126,7 +126,7 @@ def passages(paths: Iterable[Path], column: str | None = None) -> Iterator[str]:
 
 def _titled(path: Path, names: Sequence[str]) -> Iterator[str]:
     """Yield the title, if any, and then the text of each row. A title that is not a string is ignored."""
-    # A title that is also the text would be its own query.
+    # If the same column were title and text, a text would be its own query.
     titles = [] if [name.lower() for name in names] == [TITLE] else [TITLE]
     for where, (title, text) in rows(path, (*titles, None), names, advice=COLUMN_ADVICE):
         line = _line(text, where)

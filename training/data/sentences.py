@@ -10,7 +10,8 @@ from models.writing_systems import UNSPACED
 WORDS = range(6, 81)
 """Allowed number of words of a training sentence."""
 
-# These do not end a sentence when a capital follows. "etc.", "Inc." and "U.S." can end one, so they are left out.
+# A capital after one of these abbreviations does not begin a new sentence. The list has no abbreviation that can end a
+# sentence, such as "etc.", "Inc." and "U.S."
 ABBREVIATIONS = frozenset(("e.g", "i.e", "cf", "vs", "viz", "mr", "mrs", "ms", "dr", "prof", "st", "eds", "al", "ca"))
 BEFORE_NUMBERS = frozenset(("no", "nos", "p", "pp", "vol", "ch", "sec", "fig", "figs", "eq", "eqs", "approx"))
 BOUNDARY = re.compile(

@@ -133,7 +133,7 @@ def load_for_training(config: RunConfig, device: torch.device) -> Encoder:
     """Load the run's backbone with its dropout on `device`.
 
     Raises:
-        SourceError: there is no such backbone.
+        SourceError: the backbone does not exist.
         BundleError: the backbone is a bundle, and a file does not match the manifest.
         ConfigError: see `training.encoding.lora.attach_adapter`.
     """

@@ -210,7 +210,7 @@ def spectrum(vectors: Floats) -> Spectrum:
         EvaluationError: all vectors are zero. Centred vectors are zero if the encoder gives all texts the same vector.
     """
     values = np.linalg.svd(vectors, compute_uv=False)
-    # The tolerance is that of float32, the vectors' original type.
+    # The tolerance is the rounding error of float32, the vectors' original type.
     if values[0] <= np.finfo(np.float32).eps * np.sqrt(len(vectors)):
         raise EvaluationError("all vectors are equal, or zero, so they have no spectrum")
     parts = values / values.sum()

@@ -74,7 +74,7 @@ def rankings(
     asked = _encode_with_prompt(prompt_for(prompts, QUERY), encode, collection.queries)
     index = faiss.IndexFlatIP(vectors.shape[1])
     index.add(vectors)
-    found = _nearest(index, asked, depth + 1)  # Search for one more, because the query's own id is removed.
+    found = _nearest(index, asked, depth + 1)  # One more, because the query's own id is removed.
     return {
         query: [documents[row] for row in rows if documents[row] != query][:depth]
         for query, rows in zip(queries, found, strict=True)

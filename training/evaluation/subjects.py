@@ -87,7 +87,7 @@ def open_subject(
 
     Raises:
         SubjectError: the options don't fit together, or this machine can't run the bundle with them.
-        SourceError, BundleError, EvaluationError: there is no such encoder, bundle or server.
+        SourceError, BundleError, EvaluationError: the encoder or bundle does not exist, or the server does not answer.
     """
     if source.lower().startswith(("http://", "https://")):
         if pooling or by_torch or engine or precision:

@@ -199,7 +199,7 @@ def tables(evaluation: Mapping[str, Any]) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Align columns to their widest cell, the first column to the left and the others to the right."""
+    """Align columns to their widest cell, the first column to the left and all further columns to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(

@@ -128,7 +128,7 @@ class CudaGraphs(Generic[G]):
                 torch.cuda.graph(graph, pool=self._memory, stream=self._stream, capture_error_mode="thread_local"),
             ):
                 found = compute(given.with_tensors(places))
-        except RuntimeError as error:  # The error only says that capture failed; its context has the cause.
+        except RuntimeError as error:  # The error only says that capture failed. The error's context has the cause.
             torch.cuda.set_stream(current)  # Torch leaves the capture stream current if a recording fails.
             cause = error.__context__ if isinstance(error.__context__, RuntimeError) else error
             if isinstance(cause, torch.OutOfMemoryError):

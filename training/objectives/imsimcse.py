@@ -200,7 +200,7 @@ RECIPE = Recipe(
     ablations={
         "no-head": {"head": False},
         "off-dropout-only": {"dcl_weight": 0.0},
-        # 10 is what the published program for this contrast beside SimCSE computes with; its help text says 20.
+        # The published program computes with a temperature of 10, although its help text says 20.
         "dcl-only": {"negatives": "dropout", "m": 1.0, "dcl_temperature": 10.0},
         # Table 4: no InfoNCE at all, and this temperature.
         "dcl-alone": {"contrast_weight": 0.0, "dcl_temperature": 0.05},

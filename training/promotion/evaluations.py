@@ -31,7 +31,7 @@ Evaluation = Mapping[str, Any]
 
 
 def read_evaluations(bundle: Bundle, files: Sequence[Path]) -> list[Evaluation]:
-    """Read the evaluations in `files`, then those in the bundle's own report.
+    """Return the evaluations in `files`, followed by the evaluations in the bundle's own report.
 
     Raises:
         PromotionError: a file can't be read or shown, is not an evaluation, or is about a different encoder.

@@ -47,7 +47,7 @@ def rollback(place: Place, *, stream: TextIO) -> dict[str, Any]:
     served again.
 
     Raises:
-        PromotionError: there is no previous bundle, or it is missing or fails verification.
+        PromotionError: the ledger has no previous bundle, or the previous bundle is missing or fails verification.
         BundleError, OSError: a folder can't be copied.
     """
     with place.locked(stream):

@@ -97,7 +97,7 @@ class Place:
             self._clear_aside()
 
     def remove_copies(self, keep: Collection[str]) -> None:
-        """Remove every copy except those to keep, and drafts that a crash left. Other files stay."""
+        """Remove all copies except `keep`, and the drafts that a crash left. All other files stay."""
         ours = re.compile(rf"[0-9a-f]{{{SHORT}}}(-\d+)?|\..*\.draft-bundle-.*|\..*\.previous-bundle")
         for path in self.copies.iterdir():
             if ours.fullmatch(path.name) and path.name not in keep:

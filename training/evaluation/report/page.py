@@ -20,7 +20,7 @@ def render(evaluations: Sequence[Mapping[str, Any]]) -> str:
     """Return an HTML page about the first evaluation, with the remaining evaluations for comparison.
 
     Raises:
-        ReportError: there is no evaluation, or one has an unsupported format.
+        ReportError: `evaluations` is empty, or an evaluation has an unsupported format.
     """
     judged = check_evaluations(evaluations)
     parts = [part for make in (sts, transfer, retrieval, geometry, curve, speed) if (part := make(judged)) is not None]
