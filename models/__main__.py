@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     except Failed as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except ValueError as error:  # Refused or an unknown pooling: the user can correct it
+    except ValueError as error:  # The error is `Refused` or an unknown pooling, which the user can correct.
         print(f"error: {error}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
@@ -187,7 +187,7 @@ def _export(arguments: argparse.Namespace) -> None:
 def _export_by_torch(
     arguments: argparse.Namespace, prompts: dict[str, str], options: Options | None, chosen: list[Choice]
 ) -> None:
-    sources.resolve(arguments.source)  # before torch is loaded, so that a wrong name fails at once
+    sources.resolve(arguments.source)  # Before torch is loaded, so that a wrong name fails at once.
     from models.encoder.encoder import Encoder
     from models.export.export import export
 
@@ -221,7 +221,7 @@ def _export_by_torch(
 def _origin(arguments: argparse.Namespace, encoder: Encoder) -> dict[str, Any]:
     """Return facts about the origin of the encoder, for its manifest.
 
-    A bundle that is exported again keeps its history.
+    If a bundle is exported again, the facts from its manifest are kept.
     """
     said = sources.manifest_of(arguments.source)
     if said is None:
@@ -281,7 +281,7 @@ def _verify(arguments: argparse.Namespace) -> None:
 
 
 def _manifest(opened: transfer.Package) -> bundle.Manifest:
-    """Return the manifest of a package. Raise `AdapterError` if the package is an adapter by peft, which has none."""
+    """Return the manifest of a package. Raise `AdapterError` if the package is an adapter without our adapter.json."""
     if opened.manifest is None:
         raise AdapterError(f"{opened.folder}: has no {adapter.MANIFEST}: nothing is recorded of it")
     return opened.manifest

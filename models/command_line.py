@@ -18,7 +18,7 @@ GONE = 141
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser that reports errors in one line, and suggests the nearest name for a misspelt one."""
+    """Argument parser that reports errors in one line, and suggests the nearest name for a misspelt name."""
 
     def error(self, message: str) -> NoReturn:
         """Exit with code 2, without the usage text."""
@@ -57,9 +57,9 @@ def flush() -> None:
 
 
 def has_gone(error: OSError) -> bool:
-    """Return whether `error` means that stdout is closed, and not some other pipe or connection.
+    """Return whether `error` was raised because stdout is closed, and not because of a different pipe or connection.
 
-    If so, stdout is redirected to nowhere. Otherwise Python would fail again at exit.
+    If stdout is closed, redirect it to the null device. Otherwise Python would raise the same error again at exit.
     """
     if not isinstance(error, BrokenPipeError):
         return False

@@ -24,13 +24,13 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
 
 
 def none_of(word: str, names: Iterable[str]) -> str:
-    """Return a message that a word is none of the names, with a suggestion."""
+    """Return the message that `word` is not one of `names`, with the most similar name as a suggestion."""
     names = list(names)
     return f"{word!r} is none of {', '.join(names)}{did_you_mean(word, names)}"
 
 
 def not_installed(error: ModuleNotFoundError) -> str:
-    """Return a message with the missing package and the command to install it. Raise `error` for a module of ours."""
+    """Return a message with the missing package and its install command. Raise `error` if the module is our own."""
     package = (error.name or "").partition(".")[0]
     if package in ("", "models", "training", "serving"):
         raise error
@@ -38,7 +38,7 @@ def not_installed(error: ModuleNotFoundError) -> str:
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Return whether memory ran out. torch has a class for this error on GPUs, but raises `RuntimeError` on CPUs."""
+    """Return whether `error` means that memory ran out. On CPUs, torch raises a general `RuntimeError` for this."""
     words = ("can't allocate memory", "not enough memory")
     return (
         isinstance(error, MemoryError)
@@ -48,10 +48,10 @@ def out_of_memory(error: Exception) -> bool:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, or its class if there is no message."""
+    """Return the first line of an error's message, or the name of its class if the message is empty."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def on_one_line(error: Exception) -> str:
-    """Join the lines of an error's message. Use it for messages that are one sentence."""
+    """Return an error's message with its lines joined. Use this function for messages of a single sentence."""
     return " ".join(str(error).split()) or type(error).__name__

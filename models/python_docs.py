@@ -1,4 +1,4 @@
-"""Text that needs no download: the documentation inside every CPython.
+"""The documentation that every installation of CPython contains, as texts that need no download.
 
 It consists of `pydoc_data.topics` (the language reference behind `help()`) and the standard library's docstrings.
 Training uses it as the default corpus, and serving uses it as the demo corpus.
@@ -82,7 +82,7 @@ def prose(raw: str) -> Iterator[str]:
 
 
 def _items(lines: list[str]) -> Iterator[str]:
-    """Join the lines of a block. Every bullet begins its own paragraph."""
+    """Yield the paragraphs of a block of lines. Every bullet begins its own paragraph."""
     paragraph: list[str] = []
     for line in lines:
         if BULLET.match(line) and paragraph:

@@ -1,4 +1,4 @@
-"""The configuration of a run: a preset with overrides, checked, and written as JSON.
+"""The configuration of a run: a checked preset with overrides, which is stored as JSON.
 
 `Configuration` has what training and pre-training share. The functions at the end parse and check values by the types
 of a dataclass's fields.
@@ -25,13 +25,13 @@ from training.objectives import OBJECTIVES
 from training.objectives.base import PASSAGES_SUFFIX, AugmentationName, Recipe
 
 FALLBACK_PRESET = "bert-base-uncased"
-"""Preset for a backbone without a preset of its own, unless its folder declares another pooling."""
+"""Preset for backbones without their own preset, unless the backbone's folder declares a different pooling."""
 
 NOT_SET = ("objective", "backbone", "preset", "params")
 """Fields of a run that `--set` does not accept, because they have options of their own."""
 
 PATH_FIELDS = ("backbone", "corpus", "dev_data", "eval_data", "out", "run", "teacher", "tokenizer")
-"""Fields with paths. They are compared after resolution, because a path can be written in several ways."""
+"""Fields that contain paths. Paths are resolved before they are compared."""
 
 POSITIVE_FIELDS = (
     *("adapter_rank", "batch_size", "chunk_size", "epochs", "eval_every", "max_length", "max_steps"),
@@ -52,7 +52,7 @@ class ConfigError(Refused):
 
 
 class Configuration:
-    """What the configurations of training and pre-training share. Both are frozen dataclasses."""
+    """Base class of the configurations of training and pre-training, which are frozen dataclasses."""
 
     out: str
     """Folder of the result."""
@@ -60,7 +60,7 @@ class Configuration:
     """Folder of the run's record."""
 
     def check(self) -> None:
-        """Check the fields that both kinds of runs have.
+        """Check the fields that training and pre-training share.
 
         Raises:
             ConfigError: a value is out of range.
@@ -87,7 +87,7 @@ class Configuration:
         return asdict(self)  # type: ignore[call-overload, no-any-return]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields of the JSON object."""
+        """Return the fields that the JSON object contains."""
         return self.flat()
 
     def to_json(self) -> str:
@@ -110,7 +110,7 @@ class Configuration:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Check the fields of a JSON object by their types."""
+        """Build the configuration from the fields of a JSON object, after checking their types."""
         types = field_types(cls)
         added = {name: value for name, value in ADDED_FIELDS.items() if name in types}
         return cls(**check_fields({**added, **values}, types))
@@ -164,12 +164,12 @@ class RunConfig(Configuration):
     run: str
     """Folder of the run's record."""
     corpus: tuple[str, ...] = ()
-    """Files, folders, glob patterns or `hf://` URLs: text with a sentence per line, or tables.
+    """Files, folders, glob patterns or `hf://` URLs. The files are text with one sentence per line, or tables.
 
-    Empty means Python's docs.
+    If empty, the corpus is Python's documentation.
     """
     text_column: str | None = None
-    """Column of the corpus's tables. None means `text`, else `sentence`."""
+    """Column of the corpus's tables. None means `text` or, if this column is missing, `sentence`."""
     teacher: str | None = None
     """Name or folder of the teacher, if the objective needs one. None means that SimCSE trains one first."""
     eval_data: str | None = None
@@ -177,7 +177,7 @@ class RunConfig(Configuration):
     dev_data: str | None = None
     """File of the user's scored pairs. If set, they choose the best weights instead of STS-B dev."""
     dev_tasks: DevTasks = "stsb"
-    """Dev sets of `eval_data` that choose the best weights: STS-B's, or the mean of STS-B's and SICK-R's."""
+    """Dev sets in `eval_data` whose score chooses the best weights: STS-B, or the mean of STS-B and SICK-R."""
     seed: int = 42
     max_steps: int | None = None
     """Number of steps, in place of epochs. The learning rate reaches zero at the last step."""
@@ -190,11 +190,14 @@ class RunConfig(Configuration):
     passage.
     """
     augmentation_rate: float | None = None
-    """Share of tokens or features that the augmentation removes. None is the published rate."""
+    """Share of tokens or features that the augmentation removes or moves. None means the default rate."""
     adapter_rank: int | None = None
-    """Rank of a low-rank adapter that is trained instead of the backbone. None trains all weights."""
+    """Rank of a low-rank adapter that is trained instead of the backbone. None means full fine-tuning."""
     chunk_size: int | None = None
-    """Sentences encoded at once, by gradient caching. It allows batches of any size."""
+    """Maximum number of sentences in one encoder pass, with gradient caching.
+
+    Gradient caching allows batches of any size.
+    """
     weight_decay: float = 0.0
     """Weight decay of matrices. Norms and biases have none."""
     clip_norm: float = 1.0
@@ -205,7 +208,7 @@ class RunConfig(Configuration):
     compile: bool = False
     """True to compile the backbone with torch.
 
-    Compilation needs a C++ compiler and takes minutes. On two CPU cores it did not pay off.
+    Compilation needs a C++ compiler and takes minutes. On two CPU cores, it did not reduce the total time.
     """
     device: str = "auto"
 
@@ -240,13 +243,15 @@ class RunConfig(Configuration):
         return POSITIVES.get(self.augmentation)
 
     def flat(self) -> dict[str, Any]:
-        """Return all fields by name, those of the objective included."""
+        """Return all fields by name, including the objective's parameters."""
         return {name: value for name, value in super().flat().items() if name != "params"} | asdict(self.params)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all fields by name, except added fields at their old values (those of the objective included).
+        """Return the fields by name, including the objective's parameters.
 
-        So a run of an earlier version keeps its description and digest.
+        Fields that a later version added are left out while they have the value that earlier versions implied.
+
+        This keeps the description and digest of runs by earlier versions.
         """
         added = OBJECTIVES[self.objective].added_params
         return _without(asdict(self), ADDED_FIELDS) | {"params": _without(asdict(self.params), added)}
@@ -259,7 +264,7 @@ class RunConfig(Configuration):
         return super().from_dict({**values, "params": params(**given)})
 
     def override(self, changes: Mapping[str, Any]) -> Self:
-        """Return the configuration with changed fields, its own or the objective's.
+        """Return a copy with changed fields. `changes` may name fields of the run and parameters of the objective.
 
         Raises:
             ConfigError: a value is out of range.
@@ -281,7 +286,7 @@ def from_preset(objective: str, *, backbone: str = "minilm", preset: str | None 
     """Return the configuration of `objective` for a backbone. The default preset comes from `preset_of`.
 
     Raises:
-        ConfigError: no such objective, preset or ablation.
+        ConfigError: the objective, preset or ablation does not exist.
         SourceError: the backbone is a folder without a supported encoder.
     """
     if objective not in OBJECTIVES:
@@ -313,11 +318,11 @@ def from_preset(objective: str, *, backbone: str = "minilm", preset: str | None 
 
 
 def preset_of(recipe: Recipe[Any], backbone: str) -> str:
-    """Find the preset named after the backbone, else the nearest one.
+    """Return the name of the preset for a backbone: the preset of the same name, else the nearest preset.
 
     The nearest preset matches the backbone's family and size by name: `bert-large-nli-cls-token` gets
-    `bert-large-uncased`. Otherwise it is the fallback. For a folder, the preset must also match the declared pooling.
-    The pooling of a hub id is known only after loading, which is too late for this choice.
+    `bert-large-uncased`. If no preset matches, the recipe's fallback is returned. For a folder, the preset must also
+    match the declared pooling. The pooling of a hub id is known only after loading, which is too late for this choice.
 
     Raises:
         SourceError: the backbone is a folder without a supported encoder.
@@ -333,7 +338,7 @@ def preset_of(recipe: Recipe[Any], backbone: str) -> str:
 
 
 def _without(values: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove the fields of `added` that have their earlier value."""
+    """Return `values` without the fields that still have the value in `added`."""
     return {name: value for name, value in values.items() if name not in added or value != added[name]}
 
 
@@ -344,7 +349,7 @@ def check_seed(seed: int) -> None:
     """Check that every generator accepts the seed. Numpy refuses negative seeds, torch refuses seeds of 64 bits.
 
     Raises:
-        ConfigError: a generator does not accept it.
+        ConfigError: a generator does not accept the seed.
     """
     if seed < 0:
         raise ConfigError(f"seed: {seed} is below 0")
@@ -374,9 +379,9 @@ def resolved(name: str, values: Mapping[str, Any]) -> Any:
 
 
 def check_fields(values: Any, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Check JSON values against the kinds in `known`.
+    """Check JSON values against the types in `known`, and return the converted values.
 
-    The names must be the same.
+    `values` must have exactly the names in `known`.
 
     Raises:
         ConfigError: a name is unknown or missing, or a value is of another kind.

@@ -1,7 +1,7 @@
 """The loop of a run: take steps, read their losses, evaluate, and save checkpoints.
 
-Training and pre-training share the loop. `Run` names what they do differently, and `Training` is the run of an
-objective.
+Training and pre-training share the loop. `Run` is the protocol of the parts that differ between the two. `Training` is
+the implementation that trains an encoder by an objective.
 """
 
 from __future__ import annotations
@@ -36,14 +36,17 @@ from training.objectives.base import Reports
 from training.step import Step, learning_rate
 
 READ_EVERY = 20
-"""Steps between readings of the losses on asynchronous devices. A CPU's losses are read at every step."""
+"""Number of steps after which losses are copied from an asynchronous device.
+
+On a CPU, losses are read after every step.
+"""
 
 B = TypeVar("B", bound=Sized)
 """A batch. Its length is the number of its sentences."""
 
 
 class DivergedError(Failed):
-    """A loss, gradient or weight is not finite. The message names step and terms."""
+    """A loss, gradient or weight is not finite. The message names the step and the terms of its loss."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class Run(Protocol[B]):
 
     @property
     def state(self) -> Resumable:
-        """Return everything that changes."""
+        """Return the state that checkpoints store."""
 
     @property
     def module(self) -> nn.Module:
@@ -83,16 +86,16 @@ class Run(Protocol[B]):
         """Return the learning rate of a step, counted from 0."""
 
     def snapshot(self) -> Snapshot | None:
-        """Copy what is needed to repeat the next step."""
+        """Copy the state that is needed to repeat the next step. None if the run stores no diverged steps."""
 
     def take(self, batch: B, learning_rate: float) -> dict[str, Tensor]:
         """Update the state from a batch, without waiting for the device, and count the step."""
 
     def speed(self, steps: Sequence[tuple[int, B]], seconds: float) -> Mapping[str, float]:
-        """Compute the figures of the log from step numbers, batches and their duration."""
+        """Compute the logged speeds from `steps`, pairs of step number and batch, and their total duration."""
 
     def check(self, taken: TakenStep[B], values: Mapping[str, float]) -> str | None:
-        """Check the values of a step, and return a remark on them, if any.
+        """Check that the values of a step are finite. Return a remark for the user, or None.
 
         Raises:
             DivergedError: a value is not finite.
@@ -112,10 +115,10 @@ class Run(Protocol[B]):
 def run_to_end(run: Run[B], headline: str, stream: TextIO) -> None:
     """Take all remaining steps, with metrics in the run's folder and progress to `stream`.
 
-    Of several processes the first reports and writes.
+    With several processes, only the first one reports and writes.
 
     Raises:
-        DivergedError: a value is not finite; the last checkpoint is from before.
+        DivergedError: a value is not finite; the last checkpoint is from before the divergence.
         InterruptedRun: Ctrl-C or SIGTERM arrived; the checkpoint is from the last step.
     """
     lines = Record(run.folder, step=run.state.step or -1) if run.devices.first else None
@@ -131,7 +134,7 @@ def run_to_end(run: Run[B], headline: str, stream: TextIO) -> None:
 
 
 def ignore_metrics(_kind: str, _step: int, _values: Mapping[str, float]) -> None:
-    """Ignore a line of metrics, in every process but the first."""
+    """Ignore a line of metrics. All processes except the first use this function."""
 
 
 def _take_steps(run: Run[B], record: WriteMetrics, progress: Progress, *, stop: Callable[[], bool]) -> None:
@@ -166,7 +169,7 @@ def _take_steps(run: Run[B], record: WriteMetrics, progress: Progress, *, stop: 
 
 
 def _read(pending: PendingSteps[B], run: Run[B], record: WriteMetrics, progress: Progress) -> None:
-    """Record metrics for every step since the last reading, with their mean speed."""
+    """Record the metrics of every step whose losses were not yet read, with the mean speed of these steps."""
     steps, seconds = pending.read()
     speed = run.speed([(taken.step, taken.batch) for taken, _ in steps], seconds)
     for taken, values in steps:
@@ -178,23 +181,26 @@ def _read(pending: PendingSteps[B], run: Run[B], record: WriteMetrics, progress:
 
 
 class PendingSteps(Generic[B]):
-    """Steps whose losses have not been read. Reading waits for the device, so many steps are read together."""
+    """Steps whose losses have not been copied to the host.
+
+    The copy waits for the device, so the losses of many steps are copied together.
+    """
 
     def __init__(self) -> None:
         self._steps: list[TakenStep[B]] = []
         self.restart_clock()
 
     def restart_clock(self) -> None:
-        """Restart the clock, so that the time until now does not count for the next steps."""
+        """Restart the clock, so that time spent outside steps, as in evaluations, does not count for the next steps."""
         self._since = time.perf_counter()
 
     def append(self, taken: TakenStep[B]) -> None:
         self._steps.append(taken)
 
     def read(self) -> tuple[list[tuple[TakenStep[B], dict[str, float]]], float]:
-        """Return the steps since the last reading with their values, and their total seconds.
+        """Return the steps since the last call of `read` with their values, and their total duration in seconds.
 
-        One transfer reads all values.
+        One transfer from the device copies all values.
         """
         steps, self._steps = self._steps, []
         rows = torch.stack([torch.stack([value.float() for value in each.values.values()]) for each in steps]).tolist()
@@ -210,14 +216,14 @@ def is_finite(values: Mapping[str, float]) -> bool:
 
 
 def format_terms(values: Mapping[str, float]) -> str:
-    """Format the terms in one line."""
+    """Format the terms of a loss in one line."""
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
 # The run of an objective. It keeps the best weights so far, and stores a diverged step for replay.
 
 EASY_AT, EASY = 10, 0.01
-"""Step and InfoNCE value that show an easy task: a smaller loss at this step means that the batch is already solved."""
+"""Step number and InfoNCE loss. If the loss at this step is lower, the task is too easy to learn from."""
 
 
 @dataclass(kw_only=True)
@@ -263,7 +269,7 @@ class Training:
         return self.meter(steps, seconds)
 
     def check(self, taken: TakenStep[Batch], values: Mapping[str, float]) -> str | None:
-        """Store a diverged step for replay. Remark on a task that is too easy to learn from."""
+        """Store a diverged step for replay. Return a remark if the task is too easy to learn from."""
         if not is_finite(values) and not self._is_fp16_overflow(values):
             file, folder = save_divergence(self.state, taken, self.folder, self.devices), shlex.quote(str(self.folder))
             raise DivergedError(
@@ -282,13 +288,17 @@ class Training:
     def _is_fp16_overflow(self, values: Mapping[str, float]) -> bool:
         """Return whether a finite loss has a gradient beyond the range of fp16.
 
-        The update is then skipped and the scale halved. A scale below 1 rules this explanation out.
+        After an fp16 overflow, the update is skipped and the loss scale is halved. With a loss scale below 1, the cause
+        is not an overflow.
         """
         scaler = self.state.scaler
         return scaler.is_enabled() and math.isfinite(values["loss"]) and scaler.get_scale() >= 1
 
     def evaluate(self, record: WriteMetrics, progress: Progress) -> None:
-        """Evaluate in the first process, share its score with all, and store the weights if they are the best."""
+        """Evaluate in the first process and send the score to all processes.
+
+        Store the weights if the score is the best so far.
+        """
         state = self.state
         if state.step:
             check_weights(state)

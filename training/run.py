@@ -48,7 +48,7 @@ from training.step import initial_state, load_frozen, make_meter, make_step, mak
 
 
 def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool = False) -> Outcome:
-    """Train as `config` says, with the record in `config.run` and progress to `stream`.
+    """Train according to `config`, and return the outcome. The record goes to `config.run`, progress to `stream`.
 
     All inputs are checked before the run's folder is created. With several processes, only the first reports and
     writes, but all return the outcome. `force` removes an existing run in the folder, and an outdated run of the
@@ -56,9 +56,9 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
 
     Raises:
         RunError: the folder already has a run; or, with `resume`, it has none; or the bundle can't be written.
-        ValueError: a subclass of this package that names the file or option: backbone, corpus or data are not
-            usable.
-        LockError: another process trains it.
+        ValueError: backbone, corpus or data are not usable. The class is one of this package, and the message names the
+            file or option.
+        LockError: another process works on the run.
         DivergedError, InterruptedRun: see `training.loop.run_to_end`.
     """
     devices = Devices(config.device)
@@ -118,14 +118,14 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
 def finish(config: RunConfig, stream: TextIO) -> Outcome:
     """Return the outcome of an unfinished run: the best weights up to the last checkpoint in `config.run`.
 
-    The run does not change, and `fit` can resume it.
+    The files of the run are not changed, so `fit` can still resume the run.
 
     Raises:
-        RunError: there is no such run, or the bundle can't be written.
-        ValueError: a subclass of this package that names the file or option: backbone, corpus or data are not
-            usable.
+        RunError: the run does not exist, or the bundle can't be written.
+        ValueError: backbone, corpus or data are not usable. The class is one of this package, and the message names the
+            file or option.
         CheckpointError: the run has no checkpoint yet, a file is damaged, or the corpus has changed.
-        LockError: another process trains it.
+        LockError: another process works on the run.
     """
     _check_folders(config, resume=True)
     folder = Path(config.run)
@@ -153,7 +153,7 @@ def open_run_corpus(config: RunConfig, held_out: int = HELD_OUT) -> Corpus:
 
 
 def _corpus(config: RunConfig) -> Corpus:
-    """Open the run's corpus, with held-out sentences if they choose the best weights."""
+    """Open the run's corpus. Sentences are held out if they choose the best weights."""
     return open_run_corpus(config, 0 if config.dev_data or config.eval_data else HELD_OUT)
 
 
@@ -213,7 +213,7 @@ def _pooling(config: RunConfig) -> str:
 
 
 def run_environment(corpus: Corpus, devices: Devices, autocast: torch.dtype | None) -> dict[str, Any]:
-    """Return the environment and the corpus of a run."""
+    """Describe the environment and the corpus of a run, for its record."""
     return {
         **environment(),
         "device": str(devices.device),
@@ -224,7 +224,7 @@ def run_environment(corpus: Corpus, devices: Devices, autocast: torch.dtype | No
 
 
 def _check_folders(config: RunConfig, resume: bool) -> None:
-    """Check the output folders before the run, so that they can't fail at its end."""
+    """Check the output folders before the run. Otherwise an unusable folder would be noticed only at its end."""
     out = Path(config.out)
     try:
         destination.refuse_foreign(out)
@@ -243,7 +243,7 @@ def check_writable(out: Path) -> None:
     """Check that a folder can be written beside `out`, because results are written there and then renamed.
 
     Raises:
-        RunError: it can't.
+        RunError: the parent of `out` is not writable.
     """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -258,7 +258,7 @@ TEACHER_FIELDS = (
     *("adapter_rank", "pooling", "dropout", "corpus", "text_column", "eval_data", "dev_data", "dev_tasks"),
     *("seed", "max_steps", "max_length", "eval_every", "chunk_size", "precision", "compile", "device"),
 )
-"""Fields that the teacher's run takes from the run that needs the teacher. The rest is SimCSE's preset."""
+"""Fields that are copied from a run to the run of its teacher. The remaining fields are from SimCSE's preset."""
 
 
 def teacher_config(config: RunConfig) -> RunConfig:
@@ -333,7 +333,7 @@ def _check_teacher_backbone(backbone: str) -> None:
 
 
 def _trained_teacher(planned: RunConfig, corpus: Corpus, devices: Devices, stream: TextIO) -> Encoder:
-    """Return SimCSE's encoder, and train it first if needed."""
+    """Return the teacher, an encoder trained by SimCSE. Train it first if its bundle does not exist."""
     if is_published(planned, corpus.census.digest):
         print(f"teacher: {planned.out}, kept from before", file=stream)
     else:
@@ -351,8 +351,8 @@ def _trained_teacher(planned: RunConfig, corpus: Corpus, devices: Devices, strea
 def replay(config: RunConfig, file: Path) -> tuple[int, dict[str, float], list[str]]:
     """Repeat a diverged step, and return its number, its terms, and the sentences with a non-finite value.
 
-    The replay uses one process. If the run had several, dropout differs. If it had one, the result is the same, except
-    that a teacher's vectors may differ in the last digits.
+    The replay uses one process. If the run used several processes, the replay's dropout masks differ from the run's. If
+    the run used one process, the result is the same, except that a teacher's vectors may differ in the last digits.
 
     Raises:
         CheckpointError: the file is not of this run.

@@ -1,4 +1,4 @@
-"""A training step: views, loss, gradient, update; and the parts of a run that a step is made of."""
+"""The training step (views, loss, gradient, update), and the construction of a run's state, tokeniser and step."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class DeviceBatch(NamedTuple):
 class Step:
     """A function that updates weights from a batch, without waiting for the device.
 
-    It waits only when it adds vectors to the cache of a frozen encoder. After a non-finite loss, weights no longer
-    change. The loop reads losses later, so it then still finds the weights from before that step. In fp16, gradients
-    are sometimes out of range, and then only that update is skipped.
+    The step waits only when it adds vectors to the cache of a frozen encoder. After a non-finite loss, no later step
+    changes the weights, so the loop, which reads losses later, still finds the weights from before the diverged step.
+    In fp16, a gradient overflow skips only its own update.
     """
 
     def __init__(
@@ -80,13 +80,15 @@ class Step:
     ) -> None:
         """Set up the step.
 
-        `start` is the encoder as it was before training.
+        `start` is a frozen copy of the encoder from before training.
 
-        `chunk_size` is the maximum number of sentences encoded at once, by gradient caching. None encodes the batch at
-        once. With `record`, steps are recorded as CUDA graphs; see `training.machine.graphs`.
+        `chunk_size` turns on gradient caching, and is the maximum number of sentences in one encoder pass. With None,
+        the whole batch is encoded at once. With `record`, steps are recorded as CUDA graphs (see
+        `training.machine.graphs`).
 
         Raises:
-            ValueError: the objective needs a teacher or the starting encoder, but it is None.
+            ValueError: the objective needs a teacher but `teacher` is None, or needs the starting encoder but `start`
+                is None.
         """
         needs = state.objective.needs
         if needs.teacher and teacher is None:
@@ -105,9 +107,9 @@ class Step:
         self._graphs: CudaGraphs[DeviceBatch] | None = CudaGraphs([state.rng]) if record else None
 
     def __call__(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
-        """Update encoder and objective.
+        """Update the weights of encoder and objective.
 
-        Return terms, measures, `loss` and `gradient_norm` (before clipping) as scalars.
+        Return scalars by name: the objective's terms and measures, `loss`, and `gradient_norm` (before clipping).
         """
         set_learning_rate(self._state.optimiser, learning_rate)
         placed = self._on_device(batch)
@@ -128,7 +130,8 @@ class Step:
     def gradients(self, batch: Batch, *, on_views: Callable[[Tensor], None] | None = None) -> dict[str, Tensor]:
         """Add the gradient of the loss to every weight, and return the terms, the objective's measures and `loss`.
 
-        `on_views` receives the views of the whole batch, (V, N, D), with clean views last. They keep their gradient.
+        `on_views` receives the views of the whole batch, (V, N, D), with clean views last. The views keep their
+        autograd graph.
         """
         return self._gradients(self._on_device(batch), on_views=on_views)
 
@@ -163,7 +166,7 @@ class Step:
             measured = state.objective.measured() if isinstance(state.objective, Measures) else {}
             values.update({name: value.detach() for name, value in {**terms, **measured, "loss": loss}.items()})
             assert views.grad is not None
-            # The encoder's gradients are averaged over processes, but each process has only those of its own rows.
+            # The encoder's gradients are averaged over processes, but a process has only the gradients of its own rows.
             own = views.grad[:, placed.own.start : placed.own.stop] * self._devices.count
             return [own[:, each.rows] for each in passes]
 
@@ -195,8 +198,9 @@ class Step:
 def adamw(weights: Iterable[Tensor], *, learning_rate: float, weight_decay: float) -> torch.optim.AdamW:
     """Create AdamW with the published betas and eps, which are torch's defaults.
 
-    The fused version skips a step with a non-finite gradient without the host. Only matrices decay; norms and biases do
-    not (Devlin et al.). On CUDA, the learning rate is a tensor on the device, because recorded steps read it there.
+    Torch's fused AdamW skips an update with a non-finite gradient without waiting for the host. Weight decay applies
+    only to matrices, not to norms and biases (Devlin et al.). On CUDA, the learning rate is a tensor on the device,
+    because recorded steps read it there.
     """
     weights = list(weights)
     replayed = weights[0].is_cuda
@@ -220,7 +224,7 @@ def set_learning_rate(optimiser: torch.optim.Optimizer, learning_rate: float) ->
 
 
 def learning_rate(peak: float, step: int, total: int) -> float:
-    """Decay linearly to zero without warm-up. Step 0 has the peak rate."""
+    """Return the learning rate of `step`: linear decay from `peak` at step 0 to zero at `total`, without warm-up."""
     return peak * (1 - step / total)
 
 
@@ -235,9 +239,9 @@ RECORDABLE_TYPES = frozenset(("bert",))
 
 
 def initial_state(config: RunConfig, devices: Devices, autocast: torch.dtype | None) -> State:
-    """Build the state of step 0.
+    """Build the state of a run before its first step.
 
-    New weights are drawn from the seed, so they are the same on every process.
+    Randomly initialised weights are drawn from the seed, so they are the same on every process.
 
     Raises:
         ConfigError: the encoder is too narrow for the objective or the adapter, the encoder has no dropout, or the
@@ -293,7 +297,7 @@ def make_step(
 ) -> Step:
     """Make the run's training step.
 
-    The teacher's matrices are converted to their autocast type.
+    The matrices of frozen encoders are converted once to the autocast type.
 
     Vectors of frozen encoders are cached in the folder `keep` for later epochs.
 
@@ -315,7 +319,7 @@ def make_step(
 
 
 def can_record(config: RunConfig, state: State, devices: Devices) -> bool:
-    """Return whether a step can be recorded as a CUDA graph, because all its work runs on the device.
+    """Return whether a step can be recorded as a CUDA graph, which requires that all its work runs on the device.
 
     Each of these prevents recording: several processes, a gradient scaler, an augmentation, an objective that computes
     on the host, torch.compile, and gradient caching, whose number of parts depends on lengths.
@@ -361,7 +365,10 @@ def load_frozen(source: str, devices: Devices, *, pooling: str | None = None) ->
 def _frozen(
     encoder: Encoder | None, autocast: torch.dtype | None, keep: Path | None, name: str, counts: dict[str, int]
 ) -> FrozenEncoder | None:
-    """Convert the encoder's matrices to their autocast type. Otherwise autocast would convert them in each step."""
+    """Wrap a frozen encoder for a step, with its matrices in the autocast type.
+
+    Otherwise autocast would convert them in each step.
+    """
     if encoder is None:
         return None
     if autocast is not None:

@@ -45,7 +45,7 @@ Weights = Mapping[str, NDArray[Any]]
 """Weights by their names in the base's `model.safetensors`."""
 
 MERGED = ("r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "bias")
-"""Fields of peft's configuration that decide the merged weights."""
+"""Fields of peft's configuration that affect the merged weights."""
 DTYPES: Mapping[str, Any] = {
     "F64": np.float64,
     "F32": np.float32,
@@ -79,11 +79,14 @@ PLAIN_STARTS = (True, False, "gaussian", "orthogonal", "eva")
 
 
 class AdapterError(Refused):
-    """A folder has no adapter that can be merged into its base. The message names the file and the difference."""
+    """A folder does not contain an adapter, or its adapter can't be merged into the base.
+
+    The message names the file and the problem.
+    """
 
 
 class _Update(NamedTuple):
-    """A change of one weight of the base."""
+    """The change of one weight of the base."""
 
     weight: str
     a: NDArray[Any]
@@ -95,7 +98,7 @@ class _Update(NamedTuple):
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter whose files are complete and consistent. `updates` checks that the adapter fits a base."""
+    """An adapter whose files are complete and consistent. Only `updates` checks whether the adapter fits a base."""
 
     folder: Path
     config: Mapping[str, Any]
@@ -104,7 +107,7 @@ class Adapter:
 
     @property
     def base(self) -> str:
-        """Name of the base encoder, from our manifest or else from peft's configuration."""
+        """Name of the base encoder, from adapter.json if it exists, else from peft's configuration."""
         named = self.manifest.backbone if self.manifest else self.config.get("base_model_name_or_path")
         if not isinstance(named, str) or not named:
             raise AdapterError(f"{self.folder / CONFIG}: base_model_name_or_path: names no base encoder")
@@ -112,7 +115,7 @@ class Adapter:
 
     @cached_property
     def sha256(self) -> str:
-        """Digest of everything that determines the merged weights: the tensors and their scaling."""
+        """SHA-256 of the adapter's tensors and their scaling, which determine the merged weights of a base."""
         decides = {
             "tensors": bundle.sha256(self.folder / WEIGHTS),
             "config": {name: self.config[name] for name in MERGED if name in self.config},
@@ -120,10 +123,12 @@ class Adapter:
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
     def identity(self, base: str, base_sha256: str) -> dict[str, Any]:
-        """Describe the merged weights for `Manifest.adapter`, independent of the machine that merges them.
+        """Return the identity of the merged weights for `Manifest.adapter`.
+
+        It does not depend on the machine that merges.
 
         Raises:
-            AdapterError: the adapter was made for a base with other weights.
+            AdapterError: the adapter was trained on a base with different weights.
         """
         made_for = ((self.manifest and self.manifest.adapter) or {}).get("base_sha256", base_sha256)
         if made_for != base_sha256:
@@ -134,7 +139,9 @@ class Adapter:
         return {"base": base, "base_sha256": base_sha256, "sha256": self.sha256, "merge_version": MERGE_VERSION}
 
     def updates(self, base: Weights) -> dict[str, NDArray[np.float32]]:
-        """Compute the merged weights that differ from `base`. They are computed in float64 and rounded to float32.
+        """Return all weights and biases that the adapter changes, by name.
+
+        Weights are merged in float64 and rounded to float32.
 
         Raises:
             AdapterError: the base lacks a weight, or the weight's shape differs.
@@ -161,15 +168,15 @@ class Adapter:
 
 
 def is_adapter(folder: Path) -> bool:
-    """Return whether the folder has an adapter rather than a whole encoder."""
+    """Return whether the folder contains an adapter instead of a whole encoder."""
     return (folder / CONFIG).is_file()
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Refuse a folder that contains other files than an adapter, because replacing deletes the folder.
+    """Refuse a folder with files that do not belong to an adapter, because replacing the folder deletes them.
 
     Raises:
-        AdapterError: `folder` contains other files; nothing has changed.
+        AdapterError: `folder` contains such files; nothing has changed.
     """
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
@@ -194,7 +201,7 @@ def load(folder: Path) -> Adapter:
 
 
 def write(folder: Path, *, config: Mapping[str, Any], tensors: Weights) -> Adapter:
-    """Write peft's two files, and read them back.
+    """Write peft's two files, and return the adapter that they contain.
 
     Raises:
         AdapterError: the adapter can't be merged.
@@ -217,7 +224,10 @@ def write_manifest(folder: Path, **facts: Any) -> Manifest:
 def lora_config(
     base: str, *, rank: int, target_modules: list[str], alpha: float | None = None, bias: str = "none"
 ) -> dict[str, Any]:
-    """Return peft's configuration of an adapter. All modules have the same rank and the same scaling alpha / rank."""
+    """Return the content of peft's adapter_config.json.
+
+    All modules have the same rank and the same scaling alpha / rank.
+    """
     return {
         "peft_type": "LORA",
         "task_type": "FEATURE_EXTRACTION",
@@ -309,7 +319,7 @@ def _tensors(file: Path) -> Weights:
 
 
 def _low_rank(adapter: Adapter) -> Iterator[_Update]:
-    """Yield A and B of each module, in order of names."""
+    """Yield the low-rank update of each module, in the order of the modules' names."""
     file, tensors = adapter.folder / WEIGHTS, adapter.tensors
     for key in sorted(tensors):
         found = re.fullmatch(rf"{re.escape(PREFIX)}(.+)\.lora_(?:(A|B)\.weight|embedding_(A|B))", key)
@@ -327,7 +337,7 @@ def _low_rank(adapter: Adapter) -> Iterator[_Update]:
 
 
 def _scaling(adapter: Adapter, module: str, a: NDArray[Any], b: NDArray[Any]) -> float:
-    """Return the factor of B A, and check both matrices against the configured rank."""
+    """Return the scaling of the product B A, after checking that both matrices have the configured rank."""
     config = adapter.config
     rank = _of_module(config.get("rank_pattern") or {}, module, config["r"])
     alpha = _of_module(config.get("alpha_pattern") or {}, module, config["lora_alpha"])
@@ -340,7 +350,10 @@ def _scaling(adapter: Adapter, module: str, a: NDArray[Any], b: NDArray[Any]) ->
 
 
 def _of_module(patterns: Mapping[str, Any], module: str, otherwise: Any) -> Any:
-    """Return the setting of a module. As in peft, a pattern matches the end of a name, after a dot."""
+    """Return a module's value from `patterns`, else `otherwise`.
+
+    As in peft, a pattern matches a name's end after a dot.
+    """
     return next((value for end, value in patterns.items() if re.match(rf"(.*\.)?({end})$", module)), otherwise)
 
 
@@ -351,7 +364,10 @@ def _biases(adapter: Adapter) -> Iterator[tuple[str, NDArray[Any]]]:
 
 
 def _bias_name(key: str) -> str | None:
-    """Return the base's name of a bias. peft stores whole biases, not differences."""
+    """Return the base's name of a bias that peft stores, or None for other tensors.
+
+    Peft stores whole biases, not differences.
+    """
     found = re.fullmatch(rf"{re.escape(PREFIX)}(.+?)(?:\.base_layer)?\.bias", key)
     return f"{found[1]}.bias" if found and ".lora_" not in key else None
 

@@ -57,12 +57,15 @@ VOLATILE_CONFIG = {"_name_or_path", "architectures", "dtype", "torch_dtype", "tr
 
 
 class BundleError(Refused):
-    """A folder is not a complete, unaltered bundle. The message names the file."""
+    """A folder is not a complete, unaltered bundle. The message names the missing or altered file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Golden:
-    """A sentence and its unit vector (float32) at export. Servers use golden vectors to test themselves."""
+    """A sentence and its unit vector (float32), computed at export.
+
+    Servers compare their own vectors with golden vectors.
+    """
 
     text: str
     vector: list[float]
@@ -100,12 +103,12 @@ class Bundle:
 
     @property
     def onnx(self) -> Path:
-        """File of the float32 graph: `input_ids`, `attention_mask` to `sentence_embedding` (N, D) and `norm` (N,)."""
+        """Path of the float32 graph, from `input_ids` and `attention_mask` to `sentence_embedding` and `norm`."""
         return self.folder / ONNX
 
     @property
     def graphs(self) -> dict[str, Path]:
-        """The graph of each precision, the float32 graph first."""
+        """Path of the graph of each precision, the float32 graph first."""
         reduced = {
             path.removeprefix("onnx/model_").removesuffix(".onnx"): self.folder / path
             for path in sorted(self.manifest.files)
@@ -115,10 +118,10 @@ class Bundle:
 
     @property
     def int8_limit(self) -> float | None:
-        """Range of int8 output; None in older bundles without it.
+        """Range of int8 output. None for older bundles, which have no range.
 
         Raises:
-            BundleError: the file has no range.
+            BundleError: the file exists, but contains no range.
         """
         if INT8 not in self.manifest.files:
             return None
@@ -129,7 +132,9 @@ class Bundle:
 
     @property
     def matryoshka(self) -> Sequence[int]:
-        """Dimensions for which the encoder was trained to be truncated, according to config.json.
+        """Dimensions to which vectors can be truncated, because the encoder was trained for them.
+
+        The dimensions are read from config.json.
 
         Raises:
             BundleError: the entry is not a list of dimensions.
@@ -195,7 +200,10 @@ def load(folder: Path) -> Bundle:
 
 
 def write_manifest(folder: Path, **facts: Any) -> Manifest:
-    """Hash everything in `folder` and write its manifest with `facts`, the fields that can't be computed."""
+    """Write the manifest of `folder`, with the hash of every file.
+
+    `facts` are the fields that can't be computed from the files.
+    """
     files = {path: sha256(folder / path) for path in sorted(files_of(folder))}
     unsigned = Manifest(files=files, fingerprint="", **facts)
     manifest = replace(unsigned, fingerprint=fingerprint(folder, unsigned))
@@ -220,13 +228,13 @@ def dumped(manifest: Manifest) -> str:
 
 
 def fingerprint(folder: Path, manifest: Manifest) -> str:
-    """Return a hash of everything that determines the vectors.
+    """Return a hash of everything that determines the encoder's vectors.
 
-    It covers weights, architecture, tokenizer, pooling, length, transform and prompts.
+    The hash covers weights, architecture, tokenizer, pooling, length, transform and prompts.
 
     The bytes of ONNX files and the bundle's name are excluded, so that a second export of the same encoder does not
     require re-embedding. An empty prompt counts as no prompt. Merged weights are represented by the hashes of base and
-    adapter, because the last bits of a matrix product may differ between machines.
+    adapter, because the last bits of the merged weights may differ between machines.
 
     Raises:
         BundleError: `config.json` is not a JSON object.
@@ -261,7 +269,7 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def files_of(folder: Path) -> set[str]:
-    """Return relative paths of every file except the manifest.
+    """Return the relative path of every file in the folder except the manifest.
 
     Raises:
         BundleError: a path is a link, which may lead out of the folder.
@@ -337,7 +345,7 @@ def parse_manifest(content: bytes, file: str, *, required: Sequence[str] = REQUI
 
 
 def _check_consistency(manifest: Manifest, required: Sequence[str]) -> None:
-    """Check that the fields, each of which is valid, are consistent."""
+    """Check that the fields of a manifest agree with each other. Each field has already been checked by itself."""
     if len(manifest.files) > MOST_FILES:
         raise BundleError(f"lists {len(manifest.files)} files, more than the {MOST_FILES} of a bundle")
     for path in required:
@@ -370,9 +378,9 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
 
 
 def _commands_a_terminal(name: str) -> bool:
-    """Return whether a name has control characters or surrogates.
+    """Return whether a name contains control characters or surrogates.
 
-    Names are printed, and a terminal would interpret control characters.
+    Such names are refused, because a terminal would interpret the control characters in printed names.
     """
     return any(unicodedata.category(character) in {"Cc", "Cs"} for character in name)
 
@@ -386,7 +394,10 @@ def _count(value: object) -> bool:
 
 
 def _number(value: object) -> bool:
-    """Return whether the value is a finite number. Python's JSON reader also accepts NaN and infinity."""
+    """Return whether the value is a finite number.
+
+    This check is needed because Python's JSON parser accepts NaN and infinity.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return -sys.float_info.max <= value <= sys.float_info.max

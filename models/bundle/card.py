@@ -1,7 +1,7 @@
 """The model card: a description of a bundle, its training and its scores, for readers and for the hub.
 
-All facts come from the manifest, or from the card of the encoder's source (`models.bundle.origin`). Nothing is guessed.
-The card is written at export, and again at promotion, when more scores are known.
+All facts are from the manifest, or from the card of the encoder's source (`models.bundle.origin`). The card is written
+at export. Promotion writes it again with all known scores.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ COLLECTIONS = {"scifact": "SciFact (BEIR)"}
 
 
 def measure(name: str) -> Measure | None:
-    """Return the meaning of a score by its name. None for names that this project does not use."""
+    """Return the description of the score called `name`. None for names that this project does not use."""
     part, _, metric = name.rpartition(" ")
     if part and metric == NDCG10:
         collection, _, split = part.partition(":")
@@ -72,7 +72,7 @@ def measure(name: str) -> Measure | None:
 def text(manifest: Manifest, origin: Origin, citations: Sequence[str] = ()) -> str:
     """Return the card in Markdown, with YAML for the hub at the beginning.
 
-    `citations` (BibTeX) are for the training.
+    `citations` are the BibTeX entries of the training method.
     """
     sections = (
         _about(manifest),
@@ -170,7 +170,7 @@ def _training(manifest: Manifest) -> str:
 
 
 def _trained(objective: str | None, run: Mapping[str, Any]) -> str:
-    """Summarise the known facts of a run."""
+    """Return a text about the training run, with all known facts."""
     config, teacher, corpus = (run.get(part) for part in ("config", "teacher", "corpus"))
     said = [
         f"Objective: `{objective}`." if objective else "",
@@ -190,7 +190,7 @@ def _teacher(teacher: Mapping[str, Any]) -> str:
 
 
 def _mixed(run: Mapping[str, Any]) -> str:
-    """Describe the encoders whose weights were averaged."""
+    """Return a text about the encoders whose weights were averaged."""
     match run:
         case {"ingredients": [*ingredients]}:
             rows = [row for each in ingredients if (row := _ingredient(each))]
@@ -231,9 +231,9 @@ def _corpus(corpus: Mapping[str, Any]) -> str:
 
 
 def _postprocess(run: Mapping[str, Any]) -> str:
-    """Return the command that fitted a transform. If the record is incomplete, return nothing.
+    """Return the command that fitted the encoder's transform. If the record is incomplete, return an empty text.
 
-    Readers must add the paths of the corpus. Another section of the card names the corpus.
+    The command lacks the paths of the corpus, which is named in a different section of the card.
     """
     match run:
         case {"postprocess": str(kind), "source": str(source), "params": dict(params), "seed": int(seed)}:

@@ -36,7 +36,7 @@ def fsync(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder with its missing parents, all of which survive power loss.
+    """Create a folder and its missing parents, and flush them to disk, so that they survive power loss.
 
     Raises:
         OSError: the folder can't be created.
@@ -48,7 +48,7 @@ def make_folder(folder: Path) -> None:
 
 
 def size(path: str | Path) -> int:
-    """Return the bytes of a file, or of all files below a folder; 0 if the path does not exist or is deleted meanwhile.
+    """Return the size in bytes of a file, or of all files below a folder. Paths that do not exist have size 0.
 
     Raises:
         OSError: the path can't be read.
@@ -64,12 +64,12 @@ def size(path: str | Path) -> int:
 
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
-    """Yield a path beside `file` for writing.
+    """Yield a temporary path beside `file`, to which the block writes the new content.
 
     If the block succeeds, the written file replaces `file`. If `file` is a link, it replaces the link's target.
 
-    Readers see the old file or the new one, never an incomplete file, even after a kill or power loss. Each of several
-    writers has its own path. The next writer deletes the leftovers of killed writers.
+    Readers see the old file or the new one, never an incomplete file, even after a kill or power loss. Simultaneous
+    writers have different temporary paths. Each writer deletes the temporary files of killed writers.
 
     Raises:
         OSError: the file can't be written; names `file`.
@@ -99,20 +99,23 @@ def write_whole(file: Path, text: str) -> None:
 
 
 def _new_part(file: Path) -> tuple[Path, int]:
-    """Return a new path beside `file`, and the descriptor whose lock protects it from `_sweep_parts`."""
+    """Create a temporary file beside `file`.
+
+    Return its path, and a descriptor whose lock protects it from `_sweep_parts`.
+    """
     while True:
         beside = file.with_name(f".{uuid4().hex[:8]}.{file.name}.part")
         descriptor = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if beside.exists():  # otherwise it was swept before it was locked
+        if beside.exists():  # Otherwise another writer deleted the file before it was locked.
             return beside, descriptor
         os.close(descriptor)
 
 
 def _sweep_parts(file: Path) -> None:
-    """Delete the leftovers of killed writers, which no process locks.
+    """Delete the temporary files of killed writers. No process has a lock on these files.
 
-    Errors are ignored, because leftovers do no harm.
+    Errors are ignored, because the temporary files do no harm.
     """
     for left in file.parent.glob(f".*.{glob.escape(file.name)}.part"):
         with suppress(OSError), locked_exclusively(left):
@@ -121,12 +124,14 @@ def _sweep_parts(file: Path) -> None:
 
 @contextmanager
 def replacing_folder(folder: Path) -> Iterator[Path]:
-    """Yield a draft beside `folder`. If the block succeeds, the draft replaces `folder`. Otherwise it is deleted.
+    """Yield a temporary folder, the draft, beside `folder`. If the block succeeds, the draft replaces `folder`.
 
-    Readers of `folder` always see the old folder or the new one, even after a kill. Some file systems can't exchange
-    two names. On these, `folder` does not exist for a moment between two renames. If the process crashes in this
-    moment, the old folder still exists under a hidden name, and `restore_folder` renames it back. If several writers
-    run at the same time, the last one wins. The next writer deletes the drafts of killed writers.
+    Otherwise it is deleted.
+
+    Readers of `folder` always see the old folder or the new one, even after a kill. On file systems that can't exchange
+    two names, `folder` does not exist for a moment between two renames. If the process crashes in this moment, the old
+    folder still exists under a hidden name, and `restore_folder` renames it back. If several writers run at the same
+    time, the last one wins. The next writer deletes the drafts of killed writers.
     """
     _sweep_drafts(folder)
     with ExitStack() as holding:
@@ -150,17 +155,20 @@ def restore_folder(folder: Path) -> None:
 
 
 def _new_draft(folder: Path, holding: ExitStack) -> Path:
-    """Create a draft beside `folder`, locked until `holding` ends so that no sweep deletes it."""
+    """Create a draft beside `folder`.
+
+    It is locked until `holding` is closed, so that `_sweep_drafts` does not delete it.
+    """
     while True:
         draft = Path(tempfile.mkdtemp(prefix=_draft_prefix(folder), dir=folder.parent))
-        with suppress(BlockingIOError, FileNotFoundError):  # a sweep has locked or deleted it
+        with suppress(BlockingIOError, FileNotFoundError):  # Another writer has locked or deleted the draft.
             holding.enter_context(locked_exclusively(draft))
             if draft.exists():
                 return draft
 
 
 def _swap(draft: Path, folder: Path) -> None:
-    """Put the draft in place. The old folder, if any, becomes `draft` or is deleted."""
+    """Rename the draft to `folder`. An existing folder is renamed to `draft` or deleted."""
     previous = _previous(folder)
     if not _took_free_name(draft, folder) and not exchange_names(draft, folder):
         folder.rename(previous)
@@ -170,7 +178,10 @@ def _swap(draft: Path, folder: Path) -> None:
 
 
 def _took_free_name(draft: Path, folder: Path) -> bool:
-    """Rename the draft to `folder` if that name is free. Return False if it is taken, even by a simultaneous writer."""
+    """Rename the draft to `folder` if this name is free.
+
+    Return False if the name is taken, even by a simultaneous writer.
+    """
     try:
         if not folder.exists():
             draft.rename(folder)
@@ -190,7 +201,7 @@ def _draft_prefix(folder: Path) -> str:
 
 
 def _sweep_drafts(folder: Path) -> None:
-    """Delete the drafts of killed writers, which no process locks."""
+    """Delete the drafts of killed writers. No process has a lock on these drafts."""
     for draft in folder.parent.glob(f"{glob.escape(_draft_prefix(folder))}*"):
         with suppress(OSError), locked_exclusively(draft):
             shutil.rmtree(draft, ignore_errors=True)
@@ -208,7 +219,7 @@ def locked_exclusively(path: Path) -> Iterator[None]:
 
 
 def exchange_names(one: Path, other: Path) -> bool:
-    """Exchange two names atomically; return False, without a change, if the system can't.
+    """Exchange two names atomically. If the system does not support this, change nothing and return False.
 
     Raises:
         OSError: the exchange failed; names `other`.
@@ -225,7 +236,7 @@ def exchange_names(one: Path, other: Path) -> bool:
 
 
 def lfs_pointer(file: Path) -> bool:
-    """Return whether the file is only a pointer of Git LFS, as in a clone without LFS."""
+    """Return whether the file is a Git LFS pointer instead of the content, as in a clone without LFS."""
     with file.open("rb") as stream:
         return stream.read(42) == b"version https://git-lfs.github.com/spec/v1"
 
@@ -243,7 +254,7 @@ def naming(file: Path) -> Iterator[None]:
 def error_line_and_status(error: OSError) -> tuple[str, int]:
     """Return a command's error line and exit code for `error`.
 
-    The line names the file. The code is 1 if the disk failed, and 2 if the path can't be used.
+    The line names the file. The exit code is 1 if the disk failed, and 2 if the path can't be used.
     """
     line = f"{error.filename}: {error.strerror}" if error.filename else str(error)
     return line, 1 if error.errno in EXHAUSTED else 2

@@ -1,7 +1,7 @@
 """Facts from the model card of an encoder's source: base models, licence, languages, citations.
 
-A card is the README.md of a folder in the hub's format. A bundle's card (`models.bundle.card`) repeats the facts of its
-source, so later encoders can read them there. Facts that no card states are unknown, and are never guessed.
+A card is the README.md of a folder in the hub's format. A bundle's card (`models.bundle.card`) repeats the facts about
+its source, so encoders that are trained from the bundle can read them there. Facts that no card states are unknown.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MINILM_CITATIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Origin of an encoder. Unknown facts are empty."""
+    """The origin of an encoder. Fields of unknown facts are empty."""
 
     base_models: tuple[str, ...] = ()
     """Ids on the hub."""
@@ -100,7 +100,7 @@ def _bibtex(text: str) -> list[str]:
 
 
 def _strings(value: object) -> tuple[str, ...]:
-    """Return the texts of a value that may be one text or a list.
+    """Return the texts in a value of a card's metadata, which may be a single text or a list.
 
     Values of other types, such as YAML's `no`, are ignored.
     """

@@ -16,9 +16,11 @@ def nonempty(prompts: Mapping[str, str]) -> dict[str, str]:
 
 
 def prompt_for(prompts: Mapping[str, str], names: Sequence[str]) -> str | None:
-    """Return the first non-empty prompt among `names`. If all are empty, return "". If there is none, return None.
+    """Return the first non-empty prompt with one of `names`.
 
-    Empty prompts are skipped, because sentence-transformers writes an empty `document` beside a `passage`.
+    Return "" if all of these prompts are empty, None if none exists.
+
+    Empty prompts are skipped, because sentence-transformers may write an empty prompt `document` beside `passage`.
     """
     own = [prompts[name] for name in names if name in prompts]
     return next((prompt for prompt in own if prompt), own[0] if own else None)

@@ -1,8 +1,8 @@
 """Quantised unit vectors: one byte or one bit per coordinate.
 
-Users compare codes directly, by cosine or Hamming distance. So all dimensions have the same range, which is symmetric
-around zero. A separate range for each dimension, as in sentence-transformers, would shift and stretch the space. It
-cost 0.5 to 0.7 points of STS, but a common range costs nothing (docs/log.md).
+Codes are compared directly, by cosine or Hamming distance. So all dimensions have the same range, which is symmetric
+around zero. A separate range for each dimension, as in sentence-transformers, would shift and stretch the space.
+Separate ranges lower STS scores by 0.5 to 0.7 points, but a common range does not lower them (docs/log.md).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def write(limit: float, file: Path) -> None:
 
 
 def read(file: Path) -> float:
-    """Read the limit that `write` wrote.
+    """Read the limit from a file that `write` wrote.
 
     Raises:
         ValueError: the file has no limit.
@@ -52,7 +52,7 @@ def read(file: Path) -> float:
 
 
 def int8(unit: Floats, limit: float) -> NDArray[np.int8]:
-    """Return codes (N, D) from -127 to 127. The code of 0 is 0. Numbers beyond `limit` are clipped."""
+    """Return int8 codes (N, D) from -127 to 127. The code of 0 is 0. Coordinates beyond `limit` are clipped."""
     codes: NDArray[np.int8] = np.rint(unit * (GREATEST / limit)).clip(-GREATEST, GREATEST).astype(np.int8)
     return codes
 
@@ -63,7 +63,10 @@ def uint8(unit: Floats, limit: float) -> NDArray[np.uint8]:
 
 
 def ubinary(vectors: Floats) -> NDArray[np.uint8]:
-    """Return codes (N, ⌈D / 8⌉). A bit is 1 if its number is positive. The first number has a byte's highest bit."""
+    """Return codes (N, ⌈D / 8⌉) with one bit per coordinate, 1 if it is positive.
+
+    The first coordinate is the highest bit.
+    """
     return np.packbits(vectors > 0, axis=1)
 
 

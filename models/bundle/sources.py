@@ -1,4 +1,4 @@
-"""Encoders by name: the local folder of their weights, or their bundle.
+"""Resolution of an encoder's name to the local folder of its weights, or to its bundle.
 
 A name is `minilm`, `minilm+NAME` for an adapter of this repository, a folder, or an id on the hub.
 """
@@ -51,32 +51,35 @@ ADAPTERS = Path(__file__).parents[1] / "adapters"
 TEMPLATE = Path(__file__).parents[1] / "graphs" / MINILM
 """The bundle of `minilm` without its weights (`models.export.assembly`)."""
 ALIKE = ("pooling", "max_length", "dim", "transform", "prompts")
-"""Fields that must be equal in adapter and template, so that the bundle can be assembled."""
+"""Fields that must be equal in the manifests of adapter and template. Otherwise the bundle can't be assembled."""
 
 WANTED = ["*.json", "*.txt", "*.model", "model*.safetensors", "[0-9]_*/model*.safetensors"]
 WANTED += [adapters.WEIGHTS, TRANSFORM, "README.md"]
 """Files wanted from the hub: weights as safetensors, files of tokenizers, the card; never code."""
 PICKLED = "pytorch_model*.bin"
-"""Weights as torch saves them. They are only read if there are no safetensors. Reading them runs no code."""
+"""Pattern of weight files that torch has pickled.
+
+They are only read if there are no safetensors, and without running code.
+"""
 MODULES = "modules.json"
 """Sentence-transformers' list of an encoder's modules."""
 CODE = "such code is never run"
 
 
 class SourceError(Refused):
-    """There are no usable weights under this name. The message lists the places that were searched."""
+    """No usable weights exist under a name. The message lists the places that were searched."""
 
 
 class Module(NamedTuple):
-    """A module of sentence-transformers."""
+    """An entry of sentence-transformers' modules.json."""
 
     kind: str
-    """Name of its class."""
+    """Name of the module's class."""
     folder: Path
 
 
 def resolve(name: str) -> Path:
-    """Find the local folder of an encoder or of an adapter (`opened_adapter` tells which).
+    """Return the local folder of an encoder or adapter. `opened_adapter` distinguishes the two.
 
     A hub id is `org/name` or `org/name@revision`. The local cache is searched first, then the hub.
 
@@ -95,7 +98,7 @@ def shipped() -> list[str]:
 
 
 def local(name: str) -> Path | None:
-    """Return the folder whose path is `name`; None for `minilm`, `minilm+NAME` and hub ids.
+    """Return the folder whose path is `name`. None for `minilm`, `minilm+NAME` and hub ids.
 
     Raises:
         SourceError: the folder does not exist, or has no encoder.
@@ -113,7 +116,9 @@ def local(name: str) -> Path | None:
 
 
 def manifest_without_torch(name: str) -> Manifest | None:
-    """Return the record of an encoder whose bundle can be made without torch. None if torch has to export it.
+    """Return the manifest of an encoder whose bundle can be made without torch.
+
+    None if only torch can export the encoder.
 
     Raises:
         SourceError, AdapterError: the encoder does not exist or can't be read.
@@ -129,7 +134,7 @@ def manifest_without_torch(name: str) -> Manifest | None:
 
 
 def whole_encoder(name: str) -> Path:
-    """Find the folder of an encoder with all its weights.
+    """Return the local folder of a whole encoder, which is not an adapter.
 
     Raises:
         SourceError: nothing usable is found, or the name is that of an adapter.
@@ -141,7 +146,7 @@ def whole_encoder(name: str) -> Path:
 
 
 def opened_adapter(folder: Path) -> Adapter | None:
-    """Read the adapter in a folder that `resolve` found. None if the folder has a whole encoder.
+    """Read the adapter in a folder that `resolve` returned. None if the folder contains a whole encoder.
 
     Raises:
         AdapterError: the adapter can't be merged into any base.
@@ -150,9 +155,9 @@ def opened_adapter(folder: Path) -> Adapter | None:
 
 
 def base_of(adapter: Adapter) -> Path:
-    """Find the folder of the whole encoder that an adapter changes.
+    """Return the local folder of an adapter's base, which is a whole encoder.
 
-    all-MiniLM-L6-v2 is taken from its installed package, even if the adapter uses its name on the hub.
+    If the base is all-MiniLM-L6-v2, its installed package is used, even if the adapter names the base by its hub id.
 
     Raises:
         SourceError: the base is not available, or is itself an adapter.
@@ -161,7 +166,7 @@ def base_of(adapter: Adapter) -> Path:
 
 
 def modules(folder: Path) -> list[Module]:
-    """List the modules of sentence-transformers; empty if the folder has no modules.json.
+    """Return the modules in a folder's modules.json. Empty if the folder has no modules.json.
 
     Raises:
         SourceError: the file is not from sentence-transformers, or names a module with its own code.
@@ -182,12 +187,14 @@ def modules(folder: Path) -> list[Module]:
 
 
 def backbone_folder(folder: Path) -> Path:
-    """Find the folder of the transformer itself; early versions of sentence-transformers put it into `0_Transformer`.
+    """Return the folder of the transformer module.
+
+    Early versions of sentence-transformers use the subfolder `0_Transformer`.
 
     Raises:
         SourceError: see `modules`.
     """
-    if (folder / MANIFEST).is_file():  # a bundle, whose modules.json may name a module that can't be imported
+    if (folder / MANIFEST).is_file():  # A bundle's modules.json may name a module that can't be imported.
         return folder
     return next((module.folder for module in modules(folder) if module.kind == "Transformer"), folder)
 
@@ -205,12 +212,12 @@ def read_json(file: Path) -> Any:
 
 
 def weight_files(folder: Path) -> Sequence[Path]:
-    """List the weight files of a transformer or a module: safetensors or, without these, torch's pickled files."""
+    """Return the weight files of a transformer or module: safetensors if there are any, else torch's pickled files."""
     return sorted(folder.glob("model*.safetensors")) or sorted(folder.glob(PICKLED))
 
 
 def check_fetched(folder: Path) -> None:
-    """Refuse Git LFS pointers in place of files.
+    """Refuse a folder with Git LFS pointers instead of the files' content.
 
     Raises:
         SourceError: a file is a pointer; the message names the file.
@@ -221,10 +228,12 @@ def check_fetched(folder: Path) -> None:
 
 
 def weights_sha256(folder: Path) -> str:
-    """Hash the weights of a whole encoder: the SHA-256 of the file, or of its parts' hashes.
+    """Return the SHA-256 of a whole encoder's weight file.
+
+    For sharded weights, it is the SHA-256 of the shards' hashes.
 
     Raises:
-        SourceError: there are no weights.
+        SourceError: the folder has no weights.
     """
     parts = weight_files(backbone_folder(folder))
     if not parts:
@@ -235,7 +244,7 @@ def weights_sha256(folder: Path) -> str:
 
 
 def manifest_of(name: str) -> Manifest | None:
-    """Return the manifest of the bundle or adapter with this name; None for any other encoder.
+    """Return the manifest of the bundle or adapter called `name`. None for any other encoder.
 
     Every file of a local folder is checked. For a bundle on the hub, only the files in `WANTED` are checked.
 
@@ -254,7 +263,7 @@ def manifest_of(name: str) -> Manifest | None:
 
 
 def local_bundle(name: str) -> Bundle | None:
-    """Load the bundle whose path is `name`; return None for any other encoder.
+    """Load the bundle whose path is `name`. Return None for any other encoder.
 
     Raises:
         SourceError: the folder does not exist, or has no encoder.
@@ -265,9 +274,11 @@ def local_bundle(name: str) -> Bundle | None:
 
 
 def as_bundle(name: str, kept: Path) -> Path:
-    """Return the folder of a bundle: `name` itself, or the bundle of the encoder with this name, cached in `kept`.
+    """Return the folder of an encoder's bundle.
 
-    A separate process makes the bundle (`isosphere export`), so that its memory is freed afterwards.
+    If `name` is not a bundle itself, its bundle is made and cached in `kept`.
+
+    A separate process, `isosphere export`, makes the bundle, so that the memory for the export is freed afterwards.
 
     Raises:
         BundleError: the bundle can't be made; the message is from `isosphere export`.
@@ -298,14 +309,14 @@ def as_bundle(name: str, kept: Path) -> Path:
 
 
 def hub_id(name: str) -> str | None:
-    """Return the id on the hub of the encoder that `resolve` finds; None for a folder and for `minilm+NAME`."""
+    """Return the hub id of the encoder called `name`. None for a folder and for `minilm+NAME`."""
     if name == MINILM:
         return MINILM_ID
     return None if _is_shipped(name) or path(name).is_dir() else name.partition("@")[0]
 
 
 def minilm() -> Path:
-    """Return the folder of all-MiniLM-L6-v2 in its installed package, after checking its weights' published hash.
+    """Return the folder of all-MiniLM-L6-v2 in its installed package, after checking the SHA-256 of its weights.
 
     Raises:
         SourceError: the package is missing, or its weights are not the published ones.
@@ -330,7 +341,7 @@ def _is_shipped(name: str) -> bool:
 
 
 def shipped_folder(name: str) -> Path | None:
-    """Find the folder of `minilm+NAME`; None for any other name.
+    """Return the folder of the adapter `minilm+NAME`. None for any other name.
 
     Raises:
         SourceError: the adapter does not exist; the message lists all adapters.
@@ -347,7 +358,10 @@ def shipped_folder(name: str) -> Path | None:
 
 
 def _from_hub(name: str) -> Path:
-    """Find an encoder in the cache, then on the hub. An interrupted download is completed."""
+    """Return the folder of a hub id in the hub's cache.
+
+    Download the encoder, or complete an interrupted download, if needed.
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -362,7 +376,7 @@ def _from_hub(name: str) -> Path:
         except HFValidationError as error:
             raise SourceError(f"{name!r}: neither a folder nor a hub id") from error
         except LocalEntryNotFoundError:
-            continue  # not in the cache or, later, the hub can't be reached either
+            continue  # The encoder is not in the cache or, in the second attempt, the hub can't be reached.
         except (HfHubHTTPError, OSError) as error:
             raise SourceError(f"{name!r}: not to be had from the hub ({error})".splitlines()[0]) from error
         if _is_complete(folder) or _is_complete_adapter(folder, cached_only):
@@ -378,13 +392,16 @@ def _is_complete(folder: Path) -> bool:
 
 
 def _is_complete_adapter(folder: Path, cached_only: bool) -> bool:
-    """Return whether an adapter is complete. Without our manifest, only the hub can tell."""
+    """Return whether an adapter has all its files.
+
+    With `cached_only`, an adapter without adapter.json counts as incomplete.
+    """
     there = adapters.is_adapter(folder) and (folder / adapters.WEIGHTS).is_file()
     return there and ((folder / adapters.MANIFEST).is_file() or not cached_only)
 
 
 def path(name: str) -> Path:
-    """Return `name` as a path.
+    """Return `name` as a path, with `~` expanded.
 
     Raises:
         SourceError: the path begins with `~` and an unknown user.

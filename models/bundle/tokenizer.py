@@ -1,7 +1,7 @@
-"""Text to token ids.
+"""Conversion of texts to token ids.
 
-Training and serving both use the `tokenizers` library, so they cut texts in the same way. A `tokenizer.json` may come
-from an unknown source. Files with regular expressions that may run for ever are refused.
+Training and serving both use the `tokenizers` library, so they tokenise texts in the same way. A `tokenizer.json` may
+come from an unknown source. Files with regular expressions that may run for ever are refused.
 """
 
 from __future__ import annotations
@@ -29,25 +29,28 @@ class TokenizerFailure(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The tokens of one text, as the encoder reads them."""
+    """The tokens of one text, after truncation."""
 
     ids: NDArray[np.int64]
-    """(L,), including special tokens."""
+    """Token ids (L,), including special tokens."""
     length: int
-    """Tokens of the whole text, including special tokens. It exceeds `len(ids)` if the text was cut."""
+    """Number of tokens of the whole text, including special tokens.
+
+    It is larger than `len(ids)` if the text was truncated.
+    """
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def truncated(self) -> bool:
-        """Return whether a part of the text was cut."""
+        """Return whether the text was truncated."""
         return self.length > len(self.ids)
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Token of a text, and its position."""
+    """A token of a text, and its position in the text."""
 
     id: int
     text: str
@@ -61,14 +64,14 @@ class Piece:
 
 
 class Tokenizer:
-    """A `tokenizer.json` that cuts to `max_length` tokens and pads on the right.
+    """A tokenizer from a `tokenizer.json`. It truncates texts to `max_length` tokens, and pads on the right.
 
-    The file's own truncation and padding are turned off. Truncation is done here, so that the number of cut tokens is
-    known.
+    The settings for truncation and padding in the file are ignored. This class truncates by itself, so that the number
+    of removed tokens is known.
     """
 
     def __init__(self, file: Path, *, max_length: int) -> None:
-        """Read the file.
+        """Read the tokenizer in `file`.
 
         Raises:
             ValueError: see `read`; or `max_length` leaves no room for a text.
@@ -97,7 +100,7 @@ class Tokenizer:
     def encode(
         self, texts: Sequence[str], *, direction: Direction = "right", max_length: int | None = None
     ) -> list[Tokens]:
-        """Return the tokens of each text, cut to `max_length` on the side `direction`. Special tokens are kept.
+        """Return the tokens of each text, truncated to `max_length` on the side `direction`. Special tokens are kept.
 
         Raises:
             ValueError: a text is not valid Unicode (it has a lone surrogate); the message gives its index.
@@ -180,7 +183,7 @@ def panics_as_errors() -> Iterator[None]:
 
 
 def repeats_a_group(pattern: str) -> bool:
-    """Return whether a group is repeated, which can make a search take exponential time.
+    """Return whether a regular expression repeats a group, so that a search may take exponential time.
 
     Tokenizers of known families repeat only characters and character classes. Comments, free spacing and group calls
     also count as repetitions, because they could hide one.
@@ -238,7 +241,8 @@ def _cut(encoding: Any, limit: int, direction: Direction) -> Tokens:
 def _pad_id(fast: FastTokenizer) -> int:
     """Return the id for padding.
 
-    Padding is masked, so any id would do. The model family's own id keeps the arrays readable.
+    Padding is masked, so any id gives the same vectors. The id of the tokenizer's own padding token is used if it has
+    one.
     """
     found = (fast.token_to_id(name) for name in ("[PAD]", "<pad>"))
     return next((i for i in found if i is not None), 0)

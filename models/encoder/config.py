@@ -67,9 +67,9 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _bundled(file: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Read a manifest's settings.
+    """Read pooling, length and prompts from a manifest.
 
-    The full checks of `models.bundle` are left out, because the folder may not be ours.
+    The full checks of `models.bundle` are not made, because the folder may not be a bundle of this project.
     """
     match manifest:
         case {"pooling": str(pooling), "max_length": int(length), "prompts": dict(prompts)} if length > 0 and _known(
@@ -97,7 +97,7 @@ def _prompts(file: Path, said: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def _modules(folder: Path) -> tuple[Path | None, Sequence[Module]]:
-    """Return the folder of the pooling, if there is one, and the modules after it.
+    """Return the folder of the pooling module (None without one), and the modules after it.
 
     Raises:
         SourceError: the modules are not a Transformer, a Pooling and supported further modules.
@@ -118,7 +118,7 @@ def _modules(folder: Path) -> tuple[Path | None, Sequence[Module]]:
 
 
 def _pooling(file: Path) -> str:
-    """Read the pooling. If there are several, their vectors are concatenated, as in sentence-transformers."""
+    """Return the name of the pooling in a file. Several poolings are joined, because their vectors are concatenated."""
     if not file.is_file():
         raise SourceError(f"{file}: missing, though {MODULES} names its folder")
     said = _json(file)

@@ -91,7 +91,7 @@ class Layers(nn.Module):
 
     @classmethod
     def read(cls, modules: Sequence[Module], *, dim: int, truncate: int | None) -> Self | None:
-        """Read the modules after a pooling of dimension `dim`. None if they don't change the direction of vectors.
+        """Read the layers after a pooling of dimension `dim`. None if the layers don't change the direction of vectors.
 
         Raises:
             SourceError: a module is not supported, or does not fit the previous one; the message names its file.
@@ -121,7 +121,7 @@ class Layers(nn.Module):
 
 
 def _dense(folder: Path, width: int) -> dict[str, Any]:
-    """Return the manifest's description of a Dense for vectors of this dimension."""
+    """Return the description, for a manifest, of a Dense module whose input has the dimension `width`."""
     file, said = folder / "config.json", _config(folder)
     _check_neutral(file, said)
     activation = said.get("activation_function", "torch.nn.modules.activation.Tanh")

@@ -1,4 +1,4 @@
-"""A sentence encoder: backbone, pooling and an optional fitted transform, without head, loss and normalisation."""
+"""A sentence encoder: a backbone, a pooling and an optional fitted transform."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ MIN_NORM = 1e-12
 
 
 class Encoder(nn.Module):
-    """Token ids (N, L) to vectors (N, D): pooled, then transformed if there is a transform."""
+    """Encoder from token ids (N, L) to vectors (N, D), which are not normalised."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Encoder(nn.Module):
         super().__init__()
         parts(pooling)
         if getattr(backbone, "pooler", None) is not None:
-            # The head of pretraining: it is kept in the saved folder for other users, but no vector here depends on it.
+            # The pre-training head is saved for other programs. Vectors do not depend on it.
             backbone.pooler.requires_grad_(False)
         self.backbone = backbone
         self.pooling = pooling
@@ -93,8 +93,8 @@ class Encoder(nn.Module):
         files, they are `cls` and the tokenizer's length or 512. The length never exceeds the number of positions.
         `prompts` are added to the encoder's prompts, and replace prompts of the same name.
 
-        Attention is the eager implementation, because it is faster with dropout (training on CPU), and because ONNX
-        Runtime can fuse only its graph.
+        Attention is the eager implementation. It is faster for training with dropout on a CPU, and ONNX Runtime can
+        fuse only its graph.
 
         Raises:
             SourceError: the folder has no readable encoder, the transform or the tokenizer does not fit the encoder, or
@@ -157,7 +157,10 @@ class Encoder(nn.Module):
         return self.pooled(self.layers(input_ids, attention_mask, **inputs), attention_mask)
 
     def layers(self, input_ids: Tensor, attention_mask: Tensor | None, **inputs: Any) -> Sequence[Tensor]:
-        """Return the layers for the pooling, each (N, L, D): the last layer only, or the embeddings and all layers."""
+        """Return the hidden states that the pooling reads, each (N, L, D).
+
+        They are only the last layer, or the embeddings and all layers.
+        """
         averaged = self.pooling in AVERAGED_LAYERS
         output = self.backbone(
             input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=averaged, **inputs
@@ -167,7 +170,7 @@ class Encoder(nn.Module):
         return (*output.hidden_states[:-1], output.last_hidden_state) if averaged else (output.last_hidden_state,)
 
     def pooled(self, layers: Sequence[Tensor], attention_mask: Tensor) -> Tensor:
-        """Pool the output of `layers` for a mask (N, L): vectors (N, D), at least float32."""
+        """Return pooled vectors (N, D) of the output of `layers` and a mask (N, L), in float32 or wider."""
         vectors = pool(self.pooling, [full_precision(each) for each in layers], attention_mask)
         return vectors if self.transform is None else self.transform(vectors)
 
@@ -189,7 +192,7 @@ class Encoder(nn.Module):
     def encode(self, texts: Sequence[str], *, batch_size: int = 128) -> NDArray[np.float32]:
         """Return vectors (N, D) of `texts` in order, without dropout or gradients.
 
-        Batches have texts of similar length.
+        Texts of similar length are encoded in the same batch.
         """
         tokens = self.tokenizer.encode(texts)
         vectors = np.empty((len(texts), self.dim), dtype=np.float32)
@@ -215,7 +218,7 @@ class Encoder(nn.Module):
 
 
 class UnitVector(nn.Module):
-    """Exported module: token ids and mask (N, L) to unit vectors (N, D) and their original norms (N,)."""
+    """The exported module: token ids and mask (N, L) to unit vectors (N, D) and norms (N,) before normalisation."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
@@ -263,7 +266,7 @@ def dropout_off(encoder: nn.Module) -> Iterator[None]:
 
 
 def _transform(folder: Path, said: Mapping[str, Any], *, width: int) -> Transform | None:
-    """Load the transform after the pooling. It is in our manifest, or in the modules of sentence-transformers."""
+    """Load the transform after the pooling, according to our manifest or to the modules of sentence-transformers."""
     if fitted := said.get("transform"):
         return transforms.load(folder, fitted)
     return Layers.read(said.get("after_pooling", []), dim=width, truncate=said.get("truncate"))
@@ -280,7 +283,7 @@ def _backbone(folder: Path) -> PreTrainedModel:
 
 
 def _check_finite(encoder: Encoder, folder: Path) -> None:
-    """Refuse weights that are not finite, because every later step or fit would fail.
+    """Refuse weights that are not finite, because training and export would fail later.
 
     Raises:
         SourceError: a weight is not finite; the message names the tensor.

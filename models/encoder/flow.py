@@ -33,7 +33,7 @@ class ActNorm(nn.Module):
         return y * (-LOG_SCALE_FACTOR * self.log_scale).exp() - self.shift
 
     def log_det(self) -> Tensor:
-        """Return the log of the Jacobian's determinant, which is the same at every x."""
+        """Return the log of the Jacobian's determinant, which does not depend on the input."""
         return LOG_SCALE_FACTOR * self.log_scale.sum()
 
 
@@ -112,7 +112,7 @@ class Flow(nn.Module):
         return self._origin(latents, level=0)
 
     def log_det(self) -> Tensor:
-        """Return the log of the Jacobian's determinant, which is the same at every x."""
+        """Return the log of the Jacobian's determinant, which does not depend on the input."""
         steps = [step for level in range(len(self.levels)) for step in self._steps(level)]
         return torch.stack([step.actnorm.log_det() for step in steps]).sum()
 

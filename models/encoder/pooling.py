@@ -16,7 +16,7 @@ Pooling = Callable[[Sequence[Tensor], Tensor], Tensor]
 
 
 def cls(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:  # noqa: ARG001 (one signature for all)
-    """Return the last layer at the first token (SimCSE's `cls_before_pooler`)."""
+    """Return the last layer's hidden state of the first token (SimCSE's `cls_before_pooler`)."""
     return hidden_states[-1][:, 0]
 
 
@@ -26,17 +26,23 @@ def mean(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
 
 
 def first_last(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """Average embedding output and last layer, the "first-last" with a published score of 56.70 for BERT-base."""
+    """Average the embedding layer's output and the last layer, over layers and tokens.
+
+    This is the "first-last" with a published score of 56.70 for BERT-base.
+    """
     return _mean_over_tokens((hidden_states[0] + hidden_states[-1]) / 2, mask)
 
 
 def first_last_1(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """Average first and last layer, as in SimCSE's code since January 2022. BERT-base scores 60.7."""
+    """Average first and last layer, over layers and tokens, as in SimCSE's code since January 2022.
+
+    BERT-base scores 60.7.
+    """
     return _mean_over_tokens((hidden_states[1] + hidden_states[-1]) / 2, mask)
 
 
 def last2(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """Average the last two layers (SimCSE's `avg_top2`)."""
+    """Average the last two layers over layers and tokens (SimCSE's `avg_top2`)."""
     return _mean_over_tokens((hidden_states[-2] + hidden_states[-1]) / 2, mask)
 
 
@@ -46,7 +52,7 @@ def max_over_tokens(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
 
 
 def mean_sqrt_len_tokens(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """Divide the sum of the last layer by the root of the number of tokens."""
+    """Divide the sum of the last layer over the tokens by the square root of the number of tokens."""
     hidden = hidden_states[-1]
     return mean(hidden_states, mask) * mask.sum(1, keepdim=True).to(hidden.dtype).sqrt()
 
@@ -57,7 +63,7 @@ def weightedmean(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
 
 
 def lasttoken(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """Return the last layer at the last token."""
+    """Return the last layer's hidden state of the last token."""
     places = mask * _places(mask)
     last = places == places.amax(1, keepdim=True)
     return _mean_over_tokens(hidden_states[-1], last.to(mask.dtype))
@@ -88,7 +94,7 @@ JOINED = "+"
 
 
 def parts(name: str) -> list[str]:
-    """Split the name of a pooling: `mean+max` concatenates two poolings.
+    """Return the parts of a pooling's name. `mean+max`, for example, concatenates two poolings.
 
     Raises:
         ValueError: a part is unknown, or the name has several parts and one of them reads more than the last layer.
@@ -103,7 +109,7 @@ def parts(name: str) -> list[str]:
 
 
 def option(given: str) -> str:
-    """Check the name of a pooling on a command line."""
+    """Return the name of a pooling from a command line, after checking it."""
     try:
         parts(given)
     except ValueError as error:
@@ -112,7 +118,7 @@ def option(given: str) -> str:
 
 
 def pool(name: str, hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """Return vectors (N, D), or (N, parts x D) of concatenated poolings."""
+    """Return pooled vectors (N, D). If `name` concatenates several poolings, the shape is (N, parts x D)."""
     pooled = [POOLINGS[one](hidden_states, mask) for one in parts(name)]
     return pooled[0] if len(pooled) == 1 else torch.cat(pooled, dim=-1)  # one pooling's graph needs no concatenation
 

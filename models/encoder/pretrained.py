@@ -1,6 +1,6 @@
 """Checked loading of tokenizers and weights in transformers' format.
 
-If files and model don't match, transformers itself only warns, and uses random weights.
+The checks are needed because transformers only warns about missing weights, and replaces them by random weights.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def reading(folder: Path) -> Iterator[None]:
 
 
 def tokenizer(folder: Path, *, lowers: bool = False) -> PreTrainedTokenizerBase:
-    """Load the tokenizer in `folder`. `lowers` means that a setting asks for lower-cased texts.
+    """Load the tokenizer in `folder`. With `lowers`, the encoder's settings require lower-cased texts.
 
     Raises:
         SourceError: the tokenizer is case-sensitive although `lowers` is set, or adds no special tokens to a text.
@@ -92,7 +92,7 @@ def weights(kind: Any, folder: Path, **options: Any) -> Weights:
     """
     model, report = kind.from_pretrained(
         folder,
-        weights_only=True,  # no code in weights that torch has pickled is run
+        weights_only=True,  # Code in weights that torch has pickled is not run.
         dtype=torch.float32,
         output_loading_info=True,
         ignore_mismatched_sizes=True,  # otherwise transformers names the tensor only in a table
@@ -108,7 +108,7 @@ def weights(kind: Any, folder: Path, **options: Any) -> Weights:
 def _tells_case(hub_tokenizer: PreTrainedTokenizerBase) -> bool:
     """Return whether a tokenizer is case-sensitive.
 
-    With `do_lower_case`, sentence-transformers converts texts to lower case before such a tokenizer.
+    With `do_lower_case`, sentence-transformers converts texts to lower case before it calls a case-sensitive tokenizer.
     """
     backend = getattr(hub_tokenizer, "backend_tokenizer", None)  # tokenizers in Python have none
     normalizer = backend and backend.normalizer

@@ -1,4 +1,4 @@
-"""Transforms between pooling and unit vector. They are fitted to vectors, and stored with the encoder."""
+"""Transforms of pooled vectors before normalisation. They are fitted to vectors, and stored with the encoder."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Affine(nn.Module):
         return (pooled - self.mean) @ self.matrix
 
     def bias(self) -> Tensor:
-        """Return the b (D') of the equivalent form x @ matrix + b."""
+        """Return b (D',) of the equivalent form x @ matrix + b."""
         return -(self.mean.double() @ self.matrix.double()).to(self.matrix.dtype)
 
 
@@ -70,7 +70,7 @@ def described(transform: Transform | None) -> dict[str, Any] | None:
 
 
 def save(transform: Transform, folder: Path) -> None:
-    """Write the weights into the folder of an encoder."""
+    """Write a transform's weights into the folder of an encoder."""
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in transform.state_dict().items()}
     save_file(weights, folder / TRANSFORM)
 

@@ -1,8 +1,9 @@
-"""Assembly of a bundle of `minilm`, or of an adapter to it, without torch.
+"""Assembly of a bundle of `minilm` or one of its adapters, without torch.
 
-`graphs/minilm/` is a template: the bundle that torch exports, without its weights. It has the small files, and the ONNX
-graph with empty tensors, each named after its weight. NumPy merges the adapter into the base's weights, and `onnx` puts
-the merged weights into the graph. The golden vectors prove that the result is the trained encoder.
+`graphs/minilm/` is a template: the bundle that torch exports, without its weights. The template contains the small
+files, and the ONNX graph with empty tensors, each named after its weight. NumPy merges the adapter into the base's
+weights, and `onnx` puts the merged weights into the graph. The golden vectors verify that the result is the trained
+encoder.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ FAITHFUL = 0.9999
 UNUSED = "embeddings.position_ids"
 """A buffer in the published file that current versions of transformers don't read."""
 KEPT = ("objective", "backbone", "dim", "max_length", "pooling", "prompts", "transform", "run", "scores", "golden")
-"""Fields of the manifest that the bundle takes over from the encoder's record."""
+"""Fields of the manifest that the bundle copies from the template's or the adapter's manifest."""
 
 Weights = Mapping[str, NDArray[np.float32]]
 
@@ -55,7 +56,9 @@ def assemble(
     measure_with: Options | None = None,
     on_choice: Callable[[Choice], object] = lambda _: None,
 ) -> Bundle:
-    """Write the bundle of an encoder with a record, atomically. `measure_with` and `on_choice` are as in `export`.
+    """Write the bundle of `minilm` or one of its adapters, atomically.
+
+    `measure_with` and `on_choice` are as in `export`.
 
     Raises:
         SourceError, AdapterError: base or adapter can't be read, or the adapter does not fit the base.
@@ -101,7 +104,7 @@ def fill(graph: onnx.ModelProto, weights: Weights) -> None:
     """Put the weights into the empty tensors of a template.
 
     Raises:
-        AssemblyError: a weight is missing or has another shape.
+        AssemblyError: a weight is missing or has a different shape.
     """
     for tensor in graph.graph.initializer:
         weight = tensor.name.removesuffix(TRANSPOSED)
@@ -114,7 +117,9 @@ def fill(graph: onnx.ModelProto, weights: Weights) -> None:
 
 
 def empty(graph: onnx.ModelProto, weights: Weights) -> None:
-    """Make a template from a graph that torch has written. Each tensor is named after its weight and emptied.
+    """Convert a graph that torch has written to a template, in place.
+
+    Each weight's tensor is emptied, and named after its weight.
 
     Raises:
         AssemblyError: a tensor matches no weight.
@@ -135,7 +140,7 @@ def empty(graph: onnx.ModelProto, weights: Weights) -> None:
 
 
 def write_template(made: Bundle, folder: Path) -> None:
-    """Write the template of a bundle that torch has exported. Scores that the folder has recorded are kept."""
+    """Write the template of a bundle that torch has exported. Scores in an existing template's manifest are kept."""
     before = folder / MANIFEST
     scores = bundle.parse_manifest(before.read_bytes(), str(before), required=()).scores if before.is_file() else None
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The destination of a bundle: a folder that is replaced as a whole, if it contains nothing but a bundle."""
+"""The destination folder of an export. It is replaced as a whole, and refused if it contains anything but a bundle."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from models.runtimes.choice import Choice
 
 @contextmanager
 def writing(folder: Path) -> Iterator[Path]:
-    """Yield a new folder. If the block succeeds, it replaces `folder`. Otherwise it is deleted.
+    """Yield a new folder. If the block succeeds, the new folder replaces `folder`. Otherwise it is deleted.
 
     Readers of `folder` never see an incomplete bundle (see `models.bundle.disk.replacing_folder` for crashes).
 
@@ -41,7 +41,7 @@ def seal(
     measure_with: Options | None = None,
     on_choice: Callable[[Choice], object] = lambda _: None,
 ) -> None:
-    """Finish a draft that lacks only the card and the manifest: write both.
+    """Complete a draft of a bundle by writing its model card and its manifest.
 
     With `measure_with`, first compare the runtimes under these options. `on_choice` is called with the result.
 
@@ -52,7 +52,7 @@ def seal(
     if measure_with:
         fastest = choice.choose(Bundle(written, manifest), measure_with)
         on_choice(fastest)
-        if table := fastest.table():  # for readers only: each host that serves the bundle measures by itself
+        if table := fastest.table():  # For readers only. Each host that serves the bundle measures by itself.
             said = {"host": cache.host(measure_with), "measured": table}
             text = json.dumps(said, ensure_ascii=False, indent=1, allow_nan=False)
             (written / bundle.ENGINES).write_text(text + "\n", encoding="utf-8")
@@ -65,8 +65,8 @@ def refuse_foreign(folder: Path) -> None:
     """Refuse a folder that contains files that no manifest lists, because replacing deletes them.
 
     Raises:
-        BundleError: `folder` contains other files than a bundle, is a link to a promoted bundle, or its path does not
-            end in a name; nothing has changed.
+        BundleError: `folder` contains files that no manifest lists, is a link to a promoted bundle, or its path does
+            not end in a name; nothing has changed.
     """
     if folder.name in ("", ".."):
         raise BundleError(f"{folder}: is replaced as a whole: call it by its name, from the folder above")

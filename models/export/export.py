@@ -1,7 +1,7 @@
 """Export of an encoder to a bundle: weights, tokenizer, files for sentence-transformers, and a verified ONNX graph.
 
-The graph ends at the unit vector, so that its users need not know the pooling. Its second output, `norm`, is the length
-of the vector before normalisation. The server multiplies by it for `normalize: false`.
+The graph includes pooling and normalisation, so that its users need not know the pooling. Its second output, `norm`, is
+the length of the vector before normalisation. For `normalize: false`, the server multiplies the unit vector by `norm`.
 """
 
 from __future__ import annotations
@@ -80,13 +80,13 @@ def export(
 ) -> Bundle:
     """Write `encoder` as a verified bundle, atomically. After an error `folder` is unchanged.
 
-    `citations` (BibTeX) are for the training. The card lists them before the citations of the origin. `exporter` is one
-    of `models.export.exporters.EXPORTERS`. `adapter` describes the base and adapter of merged weights
+    `citations` are the BibTeX entries of the training method. The card lists them before the citations of the origin.
+    `exporter` is one of `models.export.exporters.EXPORTERS`. `adapter` describes the base and adapter of merged weights
     (`models.bundle.adapter`). `fp16_graph` adds a float16 graph.
 
-    `previous` is an earlier bundle of the same encoder. If the encoder reproduces its golden vectors, the new bundle
-    gets its config.json, and so has the same fingerprint. Otherwise the fingerprint would depend on the version of
-    transformers, because each version writes different defaults.
+    `previous` is an earlier bundle of the same encoder. If the encoder reproduces the golden vectors of `previous`, the
+    new bundle gets the config.json of `previous`, and so has the same fingerprint. Otherwise the fingerprint would
+    depend on the version of transformers, because each version writes different defaults.
 
     With `measure_with`, the runtimes of this machine are compared under these options, and the bundle contains the
     measurements. `on_choice` is called with the choice.
@@ -136,8 +136,8 @@ def export(
 def write_onnx(encoder: Encoder, file: Path, exporter: str = "torch") -> None:
     """Write the float32 graph of `UnitVector(encoder)`, with dynamic batch and length, by one of `EXPORTERS`.
 
-    `eval()` is called on the outermost module, because torch's exporter restores the mode of that module while it
-    traces. Otherwise the graph would contain dropout.
+    `eval()` is called on the outermost module, because torch's exporter applies that module's mode to all modules while
+    it traces. Otherwise the graph would contain dropout.
 
     Raises:
         ExporterUnavailable: the exporter is not installed, or does not support this backbone.
@@ -149,7 +149,7 @@ def write_onnx(encoder: Encoder, file: Path, exporter: str = "torch") -> None:
 
 
 def write_fp16(encoder: Encoder, graph: Path, file: Path) -> None:
-    """Convert the float32 graph in `graph` to float16. Attention is fused if that does not change the vectors.
+    """Convert the float32 graph in `graph` to float16. Attention is fused if fusion does not change the vectors.
 
     Raises:
         ExportError: the cosine of a vector to torch's vector is below `bundle.GOLDEN_COSINE`.
@@ -171,7 +171,7 @@ def write_fp16(encoder: Encoder, graph: Path, file: Path) -> None:
 
 
 def check_prompts(encoder: Encoder) -> None:
-    """Check that each prompt leaves room for a text.
+    """Check that each prompt is shorter than the encoder's maximum length, so that a text fits after it.
 
     Raises:
         bundle.BundleError: a prompt alone reaches the encoder's maximum length.
@@ -213,7 +213,7 @@ def check_reproduces(encoder: Encoder, before: Bundle) -> None:
 
 
 def check_parity(encoder: Encoder, file: Path) -> float:
-    """Return the largest difference of a coordinate between ONNX Runtime and torch, over all shapes that servers use.
+    """Return the largest difference of a coordinate between ONNX Runtime and torch, over all input shapes of servers.
 
     Raises:
         ExportError: the difference, or the relative difference of the norms, exceeds `PARITY`.
@@ -222,7 +222,7 @@ def check_parity(encoder: Encoder, file: Path) -> float:
     for case, torchs, got in _torch_and_onnx(encoder, file):
         with np.errstate(invalid="ignore"):  # non-finite numbers are reported below
             vectors, norms = _max_abs(got.vectors - torchs.vectors), _max_abs(got.norms / torchs.norms - 1)
-        difference = float(np.max([vectors, norms]))  # unlike `max`, it keeps a NaN
+        difference = float(np.max([vectors, norms]))  # Unlike `max`, np.max returns NaN if a value is NaN.
         if not difference <= PARITY:  # also refuses NaN
             raise ExportError(f"{case}: ONNX Runtime differs from torch by {difference:.2e}, more than {PARITY:.0e}")
         worst = max(worst, difference)
@@ -236,7 +236,7 @@ class _Case(NamedTuple):
 
 
 def _torch_and_onnx(encoder: Encoder, file: Path) -> Iterator[_Case]:
-    """Yield the results of torch, and of ONNX Runtime with the graph in `file`, for all shapes that servers use."""
+    """Yield the results of torch and ONNX Runtime, with the graph in `file`, for all input shapes that servers use."""
     session, graph = Session(file, [CPU], cpus.available()), UnitVector(encoder)
     for name, batch in _parity_batches(encoder).items():
         with torch.inference_mode(), dropout_off(graph):
@@ -257,7 +257,7 @@ def _parity_batches(encoder: Encoder) -> dict[str, list[Tokens]]:
 
 
 def unit_vectors(encoder: Encoder, texts: Sequence[str]) -> NDArray[np.float32]:
-    """Embed texts with torch: (N, D), unit length."""
+    """Return the unit vectors (N, D) of texts, computed by torch."""
     vectors = encoder.encode(texts)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True).clip(MIN_NORM)
     return vectors

@@ -1,7 +1,7 @@
 """Exporters from a torch module to an ONNX file: torch's exporter, or optimum's (see ADR 0013).
 
-Their graphs have the same interface: `input_ids` and `attention_mask` (N, L) to `sentence_embedding` (N, D) and `norm`
-(N,), float32, with dynamic batch and length. Importing this module does not load torch.
+The graphs of both exporters have the same interface: `input_ids` and `attention_mask` (N, L) to `sentence_embedding`
+(N, D) and `norm` (N,), float32, with dynamic batch and length. Importing this module does not load torch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OUTPUTS = {"sentence_embedding": {0: "batch"}, "norm": {0: "batch"}}
 
 
 class ExporterUnavailable(Refused):
-    """The exporter is not installed, or does not support this backbone. The message says what to do."""
+    """An exporter is not installed, or does not support the backbone. The message says what to do."""
 
 
 def by_torch(graph: UnitVector, file: Path) -> None:

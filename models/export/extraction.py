@@ -1,8 +1,8 @@
 """Extraction of a low-rank adapter from a tuned encoder by SVD.
 
-The change of each linear layer is truncated to its largest singular values. This is the best approximation of that rank
-(Eckart and Young, 1936). Biases are small and are stored unchanged. Embeddings and layer norms keep the weights of the
-base.
+The change of each linear layer's weight is truncated to its largest singular values, which is the best approximation of
+the given rank (Eckart and Young, 1936). The tuned biases are stored exactly. Changes of embeddings and layer norms are
+discarded.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DTYPES: Mapping[str, type[Any]] = {"float16": np.float16, "float8_e4m3fn": ml_dt
 
 
 class Extracted(NamedTuple):
-    """An extracted adapter, and its similarity to the tuned encoder."""
+    """An extracted adapter, and the similarity of its vectors to the tuned encoder's."""
 
     folder: Path
     bytes: int
@@ -60,14 +60,14 @@ def extract(
     about: str | None = None,
     data: Path | None = None,
 ) -> Extracted:
-    """Write the adapter that changes the encoder `base` into the encoder `source`, atomically.
+    """Write an adapter for `base` that approximates the tuned encoder `source`. The folder is written atomically.
 
-    `dtype` is one of `DTYPES`. With float8, a file of the same size has twice the rank, but each number has an error of
-    up to 6 %.
+    `dtype` is one of `DTYPES`. With float8, an adapter of the same file size has twice the rank of float16, but each
+    number has a rounding error of up to 6 %.
 
     Raises:
         AdapterError: the encoders differ in architecture or vocabulary, or the rank is out of range.
-        SourceError, BundleError: an encoder can't be read, or `folder` contains other files than an adapter.
+        SourceError, BundleError: an encoder can't be read, or `folder` contains files that do not belong to an adapter.
     """
     tuned, start = Encoder.load(source), Encoder.load(base)
     _check_alike(tuned, start, source, base)
@@ -117,9 +117,10 @@ def describe(
     about: str | None = None,
     citations: Sequence[str] = (),
 ) -> Manifest:
-    """Write our files beside peft's: int8 range, model card and adapter.json.
+    """Write int8 range, model card and adapter.json to an adapter's folder, beside peft's files.
 
-    `said` is the record of the tuned encoder `source`. Its scores are left out, because the merged weights differ.
+    `said` is the manifest of the tuned encoder `source`. Its scores are not copied, because the merged weights differ
+    from the tuned weights.
     """
     quantization.write(quantization.limit(unit_vectors(merged, quantization.calibration())), folder / INT8)
     opened = adapter.load(folder)
@@ -148,7 +149,9 @@ def describe(
 
 
 def record(folder: Path, scores: Mapping[str, float]) -> Manifest:
-    """Add scores of the merged encoder, by their names in a manifest, to an adapter's manifest and card.
+    """Add `scores` of the merged encoder to the manifest and card of the adapter in `folder`.
+
+    Keys are names of scores in manifests.
 
     Raises:
         AdapterError: the folder has no adapter with a manifest.
@@ -167,7 +170,7 @@ def record(folder: Path, scores: Mapping[str, float]) -> Manifest:
 
 
 def without_paths(value: Any) -> Any:
-    """Shorten the record of a run: remove long parts, and reduce absolute paths to file names."""
+    """Return the record of a run without long parts, and with file names instead of absolute paths."""
     if isinstance(value, dict):
         return {key: without_paths(inner) for key, inner in value.items() if key not in card.BULKY}
     if isinstance(value, list | tuple):
@@ -210,10 +213,10 @@ def _factors(tuned: Encoder, start: Encoder, modules: Sequence[str], rank: int) 
 
 
 def _rounded(factors: Mapping[str, NDArray[np.float64]], dtype: str) -> tuple[dict[str, NDArray[Any]], float]:
-    """Round A and B to one of `DTYPES`. Return both, and the scaling of their product.
+    """Round A and B of all modules to one of `DTYPES`. Return the rounded factors, and the scaling of their product.
 
-    float8 has only four bits of exponent. So A and B are multiplied by the power of two that brings their largest
-    number to the top of the range.
+    float8 has only four bits of exponent. So A and B are multiplied by the largest power of two with which no number
+    exceeds the range of float8.
     """
     if dtype == "float16":
         return {name: factor.astype(np.float16) for name, factor in factors.items()}, 1
@@ -223,7 +226,10 @@ def _rounded(factors: Mapping[str, NDArray[np.float64]], dtype: str) -> tuple[di
 
 
 def _biases(tuned: Encoder, modules: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Return every bias by peft's name, in float32. In float16, rounding would exceed the change by tuning."""
+    """Return every bias by peft's name, in float32.
+
+    Float16 is not used, because rounding would exceed the changes from tuning.
+    """
     wrapped = {f"{module}.bias": f"{module}.base_layer.bias" for module in modules}
     return {
         PREFIX + wrapped.get(name, name): bias.detach().numpy()
@@ -233,7 +239,7 @@ def _biases(tuned: Encoder, modules: Sequence[str]) -> dict[str, NDArray[Any]]:
 
 
 def _fingerprint(merged: Encoder, facts: Mapping[str, Any]) -> str:
-    """Return the fingerprint that a bundle of the merged encoder will have."""
+    """Return the fingerprint of a future bundle of the merged encoder."""
     with TemporaryDirectory() as scratch:
         saved = Path(scratch)
         merged.save(saved)

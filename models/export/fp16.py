@@ -16,7 +16,10 @@ BACKBONE = "/encoder/backbone/"
 
 
 def fuse(graph: Path, file: Path, config: PretrainedConfig) -> None:
-    """Write `graph` with the operators that ONNX Runtime's optimiser fuses; `config` is the backbone's."""
+    """Write `graph` to `file` with operators fused by ONNX Runtime's optimiser.
+
+    `config` is the backbone's configuration.
+    """
     from onnxruntime.transformers.optimizer import optimize_model
 
     # Texts are padded on the right, so the mask becomes a length, which the fast attention kernels require.
@@ -27,7 +30,7 @@ def fuse(graph: Path, file: Path, config: PretrainedConfig) -> None:
 
 
 def halve(file: Path) -> None:
-    """Convert the backbone of the graph in `file` to float16, both weights and operators."""
+    """Convert the backbone's weights and operators in the graph `file` to float16, in place."""
     import onnx
     from onnxruntime.transformers.onnx_model import OnnxModel
 

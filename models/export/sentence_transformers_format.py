@@ -1,4 +1,4 @@
-"""Files for other programs: sentence-transformers from 2.0 on, text-embeddings-inference, infinity."""
+"""Files with which sentence-transformers (from 2.0), text-embeddings-inference and infinity can open a bundle."""
 
 from __future__ import annotations
 
@@ -28,12 +28,14 @@ OLD_FLAGS = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
 
 
 def can_say(encoder: Encoder) -> bool:
-    """Return whether the format can describe the encoder. It can't describe a flow."""
+    """Return whether the format of sentence-transformers can describe the encoder. It can't describe a flow."""
     return not isinstance(encoder.transform, Flow)
 
 
 def write(encoder: Encoder, folder: Path) -> None:
-    """Write the files. If they can't describe the encoder, write only a file that makes readers fail with an error.
+    """Write the files.
+
+    If they can't describe the encoder, write only a modules.json that makes programs fail with an error.
 
     A pooling over two layers becomes `WeightedLayerPooling`, with weight 1 for these layers and 0 for all other layers,
     followed by the mean. An affine transform becomes `Dense` without an activation.
@@ -71,7 +73,7 @@ def _layers(transform: Transform | None) -> Iterator[nn.Module]:
 
 
 def _cut(transform: Transform | None) -> int | None:
-    """Return the dimension to which the last layer truncates vectors."""
+    """Return the dimension to which the transform's last layer truncates vectors, or None."""
     last = transform.layers[-1] if isinstance(transform, Layers) else None
     return last.out if isinstance(last, Truncate) else None
 

@@ -46,7 +46,7 @@ class Remote(Protocol):
         """Download a file to `folder/path`, whose parent exists."""
 
     def holds(self, path: str, file: Path) -> bool:
-        """Return whether the remote file equals `file`, by a hash of its current content."""
+        """Return whether the remote file has the same content as `file`, by comparing hashes."""
 
     def begins(self, path: str, file: Path, /) -> bool:
         """Return whether the remote file is the first part of `file`, as after an interrupted upload."""
@@ -77,7 +77,7 @@ def too_large(remote: object, path: str) -> RemoteError:
 
 
 def remote_error(remote: object, error: Exception, secret: Set[str] = frozenset()) -> RemoteError:
-    """Return an error with the name of the place and the first line of `error`."""
+    """Return a `RemoteError` with the name of the place and the first line of `error`."""
     lines = [line.strip() for line in without_secrets(str(error), secret).splitlines() if line.strip()]
     return RemoteError(f"{remote}: {lines[0] if lines else type(error).__name__}")
 
@@ -88,9 +88,9 @@ def without_user(url: str) -> str:
 
 
 def secrets(url: str) -> Set[str]:
-    """Return the texts of `url` that messages must not contain: user and password, whole, decoded and in pieces.
+    """Return the texts that messages must not contain: the URL's user and password, encoded, decoded, and in pieces.
 
-    Pieces are included, because a library may use a piece as the password if special characters were not encoded.
+    Pieces are included, because a library may parse only a piece as the password if special characters are not encoded.
     """
     users = {user.removesuffix("@") for user in USER.findall(url)}
     passwords = {user.partition(":")[2] for user in users}

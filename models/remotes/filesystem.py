@@ -52,7 +52,7 @@ class Filesystem:
         return self._name
 
     def files(self) -> set[str]:
-        """Return every file below the folder."""
+        """Return the names of all files below the folder."""
         with self._remote_errors():
             self._fs.invalidate_cache()
             return {path[len(self._root) :].strip("/") or "." for path in self._fs.find(self._root)}
@@ -76,7 +76,7 @@ class Filesystem:
             self._fs.get_file(self._at(path), str(folder / path))
 
     def holds(self, path: str, file: Path) -> bool:
-        """Compare size and SHA-256.
+        """Return whether the remote file equals `file`, by size and SHA-256.
 
         The whole file is read, because fsspec has no hash that works for all file systems.
         """
@@ -88,7 +88,7 @@ class Filesystem:
                 return hashlib.file_digest(stream, "sha256").hexdigest() == sha256(file)
 
     def begins(self, path: str, file: Path, /) -> bool:
-        """Compare the remote bytes with the beginning of `file`."""
+        """Return whether the remote file is the first part of `file`."""
         with self._remote_errors(), self._fs.open(self._at(path), "rb") as theirs, file.open("rb") as ours:
             while part := theirs.read(READ_AT_ONCE):
                 if part != ours.read(len(part)):
@@ -96,7 +96,7 @@ class Filesystem:
         return True
 
     def put(self, folder: Path, paths: Sequence[str], *, removed: Collection[str]) -> None:
-        """Remove the `removed` files first, then store files. Without a manifest, an incomplete folder is not a bundle.
+        """Remove the files `removed`, then store the files `paths`.
 
         Local files are created anew, never overwritten, because bundles may share them by hard links.
         """

@@ -41,7 +41,7 @@ class Hub:
         return f"hf://{self._repository}" + (f"@{self._revision}" if self._revision else "")
 
     def files(self) -> set[str]:
-        """Return the files of the repository except the hub's own."""
+        """Return the files of the repository, except the files that the hub creates."""
         with as_remote_error(self):
             return set(self._tree)
 
@@ -67,13 +67,16 @@ class Hub:
             self._api.hf_hub_download(self._repository, path, revision=self._at, local_dir=folder)
 
     def holds(self, path: str, file: Path) -> bool:
-        """Compare with the hash that the hub reports: SHA-256 for large files, git's hash for small ones."""
+        """Return whether the remote file equals `file`.
+
+        The hub reports SHA-256 for large files, git's hash for small ones.
+        """
         with as_remote_error(self):
             stored = self._tree[path]
             return stored.lfs.sha256 == sha256(file) if stored.lfs else stored.blob_id == _git_hash(file)
 
     def begins(self, _path: str, _file: Path, /) -> bool:
-        """Return False, because commits have only complete files. Different content is not an interrupted upload."""
+        """Return False, because a commit contains only complete files, so no upload can be continued."""
         return False
 
     def put(self, folder: Path, paths: Sequence[str], *, removed: Collection[str]) -> None:
@@ -104,7 +107,7 @@ class Hub:
             self._look_again(made.oid)
 
     def _begun(self) -> Collection[str]:
-        """Create the branch. Return the files that are copies from the default branch.
+        """Create the revision's branch. Return the files that are copies from the default branch.
 
         Raises:
             RemoteError: the branch is not a copy, because someone else created it meanwhile.
@@ -122,7 +125,7 @@ class Hub:
 
     @property
     def _at(self) -> str:
-        """The commit of the revision. It is requested only once."""
+        """The commit of the revision. The hub is asked only once."""
         if self._commit is None:
             self._commit = self._api.model_info(self._repository, revision=self._revision).sha
         assert self._commit is not None, "the hub gives a commit of every repository"

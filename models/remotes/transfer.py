@@ -19,7 +19,7 @@ DOWNLOADS = ".cache"
 
 
 class TransferError(Refused):
-    """The destination contains something else. The message says what it contains, and what to do."""
+    """The destination contains a different package or other files. The message names its content, and what to do."""
 
 
 Package = Bundle | Adapter
@@ -73,13 +73,12 @@ def publish(source: Package, remote: Remote, *, replace: bool = False) -> int:
 
 
 def pull(remote: Remote, folder: Path, *, replace: bool = False) -> tuple[Package, int]:
-    """Fetch the package at `remote` into `folder`, complete and verified, or not at all.
+    """Fetch the package at `remote` into `folder` atomically, after verifying every hash.
 
     Return the package and the number of files fetched.
 
     Raises:
-        BundleError, AdapterError: the remote or `folder` has neither a bundle nor an adapter. A new or empty `folder`
-            is fine.
+        BundleError, AdapterError: the remote has neither a bundle nor an adapter, or `folder` contains anything else.
         TransferError: `folder` contains a different package and `replace` is false.
         RemoteError: the remote fails, or the hash of a file differs from the manifest.
         OSError: `folder` can't be written; the message names it.
@@ -111,7 +110,7 @@ def _writing(folder: Path) -> AbstractContextManager[Path]:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Refuse to replace anything but a bundle or an adapter."""
+    """Refuse a folder with files that belong neither to a bundle nor to an adapter, because replacing deletes them."""
     if adapter.is_adapter(folder):
         adapter.refuse_foreign(folder)
     else:
@@ -130,7 +129,7 @@ def _fetch(remote: Remote, manifest: Manifest, draft: Path) -> None:
 
 
 def _present(folder: Path, name: str, content: bytes) -> Package | None:
-    """Return the package in `folder` if it is identical and complete."""
+    """Return the package in `folder` if it is complete and has the manifest `content`, else None."""
     try:
         found = opened(folder)
     except Refused:
@@ -140,7 +139,7 @@ def _present(folder: Path, name: str, content: bytes) -> Package | None:
 
 
 def _manifest(remote: Remote) -> tuple[str, bytes, Manifest] | None:
-    """Return name, bytes and content of the manifest at `remote`. None if there is no manifest."""
+    """Return file name, bytes and parsed content of the manifest at `remote`. None if there is no manifest."""
     for name, required in ((MANIFEST, bundle.REQUIRED), (adapter.MANIFEST, adapter.REQUIRED)):
         if (content := remote.read(name)) is not None:
             return name, content, bundle.parse_manifest(content, f"{remote}: {name}", required=required)
@@ -148,7 +147,7 @@ def _manifest(remote: Remote) -> tuple[str, bytes, Manifest] | None:
 
 
 def _listed(remote: Remote) -> set[str]:
-    """Return the files that the manifest at `remote` lists. They may be replaced. Empty if the manifest is invalid."""
+    """Return the files that the manifest at `remote` lists, which may be replaced. Empty if the manifest is invalid."""
     try:
         found = _manifest(remote)
     except BundleError:

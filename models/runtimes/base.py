@@ -46,12 +46,15 @@ class Options:
 
     @property
     def cpu_threads(self) -> int:
-        """Threads of a runtime on the CPU."""
+        """Number of threads of a runtime on the CPU."""
         return self.threads or cpus.available()
 
     @property
     def cpu_streams(self) -> int:
-        """Batches that the threads compute in parallel. One thread per batch is faster than several."""
+        """Number of batches that run in parallel on the CPU.
+
+        One thread per batch gives a higher throughput than several.
+        """
         return min(self.cpu_threads, MOST_STREAMS)
 
 
@@ -65,7 +68,7 @@ class Embedded(NamedTuple):
 
 
 class Runtime(Protocol):
-    """A loaded graph of a bundle. Up to `streams` threads may call it at a time.
+    """A runtime with a loaded graph of a bundle. Up to `streams` threads may call it at the same time.
 
     Raises (in the constructor):
         RuntimeUnavailable: this precision is not available here.
@@ -89,7 +92,7 @@ class Runtime(Protocol):
 
         The caller owns the returned arrays.
 
-        `alone` means that no other batch runs, so this one may use all threads.
+        With `alone`, no other batch runs at the same time, so this batch may use all threads.
         """
 
     @staticmethod

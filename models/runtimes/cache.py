@@ -26,7 +26,7 @@ FORMAT = 2
 
 
 def recall(bundle: Bundle, options: Options) -> list[Measured]:
-    """Return the stored measurements. Return an empty list if there are none, or if the file is damaged."""
+    """Return the stored measurements. The list is empty if nothing is stored, or if the file is damaged."""
     key = _key(bundle, options)
     if not (file := _file(key)):
         return []
@@ -46,7 +46,7 @@ def recall(bundle: Bundle, options: Options) -> list[Measured]:
 
 
 def remember(bundle: Bundle, options: Options, measured: Sequence[Measured]) -> None:
-    """Store measurements atomically, unless a pair failed, because the failure may be temporary.
+    """Store measurements atomically. If a pair failed, nothing is stored, because the failure may be temporary.
 
     If the folder is not writable, the next start measures again.
     """
@@ -79,7 +79,7 @@ def forget(bundle: Bundle, options: Options) -> None:
 
 
 def _key(bundle: Bundle, options: Options) -> dict[str, Any]:
-    """Return everything that affects a measurement: encoder, bytes of graphs, pairs, host."""
+    """Return the cache key, which contains everything that affects a measurement: encoder, graphs, pairs and host."""
     graphs = {precision: file.relative_to(bundle.folder).as_posix() for precision, file in bundle.graphs.items()}
     return {
         "format": FORMAT,

@@ -1,6 +1,7 @@
 """Choice of the fastest runtime and precision for a bundle on this machine, by measurement.
 
-A candidate must also reproduce the vectors of the float32 reference, and must not be barred by the bundle.
+A pair of runtime and precision is only chosen if it reproduces the vectors of the float32 reference, and if the bundle
+does not exclude it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ class Choice:
     """Measurements of all candidates. Empty if there was only one candidate."""
 
     def next_best(self, bundle: Bundle, error: Exception, *, among: Sequence[Pair]) -> Choice | None:
-        """Return the next fastest choice after this one failed with `error`. None if no faithful pair remains.
+        """Return the choice of the next fastest pair, after the chosen pair failed with `error`.
+
+        None if no faithful pair remains.
 
         In the new choice, the failed pair's measurement contains the error.
         """
@@ -38,7 +41,7 @@ class Choice:
         return Choice(fastest(measured, among=left), measured) if left else None
 
     def table(self) -> list[dict[str, Any]]:
-        """Return a row of JSON for each measured pair: its figures, whether it was `chosen`, and if not, the reason."""
+        """Return a JSON row for each measured pair: its measurements, whether it was `chosen`, and else the reason."""
         return [asdict(row) | {"chosen": row.pair == self.pair, "why_not": self._why_not(row)} for row in self.measured]
 
     def __str__(self) -> str:
@@ -65,11 +68,11 @@ class Choice:
 def choose(bundle: Bundle, options: Options, *, runtime: str | None = None, precision: str | None = None) -> Choice:
     """Choose the fastest faithful pair with this runtime and precision; None means any.
 
-    All pairs are measured once for each bundle and host, and cached. If a pair fails, which may be temporary, the next
-    start measures again. A single candidate is chosen without measurement.
+    All pairs are measured once for each bundle and host, and cached. If a pair fails, nothing is cached, because the
+    failure may be temporary. A single candidate is chosen without measurement.
 
     Raises:
-        RuntimeUnavailable: no such pair runs here, or none may serve the bundle.
+        RuntimeUnavailable: no pair with this runtime and precision runs here, or no pair may serve the bundle.
         BundleError: the bundle's table of engines is invalid.
     """
     pairs = candidates(bundle, options, runtime=runtime, precision=precision)
@@ -88,7 +91,9 @@ def choose(bundle: Bundle, options: Options, *, runtime: str | None = None, prec
 def open_fastest(
     bundle: Bundle, options: Options, *, runtime: str | None = None, precision: str | None = None
 ) -> tuple[Choice, Runtime]:
-    """Load the fastest pair that works. Several may be tried, because a cached choice may no longer run.
+    """Load the fastest pair that works.
+
+    If it fails, the next fastest is tried, because a cached choice may no longer run.
 
     Raises:
         RuntimeUnavailable, BundleError: see `choose`.
@@ -110,7 +115,7 @@ def candidates(bundle: Bundle, options: Options, *, runtime: str | None, precisi
     """Return the pairs that run here, limited to a runtime and a precision if they are given.
 
     Raises:
-        RuntimeUnavailable: there are none.
+        RuntimeUnavailable: no such pair runs here.
     """
     wanted = {runtime: RUNTIMES[runtime]} if runtime else RUNTIMES
     pairs = available(bundle, options, runtimes=wanted)

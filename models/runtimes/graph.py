@@ -1,4 +1,4 @@
-"""Texts to vectors with a bundle's graph on this machine. The vectors are the same as a server's."""
+"""Encoding of texts with a bundle's graph on this machine, as in a server."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Graph:
         self.engine = f"{self._runtime.name} {self._runtime.facts()['version']}"
 
     def tokenized(self, texts: Sequence[str]) -> list[Tokens]:
-        """Tokenize texts, cut to the bundle's `max_length` tokens.
+        """Tokenise texts, truncated to the bundle's `max_length` tokens.
 
         Raises:
             ValueError: a text is not valid Unicode.
@@ -81,7 +81,7 @@ class Graph:
 def _by_length(tokens: Sequence[Tokens], budget: int) -> Iterator[list[int]]:
     """Yield batches of at most `budget` tokens including padding. A longer text is a batch by itself.
 
-    The longest texts come first, so that a lack of memory is noticed at once.
+    The longest texts come first, so that a lack of memory is noticed immediately.
     """
     batch: list[int] = []
     for i in sorted(range(len(tokens)), key=lambda i: -len(tokens[i])):

@@ -32,9 +32,9 @@ MEAN_WORDS, SPREAD = 30, 0.8
 EVERY = 3
 """Every third probe is timed. Rounds are short, so that any load on the machine affects both pairs equally."""
 ROUNDS = 5
-"""Rounds of a pair beside the reference."""
+"""Number of rounds in which a pair is measured in alternation with the reference."""
 SECONDS = 3.0
-"""Seconds after which a pair has two rounds only."""
+"""Seconds after which the remaining pairs are measured in only two rounds."""
 RANK_LOSS = 0.1
 """Maximum `rank_loss` at which an engine may serve a bundle, in points of STS-B (ADR 0012)."""
 DECIMALS = 6
@@ -84,7 +84,7 @@ class Measured:
 
     @property
     def shortcoming(self) -> str | None:
-        """Reason why the pair may not serve the bundle, independent of speed. None if it may."""
+        """Reason why the pair may not serve the bundle, apart from its speed. None if the pair may serve it."""
         if self.error:
             return f"does not run: {self.error}"
         if self.barred:
@@ -108,7 +108,7 @@ def measure(bundle: Bundle, options: Options) -> Sequence[Measured]:
 
 
 def graphs(bundle: Bundle, options: Options) -> dict[Pair, Open]:
-    """Return loaders of every pair: first the reference, then reduced precisions, because these are usually faster.
+    """Return a loading function for every pair: first the reference, then reduced precisions, which are usually faster.
 
     Raises:
         RuntimeUnavailable: nothing runs here.
@@ -148,7 +148,8 @@ def compared(
 ) -> list[Measured]:
     """Compare each pair with the reference, round by round. At most two graphs are loaded at a time.
 
-    After `seconds`, the remaining pairs have two rounds each. `describe` returns the line for a pair that fails.
+    After `seconds`, each remaining pair is measured in only two rounds. `describe` returns the error line for a pair
+    that fails.
     """
     reference = _Timed(graphs[REFERENCE](), texts, clock)
     exact = reference.vectors()
@@ -157,7 +158,7 @@ def compared(
 
     def beside_reference(pair: Pair, timed: _Timed) -> Measured:
         closeness = _closeness(timed.vectors(), exact)
-        timed()  # warms up shapes that are new to it
+        timed()  # The first run warms up new shapes.
         ratios: list[float] = []
         while len(ratios) < 2 or (len(ratios) < rounds and clock() - began <= seconds):
             reference()
@@ -195,12 +196,15 @@ class _Timed:
 
     @property
     def last(self) -> float:
-        """Seconds of the last run."""
+        """Duration of the last run in seconds."""
         return self._seconds[-1]
 
     @property
     def texts_per_second(self) -> float:
-        """Speed in the median run. If there are several runs, the first is left out, because its shapes are new."""
+        """Texts per second in the median run.
+
+        If there are several runs, the first run is left out, because its shapes are new.
+        """
         return len(self._some) / median(self._seconds[1:] or self._seconds)
 
 
@@ -221,8 +225,8 @@ def _closeness(vectors: NDArray[np.float32], reference: NDArray[np.float32]) -> 
 def rank_loss(vectors: NDArray[np.float32], reference: NDArray[np.float32]) -> float:
     """Return 100 x (1 - Spearman) between the cosines of all pairs of unit vectors (N, D) and the reference's.
 
-    It is the loss in points on an STS task whose human scores are the reference's cosines. If all cosines of the
-    reference are equal, it is 0. If only those of `vectors` are equal, it is 100.
+    This is the loss in points on an STS task whose human scores are the reference's cosines. If all cosines of the
+    reference are equal, the loss is 0. If only the cosines of `vectors` are all equal, the loss is 100.
     """
     pairs = np.triu_indices(len(vectors), k=1)
     ours, theirs = (_ranks((each.astype(np.float64) @ each.T)[pairs]) for each in (vectors, reference))

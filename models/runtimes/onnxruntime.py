@@ -14,7 +14,10 @@ from models.runtimes.session import CPU, CUDA, CUDA_BATCH_TOKENS, CUDA_PROVIDERS
 
 
 class OnnxRuntime:
-    """Sessions of a graph. On CUDA there is one. On a CPU one is for concurrent batches, and one uses all threads."""
+    """ONNX Runtime sessions of a graph. On CUDA, there is one session.
+
+    On a CPU, one session is for concurrent batches, and a second one uses all threads for a single batch.
+    """
 
     name: ClassVar = "onnxruntime"
     length_step = 1

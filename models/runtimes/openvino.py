@@ -22,7 +22,7 @@ LENGTH_STEP = 16
 
 
 class OpenVino:
-    """The graph, compiled for concurrent batches and, if there are several threads, for one batch on all threads."""
+    """A graph compiled by OpenVINO for concurrent batches and, with several threads, for one batch on all threads."""
 
     name: ClassVar = "openvino"
     device = "cpu"
@@ -43,7 +43,7 @@ class OpenVino:
         self._alone = self._requests(graph, 1, options.cpu_threads) if self.streams > 1 else self._concurrent
 
     def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:
-        """Run the graph once. The output is copied, since OpenVINO overwrites it in the next run."""
+        """Run the graph once. The output is copied, because OpenVINO overwrites the output in the next run."""
         feed = {"input_ids": padded(ids, self._longest), "attention_mask": padded(mask, self._longest)}
         requests = self._alone if alone else self._concurrent
         request = requests.get()
@@ -54,7 +54,10 @@ class OpenVino:
         return Embedded(results["sentence_embedding"], results["norm"])
 
     def _requests(self, graph: Any, streams: int, threads: int) -> SimpleQueue[Any]:
-        """Create one request for each stream of a model that divides `threads` among `streams`."""
+        """Compile the graph with `threads` threads for `streams` concurrent batches.
+
+        Return one inference request per stream.
+        """
         settings = {
             "INFERENCE_PRECISION_HINT": HINTS[self.precision],
             "NUM_STREAMS": streams,
@@ -113,12 +116,12 @@ def capabilities() -> list[str]:
 
 @cache
 def _core() -> Any:
-    """Return the process's single core, which is never deleted.
+    """Return the `Core` of OpenVINO, of which a process has only one, which is never deleted.
 
     A core's CPU plugin gives the thread that creates it a larger signal stack, which AMX needs, and restores the old
     stack when the core is deleted. If the lifetimes of two cores overlap, the second one restores a stack that the
-    first has freed, and the next signal kills the process. The plugin's table of types is created at first use. Two
-    threads that use it first at the same time would deadlock.
+    first has freed, and the next signal kills the process. The plugin's table of types is created at first use. If two
+    threads caused this first use at the same time, they would deadlock.
     """
     openvino = _openvino()
     openvino.Type.f32.to_dtype()

@@ -38,7 +38,7 @@ SHORTEST_BUCKET = 16
 
 
 class Session:
-    """The graph on the first of `providers` that starts. Inputs and outputs are bound to the device's memory."""
+    """A session of a graph on the first of `providers` that works. Inputs and outputs are bound to device memory."""
 
     def __init__(self, graph: Path, providers: Sequence[Provider], threads: int) -> None:
         settings = onnxruntime.SessionOptions()
@@ -79,7 +79,7 @@ def _load_cuda() -> None:
 def warm_up(run: Callable[[Ids, Ids], object], longest: int) -> None:
     """Call `run` with a full batch and with one text of each length.
 
-    The first use loads kernels and allocates memory.
+    The first use of a shape loads kernels and allocates memory.
     """
     for length in reversed(list(buckets(longest))):
         for rows in (max(1, CUDA_BATCH_TOKENS // length), 1):
@@ -88,7 +88,7 @@ def warm_up(run: Callable[[Ids, Ids], object], longest: int) -> None:
 
 
 def buckets(longest: int) -> Iterator[int]:
-    """Yield lengths in tokens, ascending, up to `longest`."""
+    """Yield the lengths in tokens for the warm-up, ascending, up to `longest`."""
     length = SHORTEST_BUCKET
     while length < longest:
         yield length

@@ -26,7 +26,7 @@ INPUTS = ("input_ids", "attention_mask")
 
 
 class TensorRt:
-    """TensorRT engine for every shape up to `ROWS` texts of maximum length, compiled once and cached."""
+    """A TensorRT engine for all shapes up to `ROWS` texts of maximum length. The engine is compiled once and cached."""
 
     name: ClassVar = "tensorrt"
     device = "cuda"
@@ -89,9 +89,9 @@ def settings(bundle: Bundle, precision: str) -> dict[str, str]:
 
 
 def _kept(graph: str) -> Path | None:
-    """Return the folder of a graph's engines.
+    """Return the cache folder for the engines of a graph, or None without a cache.
 
-    Its name is the graph's SHA-256, because ONNX Runtime's file names ignore weights.
+    The folder is named after the graph's SHA-256, because ONNX Runtime's own file names do not depend on the weights.
     """
     if not (folder := cache_folder()):
         log.warning("no home, and no XDG_CACHE_HOME, to keep what TensorRT compiles in; the next start compiles again")

@@ -1,9 +1,9 @@
-"""Checkpoints: everything that changes during a run in one file, so that a killed run resumes exactly.
+"""Checkpoints: one file with everything that changes during a run, so that a killed run resumes exactly.
 
 Training and pre-training share the format: safetensors, with single numbers in the header, replaced atomically. The
-learning rate is not stored, because it follows from the step. Of frozen weights only the digest is stored, because the
-backbone has the weights. Several processes share one file. The first process writes it, with the random states of all
-processes.
+learning rate is not stored, because it follows from the step. For frozen weights, only a digest is stored, because the
+weights themselves are in the backbone's files. Several processes share one file. The first process writes it, with the
+random states of all processes.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ class Resumable(Protocol):
     """Digest of the weights that do not change, or "" if there are none."""
 
     def facts(self) -> dict[str, Any]:
-        """Return the single numbers of a checkpoint."""
+        """Return the numbers that the checkpoint's header stores."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of a checkpoint, without torch's random states."""
+        """Return the tensors that the checkpoint stores, except torch's random states."""
 
     def restore_facts(self, facts: Mapping[str, Any]) -> None:
-        """Restore the numbers that `facts` returned."""
+        """Restore the state's numbers from a result of `facts`."""
 
     def restore_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the tensors that `tensors` returned."""
+        """Restore the state's tensors from a result of `tensors`."""
 
 
 def save(state: Resumable, folder: Path, devices: Devices, *, corpus: str) -> None:
@@ -110,7 +110,7 @@ def check_corpus(file: Path, begun: str, corpus: str) -> None:
 
 @contextmanager
 def _reading(file: Path, what: str) -> Iterator[None]:
-    """Turn every error of a damaged file into a `CheckpointError`."""
+    """Convert errors of a damaged file inside the block to a `CheckpointError`."""
     try:
         yield
     except CheckpointError:
@@ -124,7 +124,7 @@ def _reading(file: Path, what: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Best:
-    """The best evaluation so far."""
+    """Step and scores of the best evaluation so far."""
 
     step: int
     score: float
@@ -194,7 +194,7 @@ def stored_progress(folder: Path) -> StoredProgress:
     """Read the progress of a run from the checkpoint in `folder`.
 
     Raises:
-        CheckpointError: there is no checkpoint yet, or it is damaged.
+        CheckpointError: the run has no checkpoint yet, or the checkpoint is damaged.
     """
     file = folder / CHECKPOINT
     if not file.exists():
@@ -205,7 +205,7 @@ def stored_progress(folder: Path) -> StoredProgress:
 
 
 def save_best(state: State, best: Best, folder: Path) -> None:
-    """Write the weights of the best evaluation. The next checkpoint refers to them."""
+    """Write the weights of the best evaluation to their own file. The next checkpoint refers to this file."""
     facts = {**asdict(best), "frozen": state.frozen}
     save_state(_best_file(folder, best), with_prefix("", _trained(state.encoder)), facts)
 
@@ -214,7 +214,7 @@ def load_best(encoder: Encoder, best: Best, folder: Path) -> None:
     """Load the weights of the best evaluation into `encoder`.
 
     Raises:
-        CheckpointError: their file is missing or damaged, or the backbone has changed.
+        CheckpointError: the file of the weights is missing or damaged, or the backbone has changed.
     """
     file = _best_file(folder, best)
     with _reading(file, "the best weights"):
@@ -235,14 +235,17 @@ def _best_file(folder: Path, best: Best) -> Path:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Copies of the state before a step, without weights and optimiser moments."""
+    """A copy of the state before a step, without weights and optimiser moments."""
 
     random: RandomState
     rng: Tensor
     objective: dict[str, Tensor]
     """Running statistics of the objective, without its weights."""
     scale: Tensor
-    """Scale of the loss, 1 except in fp16. It stays on the device, because the host would wait to read it."""
+    """Loss scale, which is 1 except in fp16.
+
+    It stays on the device, because a copy to the host would wait for the device.
+    """
 
     @classmethod
     def of(cls, state: State) -> Self:
@@ -254,7 +257,7 @@ class Snapshot:
 
 
 def save_snapshot(state: State, snapshot: Snapshot, file: Path, *, step: int, sentences: Sequence[str]) -> None:
-    """Write a diverged step for replay: weights and optimiser of `state`, the rest from `snapshot`, and sentences."""
+    """Write a diverged step for replay. Weights and optimiser are from `state`, everything else is from `snapshot`."""
     tensors = state.tensors() | random_tensors([snapshot.random]) | with_prefix("objective.", snapshot.objective)
     tensors |= {"rng.objective": snapshot.rng, "scale": snapshot.scale}
     save_state(file, tensors, {"step": step, "sentences": list(sentences), "frozen": state.frozen})
@@ -264,7 +267,7 @@ def load_snapshot(state: State, file: Path, devices: Devices) -> list[str]:
     """Restore `state` from a file of `save_snapshot`, and return the sentences.
 
     Raises:
-        CheckpointError: the file is missing, damaged, or of another run, or the backbone has changed.
+        CheckpointError: the file is missing, damaged, or from a different run, or the backbone has changed.
     """
     with _reading(file, "a step"):
         facts, tensors = read_header(file), load_file(file)
@@ -293,7 +296,7 @@ def _check_frozen(file: Path, facts: Mapping[str, Any], frozen: str) -> None:
 
 
 def _load_trained(tensors: Mapping[str, Tensor], encoder: Encoder) -> None:
-    """Load trained weights.
+    """Load the trained weights of a file into the encoder.
 
     Files of earlier versions contain the frozen weights too.
 

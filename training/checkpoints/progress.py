@@ -1,4 +1,4 @@
-"""Progress of a run: a bar on a terminal, plain lines elsewhere."""
+"""Progress display of a run: a bar on a terminal, otherwise plain lines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Progress:
         self._bar = tqdm(total=total, initial=done, unit="step", file=stream) if stream.isatty() else None
 
     def advance(self, loss: float, sentences: int, seconds: float) -> None:
-        """Count one step, with its number of sentences and its seconds."""
+        """Add one step of `sentences` sentences, which took `seconds` seconds, to the display."""
         self._done += 1
         self._sentences += sentences
         self._busy += seconds
@@ -61,7 +61,10 @@ class Progress:
 
 
 def with_progress(encode: Encode, stream: TextIO, *, parts: int = 50) -> Encode:
-    """Return `encode` with a progress display. It encodes in `parts`, shortest texts first."""
+    """Return `encode` with a progress display.
+
+    The texts are encoded in `parts` calls of `encode`, shortest texts first.
+    """
 
     def visibly(texts: Sequence[str]) -> NDArray[np.float32]:
         order = np.array(sorted(range(len(texts)), key=lambda i: len(texts[i])), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""The outcome of a run, its evaluation and its export."""
+"""The outcome of a run, with its evaluation and export."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STS_MEAN = "STS mean"
 
 @dataclass(frozen=True)
 class Outcome:
-    """The encoder with its best weights, their selection, and the tasks that evaluate it."""
+    """The encoder with a run's best weights, the selection of the weights, and the tasks of the final evaluation."""
 
     encoder: Encoder
     best: Best
@@ -98,9 +98,9 @@ def _export(
 
 
 def teacher_identity(source: str) -> dict[str, Any]:
-    """Return the identity of the encoder with this name, because its folder may contain a different encoder later.
+    """Return the identity of the teacher called `source`, because its folder may later contain a different encoder.
 
-    If the folder no longer exists, only the name is returned, because a finished run does not need the encoder.
+    If the teacher's folder no longer exists, return only the name, because a finished run does not need the teacher.
     """
     try:
         found, origin = manifest_of(source), read(source, resolve(source))
@@ -116,18 +116,18 @@ def teacher_identity(source: str) -> dict[str, Any]:
 
 
 def sts_scores(encoder: Encoder, tasks: Mapping[str, Subsets], stream: TextIO) -> dict[str, TaskScore]:
-    """Score an encoder on the given STS tasks, if any."""
+    """Return an encoder's scores on the given STS tasks. Without tasks, return nothing."""
     return sts.evaluate(with_progress(encoder.encode, stream), tasks) if tasks else {}
 
 
 def sts_manifest_scores(scores: Mapping[str, TaskScore]) -> dict[str, float]:
-    """Return a manifest's STS scores: Spearman x 100 by task, and the papers' mean if all seven tasks are present."""
+    """Return STS scores for a manifest: Spearman x 100 of each task and, if all seven tasks are present, their mean."""
     whole = {STS_MEAN: sts.mean_of_tasks(scores)} if len(scores) == len(STS_TASKS) else {}
     return {task: score.spearman.all for task, score in scores.items()} | whole
 
 
 def corpus_counts(census: Census) -> dict[str, Any]:
-    """Return the corpus's counts for a run's record."""
+    """Return the numbers of sentences in the corpus, for a run's record."""
     return {
         "sentences": census.sentences,
         "held_out": len(census.held_out),

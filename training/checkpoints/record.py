@@ -25,7 +25,7 @@ METRICS = "metrics.jsonl"
 C = TypeVar("C", bound=Configuration)
 
 WriteMetrics = Callable[[str, int, Mapping[str, float]], None]
-"""Type of `Record.write`. Processes that write no record have a function that does nothing."""
+"""Type of `Record.write`. Processes that write no record use a function that does nothing."""
 
 
 class RunError(Refused):
@@ -36,7 +36,7 @@ class Record:
     """The open record of a run. Lines of metrics are flushed as they are written."""
 
     def __init__(self, folder: Path, *, step: int) -> None:
-        """Open the record to continue after `step`. Lines of later steps, from before an interruption, are dropped."""
+        """Open the record to continue after `step`. Lines of later steps, which a resumed run repeats, are deleted."""
         # TensorBoard is imported only by the process that writes a record.
         from torch.utils.tensorboard import SummaryWriter
 
@@ -64,7 +64,7 @@ class Record:
 
 
 def create_run(config: Configuration, environment: Mapping[str, Any]) -> Path:
-    """Create the folder of a new run and describe the run in it.
+    """Create the folder of a new run, and write the run's configuration and environment to it.
 
     Raises:
         RunError: the folder already has a run.
@@ -88,7 +88,7 @@ def has_run(folder: Path) -> bool:
 def check_no_run(folder: Path, *, replace: str = "remove it") -> None:
     """Check that `folder` has no run.
 
-    `replace` tells the user how to make room for another.
+    `replace` is the end of the message. It tells the user how to free the folder.
 
     Raises:
         RunError: the folder already has a run.
@@ -118,7 +118,7 @@ def stored_config(folder: Path, kind: type[C]) -> C:
     """Read the configuration of the run in `folder`.
 
     Raises:
-        RunError: there is no run, or its configuration can't be read.
+        RunError: the folder has no run, or the run's configuration can't be read.
     """
     if not has_run(folder):
         raise RunError(f"{folder} holds no run")
@@ -142,9 +142,10 @@ def read_config(file: Path, kind: type[C]) -> C:
 
 
 def evaluations(folder: Path, *, until: float = math.inf) -> list[dict[str, Any]]:
-    """Read every evaluation of the run in `folder` up to a step.
+    """Return every evaluation of the run in `folder`, up to the step `until`.
 
-    Each has its step, its figures, and the objective's measures averaged over the steps since the previous evaluation.
+    Each evaluation has its step, its scores, and the mean of each of the objective's measures over the steps since the
+    previous evaluation.
     """
     file = folder / METRICS
     with naming(file):
@@ -160,14 +161,14 @@ def evaluations(folder: Path, *, until: float = math.inf) -> list[dict[str, Any]
 
 
 def _means(steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Average the objective's measures that all steps have."""
+    """Return the mean of each of the objective's measures that all steps have."""
     return {
         name: fmean(step[name] for step in steps) for name in MEASURED if steps and all(name in each for each in steps)
     }
 
 
 def fsync_metrics(folder: Path) -> None:
-    """Flush metrics to disk.
+    """Flush the metrics of the run in `folder` to disk.
 
     Call this before a checkpoint. Otherwise a power loss could keep the checkpoint but lose metrics before it.
 
@@ -180,9 +181,9 @@ def fsync_metrics(folder: Path) -> None:
 
 
 def _keep_until(metrics: Path, step: int) -> None:
-    """Drop lines after `step`, and everything from the first torn line on.
+    """Delete the lines of steps after `step`, and everything from the first incomplete line on.
 
-    A kill can leave half a line, and a power loss NULs.
+    A killed process can leave half a line. A power loss can leave NUL bytes.
     """
     if metrics.exists():
         with replacing(metrics) as beside:
@@ -195,7 +196,7 @@ def _lines_until(metrics: Path, step: float) -> Iterator[bytes]:
 
 
 def _step_of(line: bytes) -> int | None:
-    """Return the step of a complete line of metrics, or None."""
+    """Return the step of a line of metrics, or None if the line is incomplete."""
     try:
         values = json.loads(line) if line.endswith(b"\n") else None
     except ValueError:

@@ -1,4 +1,4 @@
-"""The speed of a run in sentences, tokens and operations, relative to the device's peak."""
+"""The speed of a run in sentences, tokens and operations per second, and the utilisation of the device's peak speed."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from training.data.batches import Batch
 from training.objectives.base import Needs
 
 FIGURES = ("sentences_per_s", "tokens_per_s", "flops_per_s", "utilisation")
-"""Figures of a meter. Only these values differ between two runs of the same configuration."""
+"""Names of the figures that a meter computes. Two runs of the same configuration differ only in these figures."""
 
 
 @dataclass(frozen=True)
 class OperationCount:
-    """Operations of an encoder's matrix products.
+    """The number of operations of an encoder's matrix products.
 
     Other computations and padding are not counted.
 
-    With [CLS] pooling, a step computes most of the last layer only for [CLS] tokens, but the whole layer is counted.
-    For BERT-base, `utilisation` therefore assumes a sixteenth more operations than a step computes.
+    With [CLS] pooling, a step computes most of the last layer only for [CLS] tokens, but the count includes the whole
+    layer. For BERT-base, the count is therefore a sixteenth too high.
     """
 
     weights: int
-    """Weights in the linear layers that a token passes."""
+    """Number of weights in the linear layers that process each token."""
     attention: int
-    """Layers x width. Attention costs 4 times this number of operations, per token and attended token."""
+    """Number of layers times width. For each pair of tokens, attention costs 4 times this number of operations."""
     frozen: int = 0
-    """Weights without a gradient."""
+    """Number of weights without a gradient."""
 
     @classmethod
     def of(cls, encoder: Encoder) -> OperationCount:
@@ -56,19 +56,22 @@ class OperationCount:
         return sum(2.0 * self.weights * length + 4.0 * self.attention * length * length for length in lengths)
 
     def training(self, lengths: Sequence[int]) -> float:
-        """Count operations of forward and backward pass: three forward passes without gradients of frozen weights."""
+        """Count the operations of forward and backward pass.
+
+        They equal three forward passes, minus the gradients of frozen weights.
+        """
         return 3 * self.forward(lengths) - 2.0 * self.frozen * sum(lengths)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedMeter:
-    """A function that computes the figures of the log from batches and their duration."""
+    """A meter that computes the logged speeds of a run."""
 
     needs: Needs
     work: OperationCount
     teacher: OperationCount | None
     peak: float
-    """Operations per second of a large matrix product, on all devices together."""
+    """Peak operations per second, measured with a large matrix product, of all devices together."""
     processes: int = 1
     cached_after: float = math.inf
     """Step after which frozen encoders' vectors come from the cache."""
@@ -76,8 +79,9 @@ class SpeedMeter:
     def __call__(self, steps: Sequence[tuple[int, Batch]], seconds: float) -> dict[str, float]:
         """Compute sentences, tokens and operations per second, over all processes.
 
-        `utilisation` is the share of the peak. `steps` has step numbers and batches. Gradient caching encodes each
-        batch twice, but only one encoding counts. All processes are assumed to have as many tokens as this one.
+        `utilisation` is the share of the device's peak operations per second. `steps` has pairs of step number and
+        batch, and `seconds` is their total duration. Gradient caching encodes each batch twice, but only one of the two
+        encodings is counted. All processes are assumed to have as many tokens as this one.
         """
         passes = self.needs.views + self.needs.clean
         sentences = sum(len(batch.sentences) for _, batch in steps)
@@ -97,7 +101,7 @@ class SpeedMeter:
 
 @cache
 def matmul_peak(device: torch.device, dtype: torch.dtype, *, seconds: float = 0.2) -> float:
-    """Measure operations per second of the best square matrix product, large enough not to be limited by memory."""
+    """Measure the device's peak operations per second, with square matrix products that are compute-bound."""
     size = 8192 if device.type == "cuda" else 1024
     rng = torch.Generator(device).manual_seed(0)  # A separate generator leaves the run's random state unchanged.
     a, b = torch.randn(2, size, size, generator=rng, device=device).to(dtype)

@@ -31,11 +31,11 @@ COMMANDS = {
 }
 """Commands with their help.
 
-The options of a command are added by `add_NAME` of a module in `training.cli`. The module is loaded only for its
-command, because torch takes seconds to import.
+The function `add_NAME` of a module in `training.cli` adds the options of a command. The module is imported only for its
+command, because importing torch takes seconds.
 """
 MODULES = {"finish": "train", "replay": "train", "rollback": "promote", "rebuild": "soup"}
-"""Modules of the commands that have none of their own name."""
+"""Modules in `training.cli` of the commands that are not in a module of the same name."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""`adapt`: train an encoder on your own documents, whiten it in part, and compare."""
+"""`adapt`: train an encoder on your own documents, apply partial whitening, and compare the results."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def add_adapt(command: argparse.ArgumentParser) -> None:
 
 
 def adapt(options: argparse.Namespace) -> int:
-    """Train on passages, whiten in part, and compare start and results on held-out passages.
+    """Train on passages, fit a partial whitening, and compare the encoders on retrieval of held-out passages.
 
-    A corpus with too few texts for a whitening is only trained on, since the covariance would not have full rank.
+    If the corpus has too few texts for a covariance of full rank, the whitening is omitted.
 
     Raises:
-        ConfigError: the corpus has sentences, not passages.
+        ConfigError: the corpus has single sentences instead of passages.
     """
     if not has_passages(options.corpus, column=options.text_column):
         raise ConfigError(
@@ -113,7 +113,7 @@ def adapt(options: argparse.Namespace) -> int:
 
 
 def _described(options: argparse.Namespace, out: Path, pooling: str) -> RunConfig:
-    """Configure the run over passages, with the encoder's own pooling and no head."""
+    """Return the configuration of a run over passages, with the encoder's own pooling and no head."""
     own = {"pooling": pooling, "head": False, "text_column": options.text_column, "max_steps": options.max_steps}
     folders = {"corpus": tuple(options.corpus), "out": str(out), "run": str(Path("runs") / out.name)}
     return from_preset(options.objective, backbone=options.backbone).override({**PASSAGES_SETTINGS, **own, **folders})

@@ -1,4 +1,4 @@
-"""`data`: fetch evaluation and training data from the Hugging Face hub, and make documents a corpus."""
+"""`data`: fetch evaluation and training data from the Hugging Face hub, and convert documents to a corpus."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def get(options: argparse.Namespace) -> int:
 
 
 def show(options: argparse.Namespace) -> int:
-    """List the data without reading it."""
+    """List the datasets without reading their files."""
     folder = _folder(options)
     recorded = checksums.read(folder)
     for name, dataset in CATALOGUE.items():
@@ -71,7 +71,7 @@ def show(options: argparse.Namespace) -> int:
 
 
 def verify(options: argparse.Namespace) -> int:
-    """Check each dataset and print its counts. Stop at the first incomplete one."""
+    """Check each dataset and print its counts. Stop at the first incomplete dataset."""
     folder = _folder(options)
     if unknown := [name for name in options.names if name not in CATALOGUE]:
         raise DataError(f"dataset {none_of(unknown[0], CATALOGUE)}")
@@ -89,7 +89,7 @@ def verify(options: argparse.Namespace) -> int:
 
 
 def documented(options: argparse.Namespace) -> int:
-    """Write the running interpreter's documentation as a collection beside those of the hub. Replace an older one."""
+    """Write the documentation of the running Python as a retrieval collection. An existing version is replaced."""
     made = known_item.documentation()
     place = _folder(options) / beir.FOLDER / known_item.DOCUMENTATION
     beir.save(made, place)
@@ -98,7 +98,7 @@ def documented(options: argparse.Namespace) -> int:
 
 
 def sentences(options: argparse.Namespace) -> int:
-    """Write the corpus, and print the numbers of sentences and texts."""
+    """Convert documents to a corpus, and print the numbers of sentences and texts."""
     found = write(options.files, options.out)
     print(f"{options.out}: {found.sentences} sentences of {found.texts} texts")
     return 0

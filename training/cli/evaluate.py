@@ -72,10 +72,10 @@ def add_evaluate(command: argparse.ArgumentParser) -> None:
 
 
 def evaluate(options: argparse.Namespace) -> int:
-    """Print the tables, and write every number.
+    """Evaluate the encoder, print tables of the scores, and write the requested report and JSON files.
 
     Raises:
-        DataError: the data, an evaluation beside or an output path is unusable; nothing was evaluated.
+        DataError: the data, an evaluation to compare with, or an output path is unusable; nothing was evaluated.
     """
     if options.beside and not options.html:
         raise DataError("--beside: others stand beside this one in the report, so name that by --html")
@@ -107,10 +107,10 @@ def evaluate(options: argparse.Namespace) -> int:
 
 
 def _adapter(source: str) -> Path:
-    """Find the folder of the adapter to record scores in.
+    """Return the folder of the adapter in which the scores are recorded.
 
     Raises:
-        DataError: it is no adapter.
+        DataError: `source` is not an adapter.
     """
     folder = resolve(source)
     if hub_id(source) or not is_adapter(folder):
@@ -119,7 +119,7 @@ def _adapter(source: str) -> Path:
 
 
 def _command(options: argparse.Namespace) -> str:
-    """Reconstruct the command line, without a key or a URL's password."""
+    """Return the command line for the report, without an API key or a URL's password."""
     words = ["isosphere", "evaluate", without_user(options.source), "--data", str(options.data)]
     words += ["--tasks", ",".join(options.tasks)]
     words += ["--torch"] if options.torch else []
@@ -133,7 +133,7 @@ def _evaluation(file: Path) -> dict[str, Any]:
     """Read an evaluation that `--json` wrote.
 
     Raises:
-        DataError: it can't be read or shown.
+        DataError: the file can't be read, or a report can't show its content.
     """
     try:
         evaluation: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
@@ -167,7 +167,7 @@ def _check_writable(*files: Path) -> None:
 
 
 def _key(text: str) -> str:
-    """Check the key, because the HTTP client's own error would repeat it."""
+    """Check the API key, because the error message of the HTTP client would contain the key."""
     if text.isascii() and text.isprintable() and text == text.strip():
         return text
     raise argparse.ArgumentTypeError("expected printable ASCII without blanks around it (or ISOSPHERE_API_KEY is not)")

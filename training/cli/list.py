@@ -14,7 +14,7 @@ def add_list(command: argparse.ArgumentParser) -> None:
 
 
 def show(_options: argparse.Namespace) -> int:
-    """Print the list."""
+    """Print the names of objectives, presets, post-processings and tasks."""
     for name, recipe in OBJECTIVES.items():
         print(f"{name}: {recipe.summary}")
         for preset, values in recipe.presets.items():

@@ -1,4 +1,4 @@
-"""Options that the commands of runs share, and the configuration that they describe."""
+"""Options that the commands `train` and `pretrain` share, and their conversion to a configuration."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def add_set_and_resume(command: argparse.ArgumentParser) -> None:
 
 
 def given_fields(options: argparse.Namespace, names: Sequence[str], base: Configuration) -> dict[str, Any]:
-    """Return the fields that the options set: `names`, the corpus, the run's folder, and those of `--set`.
+    """Return the configuration's fields that the options set.
+
+    These are `names`, the corpus, the run's folder, and the fields of `--set`.
 
     Raises:
         ConfigError: a setting is unknown, of the wrong type, or also given by an option.
@@ -56,7 +58,7 @@ def resumed(folder: str, given: Mapping[str, Any], kind: type[C]) -> C:
 
     Raises:
         RunError: there is no such run.
-        ConfigError: the options contradict it.
+        ConfigError: the options contradict the stored configuration.
     """
     stored = record.stored_config(Path(folder), kind)
     if differences := stored.differences(stored.override(given)):
@@ -67,12 +69,13 @@ def resumed(folder: str, given: Mapping[str, Any], kind: type[C]) -> C:
 def without_conflicts(
     put: Mapping[str, Any], given: Mapping[str, Any], spelt: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Return `put`, the settings of `--set`, after a check that `given`, the other options, has none of their fields.
+    """Return `put`, the settings of `--set`. Check that none of its fields is in `given`, the fields of other options.
 
-    `spelt` maps fields to options with another name.
+    `spelt` maps a field to its option, if the option's name differs from the field's.
 
     Raises:
-        ConfigError: both set the same field. `--set run` is allowed beside `--out`, which only implies `run`.
+        ConfigError: `put` and `given` set the same field. `--set run` is allowed together with `--out`, which only
+            implies `run`.
     """
     if twice := sorted(put.keys() & given.keys() - {"run"}):
         option = (spelt or {}).get(twice[0], "--" + twice[0].replace("_", "-"))

@@ -47,7 +47,7 @@ def add_postprocess(command: argparse.ArgumentParser) -> None:
 
 
 def postprocess(options: argparse.Namespace) -> int:
-    """Fit and export, and evaluate if there is evaluation data."""
+    """Fit the transform and export the bundle. Evaluate it if there is evaluation data."""
     destination.refuse_foreign(options.out)
     if options.max_length is not None and options.max_length < MIN_LENGTH:
         raise ConfigError(f"--max-length {options.max_length} leaves no room between the special tokens")
@@ -81,7 +81,7 @@ def postprocess(options: argparse.Namespace) -> int:
 
 
 def _overridden(params: Any, texts: Sequence[str]) -> Any:
-    """Return the parameters with `key=value` settings, each value of its field's type."""
+    """Return the parameters, overridden by `key=value` texts. Each value is converted to its field's type."""
     try:
         return replace(params, **parse_settings(texts, field_types(type(params))))
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""`pretrain`: train a masked language model from random or existing weights, as a start for encoders."""
+"""`pretrain`: train a masked language model, from random or existing weights, as a backbone for encoders."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add_pretrain(command: argparse.ArgumentParser) -> None:
 
 
 def pretrain(options: argparse.Namespace) -> int:
-    """Train, and write the model's folder."""
+    """Train the model, and write it to its folder."""
     config = resolve(options)
     with terminable():
         fit(config, sys.stderr, resume=options.resume)
@@ -33,12 +33,12 @@ def pretrain(options: argparse.Namespace) -> int:
 
 
 def resolve(options: argparse.Namespace) -> PretrainConfig:
-    """Return the configuration of the options.
+    """Return the configuration that the options describe.
 
-    With `--resume`, return the stored one if the options do not contradict it.
+    With `--resume`, return the stored configuration if the options do not contradict it.
 
     Raises:
-        ConfigError, RunError, SourceError: there is no such run, or backbone; the message names the option.
+        ConfigError, RunError, SourceError: the run or the backbone does not exist; the message names the option.
     """
     given = given_fields(options, ("text_column", "backbone", "tokenizer", "out", "seed"), PretrainConfig())
     if options.resume:

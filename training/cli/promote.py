@@ -1,4 +1,4 @@
-"""`promote`: serve another bundle if it passes all checks. `rollback`: serve the one from before again."""
+"""`promote`: serve a new bundle if it passes all checks. `rollback`: serve the previous bundle again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from training.promotion.yardsticks import choose_yardstick
 
 DEFAULT = Path("artifacts/default")
 REQUIRED = ("sts",)
-"""Tasks that must have a score if scored pairs are given."""
+"""Tasks that must have a score by default, if evaluation data is given."""
 REQUIRE = "tasks that must have a score: sts, transfer or names (default: sts if only --data is given, otherwise none)"
 CRUDE = (
     "the comparison asked no people: with queries whose answers are known, --data DIR --retrieval NAME compares by "
@@ -54,11 +54,11 @@ def add_promote(command: argparse.ArgumentParser) -> None:
 
 
 def promote(options: argparse.Namespace) -> int:
-    """Promote the bundle.
+    """Check the bundle, and serve it if it passes.
 
-    Return 0 if it is served now and 1 if it was refused.
+    Return 0 if the bundle is served now, and 1 if it was refused.
 
-    Every check is printed, on stderr if the bundle was refused.
+    The results of all checks are printed, on stderr if the bundle was refused.
     """
     scored = options.data and not options.retrieval
     require = options.require if options.require is not None else REQUIRED if scored else ()
@@ -91,7 +91,7 @@ def add_rollback(command: argparse.ArgumentParser) -> None:
 
 
 def rollback(options: argparse.Namespace) -> int:
-    """Roll back, and print the bundle that is served now."""
+    """Serve the previous bundle again, and print its name."""
     place = open_place(options.default)
     line = history.rollback(place, stream=sys.stderr)
     print(f"{place.default}: back to {line['candidate']['name']} ({place.copies / line['copy']}); {TOLD}")

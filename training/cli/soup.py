@@ -1,4 +1,4 @@
-"""`soup`: average several encoders to a bundle. `rebuild`: train the ingredients of a soup, too, from a recipe."""
+"""`soup`: average the weights of several encoders. `rebuild`: train the encoders of a recipe, and average them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def add_soup(command: argparse.ArgumentParser) -> None:
 
 
 def soup(options: argparse.Namespace) -> int:
-    """Average and export, and evaluate if there is evaluation data."""
+    """Average the encoders and export the bundle. Evaluate it if there is evaluation data."""
     mixing = SoupRecipe(weights=options.weights, greedy=options.greedy, towards=options.towards, share=options.share)
     destination.refuse_foreign(options.out)
     data = options.eval_data
@@ -94,7 +94,7 @@ def rebuild_encoder(options: argparse.Namespace) -> int:
 
 
 def _reported(step: Rebuild, made: Bundle) -> bool:
-    """Print the scores, and return whether all are as expected."""
+    """Print the scores, and return whether all are within their tolerances."""
     print(made.folder)
     scores = step.compared(made)
     for score in scores:

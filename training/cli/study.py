@@ -1,4 +1,4 @@
-"""`study`: run a grid of configurations with seeds, and test their differences."""
+"""`study`: train a grid of configurations with several seeds each, and test the differences of their scores."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from training.studies.summary import RESAMPLES, metrics_left_out, summaries
 from training.studies.table import table
 
 OPTION = {"eval_data": "--data", "corpus": "--corpus"}
-"""Options that set a key without `--set`."""
+"""Keys of a study that have their own option besides `--set`, with this option."""
 
 
 def add_study(command: argparse.ArgumentParser) -> None:
@@ -84,13 +84,13 @@ def add_study(command: argparse.ArgumentParser) -> None:
 
 
 def listed(options: argparse.Namespace) -> int:
-    """Print a paragraph for each study."""
+    """Print a paragraph about each study of this repository."""
     print(describe_papers([options.paper] if options.paper else list(PAPERS)))
     return 0
 
 
 def pages(options: argparse.Namespace) -> int:
-    """Write a page for each paper."""
+    """Write a page for each paper that compares its tables with the recorded results."""
     make_folder(options.to)
     for paper in PAPERS:
         file = options.to / f"{paper}.md"
@@ -125,7 +125,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def report(options: argparse.Namespace) -> int:
-    """Print the tables, and write the page."""
+    """Print the tables of a study's results, and write its page."""
     folder = study_folder(options.source, options.out)
     about = Plan.load(folder) if (folder / PLAN).exists() else Plan(folder.resolve().name, "", ())
     results = read_results(folder)

@@ -1,4 +1,4 @@
-"""`train`: a run from its options to a bundle. `finish` ends a stopped run, and `replay` repeats a diverged step."""
+"""`train`: train an encoder and export a bundle. `finish`: export a stopped run. `replay`: repeat a diverged step."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def add_train(command: argparse.ArgumentParser) -> None:
 
 
 def train(options: argparse.Namespace) -> int:
-    """Train, evaluate and publish. Of several processes, the first evaluates and publishes."""
+    """Train, evaluate and publish. With several processes, only the first one evaluates and publishes."""
     config = resolve(options)
     with terminable():
         try:
             outcome = run.fit(config, sys.stderr, resume=options.resume, force=options.force)
         except InterruptedRun as stop:
             run_folder, says = shlex.quote(config.run), str(stop)
-            # Without a checkpoint, the interrupted run was that of the teacher.
+            # If there is no checkpoint, the teacher's run was interrupted.
             if (Path(config.run) / CHECKPOINT).is_file():
                 says += f"; isosphere finish {run_folder} makes a bundle of the best so far"
             named = options.out or any(each.startswith("run=") for each in options.set)
@@ -69,7 +69,7 @@ def train(options: argparse.Namespace) -> int:
 
 
 def evaluate_and_publish(config: RunConfig, outcome: Outcome) -> int:
-    """Evaluate a run's outcome, publish it, and print its place."""
+    """Evaluate a run's outcome, publish it, and print the path of the bundle."""
     scores = sts_scores(outcome.encoder, outcome.tasks, sys.stderr)
     if scores:
         print(sts.table(scores))
@@ -87,7 +87,7 @@ def evaluate_and_publish(config: RunConfig, outcome: Outcome) -> int:
 
 
 def _compare(config: RunConfig, encoder: Encoder) -> None:
-    """Report the effect of training on the retrieval of held-out passages that selected no weights."""
+    """Report retrieval scores before and after training, on held-out passages that were not used to select weights."""
     collection = known_item.test_collection(run.open_run_corpus(config))
     if collection.queries:
         start = Encoder.load(config.backbone, pooling=config.pooling).eval()
@@ -96,9 +96,9 @@ def _compare(config: RunConfig, encoder: Encoder) -> None:
 
 
 def resolve(options: argparse.Namespace) -> RunConfig:
-    """Return the configuration of the options.
+    """Return the configuration that the options describe.
 
-    With `--resume`, return the stored one if the options do not contradict it.
+    With `--resume`, return the stored configuration if the options do not contradict it.
 
     Raises:
         ConfigError, RunError: there is no such run; the message names the option.
@@ -121,7 +121,7 @@ def resolve(options: argparse.Namespace) -> RunConfig:
 
 
 def _described(options: argparse.Namespace) -> RunConfig:
-    """Return the configuration from a file or preset, before other options change it."""
+    """Return the configuration of a file or preset, before the remaining options are applied."""
     if options.config is None:
         if options.objective is None:
             raise ConfigError(f"name an objective ({', '.join(OBJECTIVES)}) or a --config")
@@ -139,7 +139,7 @@ def _described(options: argparse.Namespace) -> RunConfig:
 
 
 def _on_passages(options: argparse.Namespace, backbone: str) -> str | None:
-    """Return the preset for passages, if the backbone has one and the corpus has passages."""
+    """Return the preset for passages. None if the corpus has no passages, or the backbone has no such preset."""
     recipe = OBJECTIVES[options.objective]
     preset = f"{preset_of(recipe, backbone)}{PASSAGES_SUFFIX}"
     if preset not in recipe.presets or any(each.startswith("augmentation=") for each in options.set):
@@ -148,7 +148,7 @@ def _on_passages(options: argparse.Namespace, backbone: str) -> str | None:
 
 
 def _in_free_folders(wanted: RunConfig, given: Mapping[str, Any]) -> RunConfig:
-    """Place the repetition of a run in the first free folders beside the original, unless folders are given."""
+    """Return `wanted` with the first free folders beside the original run's, unless folders are given."""
     if given.keys() >= {"run", "out"}:
         return wanted
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:

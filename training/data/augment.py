@@ -172,7 +172,7 @@ class Augmentation:
 
     name: str
     rate: float | None = None
-    """None means the default in `RATES`. Shuffling has no rate."""
+    """Share of tokens or features. None means the default in `RATES`. Shuffling has no rate."""
 
     def __post_init__(self) -> None:
         if self.name not in AUGMENTATIONS:

@@ -14,7 +14,7 @@ from models.encoder.encoder import Encoder
 from training.data.positives import Positives
 
 AHEAD = 4
-"""Maximum number of waiting batches."""
+"""Maximum number of batches that are prepared in advance."""
 
 T = TypeVar("T")
 
@@ -24,9 +24,9 @@ class Batch:
     """Sentences or passages of one step, with the tokens of those that this process encodes."""
 
     sentences: Sequence[str]
-    """The whole batch, the same on every process."""
+    """Sentences or passages of the whole batch, which are the same on every process."""
     own: range
-    """Rows of this process."""
+    """Rows of the batch that this process encodes."""
     tokens: Sequence[Tokens]
     teacher_tokens: Sequence[Tokens] | None = None
     """Tokens in the teacher's vocabulary. None without a teacher."""
@@ -46,7 +46,10 @@ class Tokenise(Protocol):
     """A function that tokenises sentences into a `Batch`."""
 
     def __call__(self, sentences: Sequence[str], step: int = 0) -> Batch:
-        """Make the batch of a step. Positive pairs depend on the step, so a repeated step has the same pairs."""
+        """Return the batch of a step.
+
+        Positive pairs are drawn from a generator that depends on the step, so a repeated step has the same pairs.
+        """
 
 
 def tokeniser(
@@ -58,11 +61,11 @@ def tokeniser(
     positives: Positives | None = None,
     seed: int = 0,
 ) -> Tokenise:
-    """Make the function from sentences to batches.
+    """Return the function that tokenises sentences into batches.
 
     Texts are truncated to `max_length` tokens or to the encoder's own limit, if smaller. `own` maps the size of a batch
-    to the rows of this process. With `positives` the sentences are passages. The first view then has another text than
-    the others, and the teacher encodes the others' text.
+    to the rows of this process. With `positives` the sentences are passages. The first view has the first text of a
+    positive pair. The remaining views and the teacher have the second text.
     """
 
     def tokens(of: Encoder, sentences: Sequence[str]) -> Sequence[Tokens]:
@@ -88,9 +91,9 @@ def tokeniser(
 
 
 def prefetch(items: Iterator[T], *, depth: int = AHEAD) -> Generator[T, None, None]:
-    """Yield the same items in order, computing up to `depth` of them in advance.
+    """Yield `items` in order, while a thread computes up to `depth` items in advance.
 
-    An exception from `items` is raised where its item is due.
+    An exception of `items` is raised after the items that precede it.
     """
     end = object()
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as thread:

@@ -23,21 +23,24 @@ from training.data.positives import are_passages, is_passage, text_of
 from training.data.sentences import all_sentences, clean_sentences, is_clean
 
 HELD_OUT = 2048
-"""Maximum number of held-out sentences, which promotion compares by. At most a twentieth of the corpus is held out."""
+"""Maximum number of held-out sentences. Promotion compares encoders on them.
+
+At most a twentieth of the corpus is held out.
+"""
 
 MONITORED = 512
 """Maximum number of held-out sentences that monitor training."""
 
 SHUFFLE_BUFFER = 1 << 17
-"""Sentences in memory at once.
+"""Number of sentences in the shuffle buffer.
 
-A corpus up to this size is shuffled completely. A larger one is shuffled within this distance.
+A corpus that fits into the buffer is shuffled completely. In a larger corpus, sentences move by about this distance.
 """
 
 INVISIBLE = (
     "".join(filter(str.isspace, map(chr, range(0x3001)))) + "\u00ad\u180e\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
 )
-"""White space and zero-width characters. A line of only these is blank."""
+"""White space and zero-width characters. A line with no other characters counts as blank."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,12 +85,12 @@ class Corpus:
         self.census = _census(read(), name, held_out, is_long_enough)
 
     def batches_per_epoch(self, size: int, *, least: int = 1) -> int:
-        """Count the batches of `size` sentences in one pass.
+        """Return the number of batches of `size` sentences in one epoch.
 
         A smaller last batch counts if it has at least `least` sentences.
 
         Raises:
-            CorpusError: there is none.
+            CorpusError: there is no batch.
         """
         whole, rest = divmod(self.census.sentences, size)
         if not whole and rest < least:
@@ -127,14 +130,14 @@ class Corpus:
 def open_corpus(
     files: Sequence[str], *, column: str | None = None, held_out: int = HELD_OUT, passages: bool = False
 ) -> Corpus:
-    """Open files, folders or glob patterns as a corpus, or CPython's documentation if none is given.
+    """Open files, folders or glob patterns as a corpus. If `files` is empty, open CPython's documentation.
 
     Text (plain, .gz or .xz) has a sentence per line. A table has sentences in `column`, by default `text` or
     `sentence`. With `passages` a table's column `title` is read too, the documentation is not split into sentences, and
     single sentences are left out.
 
     Raises:
-        CorpusError: a file is missing, damaged, not UTF-8, no text or a pipe, or there are too few sentences.
+        CorpusError: a file is missing, damaged, not UTF-8, not text or a pipe, or there are too few sentences.
     """
     is_long_enough = is_passage if passages else bool
     if not files and column is not None:
@@ -167,7 +170,10 @@ def _regular_files(files: Sequence[str]) -> list[Path]:
 
 
 def _census(lines: Iterable[str], name: str, held_out: int, is_long_enough: Callable[[str], bool]) -> Census:
-    """Read the corpus once. Held-out sentences have the smallest hashes: a uniform sample with a single threshold."""
+    """Read the corpus once, count its sentences and choose the held-out ones.
+
+    The sentences with the smallest hashes are held out, which is a uniform sample.
+    """
     digest = hashlib.blake2b(digest_size=16)
     seen: set[int] = set()
     least: list[tuple[int, str]] = []
@@ -228,7 +234,7 @@ def _chunks(sentences: Iterator[str], size: int) -> Iterator[list[str]]:
 # The default corpus: the documentation inside every CPython, as sentences or passages.
 
 MIN_WORDS = 10
-"""Minimum words after a summary that is used as a query."""
+"""Minimum number of words in the rest of a section whose summary is used as a query."""
 
 
 def documentation_sentences() -> Iterator[str]:
@@ -240,7 +246,7 @@ def documentation_sentences() -> Iterator[str]:
 def documentation_passages() -> Iterator[str]:
     """Yield for each section a line with its name and a line with its text.
 
-    Summaries are left out. They are the queries of the collection `python-docs`, and no encoder may train on them.
+    Summaries are left out, because they are the queries of the retrieval collection `python-docs`.
     """
     for section in python_docs.sections():
         named = section.name if section.module == python_docs.TOPICS else f"{section.module} {section.name}"
@@ -249,9 +255,9 @@ def documentation_passages() -> Iterator[str]:
 
 
 def split_summary(section: Section) -> tuple[str | None, str]:
-    """Split off the first sentence of a section.
+    """Return a section's first sentence and the rest of its text.
 
-    The first item is None, with the whole text, if the sentence is not clean or little follows it.
+    If the first sentence is not clean, or the rest is too short, return None and the whole text.
     """
     first, *rest = [sentence for part in re.split(r"\n\s*\n", section.text) for sentence in all_sentences(part)]
     behind = " ".join(rest)

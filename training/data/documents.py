@@ -1,4 +1,4 @@
-"""Documents as a corpus: a domain's own texts, split into training sentences."""
+"""Conversion of documents to a corpus with one training sentence per line."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ def write(files: Sequence[Path], corpus: Path) -> Counts:
     """Write the clean sentences of the documents in `files`, one per line in order, with duplicates.
 
     Raises:
-        CorpusError: a file can't be read, a line is no document, or there is no clean sentence; nothing is
-            written.
+        CorpusError: a file can't be read, a line is not a document, or no sentence is clean; nothing is written.
         OSError: the corpus can't be written.
     """
     if corpus.resolve() in {file.resolve() for file in files}:

@@ -17,10 +17,10 @@ from training.data.sentences import word_starts
 
 @dataclass(frozen=True, kw_only=True)
 class Excerpt:
-    """A selection of lines of a corpus. By default it has all."""
+    """A selection of lines of a corpus. By default, all lines are selected."""
 
     first: int | None = None
-    """Number of lines from the beginning."""
+    """Number of lines to select from the beginning. None selects lines without this limit."""
     words: tuple[int, ...] | None = None
     """Minimum and maximum words of a line, counted by `word_starts`."""
 
@@ -36,7 +36,7 @@ class Excerpt:
         return (line for line in islice(lines, self.first) if least <= len(word_starts(line)) <= most)
 
     def write(self, files: Sequence[str], folder: Path) -> str:
-        """Return the file in `folder` with this excerpt of `files`, and write it if needed.
+        """Return the path of a file in `folder` with this excerpt of `files`. Write the file if it does not exist.
 
         Raises:
             CorpusError: the corpus can't be read, or the excerpt is empty.

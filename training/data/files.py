@@ -40,9 +40,9 @@ TABLES = (*DELIMITERS, *JSON_LINES, PARQUET)
 UNREAD_TABLES = (".arrow", ".feather", ".xlsx", ".json")
 """Formats that users can convert to JSON lines or Parquet."""
 IN_FOLDERS = (".txt", *TABLES)
-"""Suffixes that folders are searched for."""
+"""Suffixes of the files that are read from a folder."""
 COLUMNS = ("text", "sentence")
-"""Default columns of a table. The first that exists is read."""
+"""Default columns of a table. The first existing column is read."""
 TITLE = "title"
 COLUMN_ADVICE = ": name one by --text-column"
 ROWS_AT_ONCE = 1024
@@ -56,7 +56,10 @@ class CorpusError(Refused):
 
 
 OnBadRow = Callable[[CorpusError], object]
-"""Receives the error of a row that can't be read. Unless it raises, the next row follows."""
+"""A function that is called with the error of a row that can't be read.
+
+If the function returns, reading continues with the next row.
+"""
 
 
 def raise_error(error: CorpusError) -> None:
@@ -70,7 +73,7 @@ def resolve_files(files: Sequence[str]) -> list[Path]:
     Files of a data set on the hub, `hf://datasets/…`, are downloaded to the hub's cache unless they are there.
 
     Raises:
-        CorpusError: a folder or a pattern has none.
+        CorpusError: a folder or a pattern has no files.
         Refused, RemoteError: see `download_from_hub`.
     """
     return [path for file in files for path in _files_of(file)]
@@ -80,7 +83,7 @@ def sentences(paths: Iterable[Path], column: str | None = None) -> Iterator[str]
     """Yield every line of text files, and the text in a column of tables (default: one of `COLUMNS`).
 
     Raises:
-        CorpusError: see `lines` and `rows`; or a file is no text, or a field of the column is no string.
+        CorpusError: see `lines` and `rows`; or a file is not text, or a value of the column is not a string.
     """
     for path in paths:
         if is_table(path, column):
@@ -91,10 +94,11 @@ def sentences(paths: Iterable[Path], column: str | None = None) -> Iterator[str]
 
 
 def is_table(path: Path, column: str | None = None) -> bool:
-    """Tell whether a file is a table, by its name; otherwise it is text, which has no `column`.
+    """Return whether a file is a table (True) or text (False), according to its name.
 
     Raises:
-        CorpusError: the file is neither a table that `rows` reads nor text, or is text while a column is named.
+        CorpusError: the file is neither a table that `rows` reads nor text, or the file is text but a `column` is
+            given.
     """
     kind = _without_compression(path).suffix.lower()
     if kind in TABLES:
@@ -121,8 +125,8 @@ def passages(paths: Iterable[Path], column: str | None = None) -> Iterator[str]:
 
 
 def _titled(path: Path, names: Sequence[str]) -> Iterator[str]:
-    """Yield the text of each row after its title. A title that is no string is ignored."""
-    # A title that is also the text would be its own query.
+    """Yield the title, if any, and then the text of each row. A title that is not a string is ignored."""
+    # If the same column were title and text, a text would be its own query.
     titles = [] if [name.lower() for name in names] == [TITLE] else [TITLE]
     for where, (title, text) in rows(path, (*titles, None), names, advice=COLUMN_ADVICE):
         line = _line(text, where)
@@ -131,7 +135,7 @@ def _titled(path: Path, names: Sequence[str]) -> Iterator[str]:
 
 
 def _line(text: Any, where: str) -> str:
-    """Return the text of a row as one line, "" if it has none."""
+    """Return the text of a row as one line, or "" if the row has no text."""
     if not isinstance(text, str | None):
         raise CorpusError(f"{where}: {text!r:.40} is no string")
     return " ".join((text or "").split())
@@ -143,8 +147,8 @@ def rows(
     """Yield the position of each row of a table, and its values for `columns`.
 
     A column is given by its possible names, in any case, and the first that exists is read. If None is among the names,
-    the column may be missing, and its values are None. Blank lines are no rows. `bad` receives the error of a broken
-    row. If it lets the reading go on, bytes that are not UTF-8 are read as lone surrogates.
+    the column may be missing, and its values are None. Blank lines are skipped. `bad` is called with the error of each
+    broken row. If `bad` returns, reading continues, and bytes that are not UTF-8 are read as lone surrogates.
 
     Raises:
         CorpusError: see `lines`; or a row is broken, or a column is missing; the message then ends with
@@ -164,7 +168,7 @@ def rows(
 def lines(paths: Iterable[Path], bad: OnBadRow = raise_error) -> Iterator[str]:
     """Yield every line of text files (plain, .gz or .xz), newlines included.
 
-    Unless `bad` is `raise_error`, bytes that are not UTF-8 become lone surrogates, which the reader of rows judges.
+    Unless `bad` is `raise_error`, bytes that are not UTF-8 become lone surrogates, and the caller must check for them.
 
     Raises:
         CorpusError: a file is missing, damaged, not UTF-8, or compressed in another way.
@@ -244,10 +248,10 @@ def _decoded(line: bytes, path: Path, number: int, errors: str) -> str:
 
 
 def _check_text(path: Path) -> None:
-    """Check by its first bytes that a file may have sentences in its lines.
+    """Check by a file's first bytes that its lines may be sentences.
 
     Raises:
-        CorpusError: it looks like a table, markup or a format that is not text; the message says which.
+        CorpusError: the file looks like a table, markup or a format that is not text; the message names the format.
     """
     with _opened(path) as file:
         what = detect_format(file.read(HEAD), DELIMITERS, COLUMNS)
@@ -299,7 +303,10 @@ def _json_rows(
 
 
 def _parquet_rows(path: Path, columns: Sequence[Sequence[str | None]], advice: str) -> Iterator[tuple[str, list[Any]]]:
-    """Read only these columns, a part of a row group at a time."""
+    """Yield the position and the values of each row of a Parquet file.
+
+    Only the given columns are read, a part of a row group at a time.
+    """
     try:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
@@ -354,7 +361,7 @@ def download_from_hub(url: str, endings: Collection[str]) -> str:
     these `endings` are downloaded. Cached files need no network.
 
     Raises:
-        Refused: the URL names no data set, or the data set has no such file.
+        Refused: the URL does not name a data set, or the data set has no such file.
         RemoteError: the hub can't be reached or refuses, or a part is missing from the cache.
     """
     from huggingface_hub import snapshot_download
@@ -379,9 +386,12 @@ def download_from_hub(url: str, endings: Collection[str]) -> str:
 # Detection of files whose lines are no sentences by their first bytes: tables, markup, JSON and binary formats.
 
 HEAD = 1 << 14
-"""Number of bytes that are examined."""
+"""Number of bytes from which the format of a file is detected."""
 ROWS = 4
-"""Rows, header included, that show a table. A file with fewer rows must match in all."""
+"""Number of rows, including the header, that must match for a file to count as a table.
+
+In a file with fewer rows, all must match.
+"""
 SIGNATURES = {
     b"%PDF-": "a PDF",
     b"PK\x03\x04": "a ZIP archive, as Office documents are",
@@ -442,7 +452,7 @@ def detect_format(head: bytes, delimiters: Mapping[str, str], columns: Collectio
 
 
 def _header(text: str, delimiter: str, columns: Collection[str], *, whole: bool) -> list[str] | None:
-    """Return a table's column names, or None if the text is no table with one of these columns."""
+    """Return a table's column names, or None if the text is not a table with one of these columns."""
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     first = list(islice(filter(None, rows), ROWS))
     if len(first) < 2 or (not whole and next(rows, None) is None):  # The last visible row may be truncated.

@@ -11,14 +11,14 @@ from training.data.sentences import all_sentences, word_starts
 SPAN_SHARES = (0.1, 0.5)
 """Minimum and maximum share of a passage's words in a span.
 
-Contriever's crops have 0.05 to 0.5 of 256 tokens.
+In Contriever, a crop has a share of 0.05 to 0.5 of 256 tokens.
 """
 MIN_SPAN_WORDS = 4
-"""Minimum words of a span, and of the rest of the passage."""
+"""Minimum number of words in a span, and in the rest of the passage."""
 SAMPLED = 256
-"""Number of texts that decide whether a corpus has passages."""
+"""Number of texts that are examined to decide whether a corpus has passages."""
 LONG_TEXT = 60
-"""Words from which a text is a passage even without a recognised end of a sentence."""
+"""Minimum number of words with which a text counts as a passage even if no end of a sentence is recognised."""
 
 Positives = Callable[[str, Random], tuple[str, str]]
 """A function that draws two texts from a passage: one for the first view, one for the remaining views.
@@ -29,16 +29,16 @@ for all views, so the views differ only by dropout.
 
 
 def crop(passage: str, draw: Random) -> tuple[str, str]:
-    """Cut two spans of words with independent lengths and positions (Izacard et al., TMLR 2022, section 3.1)."""
+    """Return two spans of words with independent lengths and positions (Izacard et al., TMLR 2022, section 3.1)."""
     text = text_of(passage)
     (first, end), (other, other_end) = _span(text, draw), _span(text, draw)
     return text[first:end].rstrip(), text[other:other_end].rstrip()
 
 
 def cloze(passage: str, draw: Random) -> tuple[str, str]:
-    """Take a sentence out of its passage: the inverse cloze task (Lee et al., ACL 2019).
+    """Return a sentence of the passage, and the passage without it: the inverse cloze task (Lee et al., ACL 2019).
 
-    If there is one sentence, or no end is recognised, as in scripts without capitals, a span of words is taken instead.
+    If only one sentence is recognised, as in scripts without capitals, a span of words replaces the sentence.
     """
     text = text_of(passage)
     sentences = list(all_sentences(text))
@@ -52,7 +52,7 @@ def cloze(passage: str, draw: Random) -> tuple[str, str]:
 
 
 def title(passage: str, draw: Random) -> tuple[str, str]:
-    """Return title and text. A passage without a title gives a cloze."""
+    """Return the passage's title and text. For a passage without a title, return the result of `cloze`."""
     name, newline, text = passage.partition("\n")
     return (name, text) if newline else cloze(passage, draw)
 

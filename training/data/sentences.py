@@ -10,7 +10,8 @@ from models.writing_systems import UNSPACED
 WORDS = range(6, 81)
 """Allowed number of words of a training sentence."""
 
-# These do not end a sentence when a capital follows. "etc.", "Inc." and "U.S." can end one, so they are left out.
+# A capital after one of these abbreviations does not begin a new sentence. The list has no abbreviation that can end a
+# sentence, such as "etc.", "Inc." and "U.S."
 ABBREVIATIONS = frozenset(("e.g", "i.e", "cf", "vs", "viz", "mr", "mrs", "ms", "dr", "prof", "st", "eds", "al", "ca"))
 BEFORE_NUMBERS = frozenset(("no", "nos", "p", "pp", "vol", "ch", "sec", "fig", "figs", "eq", "eqs", "approx"))
 BOUNDARY = re.compile(
@@ -50,7 +51,10 @@ def clean_sentences(text: str) -> Iterator[str]:
 
 
 def all_sentences(paragraph: str) -> Iterator[str]:
-    """Yield every sentence of a paragraph, clean or not. Together they are the paragraph with single spaces."""
+    """Yield every sentence of a paragraph, clean or not.
+
+    Joined by spaces, the sentences are the paragraph with single spaces.
+    """
     flat = " ".join(paragraph.split())
     start = 0
     for boundary in BOUNDARY.finditer(flat):
@@ -62,7 +66,7 @@ def all_sentences(paragraph: str) -> Iterator[str]:
 
 
 def is_clean(sentence: str) -> bool:
-    """Return whether a sentence is whole English of 6 to 80 words without code."""
+    """Return whether a text is a complete English sentence of 6 to 80 words without code."""
     letters = sum(character.isalpha() or character == " " for character in sentence)
     return (
         len(sentence.split()) in WORDS
@@ -96,5 +100,5 @@ _WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
 
 
 def word_starts(sentence: str) -> list[int]:
-    """Find the starts of words: after spaces and, in scripts without spaces, at each character."""
+    """Return the positions at which words start: after spaces and, in scripts without spaces, at each character."""
     return [found.start() for found in _WORD.finditer(sentence)]

@@ -1,4 +1,4 @@
-"""Strict reading of JSON files by other programs. Any bad input raises one kind of error."""
+"""Strict parsing of JSON that other programs have written. All invalid input raises the same error class."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def loads(text: str) -> Any:
 
 
 def row(line: str) -> dict[str, Any]:
-    """Read a line of JSON lines.
+    """Parse one line of a JSON Lines file.
 
     Raises:
-        ValueError: it is no object of JSON; the message is a line.
+        ValueError: the line is not a JSON object; the message is one line.
     """
     value = loads(line)
     if not isinstance(value, dict):
@@ -47,7 +47,7 @@ def rows(lines: Iterable[str], file: object, refusal: type[Refused]) -> Iterator
     """Yield the position, `file:line`, and the object of each non-blank line of JSON lines.
 
     Raises:
-        Refused: a line is no JSON object; the error is of class `refusal`.
+        Refused: a line is not a JSON object; the error has the class `refusal`.
     """
     for number, line in enumerate(lines, start=1):
         where = f"{file}:{number}"

@@ -1,6 +1,8 @@
-"""Fast operations for training: attention, dropout and embeddings. They compute the same function as the originals.
+"""Fast attention, dropout and embeddings for training.
 
-On CPUs attention is eager, in the type of the values. Other devices use torch's fused kernel.
+They compute the same functions as the modules of transformers and torch.
+
+On CPUs, attention is eager and computes in the dtype of its values. On other devices, torch's fused kernel is used.
 """
 
 from __future__ import annotations
@@ -36,19 +38,22 @@ These models take position ids, and attention is the same in every layer.
 class PackedLayout(NamedTuple):
     """The layout of sentences packed in one sequence.
 
-    The sequence is a series of parts. Sentences of a part have the same padded length. Each sentence attends only to
-    itself.
+    The sequence is a concatenation of parts. All sentences of a part are padded to the same length. Tokens of a
+    sentence attend only to tokens of the same sentence.
     """
 
     masks: Sequence[Tensor]
     """Additive masks (n, 1, 1, L), one for each part."""
     margins: tuple[int, int] = (0, 0)
-    """Padding tokens before and after the parts. Their attended values are 0."""
+    """Numbers of padding tokens before and after the parts. The attention output of padding tokens is 0."""
     whole: int = 0
-    """Number of parts without dropout of attention weights. They are the last parts."""
+    """Number of parts, counted from the last, that are computed without dropout of attention weights."""
 
     def split(self, tokens: Tensor) -> Sequence[Tensor]:
-        """Split (T, ...) into the (n L, ...) of each part."""
+        """Split tokens (T, ...) into the parts of the layout.
+
+        A part of n sentences of L tokens has the shape (n L, ...).
+        """
         before, after = self.margins
         return torch.split(tokens, [before, *(mask.size(0) * mask.size(-1) for mask in self.masks), after])[1:-1]
 
@@ -89,7 +94,7 @@ def attention(
 
 
 def _attend_packed(projected: Sequence[Tensor], packed: PackedLayout, scaling: float, rate: float) -> Tensor:
-    """Compute attended values (1, T, heads, d) of query, key and value, each (1, heads, T, d)."""
+    """Compute the attention output (1, T, heads, d) of query, key and value, each (1, heads, T, d)."""
     rates = [rate] * (len(packed.masks) - packed.whole) + [0.0] * packed.whole
     parts = zip(*(_parts(each, packed) for each in projected), strict=True)
     attended = [
@@ -103,7 +108,10 @@ def _attend_packed(projected: Sequence[Tensor], packed: PackedLayout, scaling: f
 def _attend(
     projected: Sequence[Tensor], mask: Tensor | None, scaling: float, rate: float
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute attended values (N, L, heads, d) of query, key and value, and on CPUs the weights."""
+    """Compute the attention output (N, L, heads, d) of query, key and value.
+
+    On CPUs, also return the attention weights.
+    """
     query, key, value = projected
     if mask is not None:  # Keep all scores finite: the softmax of a row of -inf is NaN.
         least = max(torch.finfo(each.dtype).min for each in (mask, value))
@@ -119,7 +127,7 @@ def _attend(
 
 
 def _parts(projected: Tensor, packed: PackedLayout) -> list[Tensor]:
-    """Split (1, heads, T, d) into the (n, heads, L, d) of each part."""
+    """Split `projected` (1, heads, T, d) into one tensor (n, heads, L, d) for each part."""
     tokens = packed.split(projected.squeeze(0).transpose(0, 1))
     return [
         each.view(mask.size(0), mask.size(-1), *each.shape[1:]).transpose(1, 2)
@@ -146,9 +154,11 @@ def supports_packing(backbone: PreTrainedModel) -> bool:
 
 
 def mask(*places: Any, **named: Any) -> Tensor | None:
-    """Build the additive mask of eager attention. It is built even without padding: a check would wait for the device.
+    """Build the additive mask of eager attention.
 
-    Without an attention mask the result is None, because packed sentences have their own masks.
+    The mask is built even without padding, because a check for padding would wait for the device.
+
+    Return None if there is no attention mask, because packed sentences have their own masks.
     """
     if named["attention_mask"] is None:
         return None
@@ -164,7 +174,7 @@ def mask(*places: Any, **named: Any) -> Tensor | None:
 def use_fast_operations(encoder: Encoder) -> Encoder:
     """Replace the encoder's attention in place, and on the CPU also dropout, residuals and word embeddings.
 
-    Without autocast, evaluation is bit for bit the same. Training computes the same function with different random
+    Without autocast, results in evaluation mode are bit-identical. In training mode, dropout draws different random
     numbers.
     """
     if encoder.backbone.config.model_type in FAMILIES:
@@ -232,13 +242,16 @@ INTEGER_TYPES = {
 
 
 class Dropout(nn.Dropout):
-    """A replacement for torch's module with the same parameters (none), modes and source of randomness."""
+    """A replacement for `torch.nn.Dropout` that draws from the same generator."""
 
     exempt: int | None = None
     """If set to n, dropout leaves the last 1/n of the rows (..., T, D) unchanged. None applies it to all rows."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Zero each element with probability p and divide the others by 1 - p. Evaluation returns `x` itself."""
+        """Zero each element with probability p, and divide the kept elements by 1 - p.
+
+        In evaluation mode, return `x` itself.
+        """
         if not self.training:
             return x
         if self.exempt is None:
@@ -262,7 +275,10 @@ def exempting(module: nn.Module, share: int | None) -> Iterator[None]:
 
 
 def fast_dropout(x: Tensor, p: float) -> Tensor:
-    """Zero each element with probability `p` and divide the others by 1 - p. Draws are from torch's CPU generator."""
+    """Zero each element with probability `p`, and divide the kept elements by 1 - p.
+
+    Random numbers are from torch's CPU generator.
+    """
     dropped: Tensor = _Dropout.apply(x, p) if p else x  # type: ignore[no-untyped-call]
     return dropped
 
@@ -286,7 +302,8 @@ class _Dropout(torch.autograd.Function):
 def _kept(shape: torch.Size, drop: int) -> Tensor:
     """Draw an int16 mask: all bits set (-1) for kept elements, none (0) with probability `drop` / 2^15.
 
-    Four elements share a draw of 64 bits. All steps use 16-bit integers, of which most fit in a vector register.
+    One draw of 64 bits is used for four elements. All operations are on 16-bit integers, because a vector register has
+    room for more of these than of wider numbers.
     """
     places = math.prod(shape)
     draws = torch.empty(-(-places // 4), dtype=torch.int64).random_(-(2**63), None)

@@ -28,9 +28,9 @@ from training.encoding.attention import use_fast_operations
 FOLDER = "adapter"
 """Subfolder of a run's folder for the adapter."""
 ALPHA = 480
-"""alpha, for every rank.
+"""alpha of LoRA's scaling alpha / rank, the same for every rank.
 
-With this alpha and the presets' learning rates, an adapter learns as fast as full training (docs/training.md). With
+With this alpha and the presets' learning rates, an adapter learns as fast as full fine-tuning (docs/training.md). With
 Adam, a larger alpha acts like a higher learning rate.
 """
 NAME = "default"
@@ -39,7 +39,7 @@ NAME = "default"
 
 @dataclass(frozen=True)
 class Factors:
-    """A trained adapter, not yet written."""
+    """The matrices of a trained adapter, before they are written to a folder."""
 
     config: Mapping[str, Any]
     """Configuration for `peft`."""
@@ -111,7 +111,7 @@ def merge_adapter(encoder: Encoder) -> Factors | None:
 
 
 def write_adapter(factors: Factors, encoder: Encoder, folder: Path) -> Adapter:
-    """Write the files that decide vectors: `peft`'s two files and, if there is a transform, the transform's file.
+    """Write the adapter's weights: `peft`'s two files and, if there is a transform, the transform's weights.
 
     Raises:
         OSError: a file can't be written.
@@ -122,7 +122,7 @@ def write_adapter(factors: Factors, encoder: Encoder, folder: Path) -> Adapter:
 
 
 def _adapted(encoder: Encoder) -> Iterator[tuple[str, Any]]:
-    """Return the layers that `peft` has adapted, by name."""
+    """Yield the name and module of each layer that `peft` has adapted."""
     return ((name, layer) for name, layer in encoder.backbone.named_modules() if hasattr(layer, "lora_A"))
 
 
@@ -133,7 +133,7 @@ def load_for_training(config: RunConfig, device: torch.device) -> Encoder:
     """Load the run's backbone with its dropout on `device`.
 
     Raises:
-        SourceError: there is no such backbone.
+        SourceError: the backbone does not exist.
         BundleError: the backbone is a bundle, and a file does not match the manifest.
         ConfigError: see `training.encoding.lora.attach_adapter`.
     """
@@ -157,7 +157,7 @@ def set_dropout(encoder: Encoder, rate: float) -> None:
 
 
 def has_dropout(encoder: Encoder) -> bool:
-    """Return whether two training passes of the backbone differ."""
+    """Return whether the backbone has a dropout rate above zero, so that two training passes differ."""
     return any(getattr(module, name) for module, name in _dropout_rates(encoder))
 
 
@@ -194,7 +194,7 @@ def check_augmentation(encoder: Encoder, config: RunConfig) -> None:
 
 
 def _dropout_rates(encoder: Encoder) -> Iterator[tuple[nn.Module, str]]:
-    """Yield modules with the name of their dropout attribute."""
+    """Yield each module with a dropout rate, and the name of the attribute that stores the rate."""
     for module in encoder.backbone.modules():
         if isinstance(module, nn.Dropout):
             yield module, "p"

@@ -1,8 +1,9 @@
-"""Packing: passes of different lengths run through an encoder as one sequence of tokens.
+"""Packing: sentences of different lengths go through an encoder as one sequence of tokens, almost without padding.
 
-Every operation of a layer except attention treats each token alone. So all passes of a step share each matrix product,
-norm and dropout. Only attention is computed pass by pass. With [CLS] pooling, the last layer computes only the [CLS]
-tokens after attention, because pooling ignores all other tokens.
+A pass is a group of sentences with the same padded length. Every operation of a layer except attention treats each
+token separately, so each matrix product, norm and dropout is computed once for all passes of a step. Only attention is
+computed for each pass separately. With [CLS] pooling, the last layer computes only the [CLS] tokens after attention,
+because pooling ignores all other tokens.
 """
 
 from __future__ import annotations
@@ -43,13 +44,15 @@ class Pass(NamedTuple):
     attention_mask: Tensor
     """Attention mask, (n, L)."""
     first: Pass | None = None
-    """The texts of the first view, if they differ from those of the other views."""
+    """The pass over the first view's texts, if they differ from the texts of the remaining views."""
 
 
 def encode_passes(encoder: Encoder, passes: Sequence[Pass], copies: int = 1, *, clean: bool = False) -> Tensor:
-    """Compute vectors (copies, n, D) in float32 or wider of the n sentences of all passes.
+    """Compute vectors (copies, n, D) of the n sentences of all passes, in float32 or wider.
 
-    Sentences are in the order of the passes. With `clean`, there is one more copy, without dropout. It is the last.
+    `copies` is the number of dropout passes for each sentence.
+
+    Sentences are in the order of the passes. With `clean`, a last copy without dropout is added.
     """
     if clean and not (copies and _can_exempt(encoder.backbone)):
         noisy = [encode_passes(encoder, passes, copies)] if copies else []
@@ -76,7 +79,7 @@ def _encode_separately(encoder: Encoder, passes: Sequence[Pass], copies: int) ->
 
 
 def _encode_packed(encoder: Encoder, passes: Sequence[Pass], copies: int, clean: bool) -> list[Tensor]:
-    """Compute vectors (copies x n, D) of each pass in one run over (1, T) tokens.
+    """Compute one tensor of vectors (copies x n, D) for each pass, in a single forward pass over (1, T) tokens.
 
     With `clean`, vectors (n, D) of each pass, computed without dropout, follow. Each copy has an equal share of the T
     tokens, including padding.
@@ -103,7 +106,7 @@ def _encode_packed(encoder: Encoder, passes: Sequence[Pass], copies: int, clean:
 
 
 def _sequence(parts: Sequence[Tensor], margins: tuple[int, int]) -> Tensor:
-    """Concatenate the (n, L) of all parts to (1, T), with zeros in the margins."""
+    """Concatenate the parts, each (n, L), to one sequence (1, T) with `margins` zeros before and after it."""
     return F.pad(torch.cat([each.flatten() for each in parts]), margins)[None]
 
 
@@ -153,16 +156,18 @@ def _first_position(encoder: Encoder) -> int:
 # The batch and its in-batch negatives stay as the corpus drew them. Only the sentences that are padded together change.
 
 PASS_COST = {"cpu": 50}
-"""Fixed cost of a pass, by device type, as a number of tokens that take as long to encode.
+"""Fixed cost of a pass by device type. The unit is the time to encode one token.
 
-Values from 25 to 100 do equally well (docs/log.md).
+Values from 25 to 100 give the same speed (docs/log.md).
 
-On devices that are missing here, one pass is best.
+On all other device types, a single pass is fastest.
 """
 
 
 def group_by_length(lengths: Sequence[int], *, device: str, most: int | None = None) -> list[list[int]]:
-    """Assign each row to one pass: sort by length, and cut where a further pass saves more than it costs.
+    """Return the rows of each pass.
+
+    Rows are sorted by length, and divided where an additional pass saves more padding than it costs.
 
     `lengths` are in tokens, `device` is a torch device type, `most` the maximum sentences per pass.
     """
@@ -175,7 +180,7 @@ def group_by_length(lengths: Sequence[int], *, device: str, most: int | None = N
 
 
 def _cuts(longest: np.ndarray, cost: int, most: int) -> list[tuple[int, int]]:
-    """Find the cheapest cuts of descending lengths.
+    """Return the cheapest division of descending lengths into passes, as (start, end) pairs.
 
     A pass costs `cost` plus its number of rows times its longest row.
     """

@@ -1,4 +1,4 @@
-"""A cache of frozen encoders' vectors across epochs. A frozen encoder's vectors never change."""
+"""A cache of a frozen encoder's vectors, which are the same in every epoch."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ SUFFIX = ".vectors"
 class TeacherCache:
     """A frozen encoder that encodes each sentence once per run and then reads its vector from a file.
 
-    The file is named after the encoder's weights. It has a record for each sentence: a hash of its tokens, and its
-    vector in float32. `counts` maps the file's name to the number of records up to the last checkpoint. A resumed run
-    drops later records and computes them again, in the same batches. The host waits for the device whenever a batch has
-    new sentences. If the disk is full, the file is removed, and every epoch encodes every sentence.
+    The file is named after the encoder's weights. The file has one record for each sentence: a hash of the sentence's
+    tokens, and its vector in float32. `counts` maps the file's name to the number of records up to the last checkpoint.
+    A resumed run drops later records and computes them again, in the same batches. The host waits for the device
+    whenever a batch has new sentences. If the disk is full, the file is removed, and sentences are encoded again in
+    every epoch.
 
     Raises:
         OSError: the file can't be read or written; the message names it.

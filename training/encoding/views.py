@@ -1,4 +1,7 @@
-"""Encoding of views. No other code runs an encoder in training."""
+"""Encoding of views, the vectors of the same sentences from different encoder passes.
+
+All encoder passes of training are in this module.
+"""
 
 from __future__ import annotations
 
@@ -59,12 +62,12 @@ def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
 
 
 def in_batch_order(passes: Iterable[Pass], pooled: Tensor) -> Tensor:
-    """Reorder (..., n, D) from the order of the passes to the order of the batch."""
+    """Reorder the n vectors of (..., n, D) from the order of the passes to the order of the batch."""
     return pooled[..., torch.cat([each.rows for each in passes]).argsort(), :]
 
 
 class ViewEncoder(nn.Module):
-    """An encoder that returns all views of a sentence that an objective needs."""
+    """A module that computes all views that an objective needs."""
 
     def __init__(
         self,
@@ -74,7 +77,7 @@ class ViewEncoder(nn.Module):
         autocast: torch.dtype | None = None,
         augmentation: Augmentation | None = None,
     ) -> None:
-        """Set the type of the matrix products (None is float32), and the augmentation of the last view."""
+        """Store the dtype of matrix products, `autocast` (None: float32), and the augmentation of the last view."""
         super().__init__()
         self.encoder = encoder
         self.needs = needs
@@ -84,8 +87,9 @@ class ViewEncoder(nn.Module):
     def forward(self, passes: Sequence[Pass]) -> Tensor:
         """Encode the n sentences of all passes to (V, n, D) views, with the clean views last.
 
-        There is one clean view, (1, n, D), or one for each text of a pair, (2, n, D). The result is float32 under any
-        `autocast`. If possible, one run of the encoder computes all views except an augmented one.
+        A clean view is computed without dropout, if the objective needs it. For positive pairs of two texts, there are
+        two clean views, one for each text. The result is float32 under any `autocast`. If possible, one run of the
+        encoder computes all views except an augmented one.
         """
         plain, clean = self.needs.views - (self.augmentation is not None), self.needs.clean
         with autocast(self.encoder, self.autocast):
@@ -113,7 +117,7 @@ FrozenEncoder = Callable[[Sequence[Tokens]], Tensor]
 
 @dataclass(frozen=True)
 class Teacher:
-    """A frozen encoder. It encodes each sentence once per step, without dropout and gradient."""
+    """A frozen encoder that encodes each sentence once per step, without dropout and without gradient."""
 
     encoder: Encoder
     autocast: torch.dtype | None = None

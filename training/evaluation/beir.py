@@ -35,7 +35,7 @@ class Collection:
 
     @property
     def missing(self) -> int:
-        """Count the relevant documents that the collection lacks. No search can find them."""
+        """Return the number of judged-relevant documents that are not in the collection. No search can find them."""
         return sum(
             grade > 0 and document not in self.documents
             for grades in self.judgements.values()
@@ -44,7 +44,7 @@ class Collection:
 
 
 def collections(data: Path) -> dict[str, Path]:
-    """Find the folders of the collections in `data` by name: `retrieval/<name>`, or `data` itself.
+    """Return the folder of each collection by name. The folders are `data/retrieval/<name>`, or `data` itself.
 
     No file is read.
     """
@@ -53,7 +53,7 @@ def collections(data: Path) -> dict[str, Path]:
 
 
 def part(name: str) -> tuple[str, str]:
-    """Split a name into collection and split: `scifact:train` is for training, `scifact` is the test split."""
+    """Return the collection and split of a name. `scifact:train` is the training split, `scifact` the test split."""
     collection, _, split = name.partition(":")
     return collection, split or TEST
 
@@ -78,9 +78,9 @@ def find(data: Path, name: str) -> Collection:
 
 
 def load(folder: Path, split: str = TEST) -> Collection:
-    """Load the `files` of a split.
+    """Load a split of the collection in `folder`.
 
-    A document is its title, a space, its text.
+    A document's text is its title, a space, and its body.
 
     Judgements of documents that are not in the corpus are kept, as in trec_eval. No search can find these documents.
 
@@ -108,7 +108,7 @@ def load(folder: Path, split: str = TEST) -> Collection:
 
 
 def save(collection: Collection, folder: Path, split: str = TEST) -> None:
-    """Write the files that `load` reads. Each is written atomically, and the judgements come last.
+    """Write the files that `load` reads. Each file is written atomically, and the judgements are written last.
 
     Raises:
         OSError: a file can't be written.
@@ -125,7 +125,7 @@ def save(collection: Collection, folder: Path, split: str = TEST) -> None:
 
 
 def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Yield id, fields and position of each object."""
+    """Yield the id, the fields and the position of each object in a JSON Lines file."""
     seen = set()
     for where, row in strict_json.rows(lines(file), file, DataError):
         identity = _string(row, "_id", where)
@@ -138,7 +138,7 @@ def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
 
 
 def _title(row: Mapping[str, Any], where: str) -> str:
-    """Return the title, or "". Collections without titles omit the field or set it to null."""
+    """Return a document's title, or "" if the field is missing or null."""
     return "" if row.get("title") is None else _string(row, "title", where)
 
 

@@ -24,12 +24,15 @@ Gains = Mapping[str, NDArray[Any]]
 """Scores (n,) of a task's examples, from 0 to 1: correctness of a class, or a query's retrieval score."""
 
 AT_ONCE = 1 << 19
-"""Pairs times resamples in one array. An array that fits in the processor's cache is ranked fastest."""
+"""Maximum number of elements (pairs times resamples) in one array.
+
+Ranking is fastest if the array fits in the processor's cache.
+"""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Difference of the mean scores of two groups of encoders, first minus second."""
+    """Difference of the mean scores of two groups of encoders: the first group's mean minus the second group's."""
 
     difference: float
     low: float
@@ -54,10 +57,10 @@ class Resampled:
     mean: float
     """Mean over tasks and encoders of Spearman, accuracy or another score, x 100."""
     means: NDArray[np.float64]
-    """`mean` for each resample, (B,)."""
+    """The mean score on each resample, (B,)."""
 
     def interval(self, level: float = 0.95) -> Interval:
-        """Return the central interval that contains `level` of the resamples.
+        """Return the central interval that contains the share `level` of the resampled scores.
 
         Raises:
             EvaluationError: the level is not between 0 and 1.
@@ -65,7 +68,7 @@ class Resampled:
         return Interval(self.mean, *_percentiles(self.means, level))
 
     def against(self, other: Resampled, level: float = 0.95) -> Comparison:
-        """Compare with `other`, which must have the same tasks, number of resamples and seed.
+        """Return the difference from `other`, which must have the same tasks, number of resamples and seed.
 
         Raises:
             EvaluationError: the level is not between 0 and 1.
@@ -76,7 +79,7 @@ class Resampled:
 
 
 def resample(runs: Sequence[Tasks], golds: Tasks, *, resamples: int = 1000, seed: int = 0) -> Resampled:
-    """Resample each task separately, and return the mean over encoders and tasks.
+    """Resample the pairs of each task separately, and return the resampled mean scores over encoders and tasks.
 
     With the same seed, the same pairs are drawn. `runs` has the cosines (n,) of each encoder on each task. `golds` has
     the human scores (n,) of each task.
@@ -95,9 +98,9 @@ def resample(runs: Sequence[Tasks], golds: Tasks, *, resamples: int = 1000, seed
 
 
 def resample_means(runs: Sequence[Gains], *, resamples: int = 1000, seed: int = 0) -> Resampled:
-    """Resample tasks whose score is the mean over examples.
+    """Resample tasks whose score is the mean of the examples' scores.
 
-    `runs` has the examples' scores by encoder and task.
+    `runs` has, for each encoder, the scores of each task's examples.
 
     Raises:
         EvaluationError: there is no encoder, task or resample; a task has no example; or encoders have different tasks
@@ -116,7 +119,10 @@ def resample_means(runs: Sequence[Gains], *, resamples: int = 1000, seed: int = 
 
 
 def compare_means(a: Values, b: Values, *, resamples: int, level: float = 0.95) -> Comparison:
-    """Compare the means of `a` and `b`. Both have values (n,) of the same pairs or queries, resampled together."""
+    """Compare the means of `a` and `b`, which are values (n,) for the same pairs or queries.
+
+    Both are resampled together.
+    """
     rows = np.random.default_rng(0).integers(len(a), size=(resamples, len(a)))
     first, second = (Resampled(float(each.mean()), each[rows].mean(axis=1)) for each in (a, b))
     return first.against(second, level)
@@ -144,11 +150,11 @@ def compare(
 
 
 def weighted_spearman(cosines: Values, golds: Values) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
-    """Return a function from weights (n, B) to Spearman's correlations (B,) of pairs (n,) repeated that often.
+    """Return a function from weights (n, B) to B Spearman correlations. A weight is the number of copies of a pair.
 
-    If all values on one side are equal, the result is 0. Tied values get their mean rank: w + (v + 1) / 2, where w is
-    the weight of smaller values and v the weight of equal values. All sums are multiples of 1/4 far below 2^53, so they
-    are exact.
+    If all cosines or all human scores are equal, the correlation is 0. Tied values get their mean rank: w + (v + 1) /
+    2, where w is the total weight of smaller values and v is the total weight of equal values. All sums are multiples
+    of 1/4 far below 2^53, so they are exact.
     """
     rank_cosines, rank_golds = _ranker(cosines), _ranker(golds)
 
@@ -167,7 +173,7 @@ def weighted_spearman(cosines: Values, golds: Values) -> Callable[[NDArray[np.fl
 def _ranker(values: Values) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
     """Return a function from weights (n, B) to mid-ranks (n, B) of `values` (n,).
 
-    Sorting is done once, because it is the same for all weights.
+    `values` are sorted only once, because the order is the same for all weights.
     """
     _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
     order = np.argsort(group, kind="stable")
@@ -183,7 +189,7 @@ def _ranker(values: Values) -> Callable[[NDArray[np.float64]], NDArray[np.float6
 
 
 def _redrawn(sizes: Mapping[str, int], resamples: int, seed: int) -> Iterator[tuple[str, slice, NDArray[np.float64]]]:
-    """Yield, for each task and block of resamples: task, slice of resamples, and the pairs' weights (n, block)."""
+    """Yield each block of resamples of each task: the task, the block's slice, and the pairs' weights (n, block)."""
     for number, (task, size) in enumerate(sizes.items()):
         draw = np.random.default_rng([seed, number])
         at_once = max(1, AT_ONCE // size)
@@ -193,7 +199,7 @@ def _redrawn(sizes: Mapping[str, int], resamples: int, seed: int) -> Iterator[tu
 
 
 def _weights(draw: np.random.Generator, n: int, count: int) -> NDArray[np.float64]:
-    """Count how often each of n pairs is drawn, (n, count). Each column sums to n."""
+    """Return how often each of n pairs is drawn in each of `count` resamples: (n, count). Each column sums to n."""
     drawn = draw.integers(0, n, size=(count, n))
     flat = (drawn * count + np.arange(count)[:, None]).ravel()
     return np.bincount(flat, minlength=n * count).reshape(n, count).astype(np.float64)

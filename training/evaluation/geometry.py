@@ -17,14 +17,14 @@ Floats = NDArray[np.float64]
 BLOCK = 1024
 """Rows of a cosine matrix computed at a time."""
 CLOSE = 4.0
-"""Gold score from which STS pairs count as positives."""
+"""Threshold of the gold score with which an STS pair counts as a positive pair."""
 HISTOGRAM_BATCH = 256
 HISTOGRAM_BINS = 40
 TOP = 4
 TOP_BATCHES = (32, 64, 128, 256, 512, 1024)
 RANK_BATCH = 64
 MOST_BATCHES = 16
-"""Maximum number of batches of one size in a mean."""
+"""Maximum number of batches over which a figure is averaged."""
 NEAREST_BATCHES = 100
 """Maximum number of batches in a mean over nearest neighbours, as in GS-InfoNCE's Figure 1."""
 
@@ -47,7 +47,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Geometry:
-    """The result of `evaluate`. For most fields, the function of the same name has the definition."""
+    """The result of `evaluate`. Most fields are defined by the function of the same name."""
 
     alignment: float
     """Alignment of the pairs with a gold score above 4 (SimCSE's text)."""
@@ -80,8 +80,8 @@ class Geometry:
 def of_pairs(encode: Encode, pairs: Sequence[Pair]) -> dict[str, float]:
     """Compute `alignment`, `uniformity` and `effective_rank`, which a run monitors.
 
-    Alignment uses the pairs with a gold score above 4. Uniformity uses both texts of all pairs. The effective rank uses
-    the distinct texts of all pairs, not centred.
+    Alignment is computed from the pairs with a gold score above 4, uniformity from both texts of all pairs. The
+    effective rank is computed from the uncentred vectors of the distinct texts.
 
     Raises:
         EvaluationError: a vector is not finite, or no pair has a gold score above 4.
@@ -156,7 +156,7 @@ def _encoded(encode: Encode, texts: Sequence[str]) -> tuple[Floats, NDArray[np.i
 def alignment(a: Floats, b: Floats) -> float:
     """Compute the mean of ||x - y||² over the rows (N, D) of `a` and `b`.
 
-    0 is best (Wang and Isola 2020, alpha = 2).
+    The best possible value is 0. This is the alignment of Wang and Isola (2020) with alpha = 2.
     """
     return float(((a - b) ** 2).sum(axis=1).mean())
 
@@ -164,8 +164,8 @@ def alignment(a: Floats, b: Floats) -> float:
 def uniformity(unit: Floats, counts: NDArray[np.int64] | None = None) -> float:
     """Compute the log of the mean of e^(-2 ||x - y||²) over all pairs of the N unit vectors (N, D).
 
-    Each vector counts `counts` (N,) times, by default once. The result is exact. Orthogonal vectors give -4, and equal
-    vectors give 0 (Wang and Isola 2020, t = 2).
+    `counts` (N,) has the multiplicity of each vector, by default 1. The result is exact. Orthogonal vectors give -4,
+    and equal vectors give 0 (Wang and Isola 2020, t = 2).
 
     Raises:
         EvaluationError: there are fewer than two vectors.
@@ -187,9 +187,12 @@ def uniformity(unit: Floats, counts: NDArray[np.int64] | None = None) -> float:
 def random_cosines(unit: Floats) -> tuple[float, float]:
     """Return mean and standard deviation of the cosines of all pairs of distinct rows of (N, D).
 
-    The mean is the anisotropy of Ethayarajh (2019), who samples pairs. Here both figures are exact, and no pair is
-    enumerated. The sum of all cosines is ||sum of the vectors||². The sum of the squared cosines is the squared
-    Frobenius norm of U^T U, where U has the vectors as rows.
+    The mean is the anisotropy of Ethayarajh (2019), who samples pairs. Here, mean and deviation are exact and are
+    computed without enumerating pairs. The sum of all cosines is
+
+    sum of the vectors
+
+    ². The sum of the squared cosines is the squared Frobenius norm of U^T U, where U has the vectors as rows.
     """
     pairs = len(unit) * (len(unit) - 1)
     own = (unit**2).sum(axis=1)
@@ -207,7 +210,7 @@ def spectrum(vectors: Floats) -> Spectrum:
         EvaluationError: all vectors are zero. Centred vectors are zero if the encoder gives all texts the same vector.
     """
     values = np.linalg.svd(vectors, compute_uv=False)
-    # The tolerance is that of float32, the vectors' original type.
+    # The tolerance is the rounding error of float32, the vectors' original type.
     if values[0] <= np.finfo(np.float32).eps * np.sqrt(len(vectors)):
         raise EvaluationError("all vectors are equal, or zero, so they have no spectrum")
     parts = values / values.sum()
@@ -233,8 +236,9 @@ def cosine_histogram(unit: Floats) -> Histogram:
 def nearest_cosines(unit: Floats, size: int) -> tuple[float, ...]:
     """Return the four highest cosines between a sentence and the rest of its batch of `size`, highest first.
 
-    Each is a mean over the sentences of up to 100 batches, which are consecutive rows of (N, D). The cosines rise with
-    the size, because larger batches have negatives that are nearer to the anchor (GS-InfoNCE, Figure 1).
+    Each of the four values is the mean over the sentences of up to 100 batches. A batch is `size` consecutive rows of
+    (N, D). The cosines increase with `size`, because larger batches have negatives nearer to the anchor (GS-InfoNCE,
+    Figure 1).
 
     Raises:
         EvaluationError: there are fewer than `size` rows, or `size` is below five.
@@ -268,7 +272,7 @@ def _mean_rank(unit: Floats) -> float | None:
 
 
 def _batches(unit: Floats, size: int, *, most: int = MOST_BATCHES) -> Iterator[Floats]:
-    """Yield up to `most` batches. An incomplete batch is left out."""
+    """Yield up to `most` batches of `size` consecutive rows. An incomplete last batch is left out."""
     for i in range(min(len(unit) // size, most)):
         yield unit[i * size : (i + 1) * size]
 

@@ -1,4 +1,4 @@
-"""Known-item retrieval without labels: a query is taken out of a text, and the rest of the text is the answer.
+"""Known-item retrieval without labels: the query is a part of a text, and the relevant document is the rest.
 
 The queries of a passage are its title and one of its sentences. The query of a section of CPython's documentation is
 its summary.
@@ -30,14 +30,17 @@ SELECTION_DOCUMENTS = 1024
 MAX_WORDS = 100
 """Maximum words of a document.
 
-Evaluation with whole articles would take longer than training, and training truncates passages, too.
+Documents are shortened, because evaluation with whole articles would take longer than training. Training also truncates
+passages.
 """
 TEST_DOCUMENTS = 2048
 """Maximum number of passages that are searched at the end of a run."""
 
 
 def selection_collection(corpus: Corpus) -> Collection:
-    """Make the collection that selects the best step. Its queries are from half of the held-out passages.
+    """Make the collection whose score selects the best step of a run.
+
+    Its queries are from one half of the held-out passages.
 
     Raises:
         CorpusError: the corpus has changed.
@@ -46,9 +49,9 @@ def selection_collection(corpus: Corpus) -> Collection:
 
 
 def test_collection(corpus: Corpus) -> Collection:
-    """Make the collection that scores the result.
+    """Make the collection for the final score of a run.
 
-    Its queries are from the other half of the held-out passages, which did not select the step.
+    Its queries are from the half of the held-out passages that `selection_collection` does not use.
 
     Raises:
         CorpusError: the corpus has changed.
@@ -57,11 +60,11 @@ def test_collection(corpus: Corpus) -> Collection:
 
 
 def collection(passages: Sequence[str], others: Sequence[str]) -> Collection:
-    """Make a retrieval collection in which each passage answers its own title and one of its sentences.
+    """Make a retrieval collection. The queries of each passage are its own title and one of its sentences.
 
-    The sentence is removed from the passage. Documents have no titles and at most `READ` words. A title that occurs
-    twice is not a query. `others` are documents without queries. A passage is one line of text. A title, if any, is the
-    line before it.
+    The sentence is removed from the passage. Documents have no titles and at most `MAX_WORDS` words. Titles of several
+    passages are not used as queries. `others` are documents without queries. A passage is one line of text. A title, if
+    any, is the line before it.
     """
     documents: dict[str, str] = {}
     queries: dict[str, str] = {}
@@ -95,9 +98,9 @@ def _cut(text: str) -> str:
 
 
 def _take_query(text: str) -> tuple[str, str]:
-    """Return a sentence or span of the text, and the rest. The sentence is empty if either part would be too short.
+    """Return a query, which is a sentence or span of the text, and the rest of the text.
 
-    The choice is deterministic for a text.
+    The query is empty if query or rest would be too short. The same text always gives the same query.
     """
     asks, rest = cloze(text, Random(text))
     if asks == rest or min(len(word_starts(asks)), len(word_starts(rest))) < MIN_SPAN_WORDS:
@@ -123,18 +126,18 @@ class SearchResult:
 
     @classmethod
     def of(cls, encode: Encode, collection: Collection) -> Self:
-        """Search the collection for every query."""
+        """Rank the collection's documents for every query, and score the rankings."""
         found = retrieval.rankings(encode, collection)
         return cls(found, 100 * retrieval.by_query(found, collection)[:, MEASURES.index(NDCG10)])
 
     def against(self, start: SearchResult) -> str:
-        """Format the mean, and its difference from that of `start` with an interval over the queries."""
+        """Format the mean score, and its difference from that of `start` with a bootstrap interval over queries."""
         found = bootstrap.compare_means(self.values, start.values, resamples=RESAMPLES)
         return f"{self.values.mean():.2f}, {found.difference:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
 
 
 def gain(start: Encode, result: Encode, collection: Collection) -> Iterator[str]:
-    """Report how well each encoder retrieves, and the queries with the largest changes."""
+    """Yield lines about the retrieval scores of both encoders, and the queries with the largest changes."""
     before, after = (SearchResult.of(encode, collection) for encode in (start, result))
     yield (
         f"search of passages, {len(collection.queries)} queries over {len(collection.documents)}: nDCG@10 "
@@ -162,17 +165,18 @@ DOCUMENTATION = "python-docs"
 
 
 def documentation() -> Collection:
-    """Return the collection of the running interpreter. Other versions of Python have other documentation."""
+    """Return the collection of the running Python's documentation, which depends on the version of Python."""
     return collection_of(sections())
 
 
 def collection_of(documented: Iterable[Section]) -> Collection:
-    """Make each section's first sentence the query for the rest.
+    """Make a collection in which each section's first sentence is the query for the rest of the section.
 
-    Sections with the same first sentence all answer it.
+    If several sections have the same first sentence, all of them are relevant to this query.
 
     A section whose first sentence is not clean, or with little more text, has no query and stays whole among the
-    documents. This is known-item search, an inverse cloze task. Nobody judged whether other sections answer too.
+    documents. This is known-item search, an inverse cloze task. There are no judgements of whether other sections are
+    relevant too.
     """
     documents: dict[str, str] = {}
     queries: dict[str, str] = {}

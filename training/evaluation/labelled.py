@@ -36,7 +36,7 @@ class Labelled:
 
 @dataclass(frozen=True)
 class LabelledFiles:
-    """Location, reader and expected number of examples of a task."""
+    """Paths, reader and expected number of examples of a transfer task."""
 
     folder: str
     files: tuple[str, ...]
@@ -46,7 +46,7 @@ class LabelledFiles:
     """Expected numbers of examples in train, dev and test."""
 
     def load(self, data: Path) -> Labelled:
-        """Load the task's examples in file order from `data` or the `senteval/downstream` in it.
+        """Load the task's examples, in file order, from `data` or from its subfolder `senteval/downstream`.
 
         Raises:
             DataError: a file is missing, a row is broken, or examples are missing.

@@ -26,7 +26,7 @@ TINY = np.float32(1e-30)
 
 
 def predictions(features: Floats, labels: Classes, rows: NDArray[np.bool_], grid: Sequence[float]) -> Iterator[Classes]:
-    """Yield the classes (K, N) that K fits predict for all N rows, for each C of an ascending `grid`.
+    """For each C of an ascending `grid`, yield the classes (K, N) that K classifiers predict for all N rows.
 
     `features` (N, F), `labels` (N,). `rows` (K, N) selects the rows of each fit. The loss is scikit-learn's: the summed
     cross-entropy of the rows, plus 1/C times the L2 penalty of the weights without the intercept. Two classes share one
@@ -50,7 +50,10 @@ def predictions(features: Floats, labels: Classes, rows: NDArray[np.bool_], grid
 
 
 def _principal_axes(features: Floats) -> tuple[Floats, Floats]:
-    """Rotate features to their principal axes and append a column of ones. Also return the columns' sums of squares."""
+    """Rotate features to their principal axes, and append a column of ones.
+
+    Return the result and its columns' sums of squares.
+    """
     centred = features - features.mean(axis=0)
     squares, rotation = np.linalg.eigh((centred.T @ centred).astype(np.float64))
     axes = np.hstack([centred @ rotation.astype(np.float32), np.ones((len(features), 1), dtype=np.float32)])
@@ -63,7 +66,7 @@ def _fit(
     """Minimise the loss by conjugate gradients (Polak and Ribière), preconditioned by an estimate of the curvature.
 
     Shapes: axes (N, F), targets (N, 1, J), used (N, K, 1), penalty (F, 1, 1), curvature (F, K, 1), weights (F, K, J).
-    The length of each step is Newton's.
+    The step length is that of Newton's method.
     """
     enough = TOLERANCE * used.sum(axis=(0, 2))
     logits = _product(axes, weights)
@@ -78,7 +81,7 @@ def _fit(
         if (gain <= enough).all():
             return weights
         kept = np.maximum(gain - _dot(last_gradient, scaled), 0) / np.maximum(last_gain, TINY)
-        kept[kept * _dot(gradient, direction) >= gain] = 0  # Otherwise the direction would not be one of descent.
+        kept[kept * _dot(gradient, direction) >= gain] = 0  # Otherwise the direction would not be a descent direction.
         direction = kept[:, None] * direction - scaled
         change = _product(axes, direction)
         spread = (p * change**2).sum(axis=2) - (p * change).sum(axis=2) ** 2

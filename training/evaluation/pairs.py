@@ -31,7 +31,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class TaskFiles:
-    """Location, reader and expected number of pairs of a task."""
+    """Paths, reader and expected number of pairs of an STS task."""
 
     folder: str
     files: str
@@ -40,7 +40,7 @@ class TaskFiles:
     pairs: int
 
     def load(self, data: Path) -> Subsets:
-        """Load the task's subsets by name from `data` or the `senteval/downstream` in it.
+        """Load the task's subsets, by name, from `data` or from its subfolder `senteval/downstream`.
 
         Raises:
             DataError: a file is missing, a row is broken, or pairs are missing.
@@ -66,17 +66,17 @@ def texts(tasks: Mapping[str, Subsets]) -> list[str]:
 
 
 def sts_year(*subsets: str) -> Callable[[Path], dict[str, list[Pair]]]:
-    """Return a reader of one year of SemEval: for each subset, a file of pairs and a file of scores."""
+    """Return a reader for one year of SemEval, which has a file of pairs and a file of scores for each subset."""
     return lambda folder: {name: list(_semeval(folder, name)) for name in subsets}
 
 
 def sts_benchmark(part: str) -> Callable[[Path], dict[str, list[Pair]]]:
-    """Return a reader of a split of STS-B: at least seven columns, score and sentences in the fifth to seventh."""
+    """Return a reader for a split of STS-B, which has the score and the two sentences in columns 5 to 7."""
     return lambda folder: {part: list(_table(folder / f"sts-{part}.csv", gold=4, a=5, b=6, header=False))}
 
 
 def sick(part: str, file: str) -> Callable[[Path], dict[str, list[Pair]]]:
-    """Return a reader of a split of SICK, scored for relatedness."""
+    """Return a reader for a split of SICK, with the relatedness scores."""
     return lambda folder: {part: list(_table(folder / file, gold=3, a=1, b=2, header=True))}
 
 
@@ -90,7 +90,7 @@ def own_pairs(file: str) -> list[Pair]:
     Scores may have any scale.
 
     Raises:
-        DataError: a file can't be read, a row is broken, or the scores don't differ.
+        DataError: a file can't be read, a row is broken, or all scores are equal.
         Refused, RemoteError: see `training.data.files.download_from_hub`.
     """
     try:
@@ -119,7 +119,7 @@ def _own_pair(where: str, a: Any, b: Any, gold: Any) -> Pair:
 
 
 def _semeval(folder: Path, subset: str) -> Iterator[Pair]:
-    """Yield the scored pairs. Pairs with an empty score were never rated and are skipped, as in SentEval."""
+    """Yield the scored pairs of a subset. Pairs without a score were never rated and are skipped, as in SentEval."""
     inputs, scores = (folder / f"STS.{kind}.{subset}.txt" for kind in ("input", "gs"))
     rows, golds = lines(inputs), lines(scores)
     if len(rows) != len(golds):

@@ -26,7 +26,7 @@ MEASURES = (NDCG10, "MRR@10", "Recall@100")
 
 @dataclass(frozen=True)
 class RetrievalScore:
-    """Means over the queries, times 100."""
+    """Retrieval scores of an encoder: means over the queries, times 100."""
 
     ndcg10: float
     """DCG of the first ten documents, divided by the DCG of the ideal order of all judged documents.
@@ -50,7 +50,7 @@ class RetrievalScore:
 def evaluate(encode: Encode, collection: Collection, *, prompts: Mapping[str, str] = NO_PROMPTS) -> RetrievalScore:
     """Score the exact ranking of all documents by cosine.
 
-    Each text has the encoder's prompt for its role.
+    Queries and documents are encoded with the encoder's prompts for their roles.
 
     Raises:
         EvaluationError: a vector is not finite.
@@ -74,7 +74,7 @@ def rankings(
     asked = _encode_with_prompt(prompt_for(prompts, QUERY), encode, collection.queries)
     index = faiss.IndexFlatIP(vectors.shape[1])
     index.add(vectors)
-    found = _nearest(index, asked, depth + 1)  # Search for one more, because the query's own id is removed.
+    found = _nearest(index, asked, depth + 1)  # One more, because the query's own id is removed.
     return {
         query: [documents[row] for row in rows if documents[row] != query][:depth]
         for query, rows in zip(queries, found, strict=True)
@@ -82,7 +82,7 @@ def rankings(
 
 
 def score(rankings: Mapping[str, Sequence[str]], collection: Collection) -> RetrievalScore:
-    """Score given rankings: for each query up to 100 document ids, nearest first.
+    """Score rankings, which have up to 100 document ids for each query, nearest first.
 
     Raises:
         EvaluationError: see `by_query`.
@@ -93,7 +93,7 @@ def score(rankings: Mapping[str, Sequence[str]], collection: Collection) -> Retr
 
 
 def by_query(rankings: Mapping[str, Sequence[str]], collection: Collection) -> NDArray[np.float64]:
-    """Compute each of the `MEASURES` for each query, (Q, 3), 0 to 1, in the collection's order.
+    """Compute the three `MEASURES` of each query, from 0 to 1: (Q, 3), with queries in the collection's order.
 
     A document with the query's own id is skipped, as in BEIR. A query without relevant documents scores 0, as in
     trec_eval.
@@ -113,7 +113,7 @@ def by_query(rankings: Mapping[str, Sequence[str]], collection: Collection) -> N
 
 
 def _of_query(ranking: Sequence[str], judgements: Mapping[str, int]) -> tuple[float, float, float]:
-    """Compute nDCG@10, 1 / rank and recall@100 of one query, 0 to 1."""
+    """Return nDCG@10, reciprocal rank and recall@100 of one query, each from 0 to 1."""
     grades = {document: grade for document, grade in judgements.items() if grade > 0}
     if not grades:
         return 0.0, 0.0, 0.0
@@ -141,9 +141,9 @@ def _encode_with_prompt(prompt: str | None, encode: Encode, texts: Mapping[str, 
 
 
 def _nearest(index: faiss.IndexFlatIP, queries: NDArray[np.float32], k: int) -> list[NDArray[np.int64]]:
-    """Return the rows of the k nearest (Q, k), ties ordered by row.
+    """Return the rows of each query's k nearest documents. Ties are ordered by row.
 
-    The search is widened until the last document found is farther than the k-th, so that all ties are known.
+    The search depth is increased until the last document found is farther than the k-th, so that all ties are found.
     """
     k = min(k, index.ntotal)
     nearest: dict[int, NDArray[np.int64]] = {}

@@ -19,12 +19,12 @@ from training.evaluation.vectors import ConstantError, Encode, cached, unit_vect
 OWN_DEV_METRIC = "dev_spearman"
 SICKR_DEV_METRIC, STS_DEV_METRIC = "sickr_dev_spearman", "sts_dev_spearman"
 COLLAPSED = 0.0
-"""Score of an encoder that gives every text the same vector: chance level, as in self-retrieval."""
+"""Score of an encoder that gives every text the same vector. It is the chance level, as in self-retrieval."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The figures that a run monitors."""
+    """The score that chooses the best weights of a run, and the figures that are logged with it."""
 
     metric: str
     """Name of the score that chooses the weights, in metrics and manifest. Higher is better."""
@@ -38,7 +38,7 @@ class Selection:
 
 
 def by_stsb_dev(data: Path) -> Selection:
-    """Choose by Spearman x 100 on STS-B dev.
+    """Return the selection by Spearman x 100 on STS-B dev.
 
     Raises:
         DataError: STS-B dev is missing or broken.
@@ -49,7 +49,7 @@ def by_stsb_dev(data: Path) -> Selection:
 
 
 def by_sts_dev(data: Path) -> Selection:
-    """Choose by the mean of Spearman x 100 on STS-B dev and SICK-R dev, as DCLR does.
+    """Return the selection by the mean of Spearman x 100 on STS-B dev and SICK-R dev, as in DCLR.
 
     Raises:
         DataError: a dev set is missing or broken.
@@ -67,9 +67,10 @@ def by_sts_dev(data: Path) -> Selection:
 
 
 def by_own_pairs(file: str) -> Selection:
-    """Choose by Spearman x 100 on the user's own pairs.
+    """Return the selection by Spearman x 100 on the user's own pairs.
 
-    Alignment needs pairs of similar sentences. It is left out, because the scale of the user's scores is unknown.
+    Alignment is not measured, because it needs pairs of similar sentences, and the scale of the user's scores is
+    unknown.
 
     Raises:
         DataError: the file is missing or broken.
@@ -97,7 +98,7 @@ def _spearman(encode: Encode, pairs: list[Pair]) -> float:
 
 
 def by_self_retrieval(corpus: Corpus) -> Selection:
-    """Choose by MRR@10 of retrieving one half of a held-out sentence with the other half, without labels.
+    """Return the selection by MRR@10 of retrieving one half of a held-out sentence with its other half.
 
     Raises:
         CorpusError: fewer than two held-out sentences have enough words to be halved.
@@ -119,7 +120,7 @@ def by_self_retrieval(corpus: Corpus) -> Selection:
 
 
 def by_known_items(corpus: Corpus) -> Selection:
-    """Choose by nDCG@10 x 100 of retrieving held-out passages by their titles and sentences, without labels.
+    """Return the selection by nDCG@10 x 100 of retrieving held-out passages with their titles and sentences.
 
     Raises:
         CorpusError: no held-out passage has a title or several sentences.

@@ -1,4 +1,4 @@
-"""Evaluation of a running server: Isosphere's, or any server with the same `/embed` and `/info`."""
+"""Evaluation of a running server of Isosphere, or of any server with the same routes `/embed` and `/info`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ KINDS = {str: "text", int: "a whole number", dict: "an object"}
 
 
 class Server:
-    """A client of a server.
+    """A client of an embedding server.
 
     If the URL has a user and password, they are sent, but never stored or printed.
 
@@ -75,7 +75,7 @@ class Server:
         self._client.close()
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Encode texts to unit vectors (N, D), `TEXTS` of them per request."""
+        """Encode texts to unit vectors (N, D), with `TEXTS` texts per request."""
         vectors = [vector for batch in _batches(texts, TEXTS) for vector in self._embed(batch)]
         widths = sorted({len(vector) for vector in vectors})
         if len(widths) > 1:
@@ -83,7 +83,10 @@ class Server:
         return np.stack(vectors) if vectors else np.empty((0, 0), dtype=np.float32)
 
     def rankings(self, collection: Collection) -> dict[str, list[str]]:
-        """Rank documents with the server's own search, in a temporary corpus that is deleted afterwards."""
+        """Rank documents with the server's own search.
+
+        The documents are uploaded to a temporary corpus, which is deleted afterwards.
+        """
         corpus = f"/corpora/evaluation-{uuid.uuid4().hex[:12]}"
         self._ask("PUT", corpus, {})
         try:
@@ -118,7 +121,10 @@ class Server:
             yield identity, [hit for hit in hits if hit != identity][:DEPTH]
 
     def _embed(self, texts: Sequence[str]) -> Iterator[NDArray[np.float32]]:
-        """Yield vectors of base64, or of lists of numbers if the server doesn't support base64."""
+        """Yield the vector of each text.
+
+        The server is asked for base64, or for lists of numbers if it does not support base64.
+        """
         answer = self._ask("POST", "/embed", {"inputs": list(texts), "encoding_format": "base64"})
         if not isinstance(answer, list) or len(answer) != len(texts):
             raise EvaluationError(f"{self.url}/embed: {len(texts)} texts did not give as many vectors")
@@ -172,7 +178,7 @@ class Server:
 
 
 def _vector(given: object) -> NDArray[np.float32]:
-    """Decode one vector (D,) of an answer.
+    """Decode one vector (D,) of a server's answer.
 
     Raises:
         ValueError: `given` is neither base64 of float32 nor a list of numbers.
@@ -191,9 +197,9 @@ def _vector(given: object) -> NDArray[np.float32]:
 
 
 def _seconds(said: str) -> float:
-    """Return the seconds that a Retry-After header asks for, from seconds or a date (RFC 9110, section 10.2.3).
+    """Return the seconds to wait according to a Retry-After header: seconds or a date (RFC 9110, section 10.2.3).
 
-    A past date is 0.
+    The result for a past date is 0.
 
     Raises:
         ValueError: the header is neither a number nor a date.

@@ -30,7 +30,7 @@ class Correlation:
 
 @dataclass(frozen=True)
 class Aggregates:
-    """A task's correlation, aggregated over its subsets in three ways, times 100."""
+    """A task's correlation times 100, aggregated over the task's subsets in three ways."""
 
     all: float
     """Correlation over all pairs together, which papers report."""
@@ -54,13 +54,13 @@ class TaskScore:
 
 
 def evaluate(encode: Encode, tasks: Mapping[str, Subsets]) -> dict[str, TaskScore]:
-    """Score each task.
+    """Return the scores of each task.
 
     Distinct texts are encoded once.
 
     Raises:
         EvaluationError: a vector is not finite.
-        ConstantError: all cosines of a subset are equal, so that it has no ranks.
+        ConstantError: all cosines of a subset are equal, so that the correlation is undefined.
     """
     return score(cosines(encode, tasks), tasks)
 
@@ -84,7 +84,7 @@ def cosines(encode: Encode, tasks: Mapping[str, Subsets]) -> Cosines:
 
 
 def score(cosines: Cosines, tasks: Mapping[str, Subsets]) -> dict[str, TaskScore]:
-    """Score each task from its `cosines`.
+    """Return the scores of each task, from the `cosines` of its pairs.
 
     Raises:
         ConstantError: all cosines of a subset are equal.
@@ -102,7 +102,7 @@ def score(cosines: Cosines, tasks: Mapping[str, Subsets]) -> dict[str, TaskScore
 def aggregate(
     cosines: Mapping[str, NDArray[np.float64]], golds: Mapping[str, NDArray[np.float64]], *, task: str
 ) -> TaskScore:
-    """Score a task from the cosines and human scores (n,) of each of its subsets.
+    """Return a task's scores, from the cosines (n,) and human scores (n,) of each of its subsets.
 
     Raises:
         ConstantError: the cosines, or the human scores, of a subset are all equal.
@@ -123,7 +123,7 @@ def aggregate(
 
 
 def mean_of_tasks(scores: Mapping[str, TaskScore]) -> float:
-    """Compute the papers' mean over tasks. It is the mean of "all" Spearman, each rounded to two decimals."""
+    """Return the mean over tasks as in the papers: each task's "all" Spearman is first rounded to two decimals."""
     return fmean(round(score.spearman.all, 2) for score in scores.values())
 
 
@@ -137,9 +137,9 @@ def table(scores: Mapping[str, TaskScore]) -> str:
 
 
 def _cosines(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute the cosine of each row with its counterpart.
+    """Return the cosine of each row of `a` with the same row of `b`.
 
-    Cosines are rounded, so that pairs of equal sentences are ties. Otherwise the last bits would rank them.
+    Cosines are rounded, so that all pairs of two equal sentences are ties. Otherwise rounding errors would rank them.
     """
     cosines: NDArray[np.float64] = np.einsum("nd,nd->n", a, b).round(12)
     return cosines

@@ -1,4 +1,4 @@
-"""Encoders to evaluate: bundles, `minilm` and its adapters by ONNX graph, other encoders by torch, and servers."""
+"""Encoders to evaluate: bundles, `minilm` and its adapters (as ONNX graphs), other encoders (by torch), and servers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class OtherGraph:
     encode: Encode
     """The function that encodes. It loads the graph at the first call."""
     bytes: int
-    """Size of its file in bytes."""
+    """Size of the graph's file in bytes."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,14 @@ def open_subject(
     precision: str | None = None,
     key: str | None,
 ) -> Subject:
-    """Open the encoder to evaluate. A URL is a server. Bundles, `minilm` and its adapters run by ONNX, others by torch.
+    """Open the encoder to evaluate, which a name, a path or a server's URL identifies.
 
-    `key` is the API key of the server.
+    Bundles, `minilm` and its adapters run by their ONNX graphs, all other local encoders by torch. `key` is the API key
+    of a server.
 
     Raises:
         SubjectError: the options don't fit together, or this machine can't run the bundle with them.
-        SourceError, BundleError, EvaluationError: there is no such encoder, bundle or server.
+        SourceError, BundleError, EvaluationError: the encoder or bundle does not exist, or the server does not answer.
     """
     if source.lower().startswith(("http://", "https://")):
         if pooling or by_torch or engine or precision:
@@ -104,7 +105,7 @@ def open_subject(
 
 
 def _assembled(source: str, name: str, engine: str | None, precision: str | None) -> Subject:
-    """Evaluate `minilm`, or an adapter to it, by the graph that a server assembles for it."""
+    """Open `minilm`, or an adapter to it, with the same ONNX graph that a server assembles."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()), "bundle")
         judged = _exported(assemble(source, folder, name=name), source, engine, precision)
@@ -166,7 +167,7 @@ def bundle_facts(opened: Bundle, source: str, *, engine: str, precision: str) ->
 
 
 def _prompted(prompts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the prompts for retrieval that are not empty, for the facts."""
+    """Return the non-empty retrieval prompts, for the facts about an encoder."""
     return {"prompts": put} if (put := nonempty(prompts)) else {}
 
 

@@ -23,11 +23,11 @@ from training.machine.environment import environment
 
 FORMAT = 1
 TASKS = ("sts", "transfer", "retrieval", "geometry")
-"""Task families, and geometry. A single STS or transfer task has its own name."""
+"""Names of task families, and geometry. A single STS or transfer task is selected by its own name."""
 LATENCY_TEXTS = 50
 """Texts encoded one by one to measure latency."""
 SENTENCES_OF = "STS-B dev, first of each pair"
-"""Name of the sentences whose nearest neighbours are measured.
+"""Description of the sentences whose nearest neighbours are measured.
 
 Only the first sentence of each pair is used. Otherwise a batch could contain paraphrases, unlike a batch of a corpus.
 """
@@ -199,7 +199,7 @@ def tables(evaluation: Mapping[str, Any]) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Align columns to their widest cell, the first column to the left and the others to the right."""
+    """Align columns to their widest cell, the first column to the left and all further columns to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(

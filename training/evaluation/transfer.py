@@ -36,7 +36,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Fold:
-    """A choice of C, and the score of the classifier fitted with it."""
+    """A chosen C, and the test score of the classifier that was fitted with this C."""
 
     c: float
     dev_accuracy: float
@@ -58,7 +58,7 @@ class TransferScore:
     f1: float | None
     """F1 of label 1, if the examples are pairs."""
     folds: tuple[Fold, ...]
-    """Ten folds for tasks without a test split (MR, CR, SUBJ, MPQA), else one."""
+    """Results of the folds: ten for tasks without a test split (MR, CR, SUBJ, MPQA), else one."""
     seed: int = SEED
     """Seed of every shuffle into folds."""
 
@@ -74,16 +74,16 @@ class Classified:
     predicted: Rows
     """Predicted classes (N,) of the test rows, concatenated over folds."""
     labels: Rows
-    """Human classes (N,) in the same order, which depends on the task alone."""
+    """Human labels (N,), in the same order as `predicted`. The order depends only on the task."""
 
 
 def evaluate(encode: Encode, tasks: Mapping[str, Labelled]) -> dict[str, TransferScore]:
-    """Score each task with `classify`."""
+    """Return the scores of each task; see `classify`."""
     return {name: found.score for name, found in classify(encode, tasks).items()}
 
 
 def classify(encode: Encode, tasks: Mapping[str, Labelled]) -> dict[str, Classified]:
-    """Score and classify each task like SentEval's scikit-learn classifiers.
+    """Return each task's score, predictions and labels, with the same classifiers as SentEval's scikit-learn option.
 
     The classifier is multinomial logistic regression by L-BFGS, with L2 penalty 1/C on the weights and none on the
     intercept. Features are not scaled. C is the value of the grid with the best validation accuracy, rounded to two
@@ -158,7 +158,7 @@ def _splits(rows: Rows, labels: Rows, task: str) -> list[tuple[Rows, Rows]]:
 def _tested(
     features: NDArray[np.float32], labels: Rows, trials: Sequence[Trial], grid: Sequence[float]
 ) -> Iterator[tuple[float, float, Rows]]:
-    """Yield for each trial: the chosen C, its mean validation accuracy x 100, and the classes of test rows."""
+    """Yield for each trial the chosen C, its mean validation accuracy x 100, and the predicted classes of test rows."""
     fits = [fit for trial in trials for fit in (*trial.splits, (trial.train, trial.test))]
     rows = np.zeros((len(fits), len(labels)), dtype=bool)
     for selected, (train, _) in zip(rows, fits, strict=True):

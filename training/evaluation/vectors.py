@@ -19,7 +19,7 @@ class EvaluationError(Failed):
 
 
 class ConstantError(EvaluationError):
-    """The values are all equal, so that they have no ranks."""
+    """All values are equal, so that a rank correlation is undefined."""
 
 
 def unit_vectors(encode: Encode, texts: Sequence[str]) -> NDArray[np.float64]:
@@ -66,7 +66,7 @@ MIN_WORDS = 4
 
 
 def halves(sentence: str) -> tuple[str, str] | None:
-    """Split a sentence by words into two halves. If the number of words is odd, the first half is longer.
+    """Return the first and the second half of a sentence's words. If their number is odd, the first half is longer.
 
     The result is None if the sentence has too few words.
     """
@@ -79,7 +79,7 @@ def halves(sentence: str) -> tuple[str, str] | None:
 
 
 def mrr10(encode: Encode, pairs: Sequence[tuple[str, str]]) -> float:
-    """Compute the mean of `reciprocal_ranks`.
+    """Return MRR@10 of self-retrieval, the mean of `reciprocal_ranks`.
 
     Raises:
         EvaluationError: a vector is not finite.
@@ -88,7 +88,7 @@ def mrr10(encode: Encode, pairs: Sequence[tuple[str, str]]) -> float:
 
 
 def reciprocal_ranks(encode: Encode, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float64]:
-    """Compute for each pair (n,) the mean reciprocal rank of either half as the query for the other.
+    """Return for each pair the mean of two reciprocal ranks, (n,). Each half of a pair is the query for the other half.
 
     All halves are ranked, and ranks beyond 10 count as 0. Ties count against the encoder, so an encoder that gives
     every text the same vector gets the lowest score.

@@ -1,10 +1,10 @@
-"""Data-parallel processes, one for each device.
+"""Data-parallel training, with one process for each device.
 
-`torchrun` or `accelerate` can start more than one.
+`torchrun` or `accelerate` starts the processes.
 
 Every process has all weights and encodes its share of each batch. The vectors are then gathered, and each process
-computes the loss of the whole batch. Negatives, noise, permutations and batch statistics are those of a single process,
-drawn from the same seed. So no objective needs to know the number of devices.
+computes the loss of the whole batch. All processes draw noise and permutations from the same seed, so negatives, noise
+and batch statistics are the same as with a single process. So no objective needs to know the number of devices.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from training.machine.hardware import HardwareError, pick_device
 
 
 class Devices:
-    """Collective operations of the processes of a run. A single process neither waits nor gathers."""
+    """Collective operations of the processes of a run. With a single process, they do nothing."""
 
     def __init__(self, name: str) -> None:
-        """Choose the device called `name` (see `pick_device`).
+        """Select the device called `name` (see `pick_device`).
 
-        With several processes `auto` gives each its own.
+        With several processes, `auto` selects a different device for each process.
 
         Raises:
             HardwareError: there is no such device.
@@ -55,14 +55,17 @@ class Devices:
         return self.device.type == "cuda" and self.count == 1
 
     def own_seed(self, seed: int) -> int:
-        """Return the seed of a process's own draws.
+        """Return the seed for the random numbers that differ between processes, such as dropout.
 
         The first process gets `seed`. Another process's seed never equals the first process's seed of another run.
         """
         return int(np.random.SeedSequence((seed, self.rank)).generate_state(1)[0]) if self.rank else seed
 
     def rows(self, sentences: int) -> range:
-        """Return the rows of a batch that this process encodes. Shares differ by one row at most."""
+        """Return the rows of a batch that this process encodes.
+
+        The numbers of rows differ by at most one between processes.
+        """
         return range(self.rank * sentences // self.count, (self.rank + 1) * sentences // self.count)
 
     def parallel(self, module: nn.Module) -> nn.Module:
@@ -71,7 +74,7 @@ class Devices:
         return self._group.prepare_model(module) if self._group else module
 
     def gather(self, pooled: Tensor, sentences: int) -> Tensor:
-        """Gather (..., n, D) of each process to (..., N, D) in the order of the batch, without gradient."""
+        """Gather the vectors (..., n, D) of all processes to (..., N, D) in batch order, without gradient."""
         if self._group is None:
             return pooled
         most = -(-sentences // self.count)
@@ -107,7 +110,7 @@ class Devices:
     def average(self, gradients: Iterable[Tensor | None]) -> None:
         """Replace each gradient by its mean over the processes.
 
-        Sums can differ in the last bit between devices, even when they should be equal.
+        Gradients that should be equal on all devices can differ in the last bit.
         """
         if self._group is not None:
             for gradient in gradients:
@@ -144,7 +147,10 @@ def _group(name: str) -> Accelerator:
 
 @dataclass(frozen=True)
 class RandomState:
-    """The state of torch's own generators: the CPU's, and CUDA's for runs on it. Reading it does not wait."""
+    """The state of torch's default generators of the CPU and, for runs on CUDA, of the device.
+
+    Copying it does not wait for the device.
+    """
 
     cpu: Tensor
     cuda: Tensor | None = None

@@ -36,7 +36,7 @@ def _version(package: str) -> str | None:
 
 
 def git_state() -> dict[str, str | bool | None]:
-    """Return the commit, None outside git, and whether tracked files are modified."""
+    """Return the commit (None outside git), and whether tracked files are modified (False outside git)."""
     return {
         "git_commit": _run_git("rev-parse", "HEAD"),
         "git_modified": bool(_run_git("status", "--porcelain", "--untracked-files=no")),

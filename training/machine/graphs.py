@@ -1,4 +1,4 @@
-"""CUDA graphs: a computation is recorded after a few runs and then launched as one.
+"""CUDA graphs: a computation is recorded after a few calls, and then launched with one call.
 
 A step of BERT-base is about 1,400 kernel launches of a few microseconds each, and Python takes longer to launch a
 kernel than the device to run it. A graph needs one launch. Each replay draws new random numbers from the generators'
@@ -20,9 +20,9 @@ from torch import Tensor
 from models.errors import Failed, first_line
 
 RUNS_BEFORE_RECORDING = 3
-"""Runs of a shape before it is recorded.
+"""Number of calls with inputs of the same shapes before the computation is recorded.
 
-In these runs kernels are chosen and loaded, and optimiser state is created.
+During these calls, kernels are chosen and loaded, and the optimiser's state is created.
 """
 MAX_GRAPHS = 16
 """Maximum number of recorded shapes. Graphs reserve a memory pool that nothing else can use."""
@@ -35,7 +35,7 @@ class RecordingError(Failed):
 
 
 class GraphInputs(Protocol):
-    """The inputs of a computation: tensors, and values that depend only on the tensors' shapes."""
+    """The inputs of a recorded computation: tensors, and values that depend only on the tensors' shapes."""
 
     def tensors(self) -> Sequence[Tensor]:
         """Return all tensors."""
@@ -95,7 +95,10 @@ class CudaGraphs(Generic[G]):
         return dict(zip(found, values, strict=True))
 
     def _ripe(self, compute: Callable[[G], dict[str, Tensor]], given: G, shapes: Shapes) -> RecordedGraph | None:
-        """Record these shapes if they have been seen often enough, and return the recording."""
+        """Return the recorded graph for inputs of these shapes, or None.
+
+        Record it if the shapes have occurred often enough.
+        """
         self._met[shapes] += 1
         if self._met[shapes] <= RUNS_BEFORE_RECORDING or len(self._recorded) >= MAX_GRAPHS or not self._room:
             return None
@@ -110,7 +113,7 @@ class CudaGraphs(Generic[G]):
         return self._recorded.get(shapes)
 
     def _record(self, compute: Callable[[G], dict[str, Tensor]], given: G) -> RecordedGraph:
-        """Record the graph without computing.
+        """Record the graph without running the computation.
 
         Other threads prepare the next batch and may allocate CUDA memory meanwhile.
         """
@@ -125,7 +128,7 @@ class CudaGraphs(Generic[G]):
                 torch.cuda.graph(graph, pool=self._memory, stream=self._stream, capture_error_mode="thread_local"),
             ):
                 found = compute(given.with_tensors(places))
-        except RuntimeError as error:  # The error only says that capture failed; its context has the cause.
+        except RuntimeError as error:  # The error only says that capture failed. The error's context has the cause.
             torch.cuda.set_stream(current)  # Torch leaves the capture stream current if a recording fails.
             cause = error.__context__ if isinstance(error.__context__, RuntimeError) else error
             if isinstance(cause, torch.OutOfMemoryError):

@@ -37,7 +37,7 @@ def autocast_dtype(precision: Precision, device: torch.device) -> torch.dtype | 
     """Return the type of the encoder's matrix products: bfloat16, float16, or None for float32.
 
     `auto` is bfloat16 if the hardware supports it. On a CPU with AMX or AVX512-BF16, a training step of MiniLM then
-    takes little more than half the time. Without either, bfloat16 is emulated and slower than float32.
+    takes little more than half the time. On other CPUs, bfloat16 is emulated and slower than float32.
     """
     if precision == "auto":
         return torch.bfloat16 if _multiplies_bf16(device) else None

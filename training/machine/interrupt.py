@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM during a run, which finish the step and then stop, and the lock on the run's folder."""
+"""Handling of Ctrl-C and SIGTERM, which stop a run after the current step, and the lock on the run's folder."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class InterruptedRun(Exception):
     """The run was asked to stop and has saved a checkpoint."""
 
     def __init__(self, says: str, *, again: str = "--resume") -> None:
-        """Store `again`, the options with which the same command resumes."""
+        """Store the message `says`, and `again`, the options with which the same command resumes."""
         super().__init__(says)
         self.again = again
 
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Yield a function that tells whether Ctrl-C was pressed. The second press interrupts immediately."""
+    """Yield a function that returns whether Ctrl-C was pressed. A second Ctrl-C interrupts immediately."""
     pressed = False
 
     def note(_signal: int, _frame: FrameType | None) -> None:
@@ -40,7 +40,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Handle SIGTERM like Ctrl-C. During a run both stop at the end of the step.
+    """Handle SIGTERM like Ctrl-C inside the block. During a run, both signals stop at the end of the step.
 
     If Ctrl-C is ignored, as under nohup, SIGTERM raises `KeyboardInterrupt`.
     """
@@ -63,7 +63,7 @@ LOCK = "lock"
 
 
 class LockError(Refused):
-    """Another process has the folder. The message names it."""
+    """Another process has locked the folder. The message names the folder."""
 
 
 @contextmanager

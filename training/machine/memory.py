@@ -1,7 +1,7 @@
-"""Memory of a process that trains on a CPU: huge pages where available, kept for the next step.
+"""Memory settings for training on a CPU: use huge pages if available, and keep freed memory for the next step.
 
-A step allocates and frees gigabytes in blocks of megabytes. By default allocator and kernel map the pages anew each
-time, 4 kB at a time. On two cores that took a tenth of a step (docs/log.md).
+A step allocates and frees gigabytes in blocks of megabytes. By default, each allocation maps new pages of 4 kB. On two
+cores, this mapping took a tenth of a step's time (docs/log.md).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 
 
 def reuse_memory() -> None:
-    """Configure memory for the whole process.
+    """Apply the memory settings to the whole process.
 
-    Call it before torch creates its first tensor, which reads the variables.
+    Call this function before torch creates its first tensor, because torch then reads the environment variables.
 
-    `mallopt` needs Linux and glibc. On other systems pages are not kept.
+    `mallopt` needs Linux and glibc. On other systems, freed memory is not kept.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(KERNELS))

@@ -44,12 +44,12 @@ def read_header(file: Path) -> dict[str, Any]:
 
 
 def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Prefix the tensors' names."""
+    """Return the tensors with `prefix` before their names."""
     return {prefix + name: tensor.contiguous() for name, tensor in tensors.items()}
 
 
 def digest(tensors: Mapping[str, Tensor], *, salt: str = "") -> str:
-    """Hash names and values. The tensors may be on any device."""
+    """Return a hash of the tensors' names and values. The tensors may be on any device."""
     found = hashlib.blake2b(salt.encode(), digest_size=8)
     for name, tensor in tensors.items():
         found.update(name.encode())
@@ -63,7 +63,7 @@ def without_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tens
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the optimiser's moments of every weight. Its remaining state follows from the configuration."""
+    """Return the optimiser's moments of every weight. The rest of its state follows from the configuration."""
     slots = optimiser.state_dict()["state"].items()
     return {f"optimiser.{i}.{name}": x for i, tensors in slots for name, x in tensors.items()}
 

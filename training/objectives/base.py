@@ -43,9 +43,10 @@ class Views:
 class Objective(Protocol):
     """A function from views to named terms whose sum is the loss.
 
-    In practice an objective is an `nn.Module`. It contains everything that is discarded after training: head, batch
-    norm, whitening. It draws random numbers only from `rng`, so that a run can be repeated and resumed. It is called
-    outside autocast. It always gets the whole batch, from all devices and, with gradient caching, from all passes.
+    In practice, an objective is an `nn.Module`. It contains all layers that are discarded after training, such as head,
+    batch norm and whitening. It draws random numbers only from `rng`, so that a run can be repeated and resumed. It is
+    called outside autocast. It always gets the whole batch, from all devices and, with gradient caching, from all
+    passes.
     """
 
     @property
@@ -68,7 +69,7 @@ class Objective(Protocol):
         """Return weights and running statistics for a checkpoint."""
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> object:
-        """Restore what `state_dict` returned."""
+        """Restore weights and running statistics from a result of `state_dict`."""
 
     def to(self, device: torch.device) -> object:
         """Move the weights in place."""
@@ -141,7 +142,7 @@ PASSAGES_SUFFIX = "-passages"
 
 
 PASSAGES_SETTINGS: Mapping[str, Any] = {"augmentation": "cloze", "max_length": 64, "learning_rate": 1e-5, "epochs": 3}
-"""Settings for passages. Training then lets a sentence retrieve its own passage.
+"""Settings for passages. The positive of a passage is one of its sentences.
 
 These settings suit all objectives (ADR 0048).
 """
@@ -150,8 +151,8 @@ These settings suit all objectives (ADR 0048).
 def minilm_presets(source: str, learning_rate: float, params: P, *, published: P) -> dict[str, Preset[P]]:
     """Return three presets for MiniLM: [CLS] pooling with `published` parameters, mean pooling, and passages.
 
-    The first has the papers' values for BERT-base, with the same batch size and learning rate for all objectives.
-    `source`, `learning_rate` and `params` are those of the preset with mean pooling.
+    The [CLS] preset has the papers' values for BERT-base, with the same batch size and learning rate for all
+    objectives. `source`, `learning_rate` and `params` are for the preset with mean pooling.
     """
     minilm = Preset(source=source, batch_size=64, learning_rate=learning_rate, pooling="mean", params=params)
     on_cls = "the papers' values for BERT-base, on minilm's [CLS]; batch 64 and 3e-5 for every objective"

@@ -1,4 +1,4 @@
-"""DCLR: noise as further negatives, and removal of false negatives (Zhou, Zhang, Zhao and Wen, ACL 2022)."""
+"""DCLR: noise as additional negatives, and removal of false negatives (Zhou, Zhang, Zhao and Wen, ACL 2022)."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from training.objectives.noise import ascend, check_ratio, gaussian_negatives
 def instance_weights(anchors: Tensor, sentences: Tensor, noise: Tensor, threshold: float) -> Tensor:
     """Compute alpha (N, N + M) of equation 5: 0 for a negative whose cosine reaches the threshold, else 1.
 
-    `anchors` and `sentences` (N, D') are the judge's vectors of the batch. A judge with one view gives the same tensor
-    twice. Positives, on the diagonal, keep weight 1. If D differs from D', all noise (M, D) keeps weight 1, because
-    there is no cosine.
+    `anchors` and `sentences` (N, D') are the judge's vectors of the batch. If the judge has only one view, both
+    arguments are the same tensor. Positives, on the diagonal, keep weight 1. If D differs from D', all noise (M, D)
+    keeps weight 1, because there is no cosine.
     """
     genuine = cosine_logits(anchors, sentences, 1.0) < threshold
     if noise.shape[1] == anchors.shape[1]:
@@ -41,9 +41,9 @@ def instance_weights(anchors: Tensor, sentences: Tensor, noise: Tensor, threshol
 
 
 def removed_share(weights: Tensor) -> Tensor:
-    """Return the share of the N (N - 1) in-batch negatives that alpha (N, N + M) removes.
+    """Return the share of the N (N - 1) in-batch negatives with weight 0 in alpha (N, N + M).
 
-    It is 0 for a single sentence.
+    For a single sentence, the share is 0.
     """
     n = len(weights)
     return (weights[:, :n] == 0).to(weights.dtype).sum() / max(n * (n - 1), 1)
@@ -65,7 +65,9 @@ def binary_cross_entropy(logits: Tensor) -> Tensor:
 
 
 def distillation(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """Compute KL(teacher || student) of the softmax of each row, the mean over N. `logits` (N, N) are the student's.
+    """Compute the mean over N rows of KL(teacher || student) between softmax distributions of the rows.
+
+    `logits` (N, N) are the student's.
 
     The teacher's logits are the cosines of its vectors (N, D') at the same temperature. The paper names this ablation
     without details, so the definition is ours. As in RankCSE (Liu et al., ACL 2023), the diagonal is left out. A
@@ -102,7 +104,7 @@ class DCLRParams:
     """Treatment of false negatives: removed from the denominator ("paper"), or with a logit of 0 ("reference", the
     published code)."""
     threshold: float = 0.9
-    """Phi, the cosine from which a negative counts as false."""
+    """Phi, the minimum cosine with which a negative counts as a false negative."""
     judge: Literal["teacher", "self"] = "teacher"
     """Encoder whose cosines are compared with the threshold to find false negatives."""
     distillation: float = 0.0

@@ -29,7 +29,7 @@ class DistillationParams:
     """The parameters of distillation. The defaults are ours, not from a paper."""
 
     share: float = 0.5
-    """Weight of the teacher in the loss. The encoder's starting vectors have the weight 1 - `share`."""
+    """Weight of the loss's term for the teacher. The term for the starting vectors has the weight 1 - `share`."""
     aligned: int = 6000
     """Number of sentences to which the isometry is fitted. Afterwards the isometry is fixed."""
 
@@ -45,8 +45,8 @@ class Distillation(nn.Module):
 
     z_i (D) is the encoder's vector of a sentence, s_i (D) is the starting encoder's vector, and t_i (D') is the
     teacher's vector. R (D, D') is the isometry that maps every s_i as near as possible to t_i: the polar factor of the
-    sum of s_i^T t_i (Schönemann 1966). While R is being fitted, it overfits the current batch, so the first steps are
-    small.
+    sum of s_i^T t_i (Schönemann 1966). While R is being fitted, it overfits the current batch, so the errors, and with
+    them the first updates, are small.
     """
 
     needs = Needs(views=1, teacher=True, start=True, host=True)
@@ -63,7 +63,7 @@ class Distillation(nn.Module):
         self._seen = 0
 
     def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:  # noqa: ARG002 - nothing is drawn
-        """Compute the terms for each sentence separately, without in-batch negatives."""
+        """Compute the terms of the loss, the means over sentences. There are no in-batch negatives."""
         assert views.teacher is not None and views.start is not None, "needs say so"
         own = full_precision(views.noisy[0])
         start, teacher = (of.detach().to(own) for of in (views.start, views.teacher))

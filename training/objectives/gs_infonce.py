@@ -1,4 +1,4 @@
-"""GS-InfoNCE: Gaussian noise as further negatives ("Smoothed Contrastive Learning", Wu et al., COLING 2022)."""
+"""GS-InfoNCE: Gaussian noise as additional negatives ("Smoothed Contrastive Learning", Wu et al., COLING 2022)."""
 
 from __future__ import annotations
 

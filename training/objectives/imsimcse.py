@@ -101,7 +101,10 @@ class ImSimCSE(nn.Module):
 
     @property
     def needs(self) -> Needs:
-        """The passes that the active terms use. `host` is set for the rank that Barlow Twins reports."""
+        """Return the passes that the active terms need.
+
+        `host` is true with Barlow Twins, because its rank is computed on the host.
+        """
         pairs, samples = self._kinds, self.params.samples
         views = max(2, 2 * samples * ("mean-sampling" in pairs), samples * ("shared-mean" in pairs))
         return Needs(views=views, clean="off-dropout" in pairs, host=self.params.barlow_weight != 0)
@@ -128,18 +131,18 @@ class ImSimCSE(nn.Module):
         return terms
 
     def report(self) -> dict[str, float]:
-        """Return the rank of the last batch's correlation, if Barlow Twins is active."""
+        """Return the rank of the cross-correlation of the last batch. Empty if Barlow Twins is not active."""
         if self._correlated is None:
             return {}
         return {"correlation_rank": rank_of_cross_correlation(*self._correlated, centred=self.params.barlow_centred)}
 
     @property
     def _kinds(self) -> tuple[Pair, ...]:
-        """The kinds of pairs of positives and of negatives. Empty if the weight of InfoNCE is 0."""
+        """Return the kinds of pairs for positives and negatives. Empty if the weight of InfoNCE is 0."""
         return (self.params.positives, self.params.negatives) if self.params.contrast_weight else ()
 
     def _pair(self, kind: Pair, noisy: Tensor, clean: Tensor | None, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return the two vectors of each sentence, (N, D) each."""
+        """Return the two vectors of each sentence for this kind of pair, each (N, D)."""
         match kind:
             case "dropout":
                 return noisy[0], noisy[1]
@@ -197,7 +200,7 @@ RECIPE = Recipe(
     ablations={
         "no-head": {"head": False},
         "off-dropout-only": {"dcl_weight": 0.0},
-        # 10 is what the published program for this contrast beside SimCSE computes with; its help text says 20.
+        # The published program computes with a temperature of 10, although its help text says 20.
         "dcl-only": {"negatives": "dropout", "m": 1.0, "dcl_temperature": 10.0},
         # Table 4: no InfoNCE at all, and this temperature.
         "dcl-alone": {"contrast_weight": 0.0, "dcl_temperature": 0.05},

@@ -75,7 +75,7 @@ class WhitenedCSEParams:
 
     temperature: float = 0.05
     views: int = 3
-    """Number of views, the anchor included: the paper's "number of positives"."""
+    """Number of views including the anchor, which the paper calls "number of positives"."""
     head: bool = True
     """True for a linear layer with tanh between the features and the loss."""
     single_feature: bool = False
@@ -123,7 +123,7 @@ class WhitenedCSEParams:
 
 
 class WhitenedCSE(nn.Module):
-    """Whitening, then the head, then InfoNCE of the first view against each of the remaining views.
+    """Apply whitening and the head, and compute InfoNCE of the first view against each of the remaining views.
 
     Raises:
         ValueError: the groups do not divide the width.
@@ -137,7 +137,7 @@ class WhitenedCSE(nn.Module):
 
     @property
     def needs(self) -> Needs:
-        """Return a dropout pass for each view, or one for all views with `single_feature`."""
+        """Return one dropout pass for each view, or a single pass for all views with `single_feature`."""
         views = 1 if self.params.single_feature else self.params.views
         return Needs(views=views, host=self.whitening is not None and self.whitening.host)
 
@@ -158,7 +158,7 @@ class WhitenedCSE(nn.Module):
 
 
 def interleaved(views: Tensor) -> Tensor:
-    """Cut (V, N, D) into V parts, as in the published code. Each part has all views of about N / V sentences."""
+    """Regroup views (V, N, D) into V parts, as in the published code. A part has all views of about N / V sentences."""
     return views.transpose(0, 1).reshape(views.shape)
 
 

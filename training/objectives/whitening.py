@@ -42,7 +42,7 @@ def group_whitening(x: Tensor, groups: int, *, eps: float, gradient: Gradient = 
 def shuffled_group_whitening(
     x: Tensor, permutations: Tensor, groups: int, *, eps: float, gradient: Gradient = "detached"
 ) -> Tensor:
-    """Apply `group_whitening` to (..., N, D) with channels permuted by `permutations` (..., D), and undo the order."""
+    """Permute channels of (..., N, D) by `permutations` (..., D), apply `group_whitening`, and undo the permutation."""
     shuffled = x.gather(-1, permutations[..., None, :].expand_as(x))
     whitened = group_whitening(shuffled, groups, eps=eps, gradient=gradient)
     return whitened.gather(-1, permutations.argsort(-1)[..., None, :].expand_as(x))

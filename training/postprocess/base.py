@@ -26,7 +26,7 @@ MOST_RATE = 1e30
 
 
 class PostprocessError(Refused):
-    """A transform can't be fitted. The message is one line and says what would help."""
+    """A transform can't be fitted. The message is one line and suggests a solution."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class Fit(Protocol[P_contra]):
     """A function from an encoder, a corpus and parameters to a transform. It draws from torch's own generator."""
 
     def __call__(self, encoder: Encoder, corpus: Corpus, params: P_contra, *, seed: int, stream: TextIO) -> Fitted:
-        """Fit the transform. `seed` orders the corpus, and `stream` receives progress."""
+        """Fit the transform. `seed` determines the order of the corpus. Progress goes to `stream`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Postprocess(Generic[P]):
-    """A post-processing with the parameters of its paper."""
+    """An entry of the table of post-processings: a fit function with the parameters of its paper."""
 
     summary: str
     citation: str
@@ -76,10 +76,10 @@ class Postprocess(Generic[P]):
 
 
 def check_learning_rate(params: Any) -> None:
-    """Check that a learning rate is positive and that Adam can take a step with it.
+    """Check that the learning rate is positive, and small enough that Adam's first step is finite.
 
     Raises:
-        ValueError: it is not above 0, or above `MOST_RATE`.
+        ValueError: the learning rate is not above 0, or is above `MOST_RATE`.
     """
     check_above_zero(params, "learning_rate")
     if params.learning_rate > MOST_RATE:
@@ -90,7 +90,7 @@ def check_above_zero(params: Any, *names: str) -> None:
     """Check that each named field is None or above 0.
 
     Raises:
-        ValueError: one is not; the message names the field.
+        ValueError: a field is not above 0; the message names the field.
     """
     for name in names:
         value = getattr(params, name)

@@ -1,4 +1,4 @@
-"""The dimension-wise contrastive loss alone: a linear map between pooling and the unit vector, the encoder frozen.
+"""A linear map of a frozen encoder's pooled vectors, trained by the dimension-wise contrastive loss alone.
 
 Xu, Shao, Chen and Liu, "SimCSE++: Improving Contrastive Learning for Sentence Embeddings from Two Perspectives" (EMNLP
 2023), ACL 2023.emnlp-main.737, arXiv:2305.13192, equation 5. The paper trains the encoder with this loss. On a frozen
@@ -39,9 +39,9 @@ LAST = 100
 
 @dataclass(frozen=True, kw_only=True)
 class DCLParams:
-    """The temperature of the published DCL-only model.
+    """The parameters of the fit. The temperature is that of the published DCL-only model.
 
-    The other values are ours, since published code trains the encoder.
+    The remaining values are ours, because the published code trains the whole encoder instead of a linear map.
     """
 
     temperature: float = 10.0
@@ -87,10 +87,10 @@ def train(batches: Iterable[Tensor], dim: int, params: DCLParams) -> tuple[Tenso
 
 
 def fit(encoder: Encoder, corpus: Corpus, params: DCLParams, *, seed: int, stream: TextIO) -> Fitted:
-    """Fit the linear map under which each dimension of one view identifies itself in the other.
+    """Fit the linear map under which each dimension of a view is most similar to the same dimension of the second view.
 
     Raises:
-        PostprocessError: the encoder has no dropout to make two views differ, or the corpus has no whole
+        PostprocessError: the encoder has no dropout, so that two views would be equal, or the corpus has no complete
             batch.
     """
     if not has_dropout(encoder):

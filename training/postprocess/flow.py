@@ -71,7 +71,7 @@ class FlowParams:
 def bits_per_dim(flow: Flow, pooled: Tensor) -> Tensor:
     """Compute -log2 p(x) / D, the mean over pooled vectors (N, D).
 
-    The density is that of the latents times the change of volume.
+    The density of a vector is the density of its latents times the determinant of the flow's Jacobian.
     """
     latents = flow(pooled)
     log_prior = -0.5 * (latents.square() + math.log(2 * math.pi)).sum(-1)
@@ -102,7 +102,7 @@ def fit(encoder: Encoder, corpus: Corpus, params: FlowParams, *, seed: int, stre
     """Fit the flow that maximises the likelihood of the corpus's vectors.
 
     Raises:
-        PostprocessError: the width can't be halved that often, the corpus has no whole batch, or the flow
+        PostprocessError: the width can't be halved `levels` - 1 times, the corpus has no complete batch, or the flow
             diverged.
     """
     sentences = corpus.census.sentences

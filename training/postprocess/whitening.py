@@ -18,28 +18,29 @@ from training.data.corpus import Corpus
 from training.postprocess.base import Fitted, Postprocess, PostprocessError, check_above_zero, pooled_batches
 
 NEGLIGIBLE = 1e-12
-"""Smallest variance that counts, relative to the largest.
+"""Smallest variance that is treated as non-zero, relative to the largest variance.
 
-A last layer norm leaves all vectors in a hyperplane, and coordinates can be constant. Along such directions float32
-holds only rounding errors, which whitening would amplify.
+A last layer norm leaves all vectors in a hyperplane, and coordinates can be constant. Along such directions, vectors in
+float32 contain only rounding errors, which whitening would amplify.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class WhiteningParams:
-    """The directions that are kept, and the strength of whitening."""
+    """The parameters of whitening."""
 
     dims: int | None = None
     """k, the number of leading directions.
 
-    None keeps all that vary.
+    None keeps all directions with non-zero variance.
 
     The paper keeps 256 for base and 384 for large models.
     """
     power: float = 1.0
     """Strength of whitening: a variance s becomes s ** (1 - power).
 
-    1 whitens fully, as in the paper. Less keeps some of the variances that the encoder learned.
+    A power of 1 whitens fully, as in the paper. A lower power is partial whitening, which keeps a part of the
+    differences in variance.
     """
     centred: bool = True
     """True if the mean is subtracted, as in the paper."""
@@ -63,7 +64,7 @@ class Moments:
         self._scatter = torch.zeros(dim, dim, dtype=torch.float64)
 
     def add(self, vectors: Tensor) -> None:
-        """Add N vectors (N, D)."""
+        """Update mean and covariance with N vectors (N, D)."""
         batch = vectors.double()
         mean = batch.mean(0)
         total = self.count + len(batch)
@@ -78,7 +79,7 @@ class Moments:
 
 
 def whitening_matrix(covariance: Tensor, dims: int | None = None, power: float = 1.0) -> Tensor:
-    """Compute W = U diag(s ** (-power / 2)), its first k columns, of covariance = U diag(s) U'.
+    """Compute the first k columns of W = U diag(s ** (-power / 2)), where covariance = U diag(s) U'.
 
     Shapes: (D, D) to (D, k). The variances s are descending. k is `dims`, or the number of directions that vary. A
     power of 1 whitens, and a power of 0 only rotates.

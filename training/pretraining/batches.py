@@ -1,4 +1,4 @@
-"""Batches of pre-training: the corpus as sequences of equal length, in which words are masked anew in every step."""
+"""Batches of pre-training: the corpus as sequences of equal length, with words that are masked anew in every step."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ GRANULE = {"cuda": 512}
 
 Other devices need no padding.
 
-Every number of questions needs a recorded step. The number varies with the tokens per word and the [CLS] tokens per
-sequence.
+For each different number of questions, a step must be recorded. The number varies with the tokens per word and the
+[CLS] tokens per sequence.
 """
 HELD_OUT_SEED = 0
 """Seed of the held-out masks. It is the same in all runs, so that runs are comparable."""
@@ -33,10 +33,10 @@ HELD_OUT_SEED = 0
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences of one step, and the masked tokens that this process predicts."""
+    """The sequences of one step, with the masked tokens that this process predicts."""
 
     chunks: Sequence[MaskedTokens]
-    """Parts that pass through the model one at a time."""
+    """Chunks of the batch, which are computed one after the other."""
     hidden: int
     """Number of masked tokens in the whole batch."""
     lengths: Sequence[int]
@@ -45,7 +45,7 @@ class Batch:
     """Position of the next batch in the corpus."""
 
     def __len__(self) -> int:
-        """Return the number of sentences, or parts of sentences."""
+        """Return the number of sentences in the batch. A part of a sentence counts as a sentence."""
         return len(self.lengths)
 
 
@@ -59,7 +59,7 @@ class Batches:
         self._devices = devices
 
     def after(self, step: int, position: Position) -> Iterator[Batch]:
-        """Yield the batches after `step`, which ended at `position`. Masks depend only on the seed and the step."""
+        """Yield the batches after `step`, from `position` in the corpus. Masks depend only on the seed and the step."""
         config = self._config
         packed = sequences(
             self._corpus,
@@ -95,16 +95,16 @@ class Batches:
         return mask_words(ids, self._model.vocabulary, share=self._config.share, rng=rng)
 
     def _chunks(self, hidden: MaskedSequences, rows: range) -> list[MaskedTokens]:
-        """Divide the rows into parts that fit through the model at once."""
+        """Divide the rows into chunks of at most `chunk_size` sequences."""
         size = self._config.chunk_size or self._config.batch_size
         starts = rows[::size]
         return [_questions(hidden, range(s, min(s + size, rows.stop)), self._devices.device) for s in starts]
 
 
 def _questions(hidden: MaskedSequences, rows: range, device: torch.device) -> MaskedTokens:
-    """Return the masked tokens of some rows, for CUDA in pinned memory so that copies are asynchronous.
+    """Return the rows with their masked tokens. For CUDA, they are in pinned memory, so that copies are asynchronous.
 
-    Empty questions pad their number, so that most steps have equally many.
+    The number of masked tokens is padded with empty questions, so that most steps have the same number.
     """
     length = hidden.ids.shape[1]
     first, last = np.searchsorted(hidden.places, (rows.start * length, rows.stop * length))
@@ -130,7 +130,7 @@ Ids = NDArray[np.int64]
 
 
 class Position(NamedTuple):
-    """A position of a reader in the corpus, between two tokens."""
+    """A position in the shuffled corpus, between two tokens."""
 
     block: int = 0
     """Number of the block, counted over all epochs."""
@@ -152,7 +152,7 @@ def sequences(
 ) -> Iterator[tuple[Ids, Position]]:
     """Yield batches (rows, length) of the shuffled corpus endlessly, each with the position of the next one.
 
-    Batches from `start` equal those of a reader that has reached this position.
+    The batches from `start` are the same as those after this position in a reading from the beginning.
     """
     blocks = (concatenate(encode(each)) for each in corpus.batches(BLOCK, seed=seed, start=start.block))
     return cut(blocks, rows=rows, length=length, start=start)
@@ -164,7 +164,10 @@ def concatenate(sentences: Sequence[Tokens]) -> Ids:
 
 
 def cut(blocks: Iterable[Ids], *, rows: int, length: int, start: Position) -> Iterator[tuple[Ids, Position]]:
-    """Cut `blocks`, (T,) each and the first at `start`, to (rows, length). The rest is dropped."""
+    """Concatenate `blocks`, each (T,), from `start` on, and split them into batches (rows, length).
+
+    An incomplete last batch is dropped.
+    """
     waiting: deque[Ids] = deque()
     at = start
     for ids in blocks:
@@ -176,7 +179,7 @@ def cut(blocks: Iterable[Ids], *, rows: int, length: int, start: Position) -> It
 
 
 def _normalised(waiting: deque[Ids], at: Position) -> Position:
-    """Express the position in its own block, and drop the blocks before it."""
+    """Return `at` relative to the block that contains it, and remove the blocks before from `waiting`."""
     while waiting and at.token >= len(waiting[0]):
         at = Position(at.block + 1, at.token - len(waiting.popleft()))
     return at

@@ -1,4 +1,4 @@
-"""A BERT for masked language modelling on sequences of packed sentences, and the masking of their words."""
+"""A BERT for masked language modelling on sequences of packed sentences, and the masking of words."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class MaskedTokens(NamedTuple):
 
     @property
     def answered(self) -> int:
-        """Return the number of questions with an answer."""
+        """Return the number of masked tokens, without empty questions."""
         return int((self.labels != IGNORED).sum())
 
 
@@ -69,7 +69,7 @@ class MaskedLM(nn.Module):
         return self._encoder[0]
 
     def forward(self, ids: Tensor, places: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the summed cross entropy over the m masked tokens, and the number of correct predictions.
+        """Return the cross entropy, summed over the m masked tokens, and the number of correct predictions.
 
         The head is computed only for masked tokens, which are all that the loss needs.
         """
@@ -79,7 +79,7 @@ class MaskedLM(nn.Module):
         return F.cross_entropy(logits, labels, reduction="sum"), (logits.argmax(dim=1) == labels).sum()
 
     def work(self, share: float) -> OperationCount:
-        """Return the operations per token, if a `share` of tokens passes the head."""
+        """Return the number of operations per token, if the head is computed for a `share` of the tokens."""
         body = OperationCount.of(self.encoder)
         head = sum(each.weight.numel() for each in self.bert.cls.modules() if isinstance(each, nn.Linear))
         return OperationCount(body.weights + round(share * head), body.attention)
@@ -88,9 +88,9 @@ class MaskedLM(nn.Module):
 def separate_sentences(ids: Tensor, cls: int) -> tuple[Tensor, Tensor]:
     """Return an additive mask (n, 1, L, L) and positions (n, L) that separate the sentences of a sequence.
 
-    A sentence begins at its [CLS], and a cut sentence with its sequence. The corpus is shuffled, so neighbouring
-    sentences would be noise. Source: Krell et al., "Efficient Sequence Packing without Cross-contamination" (2021),
-    section 3.2.
+    A sentence begins at its [CLS] token. The rest of a sentence from the previous sequence begins with the sequence.
+    Sentences must not attend to each other, because the corpus is shuffled. Source: Krell et al., "Efficient Sequence
+    Packing without Cross-contamination" (2021), section 3.2.
     """
     begins, places = ids == cls, torch.arange(ids.size(1), device=ids.device).expand_as(ids)
     sentence = begins.cumsum(dim=1)
@@ -125,7 +125,7 @@ class Vocabulary:
         """Read the vocabulary of a WordPiece tokenizer.
 
         Raises:
-            ValueError: it is not one, or lacks [MASK], [CLS] or [UNK].
+            ValueError: the tokenizer is not WordPiece, or lacks [MASK], [CLS] or [UNK].
         """
         pieces = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
         if not isinstance(pieces, WordPiece):
@@ -162,7 +162,8 @@ def mask_words(
 ) -> MaskedSequences:
     """Mask random words of `ids` (N, L) until they have `share` of all tokens that are not special.
 
-    So the excess is less than one word's tokens. At least one word is masked, if there is any.
+    Whole words are masked, so the share is exceeded by less than the tokens of one word. At least one word is masked,
+    unless there are no words.
     """
     word = words(ids, vocabulary).ravel()
     sizes = np.bincount(word + 1)[1:]
@@ -181,9 +182,9 @@ def mask_words(
 
 
 def words(ids: NDArray[np.int64], vocabulary: Vocabulary) -> NDArray[np.int64]:
-    """Return for each token of `ids` (N, L) the number of its word, from 0, or -1 for special tokens.
+    """Return the index of the word that each token of `ids` (N, L) belongs to, from 0. Special tokens have -1.
 
-    A word that is cut at the start of a sequence counts as another word there.
+    If a word is split between two sequences, its two parts have different indices.
     """
     special = vocabulary.special[ids]
     goes_on = vocabulary.inside[ids]

@@ -43,15 +43,17 @@ RECORD = "pretraining.json"
 
 
 def fit(config: PretrainConfig, stream: TextIO, *, resume: bool = False) -> State:
-    """Train as `config` says, with the record in `config.run`, the model in `config.out` and progress to `stream`.
+    """Train according to `config`, and return the final state.
 
-    Of several processes the first reports and writes.
+    The record goes to `config.run`, the model to `config.out`.
+
+    Progress goes to `stream`. With several processes, only the first one reports and writes.
 
     Raises:
         RunError: the run's folder already has a run and `resume` is false; or the model can't be written.
-        ValueError: a subclass of this package that names the file or option: tokenizer or corpus are not
-            usable.
-        LockError: another process trains it.
+        ValueError: tokenizer or corpus are not usable. The class is one of this package, and the message names the file
+            or option.
+        LockError: another process works on the run.
         DivergedError, InterruptedRun: see `training.loop.run_to_end`.
     """
     devices = Devices(config.device)
@@ -112,7 +114,7 @@ class Pretraining:
         return self.config.rate(step)
 
     def snapshot(self) -> None:
-        """Return nothing, because diverged steps are not stored."""
+        """Return None, because pre-training does not store diverged steps."""
 
     def take(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
         values = self.step(batch, learning_rate)
@@ -120,7 +122,10 @@ class Pretraining:
         return values
 
     def speed(self, steps: Sequence[tuple[int, Batch]], seconds: float) -> dict[str, float]:
-        """Compute sentences (or parts), tokens and operations per second. A backward pass counts as two passes."""
+        """Compute sentences (or parts of sentences), tokens and operations per second.
+
+        A backward pass counts as two forward passes.
+        """
         lengths = [length for _, batch in steps for length in batch.lengths]
         operations = 3 * self.work.forward(lengths) / seconds
         figures = (len(lengths) / seconds, sum(lengths) / seconds, operations, operations / self.peak)
@@ -130,7 +135,7 @@ class Pretraining:
         _check_finite(taken.step, values)
 
     def evaluate(self, record: WriteMetrics, progress: Progress) -> None:
-        """Evaluate in the first process. The others wait for it at the next step."""
+        """Evaluate in the first process. The remaining processes wait for it at the next step."""
         if not self.devices.first:
             return
         step, scores = self.state.step, evaluate(self.state.model, self.held_out, self.precision)
@@ -148,7 +153,7 @@ def _check_finite(step: int, values: Mapping[str, float]) -> None:
 
 
 def _pretraining(config: PretrainConfig, corpus: Corpus, devices: Devices) -> Pretraining:
-    """Build the model before its first step, and everything that its steps need."""
+    """Build the run at its first step: model, optimiser, batches and step."""
     model = build_model(config, devices.device)
     optimiser = adamw(model.parameters(), learning_rate=config.learning_rate, weight_decay=config.weight_decay)
     state = State(model, optimiser)
@@ -196,10 +201,10 @@ def _headline(run: Pretraining, corpus: Corpus) -> str:
 def check(folder: Path) -> None:
     """Check that a model can be written to the folder.
 
-    Another pre-trained model may be replaced.
+    A folder with a pre-trained model is accepted and will be replaced.
 
     Raises:
-        RunError: it can't.
+        RunError: the folder has other content, or can't be written.
     """
     if folder.is_symlink():
         raise RunError(f"--out {folder}: a link to {folder.readlink()}; name the folder itself")
@@ -234,7 +239,7 @@ def publish(config: PretrainConfig, model: MaskedLM, census: Census) -> None:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Refuse to replace files that no run has written, because replacing deletes them."""
+    """Refuse a folder with files that no pre-training run has written, because replacing the folder deletes them."""
     if not (folder / RECORD).is_file():
         raise RunError(f"{folder} exists and is not a pre-trained model: choose another --out")
     if foreign := sorted(_files(folder) - _written(folder / RECORD)):
@@ -244,7 +249,7 @@ def _refuse_foreign(folder: Path) -> None:
 
 
 def _written(file: Path) -> set[str]:
-    """Return the files that a model's record lists."""
+    """Return the files that the record of a pre-trained model lists."""
     try:
         return {RECORD, *json.loads(file.read_text(encoding="utf-8"))["files"]}
     except (OSError, ValueError, KeyError, TypeError):
@@ -299,7 +304,7 @@ def _start(config: PretrainConfig) -> str:
 
 
 def _judged(config: PretrainConfig, census: Census, curve: Sequence[Mapping[str, float]]) -> str:
-    """Describe the last evaluation, or nothing if the metrics are lost."""
+    """Return a text about the last evaluation. It is empty if the metrics are lost."""
     last = [each for each in curve if each["step"] == config.steps]
     if not last:
         return ""

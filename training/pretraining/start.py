@@ -1,4 +1,4 @@
-"""The start of pre-training: random weights, or those of an existing BERT.
+"""The starting weights of pre-training: random weights, or the weights of an existing BERT.
 
 Continued pre-training on one's own text is from Gururangan et al., "Don't Stop Pretraining" (ACL 2020).
 """
@@ -31,7 +31,7 @@ UNUSED = ("pooler.", "bert.pooler.", "cls.seq_relationship.")
 
 
 class Start(NamedTuple):
-    """Model and tokenizer, with the origin for the model's card."""
+    """The model and tokenizer from which a run starts, and their origin for the model card."""
 
     bert: BertForMaskedLM
     tokenizer: PreTrainedTokenizerBase
@@ -44,8 +44,8 @@ def build_model(config: PretrainConfig, device: torch.device) -> MaskedLM:
     Random weights are drawn from torch's CPU generator.
 
     Raises:
-        SourceError: there is no such tokenizer or backbone, or it can't be read.
-        ConfigError: the tokenizer is not WordPiece; the backbone is not supported, or of another shape.
+        SourceError: the tokenizer or backbone does not exist or can't be read.
+        ConfigError: the tokenizer is not WordPiece; or the backbone is not supported or has a different shape.
     """
     start = _random(config) if config.backbone is None else _published(config, whole_encoder(config.backbone))
     nn.Module.to(start.bert, device)  # The model is moved first, because later optimisations depend on the device.
@@ -53,11 +53,11 @@ def build_model(config: PretrainConfig, device: torch.device) -> MaskedLM:
 
 
 def backbone_fields(backbone: str) -> dict[str, Any]:
-    """Return the fields of a run that continues from `backbone`: shape, tokenizer and maximum length.
+    """Return the configuration's fields for a run that continues from `backbone`: shape, tokenizer and maximum length.
 
     Raises:
-        SourceError: there is no such backbone.
-        ConfigError: it is not a BERT.
+        SourceError: the backbone does not exist.
+        ConfigError: the backbone is not a BERT.
     """
     architecture = _architecture(backbone, whole_encoder(backbone))
     length = min(PretrainConfig.max_length, _positions(architecture))
@@ -75,7 +75,7 @@ def _tokenizer(config: PretrainConfig, folder: Path, *, lowers: bool = False) ->
 
 
 def _random(config: PretrainConfig) -> Start:
-    """Initialise weights like BERT's: normal with a standard deviation of 0.02."""
+    """Return a model with random weights, drawn as in BERT: normal with a standard deviation of 0.02."""
     from transformers import BertConfig, BertForMaskedLM
 
     tokenizer = _tokenizer(config, whole_encoder(config.tokenizer))
@@ -95,7 +95,7 @@ def _random(config: PretrainConfig) -> Start:
 
 
 def _published(config: PretrainConfig, folder: Path) -> Start:
-    """Load the weights in `folder`, with the head if there is one, and a tokenizer with their maximum length."""
+    """Load the model in `folder`, with its head if it has one, and its tokenizer."""
     from transformers import BertForMaskedLM
 
     said = read_config(folder)
@@ -117,7 +117,7 @@ def _check(config: PretrainConfig, architecture: BertConfig, vocabulary: int) ->
     """Check that a run does not contradict its backbone.
 
     Raises:
-        ConfigError: it does.
+        ConfigError: a field of the configuration differs from the backbone.
     """
     for name, value in _shape(architecture).items():
         if getattr(config, name) != value:
@@ -133,7 +133,7 @@ def _check_weights(weights: Weights, folder: Path) -> None:
     """Check the loaded weights.
 
     Raises:
-        SourceError: the head is incomplete or has its own words, or there are weights that no BERT has.
+        SourceError: the head is incomplete or has its own output embeddings, or there are weights that no BERT has.
     """
     bert, missing, unexpected = weights
     words, head = bert.bert.embeddings.word_embeddings, bert.cls.predictions
@@ -163,7 +163,7 @@ def _positions(architecture: BertConfig) -> int:
 
 
 def _shape(architecture: BertConfig) -> dict[str, int]:
-    """Return the shape by the names of the run's fields."""
+    """Return the model's shape, by the names of the configuration's fields."""
     return {
         "layers": architecture.num_hidden_layers,
         "width": architecture.hidden_size,

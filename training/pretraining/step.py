@@ -1,4 +1,4 @@
-"""A step of pre-training: loss, gradient and update; and evaluation without update."""
+"""The step of pre-training (loss, gradient, update), and evaluation on held-out batches."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Step:
         return {"loss": loss, "accuracy": accuracy}
 
     def _backward(self, chunk: MaskedTokens, hidden: Tensor) -> Tensor:
-        """Return the chunk's shares of loss and accuracy, (2,)."""
+        """Backpropagate the loss of a chunk. Return the chunk's contributions to loss and accuracy, (2,)."""
         loss, right = _answered(self._model, self._state.model, chunk, self._precision)
         count = self._devices.count  # Gradients are averaged over the processes.
         (loss * count / hidden).backward()  # type: ignore[no-untyped-call]
@@ -151,7 +151,10 @@ def evaluate(model: MaskedLM, held_out: Iterable[MaskedTokens], precision: torch
 def _answered(
     run: nn.Module, model: MaskedLM, chunk: MaskedTokens, precision: torch.dtype | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the output of `run`, the model or its parallel form, for a chunk on its device."""
+    """Return summed loss and number of correct predictions for a chunk.
+
+    `run` is the model or its data-parallel wrapper.
+    """
     with autocast(model.encoder, precision):
         answer: tuple[Tensor, Tensor] = run(*chunk)
     return answer

@@ -1,6 +1,6 @@
-"""The checks that a bundle must pass before it is served, and the decision that follows from them.
+"""The checks that a bundle must pass before it is served, and the resulting decision.
 
-Each check has numbers and a sentence about the result.
+The result of a check is whether the bundle passes, with numbers and a sentence.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NOT_WORSE = "not worse"
 
 @dataclass(frozen=True)
 class Evaluator:
-    """The means of comparing encoders."""
+    """The yardstick and the progress display that checks use to compare encoders."""
 
     yardstick: Yardstick
     with_progress: Callable[[Encode], Encode]
@@ -46,7 +46,7 @@ class Evaluator:
 
 @dataclass(frozen=True, kw_only=True)
 class Threshold:
-    """The scores that the candidate must reach within the margin."""
+    """The scores of the served bundles, and the margin by which the candidate may be below them."""
 
     margin: float
     """Margin in points."""
@@ -54,12 +54,15 @@ class Threshold:
     broken: bool
     """True if the served bundle fails verification."""
     best: float | None
-    """Best score served so far by the same yardstick, in points. It prevents margins from adding up."""
+    """Best score of all served bundles by the same yardstick, in points.
+
+    It prevents a gradual decline over several promotions.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """A condition of a promotion."""
+    """The result of one check of a promotion."""
 
     name: str
     passed: bool
@@ -72,12 +75,12 @@ class Check:
     """
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, with null for numbers that are not finite."""
+        """Return the values for JSON, with null for numbers that are not finite."""
         return asdict(self) | {"numbers": without_nonfinite(dict(self.numbers))}
 
 
 def run_check(name: str, check: Callable[[], Check]) -> Check:
-    """Run a check, and turn an exception into a failed check. A bundle whose graph does not run must not be served."""
+    """Run a check. An exception counts as a failed check, because the bundle may be unusable."""
     try:
         return check()
     except Exception as error:  # ONNX Runtime's errors have no common base class.
@@ -88,7 +91,7 @@ def verified(folder: Path) -> tuple[Check, Bundle | None]:
     """Check that every file exists and matches its hash.
 
     Raises:
-        BundleError: there is no manifest, so this is no bundle.
+        BundleError: the folder has no manifest, so it is not a bundle.
     """
     name = "verified"
     if not (folder / MANIFEST).is_file():
@@ -132,7 +135,7 @@ def required(candidate: Bundle, evaluations: Sequence[Evaluation], names: Sequen
 
 
 def not_worse(candidate: Bundle, bar: Threshold, judges: Evaluator) -> Check:
-    """Check that the candidate is not worse than the incumbent, on the same runtime, or than the best served so far."""
+    """Check that the candidate is not worse than the served bundle, or than the best score of all served bundles."""
     yardstick = judges.yardstick
     ours = yardstick.judge(judges.encode(candidate), candidate.manifest.prompts)
     numbers: dict[str, Any] = {
@@ -153,7 +156,7 @@ def not_worse(candidate: Bundle, bar: Threshold, judges: Evaluator) -> Check:
 
 
 def _against(ours: Scored, bar: Threshold, judges: Evaluator) -> tuple[bool, str, dict[str, Any]]:
-    """Compare with the incumbent. Return whether the candidate passes, with words and numbers."""
+    """Compare the candidate with the served bundle. Return whether the candidate passes, a sentence, and numbers."""
     if bar.broken:
         return False, "; what is served does not verify, so there is nothing to compare with", {}
     if bar.incumbent is None:
@@ -211,7 +214,7 @@ class Decision:
         return "promoted" if passes else "refused"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the line of the ledger."""
+        """Return the decision as a line of the ledger."""
         difference = next(
             (check.numbers.get("difference") for check in self.checks if "difference" in check.numbers), None
         )

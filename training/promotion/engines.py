@@ -24,9 +24,12 @@ from training.promotion.yardsticks import DRIFT
 
 NAME = "engines"
 ROUNDS = 9
-"""Rounds of each pair beside the reference. A server has fewer."""
+"""Number of measurement rounds for each pair. A server uses fewer rounds."""
 LEAST_GAIN = 1.05
-"""Minimum speed of a reduced graph relative to float32. Two measurements of the same graph differ by less."""
+"""Minimum speed of a graph of reduced precision, relative to float32.
+
+Two measurements of the same graph differ by less than 5 %.
+"""
 
 
 @dataclass(frozen=True)
@@ -43,36 +46,39 @@ class Machine:
 class Engine:
     """A runtime and precision with their measurements.
 
-    `measured.barred` has the reason if `auto` must not use the pair.
+    If `auto` must not choose the pair, `measured.barred` is the reason.
     """
 
     measured: Measured
     golden_cosine: float | None = None
     """Minimum cosine to a golden vector.
 
-    None if it was not measured, for example for a pair that `auto` ignores anyway.
+    None if the cosine was not measured, for example for a pair that `auto` never chooses.
     """
     drifts: Mapping[str, float] = field(default_factory=dict)
     """Scores minus those of float32 in points, by metric."""
     own: bool
-    """True for the bundle's own graph of a reduced precision, which is meant to be served."""
+    """True if the bundle contains a graph for this reduced precision."""
     drifts_too_far: bool = False
-    """True if such a graph's scores differ from float32 by more than `DRIFT` or the yardstick's own limit."""
+    """True if the scores of one of the bundle's own graphs differ from float32 by more than the yardstick's limit."""
 
     @property
     def kept(self) -> bool:
-        """Return whether the promoted copy keeps the pair. Reduced precisions must be faster than float32."""
+        """Return whether the promoted copy keeps the pair.
+
+        The bundle's own graphs of reduced precision must be faster than float32.
+        """
         return not self.own or (self.measured.times_reference or 0) >= LEAST_GAIN
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, with null for numbers that are not finite."""
+        """Return the values for JSON, with null for numbers that are not finite."""
         facts = {"golden_cosine": self.golden_cosine, "drifts": dict(self.drifts), "kept": self.kept}
         return {**asdict(self.measured), **without_nonfinite(facts)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Engines:
-    """The results for a machine's pairs, and their part in a promoted copy."""
+    """The results for all pairs of a machine, and the files that these results add to a promoted copy."""
 
     machine: Machine
     check: Check
@@ -85,7 +91,7 @@ class Engines:
         return [candidate.graphs[precision].relative_to(candidate.folder).as_posix() for precision in slow]
 
     def documents(self, candidate: Bundle) -> dict[str, bytes]:
-        """Return the file with the table of engines, which `models.runtimes` reads. Keys are file names in the bundle.
+        """Return the table of engines, which `models.runtimes` reads, as {file name in the bundle: content}.
 
         The result is empty if no engine is kept. Pairs that this machine could not check stay barred if another machine
         barred them.
@@ -103,7 +109,7 @@ class Engines:
         return {ENGINES: (json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False) + "\n").encode()}
 
     def remember(self, copy: Bundle) -> None:
-        """Store the measurements for a server on this host, so that it need not measure during traffic."""
+        """Store the measurements in this host's cache, so that a server does not have to measure by itself."""
         measured = [replace(engine.measured, barred=None) for engine in self.engines if engine.kept]
         if measured:
             cache.remember(copy, self.machine.options, measured)
@@ -112,9 +118,10 @@ class Engines:
 def check_engines(candidate: Bundle, judges: Evaluator, machine: Machine) -> Engines:
     """Check every pair of the machine on the bundle.
 
-    Nothing is measured if float32 on ONNX Runtime is the only pair.
+    If float32 on ONNX Runtime is the only pair, nothing is measured.
 
-    Pairs that drift are barred. The bundle is refused only if one of its own graphs drifts or does not run.
+    A pair whose scores differ too much from float32 is barred. The bundle is refused only if this happens to one of its
+    own graphs, or if one of them does not run.
     """
     try:
         engines = _measure_all(candidate, judges, machine)

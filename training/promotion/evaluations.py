@@ -1,4 +1,4 @@
-"""Known scores of a bundle: from its manifest, and from attached evaluations."""
+"""Scores of a bundle, from its manifest and from attached evaluations."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 SCORES = {"sts": ("spearman", "all"), "transfer": ("accuracy",)}
 """Keys of a task's score in an evaluation, by family."""
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""Errors of the report when its input is no evaluation."""
+"""Errors that the report raises if its input is not an evaluation."""
 
 Evaluation = Mapping[str, Any]
 
 
 def read_evaluations(bundle: Bundle, files: Sequence[Path]) -> list[Evaluation]:
-    """Read the evaluations in `files`, then those in the bundle's own report.
+    """Return the evaluations in `files`, followed by the evaluations in the bundle's own report.
 
     Raises:
-        PromotionError: a file can't be read or shown, is no evaluation, or does not identify this encoder.
+        PromotionError: a file can't be read or shown, is not an evaluation, or is about a different encoder.
     """
     own = [bundle.folder / REPORT] if REPORT in bundle.manifest.files else []
     found: list[Evaluation] = []
@@ -56,12 +56,15 @@ def read_evaluations(bundle: Bundle, files: Sequence[Path]) -> list[Evaluation]:
 
 
 def scores(evaluations: Sequence[Evaluation]) -> dict[str, float]:
-    """Return the scores by their names in manifests. The first evaluation with a score takes precedence."""
+    """Return the scores by their names in manifests. If several evaluations have a score, the first one is used."""
     return {name: score for each in reversed(evaluations) for name, score in _scores(each)}
 
 
 def scored_tasks(bundle: Bundle, evaluations: Sequence[Evaluation]) -> set[str]:
-    """Return the tasks that have a number as their score. `retrieval` is present if any collection is."""
+    """Return the names of the tasks with a numeric score.
+
+    If any collection has a score, `retrieval` is among the names.
+    """
     own = {name for name, score in (bundle.manifest.scores or {}).items() if _is_score(score)}
     tasks = own | scores(evaluations).keys()
     collections = {name.removesuffix(f" {NDCG10}") for name in tasks if name.endswith(f" {NDCG10}")}
@@ -69,7 +72,7 @@ def scored_tasks(bundle: Bundle, evaluations: Sequence[Evaluation]) -> set[str]:
 
 
 def missing_tasks(required: Sequence[str], tasks: set[str]) -> list[str]:
-    """Return the required tasks without a score, with families expanded."""
+    """Return the required tasks without a score. A family in `required` stands for all its tasks."""
     wanted = [task for name in required for task in FAMILIES.get(name, (name,))]
     return [task for task in dict.fromkeys(wanted) if task not in tasks]
 
@@ -91,7 +94,7 @@ def _read(file: Path) -> list[Evaluation]:
 
 
 def _check_showable(evaluations: Sequence[Evaluation], files: str) -> None:
-    """Check, before any measurement, that a page and a file can be made of the evaluations."""
+    """Check that a report page and a JSON file can be made from the evaluations, before anything is measured."""
     try:
         render(evaluations).encode()
         json.dumps(evaluations, ensure_ascii=False, allow_nan=False).encode()
@@ -102,7 +105,7 @@ def _check_showable(evaluations: Sequence[Evaluation], files: str) -> None:
 
 
 def _scores(evaluation: Evaluation) -> Iterator[tuple[str, float]]:
-    """Yield the scores that are numbers. The file may contain anything."""
+    """Yield the name and value of each numeric score. The evaluation's file may contain anything."""
     collections = evaluation.get("retrieval") or {}
     places = {
         STS_MEAN: ("sts", "mean"),

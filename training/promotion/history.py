@@ -1,4 +1,4 @@
-"""History of the served copies: rollback, retention, and agreement of ledger and link."""
+"""History of the served copies: rollback, deletion of old copies, and repair of the ledger after a crash."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ COPIES_KEPT = 3
 
 
 def recover_lost_line(place: Place) -> None:
-    """Add to the ledger a swap whose line was lost in a crash.
+    """If a crash lost the ledger's line about the served copy, add the line.
 
-    The link is authoritative.
+    If the ledger and the link disagree, the link is right.
 
     Raises:
         PromotionError: the ledger is damaged.
@@ -34,19 +34,20 @@ def recover_lost_line(place: Place) -> None:
 
 
 def remove_old_copies(place: Place) -> None:
-    """Remove all copies except the served one and the last `KEPT` before it."""
+    """Remove all copies except the served one and the last `COPIES_KEPT` copies before it."""
     served = place.ledger.served()
     others = [name for name in dict.fromkeys(reversed(served)) if name != served[-1]]
     place.remove_copies({*served[-1:], *others[:COPIES_KEPT]})
 
 
 def rollback(place: Place, *, stream: TextIO) -> dict[str, Any]:
-    """Serve the previous bundle, and return the ledger's line about it.
+    """Serve the previous bundle again, and return the ledger's line about the rollback.
 
-    If a folder has replaced the link, the folder is copied first, and the link's last target is served again.
+    If a folder has replaced the link to the served copy, the folder is copied first. Then the link's last target is
+    served again.
 
     Raises:
-        PromotionError: there is no previous bundle, or it is missing or fails verification.
+        PromotionError: the ledger has no previous bundle, or the previous bundle is missing or fails verification.
         BundleError, OSError: a folder can't be copied.
     """
     with place.locked(stream):
@@ -73,7 +74,7 @@ def rollback(place: Place, *, stream: TextIO) -> dict[str, Any]:
 
 
 def _recorded_decision(place: Place, copy: str) -> dict[str, Any]:
-    """Return the decision in the copy's own report, or nothing if the link was set by hand."""
+    """Return the promotion decision from the copy's report, or an empty dictionary if the link was set by hand."""
     file = place.copies / copy / REPORT
     report = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     decision = report.get("promotion", {})
@@ -95,7 +96,7 @@ def _verified_copy(place: Place, copy: str) -> Bundle:
 
 
 def describe_served(place: Place) -> tuple[dict[str, Any] | None, Bundle | None]:
-    """Describe the served bundle for the ledger, and load it. The second item is None if verification fails."""
+    """Return a description of the served bundle for the ledger, and the loaded bundle (None if verification fails)."""
     if not place.default.exists() and not place.default.is_symlink():
         return None, None
     try:
@@ -111,7 +112,7 @@ def with_copy(place: Place, served: dict[str, Any] | None, found: Bundle | None)
     A verified bundle without a copy is copied, because a link will replace it.
 
     Raises:
-        BundleError: it has changed since it was loaded.
+        BundleError: the bundle has changed since it was loaded.
         OSError: the copy can't be written.
     """
     if served is None or found is None or served["copy"] is not None:

@@ -16,7 +16,7 @@ Outcome = Literal["promoted", "refused", "rolled back"]
 
 
 class PromotionError(Refused):
-    """A promotion or rollback can't be attempted. The message names the obstacle."""
+    """A promotion or rollback can't be attempted. The message says why."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Ledger:
     file: Path
 
     def append(self, entry: Mapping[str, Any]) -> None:
-        """Append a durable line, which survives power loss.
+        """Append a line and flush it to disk, so that it survives power loss.
 
-        A torn last line from a crash is replaced.
+        An incomplete last line, which a crash can leave, is replaced.
 
         Raises:
             OSError: the line can't be written; the message names the file.
@@ -46,7 +46,7 @@ class Ledger:
                 fsync(self.file.parent)
 
     def entries(self) -> list[dict[str, Any]]:
-        """Read every complete line, oldest first.
+        """Return every complete line as a dictionary, oldest first.
 
         Raises:
             PromotionError: a line is not a JSON object with an outcome.
@@ -58,7 +58,7 @@ class Ledger:
         return [self._entry(line, number) for number, line in enumerate(lines, start=1) if line.endswith(b"\n")]
 
     def served(self) -> list[str]:
-        """Return the served copies in order, the current one last. A rollback goes to the one before it."""
+        """Return the names of the served copies in order, the current copy last. A rollback serves the second last."""
         names: list[str] = []
         for entry in self.entries():
             copy = entry.get("copy")
@@ -84,7 +84,7 @@ class Ledger:
         return max((score for score in scores if score is not None), default=None)
 
     def copies(self) -> set[str]:
-        """Return every copy that a line names, existing or not."""
+        """Return the names of all copies in the ledger, including deleted ones."""
         named = [part.get("copy") for entry in self.entries() for part in (entry, entry.get("incumbent") or {})]
         return {name for name in named if name}
 

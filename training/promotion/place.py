@@ -1,4 +1,4 @@
-"""The place that bundles are served from: immutable copies, and a link to one of them that is swapped atomically."""
+"""The place that bundles are served from: immutable copies of bundles, and a link to the served copy."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from training.promotion.ledger import Ledger, PromotionError
 DEFAULT, COPIES, LEDGER = "default", "promoted", "promotions"
 LOCK = ".promotion.lock"
 SHORT = 12
-"""Characters of the fingerprint in the name of a copy."""
+"""Number of the fingerprint's characters in the name of a copy."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """The served path `default`, with its own copies and ledger beside it.
+    """The served path `default`, and the folder of copies and the ledger beside it.
 
-    A folder can have several such paths, `default` and `staging`, which are independent.
+    A folder can have several independent places, for example `default` and `staging`.
     """
 
     default: Path
@@ -45,9 +45,9 @@ class Place:
 
     @contextmanager
     def locked(self, stream: TextIO) -> Iterator[None]:
-        """Lock the place.
+        """Lock the place during the block.
 
-        A second promotion waits and reports that. Leftovers of a crash are repaired first.
+        If another process has the lock, wait and report this to `stream`. Then repair the leftovers of a crash.
 
         Raises:
             OSError: the folder can't be written; the message names it.
@@ -62,14 +62,14 @@ class Place:
             yield
 
     def current(self) -> str | None:
-        """Return the name of the served copy, or None if `default` is no link to a copy."""
+        """Return the name of the served copy, or None if `default` is not a link to a copy."""
         if not self.default.is_symlink():
             return None
         target = self.default.readlink()
         return target.name if target.parent == Path(self.copies.name) else None
 
     def free_name(self, stem: str) -> str:
-        """Return `stem`, or the first of stem-2, stem-3 … that was never used. The ledger names deleted copies too."""
+        """Return `stem` if no copy ever had this name, else the first unused name among stem-2, stem-3 and so on."""
         taken = self.ledger.copies()
         name, number = stem, 1
         while name in taken or os.path.lexists(self.copies / name):
@@ -80,10 +80,11 @@ class Place:
     def serve(self, copy: str) -> None:
         """Serve `copy`.
 
-        A reader of `default` finds the old or the new bundle at any moment, even after a crash.
+        Readers of `default` always see either the old or the new bundle, even after a crash.
 
-        A folder at `default` is exchanged with the link atomically if the system supports it. The folder is removed
-        only if a copy has the same files. Otherwise it is kept as `uncopied`, or as `unverified` if verification fails.
+        If `default` is a folder, it is exchanged with the link, atomically if the system supports this. The folder is
+        then removed if a copy has the same files. Otherwise it is renamed to `uncopied`, or to `unverified` if its
+        verification fails.
         """
         with naming(self.default):
             self._aside.unlink(missing_ok=True)
@@ -96,14 +97,17 @@ class Place:
             self._clear_aside()
 
     def remove_copies(self, keep: Collection[str]) -> None:
-        """Remove every copy except those to keep, and drafts that a crash left. Other files stay."""
+        """Remove all copies except `keep`, and the drafts that a crash left. All other files stay."""
         ours = re.compile(rf"[0-9a-f]{{{SHORT}}}(-\d+)?|\..*\.draft-bundle-.*|\..*\.previous-bundle")
         for path in self.copies.iterdir():
             if ours.fullmatch(path.name) and path.name not in keep:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _beside(self, name: str, suffix: str = "") -> Path:
-        """Return the path beside `default` for `name`. Paths other than `default` add their own name."""
+        """Return a path beside the served path.
+
+        If the served path is not called `default`, its name is added to `name`.
+        """
         own = name if self.default.name == DEFAULT else f"{name}-{self.default.name}"
         return self.default.with_name(own + suffix)
 
@@ -112,7 +116,7 @@ class Place:
         return self.default.with_name(f".{self.default.name}.aside")
 
     def _restore(self) -> None:
-        """Restore the folder that a crash may have left aside, on systems without an atomic exchange."""
+        """On systems without an atomic exchange, restore the folder that a crash left under a temporary name."""
         if not os.path.lexists(self.default) and self._aside.is_dir() and not self._aside.is_symlink():
             self._aside.rename(self.default)
         self._clear_aside()
@@ -154,7 +158,7 @@ def open_place(default: Path) -> Place:
     """Return the place of `default`.
 
     Raises:
-        PromotionError: a link can't have this path, or the path is neither a folder nor a link to one.
+        PromotionError: the path can't be a link, or exists but is neither a folder nor a link to a folder.
     """
     if default.name in ("", "..") or default.name.split("-")[0] == COPIES:
         raise PromotionError(f"--default {default}: not a path where a link can be, such as artifacts/default")
@@ -176,9 +180,9 @@ def copy(
     added: Mapping[str, bytes],
     scores: Mapping[str, float] | None = None,
 ) -> Bundle:
-    """Write `source` as the new bundle `folder`, without the files `dropped` and with those `added`.
+    """Copy the bundle `source` to `folder`, without the files `dropped` and with the additional files `added`.
 
-    Unchanged files are hard links if possible. `scores` replace the manifest's scores; the default is the source's.
+    Unchanged files are hard links if possible. `scores` replaces the scores in the manifest. None keeps the scores.
 
     Raises:
         BundleError: the source has changed since it was loaded.

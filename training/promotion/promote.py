@@ -1,4 +1,4 @@
-"""Promotion: a bundle is served if it passes all checks."""
+"""Promotion: check a bundle, and serve it if it passes all checks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Terms:
     """The conditions of a promotion."""
 
     margin: float = 0.5
-    """Points by which the candidate may be below the incumbent."""
+    """Maximum number of points by which the candidate may be below the served bundle."""
     require: Sequence[str] = ()
     """Tasks, or families of tasks, that must have a score."""
     reports: Sequence[Path] = ()
@@ -54,11 +54,11 @@ def promote(
 ) -> Decision:
     """Check `candidate`, record the decision and, if it passes, serve it.
 
-    A refusal changes nothing else.
+    If the candidate is refused, only the ledger changes.
 
     Raises:
-        BundleError: there is no bundle.
-        PromotionError: it is served already, an attached evaluation is unusable, or the ledger is damaged.
+        BundleError: `candidate` is not a bundle.
+        PromotionError: the candidate is served already, an attached evaluation is unusable, or the ledger is damaged.
         DataError, CorpusError: the data for the comparison are missing or broken.
     """
     with place.locked(stream):
@@ -102,7 +102,7 @@ def _serve(
     scores: Mapping[str, float],
     engines: Engines,
 ) -> Decision:
-    """Write the copies, then swap the link. A crash leaves the old bundle served until the last step."""
+    """Write the copies, then swap the link. After a crash before the swap, the old bundle is still served."""
     served = with_copy(place, decision.incumbent, incumbent)
     name = place.free_name(candidate.manifest.fingerprint[:SHORT])
     decision = replace(decision, incumbent=served, copy=name)
@@ -114,7 +114,7 @@ def _serve(
 
 
 def _card(candidate: Bundle, scores: Mapping[str, float]) -> dict[str, bytes]:
-    """Write the candidate's card again with the current scores."""
+    """Return the candidate's model card with the current scores, as {file name: content}."""
     folder = candidate.folder.resolve()  # The resolved path can't be mistaken for a name such as minilm.
     said = origin.read(str(folder), folder)
     return {CARD: card.text(replace(candidate.manifest, scores=dict(scores)), said).encode()}
@@ -133,7 +133,7 @@ def _report(candidate: Bundle, attached: Sequence[Evaluation], decision: Decisio
 
 
 def _evaluation(candidate: Bundle, decision: Decision) -> Evaluation:
-    """Return the facts that a page needs for a bundle without an evaluation."""
+    """Return a minimal evaluation for the report page of a bundle without an evaluation."""
     engine = f"onnxruntime {host()['onnxruntime']}"
     return {
         "format": evaluations.FORMAT,

@@ -1,4 +1,4 @@
-"""Yardsticks that compare two encoders: human scores if available, else a score without labels."""
+"""Yardsticks that compare two encoders, by human judgements if available, else by a score without labels."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ LEVEL = 0.95
 STSB_DRIFT, DRIFT = 0.1, 0.2
 """Maximum difference in points between a runtime and the float32 graph: on STS-B dev, and on any other score."""
 FLIP, FLIPS = 25.0, 2
-"""Tolerance of self-retrieval.
+"""Tolerance of comparisons by self-retrieval.
 
-Among n sentences, a half that moves from rank 1 to rank 2 lowers the score by FLIP / n points. FLIPS such changes are
-no drift, even with few sentences.
+If a half moves from rank 1 to rank 2, the score of n sentences falls by FLIP / n points. Up to FLIPS such changes are
+tolerated.
 """
 SECOND = 100 * (1 - 1 / log2(3))
 """Points of nDCG that a query with one relevant document loses when it moves from rank 1 to rank 2."""
@@ -44,7 +44,7 @@ SECOND = 100 * (1 - 1 / log2(3))
 
 @dataclass(frozen=True)
 class Scored:
-    """An encoder's score by a yardstick."""
+    """The score of an encoder, as measured by a yardstick."""
 
     score: float
     """Score in points, from 0 to 100. Higher is better."""
@@ -59,12 +59,12 @@ class Yardstick(Protocol):
     named: str | None
     """Name of the score in a manifest, or None for a score that depends on the user's corpus."""
     sample: str
-    """Hash of the test data. Scores of one metric on the same sample are comparable later."""
+    """Hash of the test data. Two scores of the same metric are comparable if their samples are equal."""
     limits: Mapping[str, float]
     """Maximum difference in points between a runtime and the float32 graph, by the metrics of `scores`."""
 
     def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Scored:
-        """Score the encoder.
+        """Return the encoder's score.
 
         Retrieval uses the encoder's `prompts`.
 
@@ -73,10 +73,10 @@ class Yardstick(Protocol):
         """
 
     def compare(self, a: Scored, b: Scored) -> Comparison:
-        """Compare `a` with `b` in points, with a bootstrap interval over pairs or queries."""
+        """Return the difference of `a` and `b` in points, with a bootstrap interval over pairs or queries."""
 
     def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Mapping[str, float]:
-        """Return the scores in points that compare a runtime with the float32 graph.
+        """Return the scores, in points, by which a runtime is compared with the float32 graph.
 
         Raises:
             EvaluationError: the vectors allow no score.
@@ -84,7 +84,7 @@ class Yardstick(Protocol):
 
 
 class StsYardstick:
-    """Spearman x 100 on STS-B dev. Engines are also compared on the mean of the seven STS tasks, if all exist."""
+    """Spearman x 100 on STS-B dev. Runtimes are also compared by the mean of the seven STS tasks, if all have data."""
 
     metric = "STS-B dev"
     named: str | None = sts.STSB_DEV_METRIC
@@ -93,7 +93,7 @@ class StsYardstick:
         """Read the data.
 
         Raises:
-            DataError: STS-B dev, or a task with an existing file, is missing or broken.
+            DataError: STS-B dev is missing or broken, or a task is incomplete.
         """
         self._dev: Subsets = STSB_DEV.load(data)
         self._pairs: list[Pair] = [pair for pairs in self._dev.values() for pair in pairs]
@@ -125,10 +125,10 @@ class SelfRetrievalYardstick:
     named: str | None = None
 
     def __init__(self, corpus: Corpus) -> None:
-        """Split the held-out sentences into halves.
+        """Split the corpus's held-out sentences into halves.
 
         Raises:
-            CorpusError: fewer than two of them have enough words.
+            CorpusError: fewer than two held-out sentences have enough words.
         """
         self._halves = [pair for pair in map(vectors.halves, corpus.census.held_out) if pair]
         if len(self._halves) < 2:
@@ -176,7 +176,7 @@ def _collection_yardstick(data: Path, name: str) -> RetrievalYardstick:
     """Make the yardstick of a collection with human judgements.
 
     Raises:
-        DataError: it is missing or broken.
+        DataError: the collection is missing or broken.
     """
     collection, split = beir.part(name)
     metric = f"{collection if split == beir.TEST else name} {NDCG10}"  # The test split has two names.
@@ -184,9 +184,9 @@ def _collection_yardstick(data: Path, name: str) -> RetrievalYardstick:
 
 
 def _corpus_yardstick(files: Sequence[str], column: str | None) -> Yardstick:
-    """Make the yardstick of a corpus: known items for passages, self-retrieval for sentences.
+    """Return the yardstick of a corpus: known-item retrieval for passages, or self-retrieval for sentences.
 
-    If too few passages are held out, they are compared by their halves, like sentences.
+    If too few passages are held out, self-retrieval is used for passages, too.
 
     Raises:
         CorpusError: a file can't be read, or has too few texts.
@@ -201,14 +201,14 @@ def _corpus_yardstick(files: Sequence[str], column: str | None) -> Yardstick:
 def choose_yardstick(
     data: Path | None, corpus: Sequence[str], collection: str | None = None, *, column: str | None = None
 ) -> Yardstick:
-    """Choose the yardstick: a named collection, else STS-B dev if there is data, else the corpus.
+    """Return the yardstick: the named collection, else STS-B dev if `data` is given, else the corpus.
 
     The default corpus is CPython's documentation.
 
     Raises:
         DataError, CorpusError: the data or corpus is missing or broken, or a collection is named without
             data.
-        Refused: both are given, and one would be ignored.
+        Refused: a collection and a corpus are given, and the corpus would be ignored.
     """
     if data is not None and corpus:
         raise Refused(f"--corpus {corpus[0]}: --data says by what is compared; leave one of them out")

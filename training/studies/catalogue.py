@@ -24,7 +24,7 @@ WIDTH = 110
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A table or figure without a study."""
+    """A table or figure of a paper that no study of this repository repeats."""
 
     name: str
     paper: str
@@ -38,16 +38,16 @@ def studies(paper: str) -> list[Study]:
     """Read the studies of a paper, sorted by name.
 
     Raises:
-        StudyError: a file is no study.
+        StudyError: a file is not a study.
     """
     return [Study.read(file) for file in sorted((STUDIES / paper).glob("*.toml"))]
 
 
 def left_out(paper: str) -> list[LeftOut]:
-    """Read the tables and figures of a paper without a study.
+    """Read the list of a paper's tables and figures that no study repeats.
 
     Raises:
-        StudyError: their file is damaged.
+        StudyError: the file with the list is damaged.
     """
     named = read_toml(LEFT_OUT)
     try:
@@ -57,7 +57,7 @@ def left_out(paper: str) -> list[LeftOut]:
 
 
 def describe_papers(papers: Sequence[str]) -> str:
-    """Describe each study of the papers, and each table and figure without one, in a paragraph."""
+    """Return a paragraph about each study of the papers, and about each table and figure without a study."""
     parts = []
     for paper in papers:
         parts.append(PAPERS[paper])
@@ -105,12 +105,14 @@ SENTENCES = 1_000_000
 TRAINED = 3
 """Cost of a forward and a backward pass together, relative to a forward pass."""
 DEV, TASKS = 3_000, 32_000
-"""Number of distinct sentences in an evaluation during training, and in the final STS tasks."""
+"""Numbers of distinct sentences that are encoded: in an evaluation during training, and in the final STS tasks."""
 CORE = 490.0
-"""Sentences per second of a forward pass of minilm on one core of a Xeon (benchmarks/results/studies/objectives.jsonl).
+"""Speed of minilm's forward pass on one core of a Xeon, in sentences per second.
+
+The figure is from benchmarks/results/studies/objectives.jsonl.
 """
 DEVICE = 27_600.0
-"""Sentences per second of a forward pass of BERT-base on an H100.
+"""Speed of BERT-base's forward pass on an H100, in sentences per second.
 
 The figure is six times SimCSE's training speed in benchmarks/results/gpu/recorded_steps.json.
 """
@@ -119,12 +121,12 @@ LARGE = 3.0
 
 
 def cpu_hours(trials: Sequence[Trial]) -> float:
-    """Estimate the hours on one core for runs that start from minilm. Runs shared by several arms count once."""
+    """Estimate the hours on one CPU core for all runs, if they start from minilm. A run of several arms counts once."""
     return sum(map(_passes, _different(trials))) / CORE / 3600
 
 
 def gpu_hours(trials: Sequence[Trial]) -> float:
-    """Estimate the hours on one H100 for runs that start from the papers' backbones, one after the other."""
+    """Estimate the hours on one H100 for all runs, one after the other, if they start from the papers' backbones."""
     weighted = (_passes(each) * (LARGE if "large" in each.config.backbone else 1.0) for each in _different(trials))
     return sum(weighted) / DEVICE / 3600
 
@@ -134,7 +136,10 @@ def _different(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def _passes(trial: Trial) -> float:
-    """Count the forward passes of sentences. Training a teacher counts as one more run of SimCSE."""
+    """Estimate the cost of a run as a number of forward passes of single sentences.
+
+    Training a teacher counts as a SimCSE run.
+    """
     judged = float(TASKS + trial.neighbours)
     if trial.untrained:
         return judged
@@ -148,5 +153,8 @@ def _passes(trial: Trial) -> float:
 
 
 def _width(params: object) -> int:
-    """Return a width that the parameters accept. Any will do, because an objective's needs don't depend on it."""
+    """Return a vector width that the parameters accept.
+
+    The exact width does not matter, because an objective's needs don't depend on it.
+    """
     return 2 * int(getattr(params, "groups", 1))

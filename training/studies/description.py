@@ -1,4 +1,4 @@
-"""Study files: shared settings, varied settings, and the runs that follow from them."""
+"""Study files, which describe shared and varied settings, and the runs of a study."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ JUDGED_BY = ("backbone", "pooling", "eval_data", "device", "sts", "transfer", "r
 CORPUS = ("corpus", "text_column")
 """Settings that also affect an untrained encoder's result, if nearest neighbours in the corpus are measured."""
 POOLED_BY = ("objective", "backbone", "preset", "ablation", "pooling")
-"""Settings that decide a run's pooling."""
+"""Settings that determine a run's pooling."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """An arm of a study: settings under a name, and possibly further axes."""
+    """An arm of a study: named settings, with optional axes of its own."""
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -51,15 +51,15 @@ class Arm:
 
 @dataclass(frozen=True)
 class Reported:
-    """Scores that the paper reports, by label of the study."""
+    """Scores that the paper reports, by label of the study's runs."""
 
     of: str
-    """The backbone and the quantity."""
+    """The backbone and the metric of the reported scores."""
     scores: Mapping[str, float]
 
     @classmethod
     def of_part(cls, values: Mapping[str, Any], where: str) -> Self:
-        """Parse the part of a study file.
+        """Parse the part `reported` of a study file.
 
         Raises:
             StudyError: a key is missing, or a score is not a number.
@@ -73,7 +73,7 @@ class Reported:
 
 @dataclass(frozen=True)
 class Study:
-    """A study file. It has a run for each arm and each combination of values of the study's and the arm's axes."""
+    """A study. It has a run for each arm and each combination of the values on the study's and the arm's axes."""
 
     file: Path
     name: str
@@ -82,7 +82,7 @@ class Study:
     grid: Mapping[str, Sequence[Any]]
     arms: tuple[Arm, ...]
     paper: str = ""
-    """The repeated table or figure: `DCLR, Table 2`."""
+    """The table or figure that the study repeats, for example `DCLR, Table 2`."""
     published: Mapping[str, Any] = field(default_factory=dict)
     """Changes to the study for `--published`, which uses the backbone of the paper."""
     reported: Reported | None = None
@@ -161,8 +161,8 @@ class Study:
 
         Raises:
             StudyError: a setting is unknown, of the wrong type or out of range, settings contradict each other, a
-                corpus is no file or an encoder's folder is missing, or runs that differ by more than their seed
-                have the same label.
+                corpus is not a file, an encoder's folder is missing, or runs that differ by more than their seed have
+                the same label.
         """
         contents = InputDigests(to_come)
         found: dict[tuple[str, str], Trial] = {}
@@ -215,7 +215,7 @@ class Study:
 
 
 def name_of(file: Path) -> str:
-    """Return the default name of a study: its path below `STUDIES`, such as `dclr/table-2`, or the file's name."""
+    """Return the default name of a study: the path below `STUDIES`, such as `dclr/table-2`, or the file's name."""
     resolved = file.resolve()
     if resolved.is_relative_to(STUDIES):
         return resolved.relative_to(STUDIES).with_suffix("").as_posix()
@@ -223,10 +223,10 @@ def name_of(file: Path) -> str:
 
 
 def file_of(named: Path) -> Path:
-    """Find a study's file by its path, or by its name in this repository.
+    """Return the path of a study's file, given the path or the study's name in this repository.
 
     Raises:
-        StudyError: there is no such file and no study of this name.
+        StudyError: neither a file nor a study has this name.
     """
     if named.suffix == ".toml" or named.is_file():
         return named
@@ -236,7 +236,7 @@ def file_of(named: Path) -> Path:
 
 
 def _restated(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of the file after replacement by `published`. Without `published`, return nothing."""
+    """Return the parts of the file that `published` replaces, with the replaced values. Empty without `published`."""
     if "published" not in values:
         return {}
     published = values["published"]
@@ -266,7 +266,7 @@ def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
     A value that is not TOML is read as text.
 
     Raises:
-        StudyError: there is no key or no value.
+        StudyError: a text has no key or no value.
     """
     values: dict[str, Any] = {}
     for text in texts:
@@ -288,7 +288,7 @@ def _unreadable(error: Exception) -> str:
 
 
 def _taken(settings: dict[str, Any], key: str, kind: Any, default: Any) -> Any:
-    """Remove a key from the settings and return its value."""
+    """Remove a key from the settings, and return the checked value or the default."""
     try:
         return check_value(settings.pop(key, default), kind)
     except ValueError as error:
@@ -323,7 +323,7 @@ def _config(settings: Mapping[str, Any]) -> RunConfig:
 
 
 def _optional(kind: Any) -> bool:
-    """Return whether None is allowed. TOML has no None, so studies write "none"."""
+    """Return whether the type allows None. TOML has no None, so study files use the text "none"."""
     try:
         check_value(None, kind)
     except ValueError:

@@ -21,9 +21,9 @@ from training.studies.trial import SEED, label_of
 
 
 def page(name: str, about: str, *summaries: Summary) -> str:
-    """Write one HTML file with a table for each summary, then the figures.
+    """Return an HTML page with a table for each summary, followed by the figures.
 
-    Parts that do not depend on a metric come from the first summary.
+    Parts of the page that do not depend on a metric are made from the first summary.
     """
     head = element(
         "head",
@@ -61,7 +61,7 @@ def _tasks(summary: Summary) -> Element | None:
 
 
 def _plain(name: str, title: str, lines: Sequence[Sequence[str]], said: str) -> Element | None:
-    """Make a table of numbers without verdicts, or nothing without lines."""
+    """Make a table of numbers without verdicts. Return None if there are no lines."""
     if not lines:
         return None
     head, *arms = ([cell.replace("-", "−") if i else cell for i, cell in enumerate(line)] for line in lines)
@@ -91,14 +91,17 @@ OWN_FIGURES = {"STSB": "STS-B", "SICKR": "SICK-R"}
 
 
 def figures(summary: Summary, *others: Summary) -> list[Element]:
-    """Draw every figure for which there are results. Figures without a metric show the first summary's best arms."""
+    """Draw every figure for which there are results.
+
+    Figures that do not depend on a metric show the first summary's best arms.
+    """
     compared = [part for each in (summary, *others) for part in (_arms(each), *_gains(each), *_sweeps(each))]
     return [*compared, *_nearest(summary), *_curves(summary), *_planes(summary)]
 
 
 @dataclass(frozen=True)
 class Strip:
-    """A row of a figure: a mean, its bootstrap interval over test examples, and the seeds' values."""
+    """A row of a figure: a mean with its bootstrap interval over test examples, and the value of each seed."""
 
     label: str
     mean: float
@@ -249,7 +252,7 @@ def _nearest(summary: Summary) -> Iterable[Element]:
 
 
 def _scale(name: str, values: Sequence[float]) -> Axis:
-    """Return a logarithmic axis, with the values as ticks, if the values span a large ratio; else a linear one."""
+    """Return a logarithmic axis with the values as ticks if the values span a large ratio, else a linear axis."""
     ticks = sorted(set(values))
     if ticks[0] > 0 and ticks[-1] / ticks[0] >= LOGARITHMIC_FROM:
         shown = [f"{100 * tick:g} %" if name == "fraction" else f"{tick:g}" for tick in ticks]
@@ -258,7 +261,7 @@ def _scale(name: str, values: Sequence[float]) -> Axis:
 
 
 def _curves(summary: Summary) -> Iterable[Element]:
-    """Draw means over seeds at each step, as in DCLR's figure 4."""
+    """Draw each arm's learning curve, the mean over seeds at each step, as in DCLR's figure 4."""
     shown = _best(summary)
     for name, (title, axis, _) in QUANTITIES.items():
         series = [
@@ -273,7 +276,7 @@ def _curves(summary: Summary) -> Iterable[Element]:
 
 
 def _over_steps(results: Sequence[Result], name: str) -> list[tuple[float, float]]:
-    """Return the mean at each step that all results have."""
+    """Return (step, mean) for each step that all results have."""
     by_step = [
         {float(point["step"]): float(point[name]) for point in result.curve if point.get(name) is not None}
         for result in results
@@ -283,7 +286,7 @@ def _over_steps(results: Sequence[Result], name: str) -> list[tuple[float, float
 
 
 def _planes(summary: Summary) -> Iterable[Element]:
-    """Draw alignment and uniformity of the final encoders as a plane, like Wang and Isola."""
+    """Plot alignment against uniformity of the final encoders, as Wang and Isola do."""
     series = [
         Series(row.label, svg.mark(place), [(fmean(uniformity), fmean(alignment))])
         for place, row in enumerate(_best(summary))
@@ -298,7 +301,7 @@ def _planes(summary: Summary) -> Iterable[Element]:
 
 
 def _best(summary: Summary) -> list[Row]:
-    """Return the best arms in the study's order."""
+    """Return the rows of the best arms, in the study's order."""
     best = sorted(summary.rows, key=lambda row: -row.mean.mean)[:MAX_ARMS]
     return [row for row in summary.rows if row in best]
 

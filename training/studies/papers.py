@@ -1,4 +1,4 @@
-"""A page for each paper that compares its tables and figures with recorded results."""
+"""Pages that compare a paper's tables and figures with recorded results."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def _in_words(gain: float) -> str:
 
 @dataclass(frozen=True)
 class Line:
-    """An arm, with the paper's scores and ours."""
+    """An arm of a study, with the score that the paper reports and the recorded result."""
 
     label: str
     own: bool
-    """True for the baseline."""
+    """True if the arm is the baseline itself."""
     paper: float | None
     paper_gain: float | None
     here: SeedScores | None
@@ -61,7 +61,7 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        """Describe the gain in words. The baseline has no verdict."""
+        """Return a verdict on the gain over the baseline, in words. For the baseline itself, the text is empty."""
         if self.here is None:
             return NOT_RUN
         if self.gain is None:
@@ -76,7 +76,7 @@ class Line:
 
 
 def page_of(paper: str, results: Path = RECORDED) -> str:
-    """Write the page of a paper in Markdown.
+    """Return the page of a paper in Markdown.
 
     Raises:
         StudyError: a study or a file of results is damaged.
@@ -93,7 +93,7 @@ def page_of(paper: str, results: Path = RECORDED) -> str:
 
 
 def recorded(results: Path, name: str) -> list[Result]:
-    """Read the recorded results of a study, or nothing if it was not run.
+    """Read the recorded results of a study. The list is empty if the study was not run.
 
     Raises:
         StudyError: the file is damaged.
@@ -103,7 +103,7 @@ def recorded(results: Path, name: str) -> list[Result]:
 
 
 def lines(study: Study, results: Sequence[Result]) -> list[Line]:
-    """Make a line for each label of the study, in its order.
+    """Return a line for each label of the study, in the study's order.
 
     Raises:
         StudyError: see `Study.trials`.
@@ -132,7 +132,7 @@ def lines(study: Study, results: Sequence[Result]) -> list[Line]:
 
 
 def verdict(found: Sequence[Line]) -> str:
-    """Summarise a table in one sentence."""
+    """Return one sentence about a table as a whole."""
     if not any(line.here for line in found):
         return "Not run yet."
     compared = [line for line in found if line.gain is not None and line.paper_gain is not None]
@@ -142,9 +142,9 @@ def verdict(found: Sequence[Line]) -> str:
 
 
 def _baselines(study: Study) -> dict[str, str]:
-    """Map each label to its baseline, in order.
+    """Map each label to the label of its baseline, in the study's order.
 
-    The baseline is SimCSE, at the same values of the axes if possible.
+    The baseline is the SimCSE arm, with the same values of the axes if possible.
     """
     trials = {trial.label: trial for trial in study.trials()}
     arm = next((trial.arm for trial in trials.values() if BASELINE in trial.arm), None)
@@ -185,7 +185,7 @@ def _section(study: Study, results: Sequence[Result], option: str = "") -> str:
 
 
 def _earlier(study: Study, results: Path) -> list[str]:
-    """Make a table of earlier results with a row for each start. It needs a study of SimCSE and one method."""
+    """Return a table of earlier results, with a row for each backbone. The study compares SimCSE with one method."""
     labels = list(dict.fromkeys(trial.label for trial in study.trials()))
     if labels[:1] != [BASELINE] or len(labels) != 2 or not study.reported or _by_transfer(study):
         return []
@@ -203,7 +203,7 @@ def _earlier(study: Study, results: Path) -> list[str]:
 
 
 def _relabelled(results: Sequence[Result], labels: Mapping[str, str]) -> list[Result]:
-    """Keep the results with the given labels, renamed as arms."""
+    """Return the results whose labels are in `labels`, each with the new label as its arm."""
     arms = {label: arm for arm, label in labels.items()}
     return [replace(each, arm=arms[each.label], axes={}) for each in results if each.label in arms]
 

@@ -23,7 +23,7 @@ FOLDER = Path("runs/studies")
 
 @dataclass(frozen=True)
 class Plan:
-    """The contents of a study's folder."""
+    """The plan of a study, as stored in the study's folder."""
 
     name: str
     about: str
@@ -31,7 +31,7 @@ class Plan:
 
     @classmethod
     def of(cls, study: Study) -> Plan:
-        """Build the checked plan of a study file.
+        """Return the plan of a study, after checking it.
 
         Raises:
             StudyError: see `Study.trials`.
@@ -39,7 +39,7 @@ class Plan:
         return cls(study.name, study.about, study.trials())
 
     def check_files(self) -> None:
-        """Load all evaluation data, so that an error stops the study before its first run.
+        """Load all evaluation data, so that an error is raised before the first run.
 
         Raises:
             StudyError, DataError: see `training.studies.work.load_data`.
@@ -75,7 +75,7 @@ def study_folder(source: Path, out: Path | None) -> Path:
     """Return a study's folder, given the folder or the study's file.
 
     Raises:
-        StudyError: the file is no study, or `source` is a folder and `out` is a different one.
+        StudyError: the file is not a study, or `source` is a folder and `out` is a different folder.
     """
     if not source.is_dir():
         study = Study.read(file_of(source))
@@ -86,7 +86,7 @@ def study_folder(source: Path, out: Path | None) -> Path:
 
 
 def state(trial: Trial, study: Path) -> str:
-    """Describe the state of a run in words."""
+    """Return the state of a run in words."""
     folder = run_folder(trial, study)
     if is_finished(folder):
         return "finished"

@@ -1,4 +1,4 @@
-"""Rebuild of an encoder from a file that describes its runs, their soup, and the expected scores."""
+"""Rebuild of an encoder from a recipe file, which describes the training runs, their soup, and the expected scores."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TOLERANCE = 0.05
 
 @dataclass(frozen=True)
 class Score:
-    """A score of the rebuilt encoder in points, with the expected one."""
+    """A score of the rebuilt encoder and the expected score, in points."""
 
     metric: str
     found: float
@@ -64,7 +64,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Rebuild:
-    """A study whose runs are the ingredients of a soup."""
+    """A recipe for an encoder: a study whose runs are the ingredients of a soup."""
 
     study: Study
     mixing: SoupRecipe
@@ -84,7 +84,7 @@ class Rebuild:
 
     @classmethod
     def read(cls, file: Path, *, wanted_by: tuple[Path, ...] = ()) -> Self:
-        """Read a rebuild and its predecessors from TOML files (docs/training.md).
+        """Read a recipe and the recipes that it depends on from TOML files (docs/training.md).
 
         Raises:
             StudyError: a file can't be read, the predecessors form a cycle, or a part is unknown or of the wrong shape.
@@ -117,17 +117,17 @@ class Rebuild:
 
     @property
     def out(self) -> Path:
-        """Return the folder of the bundle."""
+        """Return the folder of the rebuilt bundle."""
         return ARTIFACTS / self.study.name
 
     @property
     def card(self) -> dict[str, Any]:
-        """Return the card's facts besides its runs."""
+        """Return the facts for the model card that do not depend on the runs."""
         return {"file": str(self.study.file), "about": self.study.about, "limits": [*self.limits]}
 
     @property
     def steps(self) -> list[Rebuild]:
-        """Return all predecessors in order, each once, and this rebuild last.
+        """Return all rebuilds that this rebuild depends on, each once and in order, and this rebuild last.
 
         Raises:
             StudyError: two files have the same name.
@@ -140,9 +140,9 @@ class Rebuild:
         return [*found.values()]
 
     def trials(self, data: Path, corpus: Sequence[str], to_come: Collection[Path] = ()) -> list[Trial]:
-        """Return the runs on this evaluation data, and on this corpus if one is given.
+        """Return the runs, with the evaluation data `data` and, if not empty, the corpus `corpus`.
 
-        Encoders in `to_come` may be missing.
+        Encoders in `to_come` may not exist yet.
 
         Raises:
             StudyError: see `Study.trials`; or a setting is only for studies, the numbers of weights and runs differ, or
@@ -175,15 +175,16 @@ class Rebuild:
 
 
 def rebuild(plan: Rebuild, data: Path, corpus: Sequence[str], stream: TextIO) -> Iterator[tuple[Rebuild, Bundle]]:
-    """Run the plan's predecessors and the plan: train missing ingredients, make each soup and evaluate it.
+    """Carry out `plan` after the rebuilds that it depends on. Yield each rebuild with its bundle.
 
-    A predecessor's bundle is reused if it was made of the same ingredients and has its scores. All inputs are checked
-    before training. STS-B dev alone chooses weights. Progress goes to `stream`.
+    For each rebuild, train the missing ingredients, make the soup and evaluate it. An existing bundle of an earlier
+    rebuild is reused if it has the same ingredients and reaches its scores. All inputs are checked before training.
+    Weights are chosen only by STS-B dev. Progress goes to `stream`.
 
     Raises:
         StudyError, CorpusError, DataError: see `Rebuild.trials`; or the data lack a task with an expected
             score.
-        LockError: another process works on it.
+        LockError: another process works on one of the rebuilds.
         ValueError, DivergedError, InterruptedRun: see `training.run.fit`; the same call resumes.
     """
     steps, selection, tasks = plan.steps, by_stsb_dev(data), sts_tasks(data)
@@ -218,7 +219,7 @@ def rebuild(plan: Rebuild, data: Path, corpus: Sequence[str], stream: TextIO) ->
 
 
 def _check_sources(step: Rebuild, trials: Sequence[Trial], earlier: Collection[Path], later: Sequence[Rebuild]) -> None:
-    """Check that every encoder exists, is on the hub, or is made by an earlier step."""
+    """Check that every encoder that the runs need exists, is on the hub, or is made by an earlier rebuild."""
     to_come = {out.resolve() for out in earlier}
     makers = {one.out.resolve(): one.study.file for one in later}
     needed = {step.mixing.towards}
@@ -239,7 +240,7 @@ def _check_sources(step: Rebuild, trials: Sequence[Trial], earlier: Collection[P
 
 
 def _made_before(step: Rebuild, ingredients: Sequence[str]) -> Bundle | None:
-    """Return the step's existing bundle if it is complete, has these ingredients and reaches the expected scores."""
+    """Return a rebuild's existing bundle if it is complete, has these ingredients and reaches the expected scores."""
     try:
         made = load(step.out)
     except BundleError:
@@ -250,7 +251,7 @@ def _made_before(step: Rebuild, ingredients: Sequence[str]) -> Bundle | None:
 
 
 def _ingredient(trial: Trial, folder: Path, stream: TextIO) -> Path:
-    """Return the bundle of a run, and train it first if needed."""
+    """Return the folder of a run's bundle. Train the encoder first if the bundle does not exist."""
     place = folder / trial.id
     config = with_teacher(trial.config, folder / TEACHERS, stream)
     config = config.override({"out": str(place / "bundle"), "run": str(place / "record")})
@@ -266,7 +267,7 @@ def _ingredient(trial: Trial, folder: Path, stream: TextIO) -> Path:
 def _is_kept(config: RunConfig) -> bool:
     """Return whether the bundle of the run exists and is complete.
 
-    Paths are not compared, because the folder's name contains a digest of encoders, corpus and data.
+    Paths in the configuration are not compared, because the folder's name contains a digest of the files.
     """
     try:
         made = load(Path(config.out)).manifest.run or {}

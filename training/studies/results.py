@@ -1,4 +1,4 @@
-"""Results of a study's runs: a file for each run, and one file with a line for each."""
+"""Results of a study's runs: a file for each run, and a file for the study with one line per run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GEOMETRY = ("alignment", "uniformity", "effective_rank")
 
 @dataclass(frozen=True)
 class Result:
-    """A line of the results: a run of the study and its scores."""
+    """The result of one run, a line of the study's results."""
 
     id: str
     arm: str
@@ -51,7 +51,7 @@ class Result:
 
     @property
     def unimproved(self) -> bool:
-        """Return whether training ran but improved nothing."""
+        """Return whether the run was trained, but no step improved on the starting encoder."""
         return bool(self.curve) and self.best_step == 0
 
     @property
@@ -62,12 +62,12 @@ class Result:
 
     @property
     def label(self) -> str:
-        """Return the arm and axes. Results with the same label differ only by seed."""
+        """Return the arm and the values of its axes as a text. Results with the same label differ only by seed."""
         return label_of(self.arm, self.axes)
 
     @classmethod
     def of(cls, line: str) -> Self:
-        """Parse a line.
+        """Parse a line of the results.
 
         Unknown fields are ignored.
 
@@ -78,7 +78,7 @@ class Result:
 
     @classmethod
     def checked(cls, values: Any) -> Self:
-        """Check the values of a line and build the result.
+        """Return the result with the values of a line, after checking them.
 
         Raises:
             ValueError: a field is missing or of the wrong type.
@@ -103,7 +103,7 @@ def run_folder(trial: Trial, study: Path) -> Path:
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:
-    """Read the result of the run in a folder, or None if there is none yet.
+    """Read the result of the run in a folder. Return None if the run has no result yet.
 
     Raises:
         StudyError: the result, or the arrays of a scored task, are damaged.
@@ -123,7 +123,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
 
 
 def result_or_none(folder: Path) -> dict[str, Any] | None:
-    """Read a result, or None if it is missing or damaged. Callers report a damaged run and repeat it."""
+    """Read the result of the run in a folder. Return None if it is missing or damaged; such a run is repeated."""
     try:
         return read_result(folder)
     except StudyError:

@@ -1,6 +1,6 @@
-"""The scheduler of a study: runs one after the other or several at once, each in its own process.
+"""The scheduler of a study. It starts each run in its own process, one or several at a time.
 
-A lock shows that a process works in a run's folder. A study that is stopped stops its runs.
+A process that works on a run locks the run's folder. When a study is stopped, its runs are stopped, too.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Failure:
 
 
 class Processes:
-    """A starter of processes that can stop all of them."""
+    """A callable that starts the processes of runs, and can stop all of them."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -68,7 +68,7 @@ class Processes:
         self._stopped = False
 
     def __call__(self, trial: Trial, study: Path) -> Failure | None:
-        """Start the run and wait for it. A stopped run is no failure."""
+        """Start a run's process and wait for its end. Return a failure, or None if the run finished or was stopped."""
         folder = run_folder(trial, study)
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / TRIAL, trial.to_json())
@@ -94,7 +94,8 @@ class Processes:
     def stop(self) -> None:
         """Stop all runs.
 
-        A run finishes its step and saves a checkpoint. A process that has not begun its run ends at once.
+        Each run finishes its current step and saves a checkpoint. A process that has not begun its run exits
+        immediately.
         """
         with self._lock:
             self._stopped = True
@@ -103,9 +104,9 @@ class Processes:
 
 
 def run_trials(trials: Sequence[Trial], study: Path, stream: TextIO, *, jobs: int = 1) -> list[Failure]:
-    """Carry out all runs without a result, `jobs` at once.
+    """Carry out all runs without a result, `jobs` at a time. Return the failed runs.
 
-    A failure does not stop other runs.
+    A failed run does not stop the remaining runs.
 
     Raises:
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when the active runs have saved checkpoints.
@@ -148,7 +149,7 @@ ATTEMPTS, PAUSE = 20, 0.05
 
 
 def is_locked(folder: Path) -> bool:
-    """Return whether another process has the folder.
+    """Return whether another process has locked the folder.
 
     The check takes a shared lock for an instant, so any number of processes can check at once. A process that wants the
     exclusive lock retries.

@@ -69,7 +69,7 @@ class TrialScores:
     """Cosines of corpus sentences to their four nearest neighbours, by batch size. Empty if not requested."""
 
     def save(self, folder: Path) -> None:
-        """Write cosines and golds, predictions and labels, query scores and counts of relevant documents."""
+        """Write all arrays with one value per pair, example or query to the folder."""
         for file, kinds in (
             (COSINES_FILE, {COSINES: self.cosines, GOLDS: self.golds}),
             (TRANSFER_FILE, {PREDICTED: self.predicted, LABELS: self.labels}),
@@ -102,7 +102,7 @@ def check_saved(folder: Path, tasks: Several[str]) -> None:
 def evaluate(encoder: Encoder, given: EvaluationData, stream: TextIO) -> TrialScores:
     """Evaluate the encoder on every task that has data.
 
-    STS-B dev is scored as a task too, and gives the geometry.
+    STS-B dev is also scored as a task, and its vectors give the geometry.
 
     Raises:
         EvaluationError: a vector is not finite, all cosines of a subset are equal, or no pair of dev is
@@ -138,7 +138,7 @@ def evaluate(encoder: Encoder, given: EvaluationData, stream: TextIO) -> TrialSc
 
 
 def task_of(collection: str, measure: str) -> str:
-    """Return the name of a collection's measure in scores and arrays."""
+    """Return the key, in scores and arrays, of a retrieval measure on a collection."""
     return f"{collection} {measure}"
 
 
@@ -160,7 +160,7 @@ def _found(
 
 
 def _relevant(name: str, collection: Collection) -> dict[str, NDArray[np.int64]]:
-    """Return the counts of relevant documents once per measure, because measures are compared separately."""
+    """Return the numbers of relevant documents per query, under the key of each measure."""
     counts = np.array(
         [sum(grade > 0 for grade in collection.judgements[query].values()) for query in collection.queries]
     )
@@ -168,7 +168,7 @@ def _relevant(name: str, collection: Collection) -> dict[str, NDArray[np.int64]]
 
 
 def _class(values: NDArray[Any]) -> NDArray[np.int8]:
-    """Convert classes to int8. No task has more than six."""
+    """Convert classes to int8. No task has more than six classes."""
     return values.astype(np.int8)
 
 
@@ -181,14 +181,14 @@ DAMAGE = (OSError, ValueError, EOFError, BadZipFile, RuntimeError, zlib.error, S
 
 
 def save_arrays(file: Path, kinds: Mapping[str, Arrays]) -> None:
-    """Write the arrays of each kind. A kind is one word."""
+    """Write the arrays of each kind to one compressed file. The name of a kind is a single word."""
     named = {f"{kind} {task}": values for kind, arrays in kinds.items() for task, values in arrays.items()}
     with replacing(file) as beside, beside.open("wb") as written:
         np.savez_compressed(written, allow_pickle=False, **named)
 
 
 def load_arrays(file: Path, *kinds: str) -> tuple[dict[str, NDArray[Any]], ...]:
-    """Read the arrays of the given kinds that `keep` wrote.
+    """Read the arrays of the given kinds from a file of `save_arrays`.
 
     Raises:
         StudyError: the file is damaged, or lacks a kind.

@@ -1,9 +1,10 @@
 """Model soups: averaged weights of encoders that were tuned from the same start.
 
-"Model soups" (ICML 2022): the average of several tuned models is often better than the best of them and costs no more
-than one. It is of all models (uniform) or of those that help on held-out data (greedy). "Robust fine-tuning of
-zero-shot models" (CVPR 2022, WiSE-FT): a tuned model averaged with the start keeps more of the start's knowledge.
-"Editing models with task arithmetic" (ICLR 2023): the change from tuning can also be scaled by more than 1.
+"Model soups" (ICML 2022): the average of several tuned models is often better than the best single model, at the
+inference cost of one model. A uniform soup averages all models. A greedy soup averages only the models that help on
+held-out data. "Robust fine-tuning of zero-shot models" (CVPR 2022, WiSE-FT): a tuned model averaged with the start
+keeps more of the start's knowledge. "Editing models with task arithmetic" (ICLR 2023): the change from tuning can also
+be scaled by more than 1.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ from training.machine.hardware import pick_device
 # Ingredients of a soup: their common properties, and the average of their weights.
 
 MIN_COSINE = 0.5
-"""Minimum cosine of weights that started alike.
+"""Minimum cosine between the weights of two encoders with the same starting weights.
 
-After 60 steps `minilm` has 0.999998 with itself. Two models pre-trained from different random weights are within 0.1 of
-0.
+After 60 steps of training, the cosine between `minilm` and the trained encoder is 0.999998. Between two models that
+were pre-trained from different random weights, it is within 0.1 of 0.
 """
 ONE_START = "a soup is of encoders that were tuned from one start"
 
@@ -50,12 +51,12 @@ Shares = tuple[float, ...]
 
 
 class SoupError(Refused):
-    """The encoders can't be averaged, or not as requested. The message names them and the reason."""
+    """The encoders can't be averaged, or not as requested. The message names the encoders and the reason."""
 
 
 @dataclass(frozen=True)
 class Ingredient:
-    """An encoder of a soup."""
+    """An encoder whose weights a soup averages."""
 
     source: str
     encoder: Encoder
@@ -64,10 +65,10 @@ class Ingredient:
 
     @classmethod
     def load(cls, source: str, *, like: Encoder | None = None) -> Self:
-        """Load an encoder by name or folder, with its own pooling and length or those of `like`.
+        """Load an encoder by name or folder. Its pooling and length are replaced by those of `like`, if given.
 
         Raises:
-            SourceError, BundleError: there is none, or its files do not match its manifest.
+            SourceError, BundleError: the encoder does not exist, or its files do not match its manifest.
         """
         found = manifest_of(source)
         pooling, max_length = (like.pooling, like.max_length) if like else (None, None)
@@ -84,7 +85,7 @@ class Ingredient:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """Return the properties, by dotted names, that encoders must share for their weights to be compatible."""
+        """Return the properties that must be equal for weights to be compatible, by dotted names."""
         config = self.encoder.backbone.config.to_dict()
         tokenizer = json.loads(self.encoder.hub_tokenizer.backend_tokenizer.to_str())
         described = {
@@ -102,7 +103,7 @@ class Ingredient:
 
     @property
     def starts(self) -> tuple[str, ...]:
-        """Return the hub ids of the models that it was tuned from, according to its card."""
+        """Return the hub ids of the models from which the encoder was tuned, according to its model card."""
         return tuple(base for base in self.encoder.origin.base_models if base != hub_id(self.source))
 
     def cosine_to(self, other: Ingredient) -> float:
@@ -128,10 +129,10 @@ class Ingredient:
         }
 
     def check_compatible(self, other: Ingredient) -> None:
-        """Check that the two can be averaged.
+        """Check that the weights of the two encoders can be averaged.
 
         Raises:
-            SoupError: they can't; the message names the difference.
+            SoupError: the encoders are not compatible; the message names the difference.
         """
         if self.encoder.transform is not None:
             raise SoupError(
@@ -150,10 +151,11 @@ class Ingredient:
 def check_one_start(ingredients: Sequence[Ingredient]) -> None:
     """Check that all ingredients started from the same weights.
 
-    Otherwise their average has no meaning.
+    The average of weights with different starting weights has no meaning.
 
     Raises:
-        SoupError: two of them started differently, by their cards or by the weights; the message names both.
+        SoupError: two ingredients have different starting weights, according to their cards or to their weights; the
+            message names both.
     """
     for one, other in combinations(ingredients, 2):
         if one.starts and other.starts and {*one.starts}.isdisjoint(other.starts):
@@ -169,12 +171,12 @@ def check_one_start(ingredients: Sequence[Ingredient]) -> None:
 
 
 def averaged(ingredients: Sequence[Ingredient], shares: Shares) -> dict[str, Tensor]:
-    """Compute the weighted mean of every weight in float64.
+    """Return the averaged weights by name. Averages are computed in float64, with `shares` as factors.
 
     Integers such as positions stay unchanged.
 
-    The result does not depend on the order of the ingredients, because sums follow shares and digests. A single
-    ingredient keeps every bit.
+    The result does not depend on the order of the ingredients, because sums follow shares and digests. The average of a
+    single ingredient is bit-identical to the ingredient.
     """
     taken = sorted(
         ((share, each) for share, each in zip(shares, ingredients, strict=True) if share),
@@ -238,22 +240,23 @@ TASK_ARITHMETIC = """\
 GRID = tuple(tenths / 10 for tenths in range(-10, 11))
 """Shares of the start to try if none is given.
 
-0 is the soup and 1 the start. -1 is twice as far from the start as the soup.
+A share of 0 gives the soup, and a share of 1 the starting encoder. With -1, the distance from the starting encoder is
+twice the soup's.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class SoupRecipe:
-    """The weights of the encoders, and their choice."""
+    """The shares of the encoders in a soup, or the method that chooses them."""
 
     weights: tuple[float, ...] | None = None
     """Weights in the order of the encoders, with any sum. None means equal weights."""
     greedy: bool = False
-    """True to add only encoders that do not lower STS-B dev, best first."""
+    """True for a greedy soup, which adds encoders, best first, only if they do not lower the score on STS-B dev."""
     towards: str | None = None
     """Name or folder of the encoder that the ingredients were tuned from, if it is averaged too."""
     share: float | None = None
-    """Share of that encoder.
+    """Share of the starting encoder `towards`.
 
     Below 0 the soup extrapolates away from the start, by task arithmetic. None chooses from `GRID` by STS-B dev.
     """
@@ -273,7 +276,7 @@ class SoupRecipe:
                 raise SoupError(f"share: {self.share} is not from {GRID[0]:g} to {GRID[-1]:g}")
 
     def shares(self, count: int) -> Shares:
-        """Normalise the weights of `count` encoders.
+        """Return the weights of `count` encoders, scaled to a sum of 1.
 
         Raises:
             SoupError: the number of weights differs.
@@ -285,9 +288,9 @@ class SoupRecipe:
         return tuple(weight / total for weight in weights)
 
     def choose(self, count: int, score: Callable[[Shares], float]) -> Shares:
-        """Choose the shares of `count` encoders and, last, of the start if it is averaged.
+        """Return the shares of `count` encoders. If the starting encoder is averaged too, its share is the last.
 
-        `score` decides open choices.
+        If the recipe leaves shares open, the shares with the best `score` are chosen.
         """
         if self.towards is None:
             return greedy(count, score) if self.greedy else self.shares(count)
@@ -298,7 +301,10 @@ class SoupRecipe:
 
 
 def greedy(count: int, score: Callable[[Shares], float]) -> Shares:
-    """Select as in recipe 1 of "Model soups": from the best downwards, an encoder stays if the score does not fall."""
+    """Return the shares of a greedy soup (recipe 1 of "Model soups").
+
+    Encoders are tried from best to worst, and an encoder is added if the soup's score does not fall.
+    """
 
     def among(chosen: Collection[int]) -> Shares:
         return tuple((i in chosen) / len(chosen) for i in range(count))
@@ -312,7 +318,7 @@ def greedy(count: int, score: Callable[[Shares], float]) -> Shares:
 
 
 def with_start(shares: Shares, share: float) -> Shares:
-    """Append the start's share, and scale the others so that the sum stays 1.
+    """Append the starting encoder's share, and scale the other shares so that the sum stays 1.
 
     `share` is 1 - alpha of WiSE-FT and 1 - lambda of task arithmetic.
     """
@@ -320,7 +326,7 @@ def with_start(shares: Shares, share: float) -> Shares:
 
 
 class SoupSearch:
-    """An encoder that holds the current average, and the scores of averages tried so far."""
+    """The search for shares: an encoder with the current average, and the scores of all averages tried so far."""
 
     def __init__(self, ingredients: Sequence[Ingredient], selection: Selection | None, stream: TextIO) -> None:
         self.encoder = deepcopy(ingredients[0].encoder).to(pick_device("auto"))
@@ -330,17 +336,17 @@ class SoupSearch:
         self._stream = stream
 
     def load(self, shares: Shares) -> Encoder:
-        """Load the average into the encoder."""
+        """Load the average with these shares into the encoder, and return the encoder."""
         self.encoder.load_state_dict(averaged(self._ingredients, shares))
         return self.encoder
 
     def score(self, shares: Shares) -> float:
-        """Score the average.
+        """Return the score of the average with these shares.
 
-        Each is evaluated once.
+        Each average is evaluated only once.
 
         Raises:
-            SoupError: there is no data to evaluate on.
+            SoupError: there is no evaluation data.
         """
         if self._selection is None:
             raise SoupError(
@@ -372,7 +378,7 @@ class Soup:
 
     @property
     def _of_the_start(self) -> list[str]:
-        """Return the citation for adding or subtracting the start."""
+        """Return the citation of the method that averages with the starting encoder, if the soup does."""
         if self.mixing.towards is None:
             return []
         return [TASK_ARITHMETIC if self.shares[-1] < 0 else WISE_FT]
@@ -409,14 +415,15 @@ class Soup:
 
 
 def make_soup(sources: Sequence[str], mixing: SoupRecipe, selection: Selection | None, stream: TextIO) -> Soup:
-    """Make the soup of the named encoders.
+    """Average the named encoders, and return the soup.
 
-    All are in memory at once.
+    All encoders are in memory at the same time.
 
-    `selection` makes the choices that `mixing` leaves open. Scores are reported to `stream`.
+    `selection` scores the averages if `mixing` leaves shares open. Scores are reported to `stream`.
 
     Raises:
-        SoupError: they can't be averaged, started differently, or there is no data for the choice.
+        SoupError: the encoders can't be averaged, have different starting weights, or there is no data to choose
+            shares.
         SourceError, BundleError: one can't be read.
     """
     mixing.shares(len(sources))  # This call reports errors in the weights before any encoder is loaded.
@@ -455,7 +462,7 @@ def _load_ingredients(sources: Sequence[str], mixing: SoupRecipe) -> list[Ingred
 
 
 def _format_shares(shares: Shares, ingredients: Sequence[Ingredient]) -> str:
-    """Format the encoders with their shares."""
+    """Return a text with the encoders and their shares."""
     return " + ".join(f"{share:.3g} {each.source}" for share, each in zip(shares, ingredients, strict=True) if share)
 
 

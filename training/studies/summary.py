@@ -54,7 +54,7 @@ class Metric:
     unit: str
     tasks: tuple[str, ...]
     called: str
-    """Name of the tasks, as it follows their number in "mean of 7 …"."""
+    """Name of the tasks in the phrase "mean of 7 …"."""
     examples: str
     """Name of the examples that the bootstrap resamples."""
     fixed: str
@@ -65,19 +65,22 @@ class Metric:
     resample: Callable[[Sequence[Arrays], Arrays, int], Resampled]
     """Bootstrap function. Its arguments are the encoders' arrays, the human arrays and the number of resamples."""
     dev: str | None = None
-    """Task that chose the weights. The metric uses only this task if results share no other task."""
+    """Task whose score chose the weights. The metric uses this task only if the results share no other task."""
 
     def shared(self, results: Sequence[Result]) -> tuple[str, ...]:
-        """Return the metric's tasks that all results have, or the dev task if they share no other."""
+        """Return the metric's tasks that all results have.
+
+        If they share no task except the dev task, return the dev task.
+        """
         found = set.intersection(*(set(result.scores) for result in results))
         stand_in = (self.dev,) if self.dev is not None and self.dev in found else ()
         return tuple(task for task in self.tasks if task in found) or stand_in
 
     def arrays(self, results: Sequence[Result], study: Path, tasks: Sequence[str]) -> tuple[dict[str, Arrays], Arrays]:
-        """Read the encoders' arrays by id and task, and the human arrays by task, which must be equal in all runs.
+        """Return each run's arrays by task, and the human judgements by task, which must be equal in all runs.
 
         Raises:
-            StudyError: a file is damaged or lacks a task, or its human judgements differ.
+            StudyError: a file is damaged or lacks a task, or the human judgements of two runs differ.
         """
         said: dict[str, Arrays] = {}
         truth: Arrays = {}
@@ -138,7 +141,7 @@ TRANSFER = Metric(
 def metrics(results: Sequence[Result]) -> list[Metric]:
     """Return the metrics for which there are results.
 
-    Each measure of retrieval is a metric: its mean over collections.
+    Each retrieval measure is a metric, the mean over collections.
     """
     known = (STS, TRANSFER, *(_retrieval(measure, results) for measure in MEASURES))
     return [metric for metric in known if any(metric.shared([result]) for result in results)]
@@ -162,7 +165,7 @@ def _retrieval(measure: str, results: Sequence[Result]) -> Metric:
 
 @dataclass(frozen=True)
 class SeedScores:
-    """Scores of an arm's seeds."""
+    """The scores of an arm, one for each seed."""
 
     values: tuple[float, ...]
     seedless: bool = False
@@ -191,7 +194,7 @@ class SeedScores:
 
 @dataclass(frozen=True)
 class Row:
-    """Results of an arm at one combination of its axes' values, over all seeds."""
+    """The results of an arm with one combination of values on its axes, over all seeds."""
 
     label: str
     results: tuple[Result, ...]
@@ -208,7 +211,10 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """Return the conclusion in words, from the interval over examples and the noise over seeds."""
+        """Return a verdict on the gain in words.
+
+        It depends on the bootstrap interval over examples and the noise over seeds.
+        """
         if self.gain is None:
             return ""
         if self.undecided:
@@ -226,7 +232,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Summary:
-    """A study's results by one metric, arm by arm."""
+    """A study's results for one metric, with a row for each arm."""
 
     metric: Metric
     rows: tuple[Row, ...]
@@ -237,7 +243,7 @@ class Summary:
 
     @property
     def measure(self) -> str:
-        """Return a description of the mean."""
+        """Return a description of the metric's mean score."""
         return f"mean of {len(self.tasks)} {self.metric.called}" if len(self.tasks) > 1 else self.tasks[0]
 
     @property
@@ -251,7 +257,7 @@ def summaries(
 ) -> list[Summary]:
     """Summarise the results by each metric.
 
-    The default baseline is each metric's first label; see `left_out`.
+    The default baseline is each metric's first label. `metrics_left_out` reports the metrics that are not summarised.
 
     Raises:
         StudyError: no result has the label `against`, no metric has a task that all its results share, or see
@@ -288,9 +294,9 @@ def summarise(
     against: str | None = None,
     resamples: int = RESAMPLES,
 ) -> Summary:
-    """Compare arms with the label `against`. The default is the first label.
+    """Compare every arm with the baseline, whose label is `against` or, by default, the first label.
 
-    Results of one label are the seeds of one arm.
+    Results with the same label are the seeds of one arm.
 
     Raises:
         StudyError: no result has the label `against`, the results share no task, or the stored arrays do not match the

@@ -13,7 +13,10 @@ MEAN, DEV = HEAD.index("mean"), HEAD.index("STS-B dev")
 
 
 def table(*summaries: Summary) -> str:
-    """Format each summary as aligned lines with explanation and tasks. The first summary's geometry comes last."""
+    """Return text tables. For each summary, they have the scores, an explanation and the single tasks.
+
+    The first summary's geometry is last.
+    """
     parts = []
     for summary in summaries:
         parts.append(_aligned(grid(summary), explanation(summary)))
@@ -31,7 +34,7 @@ def _aligned(lines: Sequence[Sequence[str]], said: str) -> str:
 
 
 def grid(summary: Summary) -> list[list[str]]:
-    """Return the header and a row for each arm. STS-B dev is a column if it is a task of the metric."""
+    """Return the main table: a header, and a row for each arm. The metric's dev task, if any, has its own column."""
     head = [*HEAD[:MEAN], summary.measure, *HEAD[MEAN + 1 :]]
     lines = [head, *(cells(row) for row in summary.rows)]
     return lines if summary.metric.dev else [line[:DEV] + line[DEV + 1 :] for line in lines]
@@ -48,7 +51,7 @@ def cells(row: Row) -> list[str]:
 
 
 def explanation(summary: Summary) -> str:
-    """Explain the numbers of a table, and name the arms without a proven difference."""
+    """Return an explanation of a table's numbers, with the names of the arms without a proven difference."""
     metric = summary.metric
     undecided = [row.label for row in summary.rows if row.undecided]
     compared = sum(row.gain is not None for row in summary.rows)
@@ -76,7 +79,7 @@ def _signed(value: float) -> str:
 
 
 def task_grid(summary: Summary) -> list[list[str]]:
-    """Return the header and a row for each arm. With a single task return nothing, because the task equals the mean."""
+    """Return the table of single tasks: a header, and a row for each arm. Empty for a metric with one task."""
     if len(summary.tasks) < 2:
         return []
     return [
@@ -112,7 +115,7 @@ EXPLANATION = (
 
 
 def geometry_grid(summary: Summary) -> list[list[str]]:
-    """Return the header and a row for each arm. Return nothing if no result has geometry."""
+    """Return the table of geometry: a header, and a row for each arm. Empty if no result has geometry."""
     known = [name for name in QUANTITIES if any(_of(row.results, name) for row in summary.rows)]
     head = ["arm", *(QUANTITIES[name][0] for name in known)]
     return (
@@ -121,7 +124,7 @@ def geometry_grid(summary: Summary) -> list[list[str]]:
 
 
 def _of(results: Sequence[Result], name: str) -> list[float]:
-    """Return one value per seed. Return nothing if a seed has no value."""
+    """Return the value of each seed. Empty if a seed has no value."""
     values = [value for each in results if (value := getattr(each, name)) is not None]
     return values if len(values) == len(results) else []
 

@@ -27,7 +27,7 @@ class StudyError(ConfigError):
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A run before it has folders: `config.out` and `config.run` are empty."""
+    """A run of a study, without folders: `config.out` and `config.run` are empty."""
 
     arm: str
     """Arm of the study, or empty."""
@@ -52,7 +52,7 @@ class Trial:
 
     @cached_property
     def id(self) -> str:
-        """Return a hash of everything that affects the result. Arm, preset name and paths don't affect it."""
+        """Return a hash of everything that affects the run's result. Arm, preset name and paths are not included."""
         described = json.loads(replace(self.config, preset="").to_json()) | self.inputs
         content = f"{json.dumps(described, indent=2)}\n{self.fraction}{self.untrained}"
         # Nothing is appended by default, so that existing ids stay valid.
@@ -63,7 +63,7 @@ class Trial:
 
     @property
     def label(self) -> str:
-        """Return the arm and its axes without the seed. Runs with the same label are averaged."""
+        """Return the arm and the values of its axes, without the seed. Scores are means over runs of the same label."""
         return label_of(self.arm, self.axes)
 
     @property
@@ -103,7 +103,7 @@ class Trial:
 
 
 def label_of(arm: str, axes: Mapping[str, Any]) -> str:
-    """Join arm and axes. Numbers follow the name of their axis. Text values appear without it."""
+    """Return the label of a run. A number is preceded by the name of its axis. A text appears without the axis."""
     parts = [arm] if arm else []
     parts += [
         value if isinstance(value, str) else f"{name} {_plain(value)}" for name, value in axes.items() if name != SEED
@@ -132,9 +132,9 @@ READ = (
     "pytorch_model*.bin",
     "[0-9]*_*/*",
 )
-"""Patterns of the files of an encoder's folder that decide its vectors.
+"""Patterns of the files in an encoder's folder that determine its vectors.
 
-The card, evaluations and exports are left out.
+The model card, evaluations and exported graphs are left out.
 """
 
 
@@ -155,16 +155,16 @@ class InputDigests:
     def of(
         self, config: RunConfig, *, sts: bool = True, transfer: bool = False, retrieval: tuple[str, ...] = ()
     ) -> dict[str, str]:
-        """Return digests of the run's inputs by field.
+        """Return the digest of each input of a run, by field of the configuration.
 
-        Fields without a path are left out.
+        Fields that contain no path are left out.
 
         The digest of evaluation data covers the STS tasks (unless `sts` is false), the transfer tasks (with
         `transfer`), and the collections named by `retrieval`. An encoder without a local folder is identified by its
         name.
 
         Raises:
-            StudyError: a corpus is no file.
+            StudyError: a corpus is not a file.
             SourceError: a path does not lead to an encoder's folder.
         """
         found = {}
@@ -197,7 +197,7 @@ def corpus_digest(files: tuple[str, ...]) -> str:
 
 
 def encoder_digest(folder: Path) -> str:
-    """Return a bundle's fingerprint, else the SHA-256, in hex, of the paths and digests of the encoder's files.
+    """Return a bundle's fingerprint. For other encoders, return the SHA-256, in hex, of the files' paths and digests.
 
     Raises:
         BundleError: the folder has a manifest but does not match it.
@@ -210,7 +210,7 @@ def encoder_digest(folder: Path) -> str:
 def sts_digest(data: str, dev_tasks: DevTasks = "stsb") -> str:
     """Return the SHA-256, in hex, of the paths and digests of the STS files in `data`.
 
-    SICK-R's dev split is included only if it chooses weights.
+    SICK-R's dev split is included only if `dev_tasks` uses it to choose weights.
     """
     root, dev = data_root(Path(data)), (STSB_DEV,) if dev_tasks == "stsb" else (STSB_DEV, SICKR_DEV)
     return _digest_files(

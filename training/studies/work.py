@@ -45,7 +45,7 @@ def run_trial(folder: Path, stream: TextIO) -> None:
     """Carry out the run in `folder/trial.json`, resume it if it was interrupted, and write its result.
 
     Raises:
-        StudyError: there is no such description.
+        StudyError: `folder/trial.json` does not exist.
         LockError: another process works on this run.
         ValueError, DivergedError, InterruptedRun: see `training.run.fit`.
         StudyError, DataError: see `training.studies.work.load_data`; nothing was trained.
@@ -93,9 +93,9 @@ def _read_trial(file: Path) -> Trial:
 
 
 def _run_config(trial: Trial, folder: Path, stream: TextIO) -> RunConfig:
-    """Set the run's folders, its share of the corpus and its teacher.
+    """Return the run's configuration, with its folders, its share of the corpus and its teacher.
 
-    Runs of a study use the same shares and teachers.
+    Runs of a study share the files of corpus shares and the teachers.
     """
     study, config = folder.parent.parent, trial.config
     if not trial.sts:
@@ -118,7 +118,10 @@ def _trained(outcome: Outcome, config: RunConfig) -> dict[str, Any]:
 
 
 def _seconds_of_steps(metrics: Path, sentences: int, batch_size: int) -> float:
-    """Compute the total seconds of all steps from the recorded sentences per second. Resumed runs count as a whole."""
+    """Return the total seconds of all steps, from the recorded sentences per second.
+
+    The parts of a resumed run are added.
+    """
     whole, rest = divmod(sentences, batch_size)
     epoch = [batch_size] * whole + [rest] * bool(rest)
     lines = map(json.loads, metrics.read_text(encoding="utf-8").splitlines())
@@ -133,7 +136,7 @@ SHUFFLE = b"isosphere-share-0"
 
 
 def corpus_share(files: Sequence[str], fraction: float, folder: Path, *, column: str | None = None) -> str:
-    """Return the file with a share `fraction` of the distinct sentences. Write it into `folder` if needed.
+    """Return the path of a file in `folder` with a share `fraction` of the distinct sentences. Write it if needed.
 
     Sentences are ordered by a keyed hash of their text. So a smaller share is a subset of a larger one, and the result
     does not depend on the order of the corpus or on repeated sentences. At least one sentence is taken.
@@ -193,9 +196,9 @@ def _first(trial: Trial) -> list[str]:
 
 
 def with_teacher(config: RunConfig, folder: Path, stream: TextIO) -> RunConfig:
-    """Return the run with its teacher. Train the teacher in `folder` unless one is given or exists.
+    """Return the configuration with a teacher. Train the teacher in `folder`, unless one is given or exists.
 
-    A run that needs no teacher gets none.
+    If the objective needs no teacher, return `config` unchanged.
 
     Raises:
         ConfigError: the encoder is too narrow for the objective.

@@ -131,7 +131,7 @@ class Dataset:
     summary: str
     sources: tuple[Source, ...]
     files: tuple[str, ...]
-    """Glob patterns of its files, below the data folder."""
+    """Glob patterns of the dataset's files, relative to the data folder."""
     check: Check
 
     def present(self, folder: Path) -> list[str]:
@@ -144,7 +144,7 @@ class Dataset:
 
 
 def scored_pairs(folder: Path) -> str:
-    """Count the seven STS tasks and STS-B dev."""
+    """Check the data of the seven STS tasks and STS-B dev. Return a text with the counts."""
     pairs = 0
     for task in (*STS_TASKS.values(), STSB_DEV):
         pairs += sum(map(len, task.load(folder / SENTEVAL).values()))
@@ -152,13 +152,13 @@ def scored_pairs(folder: Path) -> str:
 
 
 def labelled_examples(folder: Path) -> str:
-    """Describe the transfer data: the number of tasks and of labelled examples."""
+    """Check the transfer data. Return a text with the numbers of tasks and labelled examples."""
     examples = sum(sum(task.load(folder / SENTEVAL).rows) for task in TRANSFER_TASKS.values())
     return f"{len(TRANSFER_TASKS)} tasks, {examples} labelled examples"
 
 
 def collection(place: str, documents: int, **splits: tuple[int, int]) -> Check:
-    """Return a check of the number of documents, and of each split's queries and judgements."""
+    """Return a function that checks the number of documents, and the numbers of each split's queries and judgements."""
 
     def check(folder: Path) -> str:
         for split, expected in splits.items():
@@ -176,7 +176,7 @@ def collection(place: str, documents: int, **splits: tuple[int, int]) -> Check:
 
 
 def text_lines(place: str, expected: int) -> Check:
-    """Return a check of the number of UTF-8 lines, which end only at newlines."""
+    """Return a function that checks the number of lines of a UTF-8 file. Lines end only at newlines."""
 
     def check(folder: Path) -> str:
         file, found = folder / place, 0

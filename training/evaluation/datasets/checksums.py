@@ -32,20 +32,20 @@ class Sum:
 
 @dataclass(frozen=True)
 class Entry:
-    """The record of a dataset that was complete at this time."""
+    """The record of a complete dataset: its files, their checksums and sources."""
 
     time: str
     """UTC time in ISO 8601."""
     sources: tuple[Mapping[str, Any], ...]
     """Source files: repo, file, sha256, size and commit.
 
-    The commit is null if a person brought the file. The list is empty if the data already existed.
+    The commit is null if the user downloaded the file by hand. The list is empty if the data already existed.
     """
     files: Mapping[str, Sum]
     """Checksums by path below the folder."""
 
     def missing(self, folder: Path) -> list[str]:
-        """Return the files that are gone.
+        """Return the recorded files that no longer exist.
 
         Raises:
             DataError: a file has changed.
@@ -85,7 +85,7 @@ def read(folder: Path) -> dict[str, Entry]:
 
 
 def write(folder: Path, name: str, files: Sequence[str], sources: Sequence[Mapping[str, Any]]) -> Entry:
-    """Record the current files of a dataset, and keep the records of others."""
+    """Record the current files of a dataset, and keep the records of other datasets."""
     sums = {file: Sum.of(folder / file) for file in files}
     entry = Entry(datetime.now(UTC).isoformat(timespec="seconds"), tuple(sources), sums)
     entries = {**read(folder), name: entry}

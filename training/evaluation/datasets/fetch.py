@@ -23,7 +23,7 @@ DRAFT = ".draft"
 
 
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return `$ISOSPHERE_DATA`, else `isosphere/data` in the user's cache (`$XDG_CACHE_HOME`, else `~/.cache`)."""
+    """Return `$ISOSPHERE_DATA`. The default is `isosphere/data` in `$XDG_CACHE_HOME` or `~/.cache`."""
     if chosen := environment.get("ISOSPHERE_DATA"):
         try:
             return Path(chosen).expanduser()
@@ -38,11 +38,11 @@ def provide(name: str, dataset: Dataset, folder: Path, stream: TextIO, *, downlo
 
     Complete data are not fetched again.
 
-    Missing files come from `downloads/` in `folder`, where a person can put the hub's files, or from `download`. None
-    fetches nothing. Existing files are never replaced. Progress goes to `stream`.
+    Missing files come from `downloads/` in `folder`, where the user can put the hub's files, or are fetched by
+    `download`. With None, nothing is fetched. Existing files are never replaced. Progress goes to `stream`.
 
     Raises:
-        DataError: a file has changed, can't be fetched, is damaged, or fails its check.
+        DataError: a file has changed, can't be fetched or is damaged, or the dataset fails its check.
         OSError: the folder can't be written to.
     """
     lack = _first_problem(name, dataset, folder, stream)
@@ -71,7 +71,10 @@ def provide(name: str, dataset: Dataset, folder: Path, stream: TextIO, *, downlo
 
 
 def _first_problem(name: str, dataset: Dataset, folder: Path, stream: TextIO) -> str | None:
-    """Describe the first problem. If there is none, record the dataset and return None."""
+    """Return a description of the first problem of a dataset.
+
+    If there is no problem, record the dataset and return None.
+    """
     if recorded := checksums.read(folder).get(name):
         missing = recorded.missing(folder)
         if missing:
@@ -102,10 +105,10 @@ def _unpacked(dataset: Dataset, fetched: Mapping[Source, Path], draft: Path) -> 
 def _place(files: list[str], draft: Path, folder: Path) -> None:
     """Move missing files into the folder, each atomically.
 
-    Move none if an existing file differs.
+    If an existing file differs from the new one, no file is moved.
 
-    The record is written afterwards and shows that all files are there. After an interruption the next call moves the
-    rest.
+    The dataset's record is written only after all files are moved. After an interruption, the next call moves the
+    remaining files.
     """
     absent = [file for file in files if not (folder / file).exists()]
     for file in files:
@@ -122,7 +125,10 @@ def _place(files: list[str], draft: Path, folder: Path) -> None:
 
 @contextmanager
 def _draft(folder: Path) -> Iterator[Path]:
-    """Create an empty folder, and remove it afterwards. A killed process may have left an earlier one."""
+    """Yield an empty folder in `folder`, and remove it after the block.
+
+    The leftover of a killed process is removed first.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     try:
@@ -170,13 +176,13 @@ def from_hub(source: Source) -> Path:
 
 
 def downloaded_by_hand(dataset: Dataset, folder: Path) -> dict[Source, Path]:
-    """Find the files that a person has put into `downloads/<repo>` in `folder`."""
+    """Return the paths of the files that the user has put into `downloads/<repo>` in `folder`."""
     places = {source: folder / DOWNLOADS / source.repo / source.file for source in dataset.sources}
     return {source: place for source, place in places.items() if place.is_file()}
 
 
 def instructions(name: str, dataset: Dataset, folder: Path, brought: Collection[Source]) -> str:
-    """Tell which files to fetch elsewhere, and where to put them."""
+    """Return instructions for the user: which files to fetch on another machine, and where to put them."""
     wanted: dict[tuple[str, str], list[str]] = {}
     for source in dataset.sources:
         if source not in brought:

@@ -1,6 +1,6 @@
-"""The evaluations of a report, checked and named.
+"""The evaluations in a report, with checks of their format and unique names.
 
-A report may be made of files that anybody wrote, so the parts that the page reads are checked for their shape.
+A report can be made from files of unknown origin. So the types of all parts that the page reads are checked.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Evaluated:
     name: str
     """Name that is unique in the report."""
     mark: str
-    """Style of its dots and lines."""
+    """Style of the evaluation's dots and lines in plots."""
     values: Mapping[str, Any]
 
     def get(self, *path: str) -> Any:
-        """Return the value under a path of names, or None."""
+        """Return the value at a path of nested names in the evaluation, or None."""
         found: Any = self.values
         for name in path:
             found = found.get(name) if isinstance(found, Mapping) else None
@@ -51,10 +51,11 @@ class Evaluated:
 def check_evaluations(evaluations: Sequence[Mapping[str, Any]]) -> list[Evaluated]:
     """Check the evaluations and give them unique names, in order.
 
-    Equal names get a number.
+    Equal names are numbered.
 
     Raises:
-        ReportError: there are none, or one is of another format, or a part of it is of another shape.
+        ReportError: there are no evaluations, or an evaluation has a different format, or one of its parts has the
+            wrong types.
     """
     if not evaluations:
         raise ReportError("no evaluation to report")
@@ -91,7 +92,7 @@ def _check(evaluation: object, where: str) -> None:
 # The expected shape of an evaluation: the parts that the page reads, with their types.
 
 MAX_NUMBER = 1e15
-"""Upper bound of all numbers. No measure comes near, and their sums and differences stay finite."""
+"""Upper bound of all numbers in a report. Measurements are far below it, and sums of such numbers stay finite."""
 MAX_DEPTH = 16
 """Maximum depth of nested objects and lists."""
 SIZE = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
@@ -226,7 +227,7 @@ def shape_errors(value: object, shape: Shape, path: str) -> Iterator[str]:
 
 
 def _parts(value: Mapping[str, object], shape: Fields | Each) -> Iterator[tuple[str, object, Shape]]:
-    """Yield the fields of an object that have a shape, with the shape."""
+    """Yield the name, value and expected shape of each field whose shape is known."""
     if isinstance(shape, Each):
         yield from ((name, each, shape.of) for name, each in value.items())
     else:

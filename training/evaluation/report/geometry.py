@@ -26,11 +26,11 @@ MEASURES = {
 """Keys of the measures, with name and number of decimals."""
 
 DECADES = 6
-"""Decades of singular values that are shown below the largest. Smaller values are rounding errors."""
+"""Number of decades below the largest singular value that are shown. Smaller values are rounding errors."""
 
 
 def geometry(judged: Sequence[Evaluated]) -> Element | None:
-    """Show the measures as a table, and each distribution as a plot."""
+    """Make the section about geometry: a table of measures, and a plot of each distribution."""
     measured = [each for each in judged if each.get("geometry")]
     if not measured:
         return None
@@ -168,7 +168,10 @@ def _nearest(judged: Sequence[Evaluated]) -> Part:
 
 
 def _each_of_four(judged: Evaluated) -> list[Series]:
-    """Make a series for each neighbour, as in GS-InfoNCE's Figure 1, or none if only the mean is known."""
+    """Make a series for each of the four neighbours, as in GS-InfoNCE's Figure 1.
+
+    Return no series if only the mean is known.
+    """
     known: Mapping[str, Sequence[float]] = judged.get("geometry", "nearest_cosines") or {}
     places = range(min(map(len, known.values()), default=0))
     return [
@@ -207,11 +210,14 @@ QUANTITIES = {
         "What DCLR's weights leave out, mean since the evaluation before.",
     ),
 }
-"""Figures of the curve, with title, axis and direction."""
+"""Figures of the learning curve, with the title, the axis label and whether higher is better."""
 
 
 def curve(judged: Sequence[Evaluated]) -> Element | None:
-    """Draw one panel for each quantity. Two scales in one plot would suggest a relation (DCLR's Figure 4 as panels)."""
+    """Draw one panel for each quantity, because two scales in one plot would suggest a relation.
+
+    DCLR's Figure 4 shows the same quantities.
+    """
     figures = [figure for name in QUANTITIES if (figure := _panel(name, judged)) is not None]
     if not figures:
         return None
@@ -239,7 +245,7 @@ def _panel(name: str, judged: Sequence[Evaluated]) -> Part:
 
 
 def _points(judged: Evaluated, name: str) -> list[tuple[float, float]]:
-    """Return the points in the order of the steps, without steps that lack the quantity."""
+    """Return the points (step, value) of a quantity, in the order of the steps."""
     known = (
         (float(point["step"]), float(point[name]))
         for point in judged.get("curve") or []
@@ -249,7 +255,7 @@ def _points(judged: Evaluated, name: str) -> list[tuple[float, float]]:
 
 
 def _said(chosen: Sequence[tuple[Evaluated, int]]) -> str:
-    """Name the chosen step of each encoder, because several lines can't all be labelled."""
+    """Return a text with the chosen step of each encoder, because a plot can't label several lines."""
     if len(chosen) < 2:
         return "Dashed: the step that was chosen. " if chosen else ""
     steps = ", ".join(f"{step} of {each.name}" for each, step in chosen)
@@ -257,7 +263,7 @@ def _said(chosen: Sequence[tuple[Evaluated, int]]) -> str:
 
 
 def _chosen(chosen: Sequence[tuple[Evaluated, int]]) -> Extra:
-    """Draw a line at each chosen step. A single line is labelled."""
+    """Draw a vertical line at each chosen step. Only a single line is labelled."""
 
     def drawn(frame: Frame) -> list[Element]:
         places = [(each.mark, step, frame.across(step)) for each, step in chosen]

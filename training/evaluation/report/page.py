@@ -17,10 +17,10 @@ STYLE = Path(__file__).with_name("style.css")
 
 
 def render(evaluations: Sequence[Mapping[str, Any]]) -> str:
-    """Write one HTML file with the first evaluation as the subject and the others beside it.
+    """Return an HTML page about the first evaluation, with the remaining evaluations for comparison.
 
     Raises:
-        ReportError: there is no evaluation, or one has an unsupported format.
+        ReportError: `evaluations` is empty, or an evaluation has an unsupported format.
     """
     judged = check_evaluations(evaluations)
     parts = [part for make in (sts, transfer, retrieval, geometry, curve, speed) if (part := make(judged)) is not None]
@@ -50,7 +50,7 @@ def _body(judged: Sequence[Evaluated], parts: Sequence[Element]) -> Element:
 
 
 def _headline(judged: Evaluated) -> str:
-    """Return the main number of each section."""
+    """Return a text with the main score of each section."""
     numbers = [("STS mean", judged.get("sts", "mean"), 2), ("transfer mean", judged.get("transfer", "mean"), 2)]
     numbers += [
         (f"{name} nDCG@10", judged.get("retrieval", name, "ndcg10"), 2) for name in judged.get("retrieval") or {}

@@ -32,14 +32,14 @@ FAMILIES = {
     "roberta": ROBERTA,
     "roberta-large": ROBERTA_LARGE,
 }
-"""Nearest rows for backbones by prefix of their names. The longest matching prefix counts."""
+"""Backbones whose rows are most similar, by prefix of a backbone's name. The longest matching prefix is used."""
 
 WHITENED = "Zhuo et al. 2023 (WhitenedCSE)"
 SIMCSE_PLUS = "Xu et al. 2023 (SimCSE++)"
 DIFFCSE = "Chuang et al. 2022 (DiffCSE)"
 LISTED = "as listed in github.com/Doragd/Awesome-Sentence-Embedding, README"
 TWICE = f"{LISTED}, and in github.com/Jiahao004/DistillCSE, README"
-"""Source of second-hand rows. Each was checked against its mean."""
+"""Source of rows that are in two lists of results. Each row was checked against its mean."""
 SEEDS = "github.com/hppRC/simple-simcse, README: the paper's settings over 50 seeds"
 
 
@@ -214,12 +214,18 @@ TRANSFER_ROWS = (
 
 
 def reported(backbone: str) -> str | None:
-    """Return the papers' name of a backbone (`BERT-base` for `bert-base-uncased`), or None if they don't report it."""
+    """Return the papers' name of a backbone (`BERT-base` for `bert-base-uncased`).
+
+    None if no paper reports the backbone.
+    """
     return REPORTED.get(_own_name(backbone))
 
 
 def family(backbone: str) -> str | None:
-    """Return the family whose rows are nearest to a backbone, or None. `BERT-base` also fits `bert-base-cased`."""
+    """Return the papers' name of the most similar backbone, or None.
+
+    `BERT-base` is also returned for `bert-base-cased`.
+    """
     name = _own_name(backbone)
     beginnings = [each for each in FAMILIES if name == each or name.startswith(f"{each}-")]
     return FAMILIES[max(beginnings, key=len)] if beginnings else None
@@ -243,9 +249,9 @@ def papers(backbones: Iterable[str]) -> dict[str, Any]:
 
 
 def nearest_rows(rows: Iterable[Row], backbones: Iterable[str]) -> list[Row]:
-    """Return the rows of the backbones' families, or BERT-base's if there are none.
+    """Return the rows of the backbones' families. If no family has rows, return the rows of BERT-base.
 
-    They are rows of the same backbone only if it is `reported`.
+    The rows are for the same backbone only if `reported` returns its name.
     """
     rows, families = list(rows), set(map(family, backbones))
     return [row for row in rows if row.backbone in families] or [row for row in rows if row.backbone == BERT]

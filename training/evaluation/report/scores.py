@@ -14,14 +14,17 @@ from training.evaluation.report.plots import Caption, Dot, dot_plot
 from training.evaluation.report.published import STS, TRANSFER, Row
 
 NAMES = {"STSB": "STS-B", "SICKR": "SICK-R", "SST2": "SST-2"}
-"""Names of tasks that the papers spell otherwise."""
+"""Names of tasks that the papers spell differently."""
 AGGREGATES = ("all", "mean", "wmean")
 UNIT_VECTORS = (
     "Ours: a logistic regression on unit vectors, which is what is served. The papers' rows: SentEval's, on vectors of "
     "the length that the encoder gave them."
 )
 REACH = 12
-"""Points below our lowest mean at which a dot plot ends. A larger range would hide differences between seeds."""
+"""Lower end of a dot plot, in points below the lowest mean of the evaluations.
+
+A larger range would hide differences between seeds.
+"""
 
 
 def sts(judged: Sequence[Evaluated]) -> Element | None:
@@ -96,7 +99,7 @@ def _backbones(judged: Iterable[Evaluated]) -> list[str]:
 
 
 def _backbone_note(judged: Sequence[Evaluated], papers: Sequence[Row]) -> Part:
-    """Explain that the papers use another backbone, if they do."""
+    """Return a note if the papers' rows are for a different backbone than the evaluated encoders'."""
     theirs = {paper.backbone for paper in papers}
     others = {name or "an unnamed backbone" for name in _backbones(judged) if published.reported(name) not in theirs}
     if not others:
@@ -118,7 +121,7 @@ def _mean(paper: Row) -> str:
 
 
 def _paper_names(papers: Sequence[Row]) -> list[str]:
-    """Return the methods' names, with the backbone if the method alone is ambiguous."""
+    """Return the name of each paper's row: the method, with the backbone if the same method occurs several times."""
     count = Counter(paper.method for paper in papers)
     return [paper.method if count[paper.method] == 1 else f"{paper.method}, {paper.backbone}" for paper in papers]
 
@@ -168,7 +171,7 @@ def _subsets(judged: Evaluated) -> Element:
 
 
 def _accuracies(judged: Evaluated) -> list[Element]:
-    """Make the row of test accuracies, and a row of dev accuracies if they are known."""
+    """Make an encoder's row of test accuracies, and a row of dev accuracies if they are known."""
 
     def found(task: str) -> Mapping[str, Any]:
         return judged.get("transfer", "tasks", task) or {}

@@ -1,4 +1,4 @@
-"""Axes and shapes of plots. The style sheet sets colours and type. A shape has only its kind."""
+"""Axes and shapes of plots. A shape has only a kind, for which the style sheet sets colours and fonts."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _range(label: str, values: Iterable[float]) -> tuple[float, float]:
 
 
 def _steps(span: float, most: int) -> Iterator[float]:
-    """Yield round steps endlessly, growing from the smallest possible one."""
+    """Yield increasing round distances between ticks, endlessly."""
     exponent = math.floor(math.log10(span / most))
     while True:
         yield from (factor * 10.0**exponent for factor in (1, 2, 5))
@@ -195,7 +195,10 @@ def figure(name: str, title: str, description: str, height: float, parts: Iterab
 
 
 def text(at: Point, content: str, kind: str, *, anchor: str = "start") -> Element:
-    """Make a line of text that starts, is centred, or ends at a point of its base line."""
+    """Make a line of text.
+
+    `anchor` determines whether the text starts, is centred, or ends at the point `at` of its base line.
+    """
     return element("text", content, x=_n(at[0]), y=_n(at[1]), class_=kind, text_anchor=anchor)
 
 
@@ -229,13 +232,13 @@ def whisker(low: float, high: float, y: float) -> list[Element]:
 
 
 def mark(index: int) -> str:
-    """Return the style of an evaluation's marks. After `MARKS` colours they repeat with dashed lines."""
+    """Return the style of an evaluation's marks. After `MARKS` evaluations, the colours repeat with dashed lines."""
     turn, colour = divmod(index, MARKS)
     return f"mark-{colour} again" if turn % 2 else f"mark-{colour}"
 
 
 def spread(places: Iterable[float], gap: float, *, within: tuple[float, float]) -> list[float]:
-    """Return the nearest positions, in least squares, at which labels are at least `gap` apart.
+    """Return the label positions nearest to `places`, in least squares, that are at least `gap` apart.
 
     Labels stay `within` the bounds. Labels that do not fit continue below the second bound.
     """
@@ -257,7 +260,7 @@ def spread(places: Iterable[float], gap: float, *, within: tuple[float, float]) 
 
 
 def short(names: Sequence[str], most: int) -> list[str]:
-    """Shorten names to `most` characters each: start and end are kept, in the most distinctive proportion."""
+    """Shorten each name to `most` characters. Start and end are kept, in the ratio that keeps most names distinct."""
 
     def cut(name: str, beginning: int) -> str:
         return name if len(name) <= most else f"{name[:beginning]}…{name[len(name) - most + 1 + beginning :]}"
