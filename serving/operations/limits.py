@@ -258,9 +258,9 @@ class Bucket:
 
     A caller without debt may take any amount, then waits until the debt is paid.
 
-    So a request larger than a second's worth passes like any other. At most one second's worth is saved. The state is
-    one point in time, as in the generic cell rate algorithm (ITU-T I.371), in whole nanoseconds. No rounding makes a
-    caller who has waited for `Retry-After` wait again.
+    A request for more tokens than the rate per second is therefore accepted. Unused tokens of at most one second are
+    saved. The state is one point in time, as in the generic cell rate algorithm (ITU-T I.371), in whole nanoseconds. No
+    rounding makes a caller who has waited for `Retry-After` wait again.
     """
 
     def __init__(self, rate: float, clock: Clock) -> None:
