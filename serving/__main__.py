@@ -15,13 +15,13 @@ FAMILIES = ("onnxruntime", "faiss")
 
 
 class ClashError(RuntimeError):
-    """Two builds of one library are installed over each other. The message names them and the way out."""
+    """Two builds of one library are installed over each other. The message names the builds and the remedy."""
 
 
 def refuse_clashes() -> None:
-    """Refuse two installed builds of one family.
+    """Refuse two installed builds of the same library.
 
-    They install the same module name, so the last one installed half-overwrites the others.
+    Such builds install the same module, so the later installation overwrites parts of the earlier one.
 
     Raises:
         ClashError: two builds of one family are installed.
@@ -37,7 +37,7 @@ def refuse_clashes() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status: 2, after one line on stderr, for a mistake of the user."""
+    """Run one command and return its exit status. A mistake of the user gives status 2 and one line on stderr."""
     given = sys.argv[1:] if arguments is None else arguments
     os.umask(0o077)  # override the caller's umask: no other user of this machine may read texts of tenants
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # SIGHUP waits until the server can reload or stop

@@ -28,9 +28,10 @@ from serving.service import Service
 
 
 def create_app(service: Service, clock: Clock = time.monotonic_ns) -> FastAPI:
-    """Create the ASGI application, whose lifespan loads the model and drains at the end.
+    """Create the ASGI application.
 
-    `clock` times the limits of keys.
+    Its lifespan loads the model at the start and drains requests at the end. `clock` is the clock of the keys' rate
+    limits.
 
     Raises:
         KeysError: the file of keys can't be used.
@@ -70,7 +71,10 @@ def create_app(service: Service, clock: Clock = time.monotonic_ns) -> FastAPI:
 
 
 def routes(lifespan: Lifespan[FastAPI] | None = None, *, asks_for_keys: bool = False) -> FastAPI:
-    """Create the routes and their OpenAPI document. Only a request needs a service."""
+    """Create the application with its routes and its OpenAPI document, without a service.
+
+    Only requests need a service.
+    """
     app = FastAPIOffline(  # serves the scripts of /docs itself, so that browsers fetch nothing from elsewhere
         docs_url=None,  # `pages` serves /docs, under any prefix
         redoc_url=None,

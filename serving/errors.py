@@ -18,7 +18,7 @@ Kind = Literal[
 
 
 MAX_FIELD, MAX_MESSAGE = 300, 2000
-"""Maximum characters. Field and message quote what callers send, and are stored."""
+"""Maximum characters of an error's field and message. Both quote the caller's request, and may be stored."""
 
 
 class ServiceError(Exception):
@@ -35,7 +35,7 @@ class ServiceError(Exception):
 
 
 def _writable(text: str) -> str:
-    """Escape lone surrogates of `text`, so that UTF-8 can encode what messages quote."""
+    """Escape lone surrogates of `text`, so that UTF-8 can encode quoted text."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -59,21 +59,21 @@ class Empty(ServiceError):
 
 
 class ForeignTokens(ServiceError):
-    """Token ids are not in the model's vocabulary."""
+    """A token id is not in the model's vocabulary."""
 
     status = 400
     kind = "Tokenizer"
 
 
 class Unauthenticated(ServiceError):
-    """The request has no key, or an unknown one."""
+    """The request has no key, or an unknown key."""
 
     status = 401
     kind = "Unauthorized"
 
 
 class Forbidden(ServiceError):
-    """The key lacks the scope or the corpus, or does not allow this machine."""
+    """The key lacks the scope, or has no access to the corpus. On a server without keys, the caller is not allowed."""
 
     status = 403
     kind = "Unauthorized"
@@ -108,7 +108,7 @@ class TooLarge(ServiceError):
 
 
 class UnsupportedMedia(ServiceError):
-    """The route does not read the content type."""
+    """The route does not support the content type."""
 
     status = 415
     kind = "Validation"

@@ -1,4 +1,4 @@
-"""Everything that the server can do, without HTTP."""
+"""Operations of the server, without HTTP."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ PROBE_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Health:
-    """State of the server, and the reason if it does not serve requests. A failing server still tries each request."""
+    """State of the server, and the reason if the server is not ready. A failing server still tries each request."""
 
     state: Literal["loading", "ready", "failing", "draining", "failed"]
     reason: str
 
     def __str__(self) -> str:
-        """Return the public message. The reason of a failed load is left out, since it names paths and corpora."""
+        """Return the public message. It leaves out the reason of a failed load, which names paths and corpora."""
         return f"{self.state}: {_FAILED if self.state == 'failed' else self.reason}"
 
 
@@ -105,7 +105,7 @@ class Service:
         )
         self.health = Health("loading", "starting")
         self.loaded = asyncio.Event()
-        """Set when loading has ended, successfully or not."""
+        """Event that is set when loading has succeeded or failed."""
         self._prepare = prepare
         self._loading: asyncio.Task[None] | None = None
         self._probing: asyncio.Task[None] | None = None
@@ -116,7 +116,10 @@ class Service:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Load in the background. At the end, let admitted requests finish within `drain_seconds`."""
+        """Load the encoders in the background during the block.
+
+        At the end, let admitted requests finish within `drain_seconds`.
+        """
         self._loading = asyncio.create_task(self._load())
         try:
             yield
@@ -129,7 +132,7 @@ class Service:
             await asyncio.to_thread(self.library.close)
 
     async def drain(self) -> bool:
-        """Admit no more requests and wait for the others. Return whether all finished in time."""
+        """Admit no more requests, and wait for the admitted requests. Return whether all of them finished in time."""
         self.health = Health("draining", "the server is shutting down")
         log.info("stopping: %d requests are answered first, in %g s", self._running, self.settings.drain_seconds)
         if self._loading:
@@ -151,7 +154,7 @@ class Service:
     def manifest(self) -> Manifest:
         """Manifest of the default encoder.
 
-        A reload may replace it, so requests use the manifest of the embedder they hold.
+        A reload may replace the manifest, so requests use the manifest of the embedder that they hold.
         """
         return self.encoders.default.model.manifest
 
@@ -165,19 +168,21 @@ class Service:
         return self.encoders.default.ready_embedder
 
     def remedy(self, corpus: str) -> str:
-        """Explain how to make a corpus searchable again after a change of encoder, with the progress so far."""
+        """Return a message that says how to make a corpus searchable after a change of encoder."""
         if job := self.jobs.under_way(REEMBED, corpus):
             return f"Job {job.id} embeds the corpus again: {progress_of(job, 'passages')} (GET /jobs/{job.id})"
         return f"POST /corpora/{corpus}/reembed embeds the corpus again, or serve that encoder"
 
     @property
     def readiness(self) -> Health:
-        """`health`, but "failing" if the service is ready and an engine fails batch after batch."""
+        """`health`, except that a ready service whose engine fails batch after batch has the state "failing"."""
         failing = self.encoders.failing if self.health.state == "ready" else ""
         return Health("failing", failing) if failing else self.health
 
     async def probed(self) -> Health:
-        """Return `readiness`, after a probe if an engine is failing. Readiness checks are how an engine recovers.
+        """Return `readiness`.
+
+        If an engine is failing, probe the engine before. Readiness checks are how an engine recovers.
 
         Simultaneous callers share one probe, and none waits longer than `PROBE_SECONDS`.
         """
@@ -204,7 +209,7 @@ class Service:
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
-        """Admit a request that does work; the server does not stop before the block ends.
+        """Admit a request. The server does not stop before the block ends.
 
         Raises:
             Unhealthy: the server is loading, draining or failed.
@@ -238,7 +243,7 @@ class Service:
             raise Unhealthy(str(self.health), retry_after=RETRY_SECONDS) from None
 
     def report(self, reason: str) -> None:
-        """Set the reason that health reports during loading."""
+        """Set the message that `health` reports during loading."""
         if self.health.state == "loading":
             self.health = Health("loading", reason)
 
@@ -269,7 +274,7 @@ class Service:
     async def similarity(
         self, a: Sequence[str], b: Sequence[str], options: EmbedOptions, at: At, *, model: str | None = None
     ) -> Compared:
-        """Return cosines (A, B) of every text of `a` with every text of `b`, and their embeddings."""
+        """Return the cosine matrix (A, B) of the A texts of `a` with the B texts of `b`, and the embeddings."""
         embeddings = await self.embed([*a, *b], options, at=at, model=model)
         left, right = embeddings.vectors[: len(a)], embeddings.vectors[len(a) :]
         return np.clip(left @ right.T, -1, 1), embeddings
@@ -284,9 +289,9 @@ class Service:
         model: str | None = None,
         max_tokens: int | None = None,
     ) -> Compared:
-        """Return cosines (N,) of a query with N texts, each with the bundle's prompt for its role, if there is one.
+        """Return the cosines (N,) of a query with N texts. Query and texts get the bundle's prompts for their roles.
 
-        Cosines are computed one by one and rounded, as in searches, so that equal texts get equal scores at any
+        Cosines are computed one by one and rounded, as in searches. Equal texts therefore get equal scores at any
         position. At most `max_tokens` of each text are read. Texts cut by that limit count as truncated.
         """
         check_some(texts, field)

@@ -1,4 +1,7 @@
-"""Options of the server: each is a command-line flag, an environment variable `ISOSPHERE_<OPTION>` and a field here."""
+"""Options of the server.
+
+An option is a command-line flag, an environment variable `ISOSPHERE_<OPTION>` and a field of `Settings`.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ from serving.operations.metrics import NAMED_CORPORA
 ENGINES = ("auto", *RUNTIMES, "fake")
 STORES = ("sqlite", "memory")
 INDEXED_FROM = 20_000
-"""Default number of passages from which a corpus gets an approximate index."""
+"""Default minimum number of passages for which a corpus gets an approximate index."""
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s,]+")
 
 
@@ -254,7 +257,7 @@ class Settings(BaseSettings):
 
     @property
     def bundles(self) -> tuple[Path, ...]:
-        """The folders of the served encoders, the default one first."""
+        """The folders of the served encoders. The folder of the default encoder is first."""
         return tuple(Path(folder) for folder in self.bundle.split(os.pathsep) if folder)
 
     @property
@@ -314,7 +317,7 @@ def read_settings(arguments: Sequence[str]) -> Settings:
 
 
 def _with_one_bundle(arguments: Sequence[str]) -> list[str]:
-    """Merge all `--bundle` flags into one, since pydantic-settings reads only the last of several."""
+    """Merge all `--bundle` flags into one flag, because pydantic-settings reads only the last of several flags."""
     parser = Parser("serving", add_help=False, allow_abbrev=False)
     parser.add_argument("--bundle", action="append", default=[])
     given, others = parser.parse_known_args(arguments)

@@ -1,4 +1,4 @@
-"""HTTP routes: one file for each family, and `ROUTERS` with all of them."""
+"""HTTP routes: one file for each family of routes. `ROUTERS` has all routers."""
 
 from __future__ import annotations
 

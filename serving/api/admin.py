@@ -1,4 +1,7 @@
-"""Administration routes: for keys with the scope `admin`; without keys, for users of the server's machine."""
+"""Administration routes.
+
+They need a key with the scope `admin`. On a server without keys, they need a caller on the same machine.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ from serving.api.schemas.bodies import ClosedBody
 from serving.errors import Forbidden
 
 RELAYED = ("forwarded", "x-forwarded-for", "origin")
-"""Headers of a proxy, or of a browser that acts for a web page. The caller then is not the peer."""
+"""Headers that proxies, or browsers acting for a web page, send. With such a header, the peer of the connection is
+not the caller."""
 
 
 def _local(request: Request) -> None:

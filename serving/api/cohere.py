@@ -36,7 +36,7 @@ async def embed(body: CohereEmbedRequest, service: ServiceDep) -> Response:
 
 
 def _check_cut(body: CohereEmbedRequest, service: Service) -> None:
-    """Refuse to cut texts before the model's maximum length.
+    """Refuse a `max_tokens` below the model's maximum length.
 
     Raises:
         Invalid: `max_tokens` is smaller than that.

@@ -38,9 +38,9 @@ from serving.service import Service
 router = APIRouter(tags=["corpora"], route_class=Route, dependencies=CLOSED)
 maps = APIRouter(tags=["corpora"], route_class=Route, dependencies=CLOSED)
 MAX_POINTS = 5000
-"""Maximum number of points."""
+"""Maximum number of points on a map."""
 MAX_VALUE = 100
-"""Maximum characters of a string value."""
+"""Maximum characters of a string value on a map."""
 MAX_PATH = 512
 """Maximum characters of a field's name."""
 
@@ -191,7 +191,10 @@ async def mapped(
 
 
 def unknown(otherwise: ASGIApp) -> ASGIApp:
-    """Answer paths without a route: refuse corpus names that contain a slash like other illegal names."""
+    """Wrap the handler of paths without a route.
+
+    A path whose corpus name contains a slash gets the error for illegal corpus names.
+    """
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"].startswith("/corpora/"):

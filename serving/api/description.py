@@ -1,4 +1,7 @@
-"""The OpenAPI document: FastAPI's, completed with parameters, headers and errors that all routes share."""
+"""The OpenAPI document.
+
+It is FastAPI's document, completed with the parameters, headers and errors that all routes share.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     504: {"description": "The request was not done within `x-timeout-ms`."},
     507: {"description": "The disk is full, or the key's corpora have reached their disk limit."},
 }
-"""Answers of routes other than results."""
+"""Descriptions of error responses by status."""
 _BODIES: dict[Family, type[BaseModel]] = {
     Family.NATIVE: ErrorAnswer,
     Family.OPENAI: OpenAIError,
@@ -77,7 +80,7 @@ _HEADERS_OF: dict[int | str, list[str]] = {401: ["www-authenticate"], 429: ["ret
 
 
 def describe(app: FastAPI) -> None:
-    """Make `app.openapi()` complete FastAPI's document, once."""
+    """Replace `app.openapi()` by a function that completes FastAPI's document once."""
     of_fastapi = app.openapi
 
     def openapi() -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Routes of text-embeddings-inference: /embed, /similarity, / by the form of its body, their aliases, and reranking."""
+"""Routes of text-embeddings-inference and their aliases: embedding, similarity, tokenizing and reranking.
+
+The route / embeds or compares texts, depending on the type of `inputs` in the body.
+"""
 
 from __future__ import annotations
 
@@ -187,7 +190,7 @@ async def cohere_rerank(body: CohereRerankRequest, service: ServiceDep, request:
 
 
 def _decimal(scores: NDArray[np.floating]) -> list[float]:
-    """Round scores to the decimals that ranking compares. float32 has no exact decimals."""
+    """Return the scores as Python floats, rounded as in ranking. float32 has no exact decimals."""
     return [round(score, DECIMALS) for score in scores.tolist()]
 
 

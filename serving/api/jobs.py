@@ -22,7 +22,7 @@ from serving.operations.bounds import CORPUS_NAME, check_corpus_name
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=Route, dependencies=CLOSED)
 EVENT_SECONDS = 0.2
-"""Minimum seconds between two events of a stream. Faster changes are merged into one event."""
+"""Minimum seconds between two events of a stream. Changes within this time are merged into one event."""
 
 
 class JobError(BaseModel):
@@ -88,7 +88,7 @@ ACCEPTED: dict[int | str, dict[str, Any]] = {
 
 
 def job_json(job: Job) -> dict[str, Any]:
-    """Return the content of `JobAnswer`."""
+    """Return a job as the JSON object of `JobAnswer`."""
     fields = {name: getattr(job, name) for name in JobAnswer.model_fields}
     return fields | {
         "errors": [dict(error) for error in job.errors],
@@ -97,7 +97,7 @@ def job_json(job: Job) -> dict[str, Any]:
 
 
 def accepted(job: Job) -> Response:
-    """Return a 202 with the new job."""
+    """Return the response with status 202 and the new job."""
     answer = _accepted(job)
     return Response(answer.body, answer.status, dict(answer.headers), media_type=JSON)
 
@@ -107,7 +107,7 @@ def _accepted(job: Job) -> Answer:
 
 
 def already(duplicate: Duplicate) -> Response:
-    """Return the conflict that names the job already doing this work."""
+    """Return the 409 response that names the equal job, which is queued or running."""
     content = {"error": duplicate.message, "error_type": duplicate.kind, "job": duplicate.job}
     return json_response(content, status=duplicate.status, headers={"location": f"/jobs/{duplicate.job}"})
 
@@ -121,7 +121,7 @@ async def submitted(
     spool: Spool | None = None,
     keyed: Keyed | None = None,
 ) -> Response:
-    """Submit a job; return a 202, or the conflict with an equal job."""
+    """Submit a job. Return the 202 response of `accepted`, or the 409 response of `already` if an equal job exists."""
     answered = (keyed, _accepted) if keyed else None
     try:
         return accepted(await jobs.submit(kind, corpus, options, spool=spool, answered=answered))
@@ -130,7 +130,7 @@ async def submitted(
 
 
 async def _job(id: Annotated[str, Path(description="Id of the job.")], service: ServiceDep, request: Request) -> Job:
-    """Return the job, or raise 404, also if the key has no access to the job's corpus.
+    """Return the job. Raise `NotFound` if it does not exist, or if the key has no access to its corpus.
 
     This hides the jobs of other keys.
     """

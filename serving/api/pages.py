@@ -28,7 +28,8 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
 }
-"""Headers of pages: only files of this server may run or load. Browsers cache them, but revalidate each time."""
+"""Headers of pages. Pages may only run and load files of this server. Browsers cache pages, and revalidate them at
+each use."""
 
 _files = StaticFiles(directory=WEB, check_dir=False)
 _assets = {path.relative_to(WEB).as_posix(): path for path in WEB.rglob("*") if path.suffix in SERVED}
@@ -37,7 +38,7 @@ _imports = re.compile(r'^import .* from "(.+)";$', re.MULTILINE)
 
 
 def _modules(*names: str) -> list[str]:
-    """Return these modules and all that they import, directly or indirectly."""
+    """Return the names of these modules and of all modules that they import, directly or indirectly."""
     found: set[str] = set()
     ahead = list(names)
     while ahead:
@@ -52,7 +53,8 @@ _preloads = {
     for view in _assets
     if view.startswith("views/")
 }
-"""Link headers by view. Without them, a browser discovers each module only in the one that imports it."""
+"""Link headers that preload modules, by view. Without them, a browser finds a module only after it has loaded the
+importing module."""
 
 
 @router.get("/", response_model=None)
@@ -78,7 +80,7 @@ async def asset(file: str, request: Request) -> Response:
 
 @router.get("/docs")
 async def docs() -> HTMLResponse:
-    """Return Swagger UI. Its URLs are relative, since a proxy may add a prefix."""
+    """Return the page of Swagger UI. Its URLs are relative, because a proxy may add a prefix."""
     page = get_swagger_ui_html(
         title="Isosphere",
         openapi_url="openapi.json",

@@ -97,7 +97,10 @@ async def _search(service: Service, name: str, body: SearchRequest) -> Response:
 
 
 def _queries(body: SearchRequest, most: int) -> list[str] | Floats:
-    """Return the validated queries. Lexical search needs no encoder, which would otherwise refuse illegal texts."""
+    """Return the validated queries.
+
+    Lexical search uses no encoder, so this function refuses illegal texts.
+    """
     given = [name for name in ("query", "queries", "vector") if getattr(body, name) is not None]
     if len(given) != 1:
         raise Invalid(f"give one of query, queries and vector, not {len(given)} of them", field="query")
@@ -118,7 +121,10 @@ def _queries(body: SearchRequest, most: int) -> list[str] | Floats:
 
 
 def _unit(numbers: list[float]) -> Floats:
-    """Return a vector as (1, D), scaled in float64 so that no finite vector overflows or underflows in float32."""
+    """Return a vector as a unit vector (1, D).
+
+    It is scaled in float64, so that no finite vector overflows or underflows in float32.
+    """
     vector = np.array([numbers], dtype=np.float64)
     largest = float(np.abs(vector).max(initial=0.0))
     if not largest:
@@ -128,7 +134,10 @@ def _unit(numbers: list[float]) -> Floats:
 
 
 class _Written:
-    """Writer of hits as JSON, one by one, so that too large an answer is refused before it is complete."""
+    """Writer of hits as JSON.
+
+    It writes one hit at a time, so that a too large answer is refused before it is complete.
+    """
 
     def __init__(self, body: SearchRequest, most: int) -> None:
         self.body, self._most, self._bytes = body, most, 0
@@ -202,7 +211,8 @@ def _after(orders: Sequence[str], body: SearchRequest) -> Cursor | None:
 def _orders(name: str, body: SearchRequest) -> list[str]:
     """Return, for each query, a digest of everything that determines the order of its hits.
 
-    The corpus is included, since keys belong to one corpus. A query among several has the digest that it has alone.
+    The digest includes the corpus, because keys belong to one corpus. A query has the same digest alone and among
+    several queries.
     """
     asked = {"mode": body.mode, "fusion": body.fusion, "alpha": body.alpha, "filter": body.filter}
     alike = _digest([name, asked])

@@ -1,4 +1,7 @@
-"""Snapshots of a corpus: make, list, download, delete, restore; and re-embedding with another encoder."""
+"""Routes of snapshots of a corpus: make, list, download, delete and restore.
+
+Also the route that re-embeds a corpus with another encoder.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,10 @@ class SnapshotsAnswer(BaseModel):
 
 
 class OpenFileResponse(FileResponse):
-    """Response with the content of an open file, complete even if the file has been deleted. It closes the file."""
+    """Response with the content of an open file.
+
+    The response is complete even if the file has been deleted, and closes the file.
+    """
 
     def __init__(self, file: BinaryIO, *, media_type: str, filename: str) -> None:
         self._file = file
@@ -160,7 +166,7 @@ async def restore(name: CorpusName, request: Request, service: ServiceDep) -> Re
             raise UnsupportedMedia(f"{_NEITHER}, not {media[:80]}", field="content-type")
         if content_coding(request.headers.get("content-encoding", "")) == "gzip":  # snapshots already are zstd
             raise UnsupportedMedia("a snapshot is sent as it is", field="content-encoding")
-        if not service.jobs.unfinished(RESTORE, name):  # an equal job would be a conflict, whatever the free space
+        if not service.jobs.unfinished(RESTORE, name):  # an equal job is a conflict, regardless of the free space
             await in_thread(service.disk_quota.check)
         async with service.receiving():
             await request.arrive(spool.write, service.settings.max_upload_bytes, IN_MEMORY)

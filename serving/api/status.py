@@ -26,7 +26,7 @@ PAGE_HEADERS = {
     "form-action 'none'; frame-ancestors 'none'; sandbox",
     "x-content-type-options": "nosniff",
 }
-"""Headers that keep a report from running or loading anything, since it shows names from elsewhere."""
+"""Headers of a promotion report. A report shows names from other sources, so it may not run scripts or load files."""
 CONTENT = {"application/json": {"schema": {"type": "object"}}, "text/html": {"schema": {"type": "string"}}}
 router = APIRouter(tags=["status"], route_class=Route)
 

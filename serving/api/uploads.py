@@ -1,4 +1,4 @@
-"""Uploads of documents: a few are stored before the answer, more become a job."""
+"""Route of document uploads. A small upload is stored before the answer, and a large upload becomes a job."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ async def _added(
         if upload is None:
             return await submitted(service.jobs, UPLOAD, name, options.model_dump(), spool=spool, keyed=keyed)
         before_commit = partial(check_stays, service.jobs, name)
-        before_commit()  # before embedding, which would be wasted
+        before_commit()  # checked before embedding, which would be wasted
         await in_thread(service.disk_quota.check)
         added = await service.library.add(name, upload.documents, options.chunking, before_commit=before_commit)
         answer: dict[str, Any] = {"ids": [document.id for document in upload.documents], "count": len(upload.documents)}
@@ -218,7 +218,7 @@ def _check_is_text(spool: Spool, options: Options, settings: Settings) -> None:
 
 
 async def _received(request: BoundedRequest, spool: Spool, how: dict[str, Any]) -> Options:
-    """Receive the upload into `spool`, and return how to read it."""
+    """Receive the upload into `spool`. Return the options for reading the upload."""
     media, coding = media_type(request), content_coding(request.headers.get("content-encoding", ""))
     settings = request.service.settings
     limit = settings.max_upload_bytes

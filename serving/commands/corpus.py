@@ -37,7 +37,7 @@ from serving.service import Service
 from serving.settings import Settings, SettingsError, read_settings
 
 CALLED = {"export": "export-corpus", "verify": "verify-corpus"}
-"""Verbs with another name in the command `isosphere`, where encoders have the same verb."""
+"""Names of verbs in the command `isosphere`, if they differ. The verb alone is a command for encoders."""
 PIECE = 1 << 20
 PAGE = 1000
 MAX_HITS = 1000
@@ -49,7 +49,10 @@ class _Failed(Exception):
 
 
 def run(verb: str, arguments: Sequence[str]) -> int:
-    """Run a command and return its exit status: 1 if the work failed, 2, after one line, for a mistake of the user."""
+    """Run a command and return its exit status.
+
+    The status is 1 if the work failed. A mistake of the user gives status 2 and one line on stderr.
+    """
     try:
         given, rest = _parser(verb).parse_known_args(arguments)
         settings = read_settings(rest)
@@ -156,7 +159,7 @@ async def _search(settings: Settings, given: argparse.Namespace) -> int:
 
 
 def _export(settings: Settings, given: argparse.Namespace) -> int:
-    """Write one document a line, in the format that `ingest` reads."""
+    """Write one document on each line, in the format that `ingest` reads."""
     store = opened_store(settings)
     try:
         if given.filter is not None:
@@ -184,7 +187,7 @@ def _warn(verb: str, warnings: Sequence[str]) -> None:
 def _written(out: Path | None) -> Iterator[BinaryIO]:
     """Open standard output, a pipe, or a file.
 
-    A file is only replaced when complete, since it may be the last backup.
+    An existing file is only replaced by a complete file, because it may be the last backup.
     """
     if out is None:
         yield sys.stdout.buffer
@@ -197,7 +200,7 @@ def _written(out: Path | None) -> Iterator[BinaryIO]:
 
 
 def _verify(settings: Settings, given: argparse.Namespace) -> int:
-    """Verify every corpus, or the named ones. Print one line for each, with its errors."""
+    """Verify every corpus, or the named corpora. Print one line for each corpus, with its errors."""
     store = opened_store(settings)
     try:
         names = given.corpus or store.names()

@@ -32,17 +32,19 @@ FIRST = "asyncio"
 MAX_DOCUMENTS = 8_000
 MAX_PARAGRAPHS = 2
 MIN_CHARACTERS, MAX_CHARACTERS = 30, 200
-"""Characters of a paragraph, at most about 50 tokens. Longer ones are cut after a sentence. Shorter ones say too
-little."""
+"""Minimum and maximum characters of a paragraph; 200 characters have about 50 tokens. A longer paragraph is cut
+after a sentence. A shorter paragraph is left out."""
 OPTIONS = Options(format="ndjson", on_error="skip").model_dump()
 """Options of the upload. It skips documents that the server's limits refuse."""
 
 
 async def prepare(service: Service) -> None:
-    """Create an empty demo corpus if there is no corpus. Start a job that re-embeds it if its encoder is gone.
+    """Create an empty demo corpus if there is no corpus.
 
-    Documents that others added to the demo corpus stay. A corpus with the same name and another description is not
-    ours.
+    If the encoder of the demo corpus is not served, start a re-embedding.
+
+    Documents that users added to the demo corpus stay. A corpus with the same name and another description is not the
+    demo corpus.
     """
     corpora = service.library.corpora
     try:
@@ -58,7 +60,9 @@ async def prepare(service: Service) -> None:
 
 
 async def fill(service: Service) -> None:
-    """Upload the documents as a job if no upload was made or the last one failed. Return when the job has ended.
+    """Upload the documents as a job if there was no upload, or if the last upload failed.
+
+    Return when the job has ended.
 
     An upload that was interrupted by a kill resumes by itself. With a new encoder that upload fails; it is repeated
     after the corpus is re-embedded. Texts that are already stored are not embedded again.
@@ -84,7 +88,7 @@ async def _fill(service: Service, corpus: Corpus, size: Size) -> None:
         for line in await in_thread(lambda: _lines(left), on_cancel=left.set):
             await spool.write(line)
         if failed and digest_of(UPLOAD, NAME, OPTIONS, spool.digest) not in failed:
-            return  # only uploads of others failed
+            return  # only uploads of other callers failed
         job = await service.jobs.submit(UPLOAD, NAME, OPTIONS, spool=spool)
     job = await _ended(service, job)
     if job.ended:  # false if the server stops first
@@ -127,7 +131,7 @@ def _documents() -> Iterator[Document]:
 
 
 def _paragraphs() -> Iterator[tuple[Section, str]]:
-    """Yield the first paragraphs of docstrings, which give the purpose, and the whole language reference."""
+    """Yield the first `MAX_PARAGRAPHS` paragraphs of each docstring, and all paragraphs of the language reference."""
     for section in sections():
         kept = None if section.module == "topics" else MAX_PARAGRAPHS
         for paragraph in section.text.split("\n\n")[:kept]:
@@ -136,7 +140,10 @@ def _paragraphs() -> Iterator[tuple[Section, str]]:
 
 
 def _numbered() -> Callable[[tuple[Section, str]], Document]:
-    """Return a function that numbers the paragraphs of each name. Overloads share a name."""
+    """Return a function that makes a document of a paragraph.
+
+    It numbers the paragraphs of each name, because overloads share a name.
+    """
     seen: Counter[str] = Counter()
 
     def document(found: tuple[Section, str]) -> Document:

@@ -20,7 +20,7 @@ _LIMITS = "A limit that is not set is the server's default, such as --key-concur
 
 
 def keys(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit status: 2, after one line, for a mistake of the user."""
+    """Run the command and return its exit status. A mistake of the user gives status 2 and one line on stderr."""
     given = _parser().parse_args(arguments)
     path: Path | None = given.api_keys_file
     if path is None:

@@ -1,4 +1,4 @@
-"""Commands `isosphere serve` and `isosphere openapi`: check, bind, load, announce, serve; or print what is served."""
+"""Commands `isosphere serve`, which runs the server, and `isosphere openapi`, which prints the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ SWITCH_SECONDS = 0.0005
 """Seconds after which a thread that computes in Python lets others run. With Python's default, 5 ms, the filter of one
 caller would delay each step of other searches by a multiple of 5 ms."""
 LOOK_SECONDS = 0.2
-"""Seconds between two checks for the first documents."""
+"""Seconds between two checks whether a corpus has documents."""
 
 
 def serve(arguments: Sequence[str]) -> int:
     """Serve until a signal stops the server.
 
-    Return the exit status: 2, after one line, for a bad option, bundle, key file or address.
+    A bad option, bundle, key file or address gives the exit status 2 and one line on stderr.
     """
     try:
         settings = read_settings(arguments)
@@ -80,13 +80,13 @@ async def _serve(server: Server, service: Service, listening: list[socket.socket
 
 
 def _reachable(host: str) -> str:
-    """Return the host as a URL names it; the local address if it means every address."""
+    """Return the host for use in a URL. For a host that means every address, return the local address."""
     host = {"0.0.0.0": "127.0.0.1", "localhost": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"[{host}]" if ":" in host else host
 
 
 async def _announce(service: Service, address: str) -> None:
-    """Print commands to try, and a search once documents are found. Meanwhile fill the demo corpus."""
+    """Print commands to try. Print a search when a corpus has documents. Meanwhile fill the demo corpus."""
     await service.loaded.wait()
     if service.health.state != "ready":
         return
@@ -121,7 +121,7 @@ def _warn_of_stale_corpora(service: Service) -> None:
 
 
 def openapi(arguments: Sequence[str]) -> int:
-    """Write the document to stdout and return the exit status."""
+    """Write the OpenAPI document to stdout and return the exit status."""
     about = "Print the OpenAPI document of a server without keys, which is also docs/openapi.json."
     Parser(prog="isosphere openapi", description=about).parse_args(arguments)
     sys.stdout.write(document())
@@ -129,5 +129,5 @@ def openapi(arguments: Sequence[str]) -> int:
 
 
 def document() -> str:
-    """Return the document. It depends only on the code, not on machine or date."""
+    """Return the OpenAPI document as JSON. It depends only on the code, not on machine or date."""
     return json.dumps(routes().openapi(), indent=1, ensure_ascii=False) + "\n"

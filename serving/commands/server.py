@@ -1,7 +1,7 @@
 """uvicorn's server, with a drain, a reload, and limits on its connections.
 
-On SIGTERM the server refuses new requests, and closes its socket after the others are answered. On SIGHUP it reads the
-bundle again. A SIGHUP caused by a closed terminal counts as SIGTERM.
+On SIGTERM the server refuses new requests, and closes its socket after the admitted requests are answered. On SIGHUP it
+reads the bundle again. A SIGHUP caused by a closed terminal counts as SIGTERM.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ HEAD_SECONDS = 10.0
 UNREAD_SECONDS = 60.0
 """Seconds in which a client must read at least `MIN_BYTES_PER_SECOND` of its answer."""
 HEAD_BYTES = 65_536
-"""Bytes of a head, and of the data between two pieces of a body: chunk sizes and trailers."""
+"""Maximum bytes of a request's head, and of chunk sizes and trailers between two pieces of a body."""
 _TOO_LARGE = f"the head of a request, or what follows its body, may have {HEAD_BYTES} bytes"
 _OF_AN_UPGRADE = (b"upgrade", b"http2-settings")
 SECONDS_TO_ASK = 0.5
-"""Seconds before the socket closes, and again afterwards, so that clients that are just connecting get 503."""
+"""Seconds to wait before and after the socket closes, so that clients that are just connecting get 503."""
 SECONDS_TO_SEND = 5
 """Seconds after the drain for sending the last answers."""
 SECONDS_IDLE = 75
@@ -46,7 +46,7 @@ SECONDS_IDLE = 75
 LOCAL = ("127.0.0.1", "::1")
 """Addresses of `localhost`. Many programs try the second one first."""
 ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
-"""Errors for an address that the machine does not have, as when IPv6 is turned off."""
+"""Error numbers for an address that the machine does not have, for example without IPv6."""
 
 
 class BindError(RuntimeError):
@@ -54,7 +54,7 @@ class BindError(RuntimeError):
 
 
 def bind(settings: Settings) -> list[socket.socket]:
-    """Open the sockets before anything slow happens: for `localhost` one for IPv4 and one for IPv6.
+    """Open the sockets of the server. `localhost` gets one socket for IPv4 and one for IPv6.
 
     Raises:
         BindError: the port is taken, the host is not this machine's, or others can reach it and no keys are required.
@@ -69,7 +69,7 @@ def bind(settings: Settings) -> list[socket.socket]:
 
 
 def _bound(hosts: Sequence[str], port: int) -> list[socket.socket]:
-    """Bind one socket for each host that this machine has, all to one port. At least one must exist."""
+    """Bind one socket for each of `hosts` that this machine has, all to the same port. At least one host must exist."""
     bound: list[socket.socket] = []
     with ExitStack() as opened:
         for host in hosts:
@@ -143,7 +143,7 @@ class Server(uvicorn.Server):
         self._draining = asyncio.get_event_loop().create_task(self._drain())
 
     async def _reload_when_told(self) -> None:
-        """Reload once per signal, one after another: the bundle may have changed since the last read."""
+        """Reload once for each signal, one after another, because the bundle may have changed since the last reload."""
         while True:
             await self._hung_up.wait()
             await self._service.loaded.wait()
@@ -182,8 +182,8 @@ def _has_terminal() -> bool:
 class _Parser(httptools.HttpRequestParser):
     """The parser of httptools, which also reads bodies after a head with `Upgrade`.
 
-    httptools takes such a body for another protocol. This server speaks no other protocol, and a server may ignore
-    `Upgrade` (RFC 9110, 7.8). Java's own client sends it with every request.
+    httptools treats such a body as data of another protocol. This server speaks no other protocol, and a server may
+    ignore `Upgrade` (RFC 9110, 7.8). Java's own client sends it with every request.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -199,7 +199,7 @@ class _Parser(httptools.HttpRequestParser):
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's connection, with a timer that runs while a head is awaited.
+    """uvicorn's connection, with a timer that runs while the connection waits for a head.
 
     The timer starts with the connection and with the first byte after an answer. It also starts with an answer that
     was sent before its request's body had arrived. The rest of such a body is discarded, and its time is limited, too.
@@ -287,7 +287,7 @@ class Connection(HttpToolsProtocol):
         self._unwatch()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection, but give its client limited time to read the rest of the last answer."""
+        """Close an idle connection after its client has read the last answer. The time for reading is limited."""
         super().timeout_keep_alive_handler()
         if self.transport.get_write_buffer_size() and not self._unread:
             self._watch()

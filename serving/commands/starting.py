@@ -1,4 +1,4 @@
-"""Construction of a service for the server, and for commands that work without a server; the end of the process."""
+"""Construction of a service for the server and for commands without a server, and the exit of the process."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def opened_models(settings: Settings) -> list[Model]:
     Raises:
         BundleError, EngineError: a bundle can't be served here.
     """
-    os.environ.setdefault("RAYON_NUM_THREADS", str(EngineOptions.of(settings).threads))  # the tokenizers' pool
+    os.environ.setdefault("RAYON_NUM_THREADS", str(EngineOptions.of(settings).threads))  # threads of the tokenizers
     log.info("checking the bundle in %s", " and ".join(map(str, settings.bundles)))
     models = [ENGINES[settings.engine](folder) for folder in settings.bundles]
     for model in models:
@@ -85,9 +85,9 @@ def with_bundles(settings: Settings) -> Settings:
 
 
 def raise_limit() -> None:
-    """Raise the limit to the system's maximum.
+    """Raise the limit on open files to the system's maximum.
 
-    The usual default is 1,024. Each client takes one, and the corpora take some hundreds.
+    The usual default is 1,024. Each client takes one file descriptor, and the corpora take some hundreds.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):  # where the maximum is unlimited, the kernel's own limit may be lower

@@ -1,4 +1,7 @@
-"""All corpora of a store, with their indexes. The store is the source of truth; each index is a cache of it."""
+"""All corpora of a store, with their indexes.
+
+The store is the source of truth. An index can be rebuilt from the store.
+"""
 
 from __future__ import annotations
 
@@ -40,15 +43,17 @@ from serving.operations.bounds import BOUNDS, Bounds
 
 log = logging.getLogger(__name__)
 REMOVED_TOGETHER = 500
-"""Documents removed per commit. Other reads and writes run between two commits."""
+"""Maximum documents removed in one commit. Other reads and writes run between two commits."""
 GIVEN_BACK_FROM = 1 << 20
-"""Minimum bytes freed by deletions that are returned to the disk, which takes another commit."""
+"""Minimum number of bytes that a deletion must free before the space is returned to the disk. Returning space takes
+another commit."""
 
 
 class Corpora:
-    """The corpora of a store, searchable. Methods block, so the service calls them from threads.
+    """The corpora of a store, with search.
 
-    A write that returned is committed, and every search that starts later sees it.
+    Methods block, so the service calls them from threads. When a write returns, it is committed. Every search that
+    starts later sees the write.
     """
 
     def __init__(self, store: Store, indexes: Indexes) -> None:
@@ -82,7 +87,7 @@ class Corpora:
         stemming: Stemming | None = None,
         encoder: Manifest | None = None,
     ) -> bool:
-        """Create an empty corpus, or update an existing one; return whether it was created.
+        """Create an empty corpus, or update an existing corpus. Return True if the corpus is new.
 
         A corpus that has no encoder yet is bound to `encoder`. Without `encoder`, its first document binds it.
 
@@ -102,7 +107,7 @@ class Corpora:
         return self._store.described(name)
 
     def listing(self) -> list[tuple[Corpus, Size]]:
-        """Return every corpus and its size, by name. Dropped and damaged corpora are skipped."""
+        """Return every corpus and its size, sorted by name. Damaged corpora are skipped."""
         found = []
         for name in self.names():
             with suppress(ServiceError):  # dropped since its name was listed, or damaged
@@ -117,7 +122,7 @@ class Corpora:
         return Description(*self.corpus(name), None if live is None else live.report)
 
     def descriptions(self, names: Iterable[str]) -> list[Description]:
-        """Return the descriptions of these corpora, except those dropped meanwhile."""
+        """Return the descriptions of the named corpora. Corpora that were dropped meanwhile are left out."""
         found = []
         for name in names:
             try:
@@ -131,17 +136,20 @@ class Corpora:
         return found
 
     def build_now(self, name: str) -> Report | None:
-        """Build the index that suits the corpus's size, and wait for it."""
+        """Build the corpus's index and wait until it serves.
+
+        Return its report, or None if the corpus has no vectors.
+        """
         with self._open.locked(name) as corpus:
             live = corpus.index()
         return None if live is None else live.build_now()
 
     def index_sizes(self) -> dict[str, IndexSize]:
-        """Return the size of every corpus's index, without reading from the store."""
+        """Return the size of each open index by the name of its corpus. The store is not read."""
         return self._open.index_sizes()
 
     def put(self, name: str, content: Content) -> None:
-        """Add documents, replacing those with the same id. Either all are stored or none.
+        """Add documents, and replace documents with the same ids. Either all documents are stored, or none.
 
         Raises:
             Conflict: the corpus contains vectors of a different bundle.
@@ -179,7 +187,7 @@ class Corpora:
         return removed
 
     def _matches(self, name: str, document: str, where: Filter) -> bool:
-        """Return whether the document matches now. It may have been replaced since it was found."""
+        """Return whether the document still matches. It may have been replaced since it was found."""
         with suppress(NotFound):
             return where.matches(with_id(self._store.document(name, document).metadata, document))
         return False
@@ -196,7 +204,9 @@ class Corpora:
         return self._store.document(name, document)
 
     def page(self, name: str, after: DocumentCursor | None, limit: int, where: Filter | None = None) -> DocumentPage:
-        """Return a page of documents, see `Store.page`. With `limit` 0, it only counts them.
+        """Return a page of documents; see `Store.page`.
+
+        With `limit` 0, the page has no documents, only their total number.
 
         Raises:
             Invalid: `after` belongs to another generation of the corpus.
@@ -218,7 +228,7 @@ class Corpora:
     def search(
         self, name: str, queries: Sequence[Query], options: SearchOptions, fingerprint: str | None = None
     ) -> SearchResult:
-        """Return the best passages for each query, while others write.
+        """Return the best passages for each query. Concurrent writes are allowed.
 
         Raises:
             Conflict: the bundle of `fingerprint`, which made the query vectors, did not embed the corpus.
@@ -230,7 +240,7 @@ class Corpora:
         failure = None
         try:
             found = find(self._store, name, index, queries, options)
-        except Exception as error:  # maybe due to a change: other dimensions, a closed index
+        except Exception as error:  # a concurrent change may be the cause: other dimensions, or a closed index
             failure = error
         with self._open.locked(name) as now:
             if now is not corpus or now.removals != removals:
@@ -245,7 +255,7 @@ class Corpora:
         return SearchResult(found, generation, None if options.mode == "lexical" else kind, warnings=warnings)
 
     def index_fingerprint(self, name: str) -> str | None:
-        """Return the fingerprint of the encoder of an open index, or None, without blocking.
+        """Return the fingerprint of the encoder that made an open index, or None if the index is not open. Never block.
 
         Raises:
             NotFound: there is no such corpus.
@@ -278,14 +288,14 @@ class Corpora:
         self._store.refresh(name, fingerprint, np.array(keys, dtype=np.int64), vectors)
 
     def read_fresh(self, name: str) -> Read | None:
-        """Read the vectors of a re-embedding into a partial index, for `swap`.
+        """Read the new vectors of a re-embedding into a partial index, which `swap` takes as `beside`.
 
         The caller must discard the result at the end, whether or not it was used.
         """
         return self._indexes.read(self._store.fresh(name))
 
     def swap(self, name: str, fingerprint: str, beside: Read | None = None) -> bool:
-        """Serve the vectors of the re-embedding, see `Store.swap`.
+        """Replace the served vectors by the vectors of the re-embedding; see `Store.swap`.
 
         The new index starts from `beside`, the result of `read_fresh`, and catches up with later writes.
         """
@@ -318,7 +328,7 @@ class Corpora:
     def _searched_index(
         self, name: str, corpus: OpenCorpus, queries: Sequence[Query], fingerprint: str | None
     ) -> LiveIndex | None:
-        """Return the index to search; None if the corpus has no vectors."""
+        """Return the index to search, or None if the corpus has no vectors."""
         index = corpus.index()
         if index is None or (fingerprint is not None and index.fingerprint != fingerprint):
             if fingerprint is not None:
@@ -330,7 +340,10 @@ class Corpora:
         return index
 
     def _generation(self, name: str, index: LiveIndex | None, options: SearchOptions) -> str:
-        """Return the generation that is searched. Check that the previous page, if any, belongs to it."""
+        """Return the generation of the corpus.
+
+        Refuse a cursor of another generation.
+        """
         generation = self._store.corpus(name).generation if index is None else index.identity.generation
         if options.after:
             check_generation(options.after.generation, generation)
@@ -349,7 +362,7 @@ class Description:
     corpus: Corpus
     size: Size
     index: Report | None
-    """The report of the index; None before the first document."""
+    """The report of the index. None before the first document."""
     damage: str | None = None
     """The reason why the corpus can't be served, if it can't."""
 
@@ -368,17 +381,17 @@ class DocumentPage(NamedTuple):
     following: DocumentCursor | None
     """The end of this page, or None on the last page."""
     total: int
-    """Documents on all pages."""
+    """Number of documents on all pages."""
     warnings: Sequence[str]
     """Warnings of `Store.unmatched`."""
 
 
 class Stale(Conflict):
-    """No served encoder embedded this corpus."""
+    """Error for a corpus whose encoder is not served."""
 
 
 def is_stale(corpus: Corpus, size: Size, served: Collection[str]) -> bool:
-    """Return whether the corpus has documents that no bundle of the fingerprints `served` embedded."""
+    """Return whether the corpus has documents, but was embedded by a bundle whose fingerprint is not in `served`."""
     return size.documents > 0 and corpus.fingerprint not in served
 
 

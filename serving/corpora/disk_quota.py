@@ -1,4 +1,4 @@
-"""Disk quota of the corpora of a key."""
+"""Disk quota of an API key for all its corpora."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class DiskQuota:
     answers: Callable[[str], int]
 
     def check(self, job: str = "") -> None:
-        """Check that the key of the current request or `job` may store more.
+        """Check that the key of the current request may store more data. The bytes of the upload of `job` do not count.
 
         Raises:
             NoRoom: the key's corpora use the whole quota.
@@ -42,7 +42,7 @@ class DiskQuota:
             caller.check_room(partial(self._used_by, caller.key, job))
 
     def check_restored(self, name: str, unpacked: int, job: str) -> None:
-        """Check that a snapshot of `unpacked` bytes fits in place of the corpus `name`.
+        """Check that the quota allows a snapshot of `unpacked` bytes to replace the corpus `name`.
 
         Raises:
             NoRoom: the snapshot exceeds the rest of the quota.

@@ -33,13 +33,15 @@ _DATE = re.compile(
 )
 _FIRST, _DAY = datetime(1, 1, 1, tzinfo=UTC), 86_400
 MAX_CONDITIONS = 1000
-"""Conditions of a filter. Each is a lookup; an $in counts as one."""
+"""Maximum number of conditions in a filter. Each condition is a lookup. An `$in` counts as one condition."""
 MAX_VALUES = 100_000
-"""Values within all lists and objects of a filter. Each is checked before any other request is answered."""
+"""Maximum number of values within all lists and objects of a filter. All values are checked in one step, which
+blocks other requests."""
 LARGE = 1000
-"""Number of values from which a filter is compiled in a thread, since it takes more than a millisecond."""
+"""Number of values from which a filter is compiled in a thread. Compiling such a filter takes more than a
+millisecond."""
 MAX_NAME = 65_536
-"""Characters of a field name or operator. Paths in errors repeat it for each nested condition."""
+"""Maximum characters of a field name or operator. Error messages repeat the names of all enclosing conditions."""
 ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "$gt": operator.gt,
     "$gte": operator.ge,
@@ -52,7 +54,7 @@ _LOGIC = ("$and", "$or", "$not")
 """Operators that combine filters."""
 _MEANT = {name.strip("$").lower(): name for name in OPERATORS}
 _MEANT |= {"=": "$eq", "==": "$eq", "!=": "$ne", ">": "$gt", ">=": "$gte", "<": "$lt", "<=": "$lte"}
-"""Names of these operators in other languages, for "did you mean"."""
+"""Names of the operators in other query languages. Error messages suggest our operator."""
 ID = "$id"
 """Name of the document's id in filters. No metadata field can be queried by this name."""
 _Path = str | None
@@ -61,9 +63,11 @@ Kind = Literal["number", "string", "date"]
 
 
 def instant(text: str) -> bytes | None:
-    """Return the point in time of a date or a date and time as sortable bytes; None if `text` is neither.
+    """Return the point in time of a date, with or without a time of day, as sortable bytes.
 
-    A date means its midnight. Without an offset the time is UTC, as in Qdrant.
+    Return None for any other text.
+
+    A date means its midnight. A time without an offset is in UTC, as in Qdrant.
     """
     if not (found := _DATE.fullmatch(text)):
         return None
@@ -80,17 +84,23 @@ def instant(text: str) -> bytes | None:
 
 
 class _Named:
-    """A filter with a name that only identical filters share. Python's 1 == True, but they match different values."""
+    """A filter with a unique name. Two filters have the same name only if they are identical.
+
+    The name distinguishes 1 from True, which are equal in Python but match different values.
+    """
 
     @cached_property
     def name(self) -> str:
-        """Write the filter, only once: a large filter takes long and blocks all other threads."""
+        """The text form of the filter.
+
+        It is computed once, because a large filter blocks all other threads for long.
+        """
         return repr(self)
 
 
 @dataclass(frozen=True)
 class All(_Named):
-    """Filter that needs every part to match. Without parts it matches everything."""
+    """Filter that matches if every part matches. Without parts it matches everything."""
 
     parts: tuple[Filter, ...]
 
@@ -100,7 +110,7 @@ class All(_Named):
 
 @dataclass(frozen=True)
 class AnyOf(_Named):
-    """Filter that needs at least one part to match."""
+    """Filter that matches if at least one part matches."""
 
     parts: tuple[Filter, ...]
 
@@ -110,7 +120,7 @@ class AnyOf(_Named):
 
 @dataclass(frozen=True)
 class Not(_Named):
-    """Filter that matches if its part does not."""
+    """Filter that matches if its part does not match."""
 
     part: Filter
 
@@ -120,7 +130,7 @@ class Not(_Named):
 
 @dataclass(frozen=True)
 class In(_Named):
-    """Filter that matches if a value at `path`, or an element of one, equals one of `options`.
+    """Filter that matches if a value at `path`, or an element of a list at `path`, equals one of `options`.
 
     An absent value equals null.
     """
@@ -150,10 +160,10 @@ class In(_Named):
 
 @dataclass(frozen=True)
 class Compares(_Named):
-    """Filter that matches if a value at `path`, or an element of one, satisfies all `bounds`.
+    """Filter that matches if a value at `path`, or an element of a list at `path`, satisfies all `bounds`.
 
-    Each bound is an operator of `ORDER` and its operand. Finite numbers compare with numbers. Strings compare as points
-    in time if all operands are dates, else as strings.
+    Each bound is an operator of `ORDER` and its operand. Finite numbers compare with numbers. If all operands are
+    dates, strings compare as points in time. Otherwise strings compare by code point.
     """
 
     path: _Path
@@ -169,7 +179,7 @@ class Compares(_Named):
 
     @cached_property
     def kind(self) -> Kind:
-        """The kind of value that is compared. Values of another kind don't match."""
+        """The kind of value that matches: number, string or date."""
         operands = [operand for _, operand in self.bounds]
         if any(map(is_number, operands)):
             return "number"
@@ -177,7 +187,7 @@ class Compares(_Named):
 
     @cached_property
     def placed(self) -> list[tuple[str, int | float | str | bytes]]:
-        """The bounds, with dates as `instant`s."""
+        """The bounds, in which each date is replaced by its `instant`."""
         return [(name, _placed(operand, self.kind)) for name, operand in self.bounds]
 
 
@@ -195,7 +205,7 @@ class Exists(_Named):
 class Element(_Named):
     """Filter that matches if an element of a list at `path` matches `part`.
 
-    Only objects count as elements, unless the part tests the element `itself`.
+    If `itself` is false, only elements that are objects can match.
     """
 
     path: _Path
@@ -247,7 +257,7 @@ def read_filter(text: str, field: str = "filter") -> Filter:
 
 
 class _Compiler:
-    """Compiler that counts conditions and values as it goes, so that it refuses a large filter early."""
+    """Compiler of one filter. It counts conditions and values, so that it refuses a large filter early."""
 
     def __init__(self, field: str) -> None:
         self._field = field
@@ -353,7 +363,7 @@ class _Compiler:
 
 
 def _check_logic(key: str, value: Any, field: str) -> None:
-    """Refuse a field that looks like a misspelt `$and`, `$or` or `$not`."""
+    """Refuse a field name that looks like a misspelt `$and`, `$or` or `$not`."""
     if (meant := f"${key.lower()}") not in _LOGIC:
         return
     objects = value if isinstance(value, list) else [value]
@@ -363,7 +373,7 @@ def _check_logic(key: str, value: Any, field: str) -> None:
 
 
 def _check_operators(value: Any, field: str) -> None:
-    """Refuse an object that looks like misspelt operators; it would be compared as a value."""
+    """Refuse an object whose keys look like misspelt operators. Otherwise the object would be compared as a value."""
     if isinstance(value, dict) and value and all(key.lower() in _MEANT for key in value):
         key = next(iter(value))
         equal = 'For a field that holds this object write {"$eq": {…}}'
@@ -381,13 +391,13 @@ def _of_ids(name: str, operand: Any, field: str) -> Filter:
 
 
 def _all(parts: Iterable[Filter]) -> Filter:
-    """Return the conjunction of `parts`, or the part itself if there is only one."""
+    """Return the conjunction of `parts`. For a single part, return that part."""
     several = tuple(parts)
     return several[0] if len(several) == 1 else All(several)
 
 
 def _of_one_value(path: _Path, parts: Sequence[Filter], field: str) -> list[Filter]:
-    """Merge tests that a single value must pass: the bounds of a range, and the options within it."""
+    """Merge conditions on a single value: all bounds into one range, and all options that lie within the range."""
     bounds = tuple(bound for part in parts if isinstance(part, Compares) for bound in part.bounds)
     if len({is_number(operand) for _, operand in bounds}) > 1:
         raise Invalid("no value is within these bounds: one is a number, another a string", field=field)
@@ -401,7 +411,10 @@ def _of_one_value(path: _Path, parts: Sequence[Filter], field: str) -> list[Filt
 
 
 def _tests_a_value(condition: Any) -> bool:
-    """Return whether `condition` has operators for a value, not names of fields. `$not` may stand before either."""
+    """Return True if the keys of `condition` are operators for a value, and False if they are field names.
+
+    For `$not`, its operand decides.
+    """
     while isinstance(condition, dict):
         operators = {key for key in condition if key.startswith("$")} - {"$and", "$or", ID}
         if operators != {"$not"}:
@@ -411,7 +424,7 @@ def _tests_a_value(condition: Any) -> bool:
 
 
 def with_id(metadata: Mapping[str, Any], id: str) -> dict[str, Any]:
-    """Return what filters match against: a document's metadata, plus its id under the name `ID`."""
+    """Return a document's metadata with its id under the name `ID`, for filters to match."""
     return {**metadata, ID: id}
 
 
@@ -440,9 +453,9 @@ def _at(found: Any, path: _Path) -> list[Any]:
 
 
 def _candidates(found: Any, path: _Path) -> list[Any]:
-    """Return the values that may match: those at the path and the elements of each list.
+    """Return the values at the path, and the elements of each list at the path.
 
-    An absent field matches as null.
+    An absent field has the value null.
     """
     values = _at(found, path)
     if path is None:
@@ -451,7 +464,7 @@ def _candidates(found: Any, path: _Path) -> list[Any]:
 
 
 def _placed(value: Any, kind: Kind) -> Any:
-    """Return the sort key of `value` in the order of its kind; None if it is of another kind."""
+    """Return the sort key of `value` among values of `kind`. Return None if `value` is of another kind."""
     if kind == "number":
         return value if is_number(value) else None
     if not isinstance(value, str):
@@ -460,7 +473,7 @@ def _placed(value: Any, kind: Kind) -> Any:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether `value` is an ordered number, which excludes booleans, NaN and infinities."""
+    """Return whether `value` is a finite number. Booleans are not numbers."""
     if isinstance(value, float):
         return math.isfinite(value)
     return isinstance(value, int) and not isinstance(value, bool)
@@ -471,15 +484,18 @@ def _is_string(value: Any) -> bool:
 
 
 def _scalar(value: Any) -> tuple[bool, Any]:
-    """Return a value that compares equal exactly for equal JSON scalars. In Python alone, True equals 1."""
+    """Return a key for a JSON scalar.
+
+    Keys are equal exactly if the scalars are equal in JSON, where true differs from 1.
+    """
     return isinstance(value, bool), value
 
 
 def _canonical(value: Any) -> str:
-    """Return a text that two JSON values share exactly if they are equal.
+    """Return a text for a JSON value. Two values have the same text exactly if they are equal.
 
-    True is not 1, 1 is 1.0, and keys have no order. The result is a text because Python hashes texts with a secret:
-    nobody can send thousands of tuples that have the same hash.
+    true differs from 1, 1 equals 1.0, and the order of keys does not matter. Python hashes texts with a random secret,
+    so nobody can send thousands of values with the same hash.
     """
     if isinstance(value, dict):
         return "{" + ",".join(f"{key!r}:{_canonical(value[key])}" for key in sorted(value)) + "}"

@@ -29,16 +29,17 @@ from serving.operations.threads import CorpusThreads
 
 T = TypeVar("T")
 SLICE_TEXTS, SLICE_CHARACTERS = 512, 250_000
-"""Maximum passages, and maximum characters, that are embedded at a time."""
+"""Maximum passages, and maximum characters, of one call of the encoder."""
 
 
 class UploadResult(NamedTuple):
     """The result of an upload."""
 
     truncated: int
-    """Passages longer than the model's limit. They are stored whole, but only their beginning is embedded."""
+    """Number of passages longer than the model's limit. These passages are stored whole, but only their beginning is
+    embedded."""
     embedded: int
-    """Passages that were embedded. The remaining passages already had vectors."""
+    """Number of passages that were embedded. The remaining passages already had vectors."""
 
 
 class Library:
@@ -70,7 +71,9 @@ class Library:
         after_commit: Callable[[], None] = lambda: None,
         before_commit: Callable[[], None] = lambda: None,
     ) -> UploadResult:
-        """Embed and store documents, all or none. On return they survive power loss, and every later search finds them.
+        """Embed and store all documents, or none.
+
+        On return the documents survive power loss, and every later search finds them.
 
         A text that the corpus already contains is not embedded again. Documents of a `job` are skipped if another
         request wrote or removed them since the job was accepted. `before_commit` prevents the commit by raising an
@@ -82,7 +85,7 @@ class Library:
         )
         try:
             return await add()
-        except Conflict:  # it may have moved to another encoder meanwhile
+        except Conflict:  # the corpus may have been re-embedded meanwhile
             return await add(again=True)
 
     async def _add(
@@ -133,7 +136,7 @@ class Library:
                 return await self._found(corpus, [Query(text, None) for text in queries], options)
         try:
             return await self._searched(corpus, queries, options)
-        except Conflict:  # it may have moved to another encoder meanwhile
+        except Conflict:  # the corpus may have been re-embedded meanwhile
             return await self._searched(corpus, queries, options, again=True)
 
     async def _searched(
@@ -154,7 +157,7 @@ class Library:
             return await self.threads.run(of, lambda: work(self.corpora), on_cancel)
 
     async def read(self, work: Callable[[Corpora], T], of: str = "") -> T:
-        """Run work that changes nothing. A caller whose time is up returns at once."""
+        """Run work that changes nothing. If the caller is cancelled, it returns at once."""
         with self._admitted():
             return await self.threads.read(of, lambda: work(self.corpora))
 
@@ -163,7 +166,7 @@ class Library:
         return await self.read(lambda _: work(), of) if large else work()
 
     async def scan(self, work: Callable[[Corpora], T], of: str) -> T:
-        """Run work that may read every document. The key pays for the CPU time.
+        """Run work that may read every document. The CPU time is charged to the API key.
 
         Raises:
             Overloaded: the key still owes for earlier work.
@@ -173,9 +176,9 @@ class Library:
             return await self.threads.read(of, lambda: work(self.corpora), charged=True)
 
     async def remove(self, work: Callable[[Corpora], T], of: str) -> T:
-        """Run work that may read every document and then change many. The key pays for the CPU time.
+        """Run work that may read every document and then change many documents.
 
-        If the caller leaves, the work ends between two commits.
+        The CPU time is charged to the API key. If the caller leaves, the work ends between two commits.
 
         Raises:
             Overloaded: the key still owes for earlier work.
@@ -185,7 +188,10 @@ class Library:
             return await self.threads.stoppable(of, lambda: work(self.corpora), charged=True)
 
     async def stoppable(self, work: Callable[[Corpora], T], of: str) -> T:
-        """Run a long read. If the caller is cancelled, the read stops, and the caller waits for that."""
+        """Run a long read.
+
+        If the caller is cancelled, the read is stopped, and the caller waits until the read has stopped.
+        """
         with self._admitted():
             return await self.threads.stoppable(of, lambda: work(self.corpora))
 
@@ -193,8 +199,9 @@ class Library:
     async def encoder_of(self, corpus: str, *, from_store: bool = False) -> AsyncIterator[Embedder]:
         """Keep the encoder of the corpus open during a request.
 
-        An open index knows its encoder. Otherwise, or with `from_store`, the store is asked in a thread, and meanwhile
-        all encoders are kept open. While a corpus moves to another encoder, its index may still have the old one.
+        An open index knows its encoder. If the index is not open, or with `from_store`, a thread reads the encoder from
+        the store. All encoders stay open meanwhile. At the end of a re-embedding, the index may still have vectors of
+        the old encoder.
         """
         with self._admitted(), ExitStack() as holding:
             served: dict[str, Embedder] = {}
@@ -229,11 +236,11 @@ class Library:
 
 
 async def embed_passages(embedder: Embedder, texts: Sequence[str], names: Callable[[int], str]) -> tuple[Floats, int]:
-    """Return (P, D) vectors of any number of passages, and how many passages were cut.
+    """Return (P, D) vectors of P passages, and the number of truncated passages.
 
-    In errors, `names(i)` is the name of the i-th text. The key's rate limit and the queue's limit can refuse only the
-    first slice. A refusal of a later slice would waste the earlier work, so later slices are retried until the queue
-    accepts them.
+    In errors, `names(i)` is the name of the i-th text. Passages are embedded in slices. The key's rate limit and the
+    queue's limit can refuse only the first slice. Later slices are retried until the queue accepts them, because a
+    refusal would waste the earlier slices.
     """
     vectors, truncated = [np.empty((0, embedder.manifest.dim), np.float32)], 0
     for part, rows in enumerate(_slices(texts)):
@@ -255,7 +262,10 @@ async def _embedded_part(embedder: Embedder, texts: Sequence[str], at: At, part:
 
 
 async def _cut_before(embedder: Embedder, texts: Sequence[str]) -> int:
-    """Return how many texts the model's limit cuts. These texts are not embedded again, so they are counted here."""
+    """Return the number of texts longer than the model's limit.
+
+    The texts already have vectors, so no embedding counts them.
+    """
     return sum([await embedder.preparation.cut(texts[part]) for part in _slices(texts)])
 
 
@@ -266,7 +276,7 @@ def _behind(names: Callable[[int], str], first: int, i: int) -> str:
 async def _embedded(
     embedder: Embedder, texts: Sequence[str], fresh: Sequence[int], chunking: Chunking | None
 ) -> tuple[list[Sequence[Span] | None], list[Floats], int]:
-    """Return spans and vectors of each of the `fresh` texts, and how many passages were cut to the model's length."""
+    """Return the spans and the vectors of each text with an index in `fresh`, and the number of truncated passages."""
     spans: list[Sequence[Span] | None] = [None] * len(fresh)
     if chunking:
         cuts = await asyncio.to_thread(_cut, embedder, [texts[i] for i in fresh], chunking)

@@ -14,23 +14,23 @@ from serving.corpora.ports import Passage, Store
 
 AXES = 2
 DECIMALS = 5
-"""Decimals of a coordinate. More would be invisible on a screen, and would vary with the order of summation."""
+"""Decimals of a coordinate. Further decimals are invisible on a screen and depend on the order of summation."""
 
 
 class Projection(NamedTuple):
     """Vectors projected onto the plane of their largest variance, through their mean."""
 
     points: NDArray[np.float64]
-    """(N, 2)."""
+    """(N, 2) coordinates."""
     explained: NDArray[np.float64]
-    """(2,): share of the variance along each axis."""
+    """(2,) explained share of the variance for each axis."""
 
 
 def project(vectors: NDArray[np.float32]) -> Projection:
     """Project (N, D) `vectors`, minus their mean, onto their first two right singular vectors (Pearson 1901).
 
     The singular vectors are computed in float64, as eigenvectors of the (D, D) scatter matrix, so the time hardly grows
-    with N. The sign of an axis makes its largest loading positive, so equal vectors always get equal coordinates. If
+    with N. The sign of each axis makes the largest loading positive, so equal vectors always get equal coordinates. If
     the vectors do not vary, all coordinates are 0.
     """
     points, explained = np.zeros((len(vectors), AXES)), np.zeros(AXES)
@@ -51,19 +51,19 @@ def project(vectors: NDArray[np.float32]) -> Projection:
 SEED = 0
 """Seed that makes samples of the same corpus identical."""
 READ_TOGETHER = 64
-"""Passages whose documents are in memory at a time, because each document is read whole."""
+"""Maximum passages that are read at a time. The whole document of each passage is in memory."""
 EXCERPT = 200
 """Maximum characters of a passage in a sample."""
 
 
 class Sampled(NamedTuple):
-    """A passage of a sample, shortened."""
+    """A passage of a sample, shortened to `EXCERPT` characters."""
 
     document: str
     """The id of its document."""
     excerpt: str
     value: object
-    """The value of the requested field; None if there is none."""
+    """The value of the requested metadata field, or None if the document lacks the field."""
 
 
 class Sample(NamedTuple):
@@ -75,9 +75,9 @@ class Sample(NamedTuple):
 
 
 def sampled(store: Store, name: str, size: int, field: str | None = None) -> Sample:
-    """Return up to `size` passages of the corpus `name`, uniformly drawn, each with its value of `field`.
+    """Return up to `size` passages of the corpus `name`, drawn uniformly, each with its value of `field`.
 
-    If the corpus is embedded again meanwhile, sampling starts again, so that all vectors are of one encoder.
+    If the corpus is re-embedded meanwhile, sampling starts again, so that one encoder made all vectors.
     """
     while True:
         before, keys = _version(store, name), store.keys(name)

@@ -39,7 +39,7 @@ from serving.operations.threads import for_others, uninterrupted
 
 log = logging.getLogger(__name__)
 OpenIndex = Callable[[Corpus, Read | None], LiveIndex]
-"""Function that opens the index of a corpus. It starts from vectors that were read before, if any."""
+"""Function that opens the index of a corpus. A `Read` has vectors that were read before."""
 
 
 class OpenCorpora:
@@ -110,7 +110,7 @@ class OpenCorpora:
 
     @contextmanager
     def _replaced(self, name: str, stop: Stop, vectors: Blocks) -> Iterator[None]:
-        """Read the new file's `vectors`, then let the block replace the corpus's file.
+        """Read `vectors` of a new file into an index. The block then replaces the corpus's file.
 
         Writes and searches wait during the block, and continue with the new corpus.
 
@@ -160,20 +160,22 @@ class OpenCorpus:
         self._pending: deque[_Pending] = deque()
         self._gone = False
         self.copying = threading.Lock()
-        """Lock for copies, which take long. To replace or drop the file, take this lock before the corpus's main lock,
-        so that reads and writes don't wait for a copy."""
+        """Lock for copies of the file, which take long. To replace or drop the file, take this lock before the
+        corpus's main lock. Reads and writes then never wait for a copy."""
         self.live: LiveIndex | None = None
-        """The index, if it is open; None for a corpus that has never contained a document."""
+        """The index if it is open, else None. A corpus that has never contained a document has no index."""
         self.removals = 0
-        """Number of writes that removed passages. If it changes between two reads, their results may be
-        inconsistent."""
+        """Number of writes that removed passages. If this number changes between two reads, the results of the reads
+        may be inconsistent."""
         self.damage: str | None = None
-        """The reason why the index can't be opened, if only a new file would help. Writes are then refused, because no
-        search would find them."""
+        """The reason why the index can't be opened, if the corpus's file is damaged. Writes are then refused,
+        because no search would find the documents."""
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock, for steps that must not run between a commit and the commit's index update.
+        """Hold the lock during the block.
+
+        Other threads commit no write during the block, so an open index contains every committed write.
 
         Raises:
             NotFound: the corpus was dropped, maybe while this waited.
@@ -231,7 +233,10 @@ class OpenCorpus:
                     live.close(erase=erase)
 
     def _commit(self, together: Sequence[_Pending]) -> None:
-        """Commit these writes. Set the outcome of each, even on errors, because other threads wait for it."""
+        """Commit these writes.
+
+        Set the outcome of each write, even on errors, because other threads wait for the outcomes.
+        """
         try:
             if self.damage:
                 raise Damaged(self.damage)
@@ -247,12 +252,12 @@ class OpenCorpus:
                 self._follow(pending.outcome, pending.write)
 
     def _follow(self, change: Change, write: Write) -> None:
-        """Update the index. A failure here can't undo the write, which the store has committed."""
+        """Update the index by a committed write. A failure closes the index, because the write can't be undone."""
         self.removals += len(change.removed) > 0
         if self.live is None:
             return
         if isinstance(write, Content) and write.fingerprint != self.live.fingerprint:
-            self.close()  # the corpus was empty: another encoder needs another index
+            self.close()  # the corpus was empty, and a new encoder needs a new index
             return
         try:
             if isinstance(write, Content):
@@ -266,7 +271,7 @@ class OpenCorpus:
 
 @dataclass(eq=False)
 class _Pending:
-    """A write that waits for its commit. After the commit it has the outcome."""
+    """A write that waits for its commit, and its outcome after the commit."""
 
     write: Write
     outcome: Change | Exception | None = None
@@ -303,7 +308,7 @@ class Indexes:
             raise StoreError(f"--index gpu: {reason}")
 
     def use_gpu(self) -> str | None:
-        """Use the first CUDA device for the indexes of corpora that are opened from now on.
+        """Use the first CUDA device for indexes that are opened later.
 
         Returns:
             None, or the reason why FAISS can't search on the device. In that case nothing changes.
@@ -331,7 +336,7 @@ class Indexes:
 
     @contextmanager
     def reading(self, vectors: Blocks) -> Iterator[Read | None]:
-        """Read `vectors` as `read` does. After the block, discard the result unless an index uses it."""
+        """Yield the result of `read`. After the block, discard the result unless an index uses its files."""
         beside = self.read(vectors)
         try:
             yield beside
@@ -379,7 +384,7 @@ class Indexes:
 
 @dataclass(frozen=True)
 class _Source:
-    """A corpus of a store, with the interface of `indexes.live.Source`."""
+    """A corpus of a store as a `Source` of vectors for an index."""
 
     store: Store
     name: str

@@ -28,7 +28,8 @@ class Ranking(NamedTuple):
 
     keys: Keys
     scores: NDArray[np.floating[Any]]
-    """float32 for vectors, float64 for words, since float32 would merge distinct scores of words."""
+    """Scores of vectors are float32. BM25 scores are float64, because float32 would make different BM25 scores
+    equal."""
 
 
 class IndexSize(NamedTuple):
@@ -39,10 +40,10 @@ class IndexSize(NamedTuple):
 
 
 class Index(Protocol):
-    """Unit vectors of one dimension by key, searched by inner product.
+    """Unit vectors of one dimension, each with a key, searched by inner product.
 
-    One thread at a time may write, which the corpus ensures; any number may search concurrently. A search sees each
-    write completely or not at all.
+    The corpus ensures that one thread at a time writes. Any number of threads may search concurrently. A search sees
+    each write completely or not at all.
     """
 
     def __len__(self) -> int:
@@ -53,13 +54,16 @@ class Index(Protocol):
         """Memory in bytes, including spare capacity."""
 
     def add(self, keys: Keys, vectors: Floats) -> None:
-        """Add (N, D) vectors with N keys, each greater than all keys it ever had."""
+        """Add (N, D) vectors with N keys. Each key must be greater than every key that the index ever had."""
 
     def remove(self, keys: Keys) -> None:
-        """Remove the `keys` that the index has."""
+        """Remove the vectors of `keys`. Unknown keys are ignored."""
 
     def search(self, queries: Floats, k: int, allowed: Keys | None = None) -> list[Ranking]:
-        """Return up to `k` best hits for each row of (Q, D) `queries`, among the sorted `allowed` keys if given."""
+        """Return the best `k` hits, or fewer, for each row of (Q, D) `queries`.
+
+        If `allowed` is given, only these sorted keys are searched.
+        """
 
 
 # A corpus and its contents: the values that a store takes and returns.
@@ -71,8 +75,8 @@ RESERVED_BYTES = 4 << 20
 RECALL_TARGET = 0.95
 """The default recall@10 of a corpus's index."""
 Stemming = Literal["none", "porter"]
-"""Part of a word that is compared: the whole word, or its stem by rules for English (Porter, An algorithm for suffix
-stripping, 1980)."""
+"""Comparison of words: `none` compares whole words, and `porter` compares English stems (Porter, An algorithm for
+suffix stripping, 1980)."""
 
 
 @dataclass(frozen=True)
@@ -85,26 +89,26 @@ class Corpus:
     created: float = 0.0
     """Seconds since the epoch."""
     fingerprint: str | None = None
-    """Fingerprint of the bundle that embeds it. None until the first document, unless the corpus was created for a
-    bundle."""
+    """Fingerprint of the bundle that embeds the corpus. None until the first document, unless the corpus was created
+    for a bundle."""
     dim: int | None = None
     stemming: Stemming | None = None
     generation: str = field(default="", compare=False)
-    """Given by the store. It changes whenever a key may mean another passage or have another vector than before."""
+    """Identifier from the store. It changes whenever a key may get another passage or another vector."""
 
     @property
     def wanted_recall(self) -> float:
-        """recall@10 that its index must reach."""
+        """Minimum recall@10 of the corpus's index."""
         return self.recall_target or RECALL_TARGET
 
     @property
     def wanted_stemming(self) -> Stemming:
-        """Stemming by which its words are compared."""
+        """Stemming for word search in this corpus."""
         return self.stemming or "none"
 
 
 class Document(NamedTuple):
-    """A text with an id and metadata, both from its owner."""
+    """A text with an id and metadata from the caller."""
 
     id: str
     text: str
@@ -126,7 +130,7 @@ class Chunking(NamedTuple):
     """Lengths of the passages that texts are split into."""
 
     tokens: int
-    """Maximum tokens of a passage, without those that the tokenizer adds."""
+    """Maximum tokens of a passage, without special tokens."""
     overlap: int
     """Maximum tokens that a passage shares with the previous one."""
 
@@ -143,7 +147,8 @@ class Content:
     chunking: Chunking | None = None
     """Parameters that produced `spans`."""
     job: str | None = None
-    """The accepted upload that it belongs to. Later writes and removals by others are kept; see `Store.accept`."""
+    """Id of the upload job that writes these documents. Later writes and removals by other requests win; see
+    `Store.accept`."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +162,10 @@ Write = Content | Removal
 
 
 class Change(NamedTuple):
-    """Effect of a committed write: removed and added keys of passages. A replaced passage has both."""
+    """Effect of a committed write: the removed and the added keys of passages.
+
+    A replaced passage has a removed and an added key.
+    """
 
     removed: Keys
     added: Keys
@@ -166,7 +174,7 @@ class Change(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Documents of one moment, oldest first, each with its position."""
+    """Documents in one snapshot of the corpus, oldest first, each with its position."""
 
     rows: list[tuple[int, Document]]
     more: bool
@@ -176,15 +184,18 @@ class Page(NamedTuple):
 
 
 class Passage(NamedTuple):
-    """The passage of a key."""
+    """A passage: its document and its span."""
 
     document: Document
     span: Span | None
-    """None means the whole document, which was not split."""
+    """Span of the passage in the document's text. None if the document was not split."""
 
 
 class KnownText(NamedTuple):
-    """Passages of a text that was embedded before: spans, or None if it was not split, and (P, D) vectors."""
+    """A text that was embedded before: the spans of its P passages and their (P, D) vectors.
+
+    Without spans, the text was not split.
+    """
 
     spans: Sequence[Span] | None
     vectors: Floats
@@ -199,7 +210,7 @@ class Size(NamedTuple):
 
 
 class FacetValue(NamedTuple):
-    """A value of a field with the number of its documents, or None if they are too many to count."""
+    """A value of a field with its number of documents. The number is None if there are too many documents to count."""
 
     value: Scalar
     documents: int | None
@@ -213,15 +224,17 @@ class Facet(NamedTuple):
     """Types that occur: number, string, boolean, null, list and object, sorted."""
     least: int | float | None
     greatest: int | float | None
-    """Maximum of its numbers. Both limits are None also if too many documents would have to be read."""
+    """Maximum of the field's numbers. Both limits are None if there are no numbers, or if too many documents would
+    have to be read."""
     values: Sequence[FacetValue]
-    """Indexed values, most frequent first. If they are not counted, the first in their order."""
+    """Indexed values, most frequent first. If the values are not counted, the first values in SQLite's order."""
     complete: bool
-    """Whether these are all values: none was beyond the requested number, or too large to be indexed."""
+    """Whether `values` has all values of the field. False if there are more than requested, or if a value was too
+    large to be indexed."""
 
 
 class Facets(NamedTuple):
-    """Fields of a corpus, and whether they are all."""
+    """Fields of a corpus, and whether the list is complete."""
 
     fields: Sequence[Facet]
     complete: bool
@@ -255,7 +268,7 @@ class Store(Protocol):
         """Return the names of all corpora, sorted."""
 
     def create(self, corpus: Corpus) -> bool:
-        """Create an empty corpus. If it exists, only describe it, and return False."""
+        """Create an empty corpus and return True. If the corpus exists, call `describe` and return False."""
 
     def describe(self, corpus: Corpus) -> None:
         """Update an existing corpus with the description, recall target and stemming that are not None.
@@ -268,20 +281,20 @@ class Store(Protocol):
         """Return the corpus."""
 
     def described(self, name: str) -> tuple[Corpus, Size]:
-        """Return the corpus and its size, both of one moment."""
+        """Return the corpus and its size, read in one transaction."""
 
     def drop(self, name: str) -> None:
         """Remove a corpus with every document."""
 
     def write(self, name: str, writes: Sequence[Write]) -> list[Change | ServiceError]:
-        """Apply `writes` in order in one commit, with one wait for the disk. Documents replace those of the same id.
+        """Apply `writes` in order in one commit. A document replaces an existing document of the same id.
 
-        Return for each write its change, or the error why it changed nothing: `Conflict` if the corpus has another
-        fingerprint.
+        Return for each write its change, or the error that refused the write. The error is `Conflict` if the corpus has
+        another fingerprint.
         """
 
     def accept(self, name: str, job: str) -> None:
-        """Protect later writes and removals from any `Content` of this job, until `release`."""
+        """Protect later writes and removals by other requests from being overwritten by this job, until `release`."""
 
     def accepted(self, name: str) -> list[str]:
         """Return the jobs that were accepted and not released, sorted."""
@@ -292,7 +305,9 @@ class Store(Protocol):
     def embedded(
         self, name: str, texts: Sequence[str], chunking: Chunking | None, fingerprint: str
     ) -> list[KnownText | None]:
-        """Return the vectors of each text, found by content hash, if a document has the text split in the same way.
+        """Return the stored vectors of each text.
+
+        Return None for a text that no document contains, split in the same way.
 
         Return None for all texts if the corpus has another fingerprint.
         """
@@ -301,12 +316,12 @@ class Store(Protocol):
         """Return a document by its id, or raise `NotFound`."""
 
     def passages(self, name: str, keys: Sequence[int]) -> dict[int, Passage]:
-        """Return the passages of those `keys` that exist."""
+        """Return the passages of `keys`. Keys without a passage are left out."""
 
     def page(self, name: str, after: int, limit: int, where: Filter | None = None) -> Page:
         """Return up to `limit` documents after the position `after` whose metadata match.
 
-        A page of large documents may have fewer, but has at least one unless none is left.
+        A page of large documents may have fewer than `limit`. It has at least one document, unless none is left.
         """
 
     def keys(self, name: str) -> Keys:
@@ -316,7 +331,7 @@ class Store(Protocol):
         """Return the sorted keys of the passages of every document whose metadata match."""
 
     def unmatched(self, name: str, where: Filter) -> list[str]:
-        """Return warnings about conditions that no document can meet: the field is missing or has other types."""
+        """Return a warning for each condition that no document can meet: the field is missing or has other types."""
 
     def ids_matching(self, name: str, where: Filter) -> list[str]:
         """Return the ids of every document whose metadata match."""
@@ -325,56 +340,56 @@ class Store(Protocol):
         """Return the fields of the metadata, each with up to `values` of its most frequent values."""
 
     def words(self, name: str, query: str, k: int, where: Filter | None = None) -> Ranking:
-        """Return the best `k` passages by BM25 (greater is better) with any word of `query`; equal scores oldest first.
+        """Return the best `k` passages by BM25 that contain any word of `query`.
 
-        `query` has no operators and may contain any characters. Only a phrase in double quotes is special: it must
-        occur.
+        A greater score is better. Passages of equal score are ordered oldest first. `query` has no operators and may
+        contain any characters. Only a phrase in double quotes is special: it must occur.
         """
 
     def highlights(self, name: str, texts: Sequence[str], query: str) -> list[list[Span]]:
-        """Return the spans in each of `texts` that match words of `query`, as `words` matches them.
+        """Return for each of `texts` the spans that match words of `query`.
 
-        Only the first `MAX_MARKED` characters of a text are searched.
+        Words match as in `words`. Only the first `MAX_MARKED` characters of a text are searched.
         """
 
     def vectors(self, name: str, keys: Sequence[int] | None = None, after: int = 0) -> Blocks:
-        """Yield all vectors of keys greater than `after`, or those of `keys`."""
+        """Yield the vectors of `keys`. If `keys` is None, yield all vectors with keys greater than `after`."""
 
     def tombstones(self, name: str, upto: int) -> Keys:
         """Return the sorted deleted keys up to `upto`; see `bury`."""
 
     def bury(self, name: str, keys: Keys) -> None:
-        """Delete the tombstones of `keys`, which no stored index has any more."""
+        """Delete the tombstones of `keys`. No index on disk may still contain these keys."""
 
     def last_key(self, name: str) -> int:
-        """Return the greatest key ever given; 0 if there was none."""
+        """Return the greatest key that was ever assigned, or 0 if there was none."""
 
     def stale(self, name: str, fingerprint: str, limit: int) -> list[tuple[int, str]]:
-        """Return key and text of up to `limit` passages without any vector of `fingerprint`, served or fresh."""
+        """Return key and text of up to `limit` passages that the encoder `fingerprint` has not embedded yet."""
 
     def refresh(self, name: str, fingerprint: str, keys: Keys, vectors: Floats) -> None:
-        """Store fresh (N, D) vectors beside the served ones.
+        """Store (N, D) vectors of a re-embedding beside the served vectors.
 
-        If they have another fingerprint than the previous ones, start anew.
+        If the previous fresh vectors have another fingerprint, they are deleted first.
         """
 
     def fresh(self, name: str) -> Blocks:
-        """Yield all fresh vectors."""
+        """Yield all vectors of the re-embedding."""
 
     def swap(self, name: str, fingerprint: str) -> bool:
-        """Replace the served vectors by the fresh ones in one commit.
+        """Replace the served vectors by the vectors of the re-embedding in one commit, and return True.
 
-        If some are missing, change nothing and return False.
+        If some passages have no new vector yet, change nothing and return False.
         """
 
     def give_back(self, name: str, least: int = 0) -> None:
-        """Return unused space of old vectors and removed documents to the disk, while others write.
+        """Return unused space of old vectors and removed documents to the disk. Concurrent writes are allowed.
 
-        Do so if it has at least `least` bytes or is a large part of the file.
+        Nothing is returned if the unused space has less than `least` bytes and is a small part of the file.
         """
 
     def copy(self, name: str, to: Path, stop: Stop = never) -> tuple[Corpus, Size]:
-        """Copy a corpus of one moment to a file of its own, while others write.
+        """Copy a snapshot of the corpus to the file `to`. Concurrent writes are allowed.
 
         Return the copied corpus and its size.
         """
@@ -389,17 +404,17 @@ class Store(Protocol):
     ) -> None:
         """Serve a file written by `copy` under `name`, replacing an existing corpus.
 
-        `file` is moved. First it is checked, which takes long. `replacing` is entered with all vectors of `file` for
-        the step that follows.
+        `file` is checked, which takes long, and then moved. The move runs in the context manager `replacing`, which
+        gets all vectors of `file`.
 
         Raises:
             StoreError: the file is not a complete corpus, or exceeds `bounds`; nothing has changed.
         """
 
     def verify(self, name: str) -> list[str]:
-        """Return the errors of a corpus, one line each: structure, checksums of vectors, words.
+        """Return one line for each error in the corpus: in its structure, its rows or its word index.
 
-        This reads everything.
+        The whole file is read.
         """
 
     def size(self, name: str) -> Size:

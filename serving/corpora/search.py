@@ -20,14 +20,14 @@ RRF_CONSTANT = 60
 Fusion = Literal["rrf", "weighted"]
 Mode = Literal["dense", "lexical", "hybrid"]
 DEEP = 2048
-"""Depth in hits beyond which search is exact, because approximate indexes are made for the first hits."""
+"""Number of hits from which search is exact. Approximate indexes are tuned for the first hits."""
 READ_TOGETHER = 1000
-"""Hits whose passages are read in one step."""
+"""Maximum hits whose passages are read in one step."""
 READ_AT_ONCE = 64
-"""Passages read between two checks of their total length."""
+"""Number of passages read between two checks of their total length."""
 CANDIDATES = 1000
-"""Passages of each ranking that a hybrid search fuses. It does not depend on the number of hits, because all pages must
-come from the same fused ranking."""
+"""Number of passages of each ranking that a hybrid search fuses. It does not depend on the requested number of hits,
+because all pages must come from the same fused ranking."""
 MARKED_TOGETHER = 1_000_000
 """Maximum characters that one search highlights, which takes up to three seconds."""
 
@@ -37,7 +37,7 @@ class Query(NamedTuple):
 
     text: str | None
     vector: Floats | None
-    """(D,), of any length but zero."""
+    """(D,) vector of nonzero length."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class Cursor(NamedTuple):
     generation: str
     """The generation of the corpus that the key belongs to."""
     seen: int
-    """Hits on this page and those before it."""
+    """Number of hits on this page and all previous pages."""
     score: float
     key: int
 
@@ -77,13 +77,13 @@ class Hit(NamedTuple):
     passage: Passage
     key: int
     seen: int
-    """Hits up to this one, on its page and those before it."""
+    """Number of hits up to and including this hit, on its page and all previous pages."""
     score: float
-    """Cosine of `dense`, BM25 of `lexical`, or the fused score of `hybrid`."""
+    """The cosine in a `dense` search, the BM25 score in a `lexical` search, or the fused score in a `hybrid` search."""
     dense: float | None = None
-    """The cosine, for a hybrid search."""
+    """The cosine. None unless the search is hybrid."""
     lexical: float | None = None
-    """The BM25 score. Only in a hybrid search, and only if the hit is among the best by words."""
+    """The BM25 score. None unless the search is hybrid and the hit is in the lexical ranking."""
     vector: Floats | None = None
     highlights: Sequence[Span] = ()
     """Spans of the query's words in `text`, if requested."""
@@ -103,14 +103,14 @@ class SearchResult:
     generation: str
     """The generation of the corpus that was searched."""
     index: str | None
-    """The kind of index that was searched by meaning, if any."""
+    """The kind of vector index that was searched. None if no vectors were searched."""
     truncated: int = 0
-    """Queries that were cut to the model's length."""
+    """Number of truncated queries."""
     warnings: Sequence[str] = ()
     """Warnings of `Store.unmatched`."""
 
     def behind(self, hit: Hit) -> Cursor:
-        """Return the place behind `hit`, the last hit of a page."""
+        """Return the cursor of the page that follows `hit`."""
         return Cursor(self.generation, hit.seen, hit.score, hit.key)
 
 
@@ -154,7 +154,7 @@ def _highlighted(store: Store, name: str, hits: Sequence[Hit], query: str) -> li
 
 
 def _together(rankings: Sequence[_Ranked]) -> Iterator[list[_Ranked]]:
-    """Yield groups of rankings whose hits are read in one step."""
+    """Yield groups of rankings. The hits of a group are read in one step."""
     together: list[_Ranked] = []
     hits = 0
     for ranked in rankings:
@@ -185,7 +185,10 @@ class _Search:
         self._allowed = store.matching(name, options.where) if options.where and dense else None
 
     def ranked(self, queries: Sequence[Query]) -> list[_Ranked]:
-        """Return the page of each query. Writes since the previous page may require a deeper search."""
+        """Return the ranked page of hits for each query.
+
+        If the page is not full because of writes since the previous page, search deeper.
+        """
         depth = self._options.k + self._options.offset + (self._options.after.seen if self._options.after else 0)
         found = self._rankings(queries, depth)
         return [self._page([query], ranked, depth) for query, ranked in zip(queries, found, strict=True)]
@@ -197,7 +200,10 @@ class _Search:
         return [self._hits(ranked, passages, vectors) for ranked in rankings]
 
     def _passages(self, keys: Sequence[int]) -> dict[int, Passage]:
-        """Read passages. Stop at the character limit, because a thousand documents may have a thousand megabytes."""
+        """Read passages by key.
+
+        Raise `TooLarge` at the character limit, because a thousand documents may have a thousand megabytes.
+        """
         passages: dict[int, Passage] = {}
         left = self._options.max_characters
         for start in range(0, len(keys), READ_AT_ONCE):
@@ -223,7 +229,7 @@ class _Search:
         while True:
             keys, scores = ranked.ranking
             whole = len(keys) < depth
-            if options.mode == "hybrid" and options.after:  # by rank, because writes change fused scores
+            if options.mode == "hybrid" and options.after:  # skip by rank, because writes change fused scores
                 keys, scores = keys[options.after.seen :], scores[options.after.seen :]
             elif options.after:
                 score = options.after.score
@@ -249,9 +255,9 @@ class _Search:
         return [self._fused(query, ranking, depth) for query, ranking in zip(queries, dense, strict=True)]
 
     def _fused(self, query: Query, dense: Ranking, depth: int) -> _Ranked:
-        """Fuse the dense and the lexical ranking. All further passages follow, by cosine.
+        """Fuse the dense and the lexical ranking. Passages beyond the fused `CANDIDATES` follow by cosine.
 
-        Every hit gets its cosine, even if only the words found it.
+        Every hit gets its cosine, even if only the lexical ranking contains the hit.
         """
         lexical = self._lexical(query, CANDIDATES)
         ranking = fuse(dense, lexical, depth, self._options.fusion, self._options.alpha)
@@ -291,9 +297,9 @@ def _units(queries: Sequence[Query]) -> Floats:
 
 
 def shown(score: float) -> float:
-    """Round a score to the precision that hits show and `min_score` compares.
+    """Round a score to the displayed precision, which `min_score` also compares.
 
-    BM25 has more decimals. The order of the hits depends on all of them.
+    The order of hits by BM25 depends on the unrounded scores.
     """
     return round(score, DECIMALS)
 
@@ -305,8 +311,8 @@ def fuse(dense: Ranking, lexical: Ranking, k: int, fusion: Fusion, alpha: float)
     """Return the best `k` of both rankings. `alpha` in [0, 1] is the weight of `dense` in a weighted sum.
 
     `rrf`: the sum of 1 / (60 + rank), with ranks from 1, over the rankings that contain the passage. `weighted`: the
-    weighted sum of scores. Scores of each ranking are first scaled to [0, 1], from its last passage to its first. A
-    passage that is missing in a ranking scores 0 there.
+    weighted sum of scores. The scores of each ranking are first scaled to [0, 1]: its last passage gets 0, and its
+    first passage gets 1. A passage that is missing in a ranking scores 0 there.
     """
     keys: Keys = union(dense.keys, lexical.keys)
     scores = np.zeros(len(keys))
@@ -317,7 +323,7 @@ def fuse(dense: Ranking, lexical: Ranking, k: int, fusion: Fusion, alpha: float)
 
 
 def continued(ranking: Ranking, others: Ranking, k: int) -> Ranking:
-    """Return the first `k` of `ranking`, extended by the passages of `others` that it lacks, with score 0."""
+    """Return the first `k` passages of `ranking`, followed by the missing passages of `others` with score 0."""
     behind = others.keys[~np.isin(others.keys, ranking.keys)]
     scores = np.concatenate([ranking.scores, np.zeros(len(behind), np.float32)])
     return Ranking(np.concatenate([ranking.keys, behind])[:k], scores[:k])
@@ -329,7 +335,7 @@ def _reciprocal(ranking: Ranking) -> Floats:
 
 
 def _scaled(ranking: Ranking) -> Floats:
-    """Return the scores scaled to [0, 1]. Equal scores become 1, because being found at all is evidence."""
+    """Return the scores scaled to [0, 1]. If all scores are equal, all become 1, because a match is evidence."""
     scores = ranking.scores.astype(np.float32)
     if not len(scores):
         return scores

@@ -42,8 +42,8 @@ MAX_RATIO = 200
 """Maximum compression ratio of an uploaded snapshot. A higher ratio suggests a decompression bomb. Normal snapshots
 have a ratio of about three."""
 ANY_RATIO = 1 << 28
-"""Unpacked bytes up to which any ratio is accepted, because a text that is repeated a thousand times also has an
-extreme ratio."""
+"""Unpacked bytes up to which any compression ratio is accepted. A legitimate text that is repeated a thousand times
+also has an extreme ratio."""
 LEVEL = 3
 PIECE = 1 << 20
 _ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}\Z")
@@ -51,7 +51,7 @@ _ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}\Z")
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Facts about one snapshot."""
+    """A stored snapshot of a corpus."""
 
     id: str
     corpus: str
@@ -61,11 +61,11 @@ class Snapshot:
     passages: int
     fingerprint: str | None
     bytes: int
-    """Size of the file."""
+    """Size of the snapshot's file."""
 
 
 class Snapshots:
-    """Snapshots of all corpora, in a folder per corpus. `bounds` limit what is restored. Blocking."""
+    """Snapshots of all corpora, in one folder for each corpus. `bounds` limit restored corpora. Methods block."""
 
     def __init__(self, corpora: Corpora, folder: Path, bounds: Bounds = BOUNDS) -> None:
         self._corpora = corpora
@@ -73,9 +73,9 @@ class Snapshots:
         self._bounds = bounds
 
     def create(self, name: str, progress: Progress) -> Snapshot:
-        """Write a snapshot of the current state of the corpus. Reads and writes go on meanwhile.
+        """Write a snapshot of the current state of the corpus. Concurrent reads and writes are allowed.
 
-        Progress counts each byte three times: copied, hashed and packed.
+        Progress counts each byte three times: for copying, hashing and packing.
 
         Raises:
             InsufficientStorage, Unhealthy: the disk is full, or fails.
@@ -106,7 +106,7 @@ class Snapshots:
             return _read(file)
 
     def listing(self, name: str) -> list[Snapshot]:
-        """Return the complete snapshots of a corpus, newest first. The corpus may have been dropped since.
+        """Return the complete snapshots of a corpus, newest first. The corpus may have been dropped.
 
         Raises:
             Unhealthy: the disk fails. The methods below raise this error, too.
@@ -147,7 +147,7 @@ class Snapshots:
             fsync(file.parent)
 
     def unpacked_bytes(self, file: BinaryIO, size: int, *, sent: bool = True) -> int:
-        """Return the unpacked size that a snapshot of `size` bytes declares. `restore` enforces it.
+        """Return the unpacked size that a snapshot of `size` bytes declares. `restore` enforces the declared size.
 
         Raises:
             Invalid: `file` does not begin like a snapshot.
@@ -172,9 +172,9 @@ class Snapshots:
     def restore(self, name: str, file: Path, progress: Progress) -> None:
         """Serve the corpus of the snapshot in `file` under `name`.
 
-        An existing corpus serves until the new one is complete.
+        An existing corpus of this name answers requests until the restored corpus is complete.
 
-        Progress counts each byte twice: unpacked and checked.
+        Progress counts each byte twice: for unpacking and checking.
 
         Raises:
             Invalid: `file` is not a complete snapshot, or exceeds the limits of requests; nothing has changed.
@@ -195,7 +195,7 @@ class Snapshots:
 
     @contextmanager
     def _there(self, name: str, id: str) -> Iterator[Path]:
-        """Yield the file of a snapshot. Raise `NotFound` if the block finds that it is gone."""
+        """Yield the file of a snapshot. Raise `NotFound` if the file does not exist when the block opens it."""
         with disk_errors(self._folder / name):
             try:
                 if not _ID.match(id):
@@ -217,7 +217,7 @@ class Snapshots:
                 file.unlink(missing_ok=True)
 
     def sweep(self) -> None:
-        """Remove the leftovers of killed processes."""
+        """Remove unfinished files of killed processes."""
         for left in [*self._folder.glob("*/.*.sqlite*"), *self._folder.glob(f"*/*{SUFFIX}.part")]:
             left.unlink(missing_ok=True)
         for folder in self._folder.glob("*/"):
@@ -379,25 +379,25 @@ def read_manifest(raw: bytes) -> Manifest:
         ) from error
 
 
-# Progress of work in a thread. Whoever waits for the work reports it.
+# Progress of work in a thread. The task that waits for the thread reports the progress.
 
 
 class Progress:
-    """Number of documents done, estimated from the share of bytes done.
+    """Progress of work in a thread: the number of processed documents, estimated from the processed bytes.
 
-    One thread updates it, any thread may read it.
+    One thread updates the progress. Any thread may read it.
     """
 
     def __init__(self) -> None:
         self.documents: int | None = None
-        """Total number; None until it is known."""
+        """Total number of documents. None until it is known."""
         self._bytes = 0
         self._done = 0
         self._growing: Path | None = None
         self._left = False
 
     def leave(self) -> None:
-        """Cancel the work at its next progress."""
+        """Cancel the work. It stops at its next call of `add`."""
         self._left = True
 
     def left(self) -> bool:
@@ -406,7 +406,7 @@ class Progress:
 
     @property
     def done(self) -> int:
-        """Number of documents done so far."""
+        """Number of processed documents."""
         growing = self._growing
         done = self._done + (growing.stat().st_size if growing and growing.exists() else 0)
         return (self.documents or 0) * min(done, self._bytes) // max(self._bytes, 1)
@@ -416,7 +416,7 @@ class Progress:
         self.documents, self._bytes = documents, bytes
 
     def add(self, bytes: int) -> None:
-        """Add bytes that are done.
+        """Add processed bytes.
 
         Raises:
             Stopped: the work was cancelled.
@@ -427,7 +427,7 @@ class Progress:
 
     @contextmanager
     def growing(self, file: Path) -> Iterator[None]:
-        """While the block writes `file` without reporting progress, count the file's bytes as done."""
+        """Count the bytes of `file` as processed while the block writes it."""
         self._growing = file
         try:
             yield

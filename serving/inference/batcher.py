@@ -31,34 +31,36 @@ log = logging.getLogger(__name__)
 FAILURES = 3
 """Consecutive failed batches after which an engine counts as failing."""
 RESERVED_SECONDS = 1.0
-"""For this many seconds after an interactive request, bulk work leaves one of several streams free. Several keys also
-count as active for this many seconds after requests of different keys arrived."""
+"""Duration of two states, in seconds. After an interactive request, bulk work leaves one of several streams free.
+After requests of different keys, batches are limited to `1 / SMALL_PART` of the token budget."""
 BULK_TURN = 8
 """Maximum number of interactive batches between two batches of waiting bulk work."""
 CULPRITS = 8
-"""Number of requests that fail alone before the engine counts as broken, if no request succeeds."""
+"""Number of requests that may fail in a batch of their own before the engine counts as broken. The engine does not
+count as broken if another request of the same batch succeeds."""
 KEY_SHARE = 0.75
-"""Share of the queue's room that several requests of one key may take."""
+"""Maximum share of the queue's tokens for one API key. A single request of the key may exceed the share."""
 NOBODY: Mapping[Caller | None, int] = {}
 SMALL_PART = 8
-"""Divisor of the batch budget. Smaller batches shorten the wait for the next turn. It applies while several keys are
-active, and to bulk work on a single stream shortly after interactive requests."""
+"""Divisor of the token budget of a batch. Smaller batches shorten the wait of other requests. The divisor applies
+for `RESERVED_SECONDS` after requests of different keys. It also applies to bulk work on a single stream for
+`RESERVED_SECONDS` after an interactive request."""
 
 
 class Answer(NamedTuple):
-    """Result of a request."""
+    """Vectors of a request's texts."""
 
     vectors: Floats
-    """(N, D), unit length."""
+    """(N, D) vectors of unit length."""
     norms: Floats
-    """(N,), before normalisation."""
+    """(N,) lengths of the vectors before normalisation."""
     begun: float
     """Time at which the engine got the request's first text, in seconds of `time.perf_counter`."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Request(Waiting):
-    """Texts that are embedded in one batch or several."""
+    """Texts of one caller, which may be embedded in several batches."""
 
     texts: Sequence[Tokens]
     future: asyncio.Future[Answer]
@@ -66,12 +68,12 @@ class Request(Waiting):
     missing: int
     """Number of rows without a vector."""
     waiting: int
-    """Tokens that count as queued."""
+    """Tokens of this request that count as queued."""
     claim: int
-    """Tokens of the queue's room that this request takes; see `Batcher.check_room`."""
+    """Padded tokens that this request takes of the queue's limit; see `Batcher.check_room`."""
     begun: float | None = None
     answer: Embedded | None = None
-    """Filled row by row, from the first batch on."""
+    """Vectors and norms embedded so far. None before the first batch."""
 
     @property
     def gone(self) -> bool:
@@ -79,7 +81,7 @@ class Request(Waiting):
         return self.future.done()
 
     def take(self, row: int, vector: Floats, norm: np.float32) -> int:
-        """Store a row (D,) of the answer, and complete the answer with the last row.
+        """Store a vector (D,) and its norm in a row of the answer. The last missing row completes the answer.
 
         Return the number of tokens that no longer count as queued.
         """
@@ -100,17 +102,17 @@ class Embed(Protocol):
     """The embedding function of an engine."""
 
     def __call__(self, batch: Sequence[Tokens], /, *, alone: bool) -> Embedded:
-        """Embed a batch; `alone` means that no other batch runs or waits."""
+        """Embed a batch. `alone` means that no other batch runs or waits."""
 
 
 class Batcher:
     """Queue of texts for one engine. `embed` runs in as many threads as the engine has streams.
 
-    No batch waits for a timer: an idle stream starts at once, and idle streams share the waiting texts. All texts of a
-    request are admitted, or none. Interactive requests and bulk work each have their own order, defined by `FairQueue`.
-    Interactive requests come first: for `RESERVED_SECONDS` after an interactive request, bulk work leaves a stream
-    free. If interactive requests never stop, bulk work gets one batch after every `BULK_TURN` interactive batches.
-    Engines that share the streams of a machine get the same `shared`.
+    No batch waits for a timer: an idle stream starts at once, and idle streams share the waiting texts. Either all
+    texts of a request are admitted, or none. Interactive requests and bulk work each have their own order, defined by
+    `FairQueue`. Interactive requests come first. For `RESERVED_SECONDS` after an interactive request, bulk work leaves
+    one of several streams free. If interactive requests never stop, bulk work gets one batch after every `BULK_TURN`
+    interactive batches. Engines that share the streams of a machine must get the same `EngineSlots` as `shared`.
     """
 
     def __init__(
@@ -134,27 +136,27 @@ class Batcher:
         self._interactive: FairQueue[Request] = FairQueue(max_batch_tokens)
         self._bulk: FairQueue[Request] = FairQueue(max_batch_tokens)
         self._running = {self._interactive: 0, self._bulk: 0}
-        """Number of batches that are being embedded."""
+        """Number of running batches of each queue."""
         self._reserved_until = self._mixed_until = -math.inf
         self._last_owner: Hashable = None
-        """Owner of the last request. Several keys are active if the next request, or a waiting one, has another
-        owner."""
+        """Owner of the last request. If the next request has another owner, batches become smaller; see
+        `SMALL_PART`."""
         self._since_bulk = 0
-        """Interactive batches since the last bulk batch."""
+        """Number of interactive batches since the last bulk batch."""
         self._timer: asyncio.TimerHandle | None = None
         self._arrived = asyncio.Event()
         self._threads = ThreadPoolExecutor(streams, thread_name_prefix="engine")
         self._workers: set[asyncio.Task[None]] = set()
-        """One task for each stream, from the first request on."""
+        """One task for each stream. The first request starts the tasks."""
         self._live: set[asyncio.Future[Answer]] = set()
         self._tokens_per_second = 0.0
-        """Speed of one stream."""
+        """Measured speed of one stream."""
         self.queued_tokens = 0
         """Tokens of texts that are not embedded yet."""
         self._claimed_tokens = 0
-        """Tokens of the queue's room that are taken; see `check_room`."""
+        """Padded tokens that requests take of the queue's limit; see `check_room`."""
         self._claimed_by: Counter[Hashable] = Counter()
-        """Tokens of the queue's room that are taken, by key."""
+        """Padded tokens that requests take of the queue's limit, by API key."""
         self.failures: list[str] = []
         """Messages of the failed batches since the last success."""
         self._closed = False
@@ -166,7 +168,7 @@ class Batcher:
 
     @property
     def waiting_tokens(self) -> Mapping[str, int]:
-        """Tokens of waiting texts of interactive and of bulk work."""
+        """Number of waiting tokens under the names `interactive` and `bulk`."""
         return {"interactive": self._interactive.tokens, "bulk": self._bulk.tokens}
 
     @property
@@ -175,9 +177,9 @@ class Batcher:
         return len(self.failures) == FAILURES
 
     async def submit(self, texts: Sequence[Tokens], *, bulk: bool = False) -> Answer:
-        """Embed N texts and return vectors and norms in their order.
+        """Embed N texts. Return their vectors and norms in the order of the texts.
 
-        After cancellation, waiting texts are never embedded.
+        If the caller is cancelled, its waiting texts are never embedded.
 
         Raises:
             Overloaded: the queue has no room for all texts; none was admitted.
@@ -225,14 +227,17 @@ class Batcher:
             raise shutting_down()
 
     def check_room(self, tokens: int, coming: Mapping[Caller | None, int] = NOBODY) -> None:
-        """Refuse `tokens` if the queue has no room. `coming` is the number of tokens that each caller will soon submit.
+        """Refuse `tokens` more tokens if the queue has no room.
 
-        An interactive request takes room for all its tokens until it is answered. By Little's law, the mean wait is
-        then the time that the engine takes for a full queue, in whatever order texts are embedded. If each text freed
-        its room separately, many requests would wait for their last texts, and the mean wait would be several times as
-        long. Nobody waits for bulk work, so it frees its room text by text. Room counts the tokens that the engine will
-        compute, with lengths rounded up to its step. A request is always admitted to an empty queue. A key with several
-        requests takes at most `KEY_SHARE` of the room, so that other keys find room.
+        `coming` is the number of tokens that each caller will soon submit. The queue limits the number of tokens.
+        Lengths of texts are rounded up to the engine's `length_step`. An interactive request takes room for all its
+        tokens until the request is answered. By Little's law, the mean wait is then the time in which the engine
+        empties a full queue. The order of texts does not change this mean. If each text freed its room separately, many
+        requests would wait for their last texts. The mean wait would then be several times as long. Nobody waits for
+        bulk work, so each embedded text of bulk work frees its room.
+
+        An empty queue admits any request. A key with several requests takes at most `KEY_SHARE` of the room, so that
+        other keys find room.
 
         Raises:
             Overloaded: the queue, or the share of the key, has no room for so many tokens.
@@ -263,7 +268,7 @@ class Batcher:
             await asyncio.wait(self._live)
 
     async def close(self) -> None:
-        """Stop after the running batches. Requests that still wait fail, since the server is shutting down."""
+        """Stop after the running batches. Waiting requests fail with `Unhealthy`."""
         self._closed = True
         if self._timer:
             self._timer.cancel()
@@ -282,7 +287,7 @@ class Batcher:
         worker.add_done_callback(self._on_worker_end)
 
     def _on_worker_end(self, worker: asyncio.Task[None]) -> None:
-        """Fail all requests if the worker ended by a bug. The next request starts a new worker."""
+        """Fail all requests if a bug ended the worker. The next request starts a new worker."""
         self._workers.discard(worker)
         if not worker.cancelled() and (error := worker.exception()):
             log.error("the batcher's worker failed", exc_info=error)
@@ -295,7 +300,7 @@ class Batcher:
                 await self._arrived.wait()
 
     async def _run_next(self) -> bool:
-        """Wait for a stream and run a batch on it. Return whether there was a batch."""
+        """Wait for a stream and run a batch on it. Return False if no text was waiting."""
         await self._shared.take(self)
         try:
             queue, batch = self._next_batch()
@@ -333,7 +338,7 @@ class Batcher:
         self.failures.clear()
 
     async def _try_batch(self, batch: Sequence[Item[Request]], alone: bool = False) -> Exception | None:
-        """Embed a batch and deliver its vectors. Return the engine's exception, if any."""
+        """Embed a batch and store its vectors in the requests. Return the engine's exception, or None."""
         embed = partial(self._embed, [item.request.texts[item.row] for item in batch], alone=alone)
         try:
             self._deliver(batch, await asyncio.get_running_loop().run_in_executor(self._threads, embed))
@@ -342,10 +347,10 @@ class Batcher:
         return None
 
     async def _retry_in_halves(self, batch: Sequence[Item[Request]], error: Exception) -> bool:
-        """Retry a failed batch in halves, so that only requests that fail alone fail. Return whether any succeeded.
+        """Retry a failed batch in halves, until only faulty requests fail. Return whether any request succeeded.
 
-        The number of runs is limited: if `CULPRITS` requests failed alone and none succeeded, the rest fails, too. An
-        engine that was failing before gets a single try.
+        If `CULPRITS` requests have failed in batches of their own and no request has succeeded, the remaining requests
+        fail, too. If the engine was failing before this batch, the limit is one request.
         """
         works, tries = False, 1 if self.failing else CULPRITS
         parts = [(list(batch), error)]
@@ -365,7 +370,10 @@ class Batcher:
         return works
 
     def _next_batch(self) -> tuple[FairQueue[Request], list[Item[Request]]]:
-        """Choose a batch. Interactive requests come first, unless it is bulk work's turn."""
+        """Choose a batch, and return its queue and its texts.
+
+        Bulk work comes first after `BULK_TURN` interactive batches in a row. Otherwise interactive requests come first.
+        """
         queues = [(self._interactive, self._interactive_batch), (self._bulk, self._bulk_batch)]
         for queue, taken in reversed(queues) if self._since_bulk >= BULK_TURN else queues:
             if batch := taken():
@@ -393,7 +401,7 @@ class Batcher:
         return min(self._streams - sum(self._running.values()), self._shared.idle + 1)
 
     def _wake(self) -> None:
-        """Let bulk work use the stream that it left free."""
+        """Let bulk work use the stream that was reserved for interactive requests."""
         self._timer = None
         self._arrived.set()
 
@@ -410,7 +418,6 @@ class Batcher:
         self._set_error(futures, error)
 
     def _record_failure(self, error: Exception) -> None:
-        """Record that a batch failed."""
         known, message = self.failing, _service_error(error).message
         self.failures = [*self.failures, message][-FAILURES:]
         if self.failing and not known:
@@ -422,7 +429,7 @@ class Batcher:
                 future.set_exception(_service_error(error))
 
     def _release(self, request: Request) -> None:
-        """Free the queue's room of a request that was answered, failed or cancelled."""
+        """Free the room in the queue that a request took. The request was answered, failed or was cancelled."""
         self.queued_tokens -= request.waiting
         self._claim(request, -request.claim)
         request.waiting = request.claim = 0
@@ -439,24 +446,25 @@ class Batcher:
 
 
 def _service_error(error: Exception) -> ServiceError:
-    """Return the error that callers get."""
+    """Convert an exception of an engine to the error for callers."""
     return error if isinstance(error, ServiceError) else Backend(f"the engine failed: {error}")
 
 
 class EngineSlots:
-    """A fixed number of streams. A free stream goes to the waiting encoder that got one longest ago.
+    """A fixed number of streams, shared by encoders.
 
-    Fairness: while an encoder waits for a stream, each other encoder starts at most one batch.
+    A free stream goes to the waiting encoder whose last turn is oldest. While an encoder waits for a stream, each other
+    encoder therefore starts at most one batch.
     """
 
     def __init__(self, number: int) -> None:
         self._number = number
         self.idle = number
         self._waiting: dict[object, deque[asyncio.Future[None]]] = {}
-        """Waiting batches of each encoder in order of arrival. While any wait, no stream is idle."""
+        """Waiting batches of each encoder in order of arrival. No stream is idle while a batch waits."""
         self._begun = count()
         self._last: WeakKeyDictionary[object, int] = WeakKeyDictionary()
-        """Number of the last stream given to each encoder."""
+        """Sequence number of the last turn of each encoder."""
 
     @property
     def busy(self) -> int:
@@ -464,7 +472,7 @@ class EngineSlots:
         return self._number - self.idle
 
     async def take(self, encoder: object) -> None:
-        """Wait for a stream for a batch of `encoder`, which must give it back."""
+        """Wait for a stream for a batch of `encoder`. The caller must call `give` after the batch."""
         if self.idle:
             self.idle -= 1
             self._last[encoder] = next(self._begun)
@@ -479,7 +487,7 @@ class EngineSlots:
             raise
 
     def give(self) -> None:
-        """Pass a stream to the next encoder."""
+        """Give a stream back. The next waiting encoder gets the stream."""
         while self._waiting:
             encoder = min(self._waiting, key=lambda one: self._last.get(one, -1))
             turns = self._waiting[encoder]

@@ -1,4 +1,4 @@
-"""The way from texts or token ids to vectors: limits, prompts, tokens, batches, dimensions, scaling."""
+"""Embedding of texts or token ids by one encoder: limits, prompts, tokens, batches, dimensions, scaling."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from serving.operations.metrics import Metrics, Timing
 from serving.settings import Settings
 
 NOT_MATRYOSHKA = "not-matryoshka"
-"""Warning for requests of fewer dimensions from an encoder that was not trained for truncation."""
+"""Code of the warning for a request that truncates vectors of an encoder without Matryoshka training."""
 TOKENS_SHARE = 8
-"""Divisor of the cache's size: one part is for the token ids of texts, and the rest is for vectors."""
+"""The token cache gets `1 / TOKENS_SHARE` of the configured cache bytes. The vector cache gets the remaining bytes."""
 
 
 class Embedder:
@@ -96,12 +96,14 @@ class Embedder:
         prompts: Sequence[str] | None = None,
         part: int | None = None,
     ) -> Embeddings:
-        """Embed texts or token ids. In errors, `field` names the inputs, and `at` names each one by its number.
+        """Embed texts or token ids.
 
-        Token ids are used unchanged. `beside` is the number of inputs that the limit on texts does not count, such as
-        the query of a reranking. With `prompts`, each input has a prompt of its own. If a caller embeds a larger piece
-        of work in parts, it limits the parts' sizes itself and passes each part's number as `part`. The key's rate
-        limit can refuse only part 0.
+        In errors, `field` names the inputs, and `at` returns the name of an input by its index.
+
+        Token ids are embedded unchanged. `beside` is the number of inputs that the limit on texts does not count, such
+        as the query of a reranking. `prompts` has one prompt for each input. A caller may embed a large list of texts
+        in several calls. Such a caller limits the size of each call and passes the call's number as `part`. The key's
+        rate limit can refuse only part 0.
 
         Raises:
             Empty, TooLarge, Invalid, ForeignTokens: the request is at fault.
@@ -164,9 +166,10 @@ class Embedder:
             return await self._vocabulary.pieces(prompted, special_tokens=special_tokens, at_most=limit, field=field)
 
     async def beginnings(self, texts: Sequence[str], tokens: int, field: str) -> tuple[Sequence[str], int]:
-        """Cut each text after `tokens` tokens, and count the texts that were longer.
+        """Truncate each text to `tokens` tokens. Return the texts and how many were longer.
 
-        If the model's own limit is at most `tokens`, the texts stay whole, because the model cuts them.
+        If the model's own limit is at most `tokens`, return all texts unchanged with the count 0, because the model
+        truncates them.
 
         Raises:
             Empty, TooLarge, Invalid, Overloaded: as for `pieces`.
@@ -193,7 +196,7 @@ class Embedder:
         return await self._vocabulary.decoded(ids, skip_special_tokens=skip_special_tokens, field=field)
 
     async def probe(self) -> None:
-        """Embed a text to test whether the engine works again. Metrics don't count it as a request.
+        """Embed a short text to test whether the engine works again. Metrics exclude this request.
 
         Raises:
             Backend: the engine failed.
@@ -231,7 +234,10 @@ class Embedder:
         return embedded
 
     def _checked_options(self, options: EmbedOptions) -> str | None:
-        """Check the options, and return a warning about few dimensions, if there is one."""
+        """Check the options.
+
+        Return `NOT_MATRYOSHKA` if the encoder was not trained for the requested dimensions, else None.
+        """
         native = self.manifest.dim
         if options.dimensions is not None and not 1 <= options.dimensions <= native:
             raise Invalid(f"must be between 1 and {native}", field=options.dimensions_field)

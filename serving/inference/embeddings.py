@@ -29,25 +29,26 @@ class EmbedOptions:
     normalize: bool = True
     truncate: bool = True
     direction: Direction = "right"
-    """The side on which a text is cut."""
+    """The side on which a long text is truncated."""
     prompt: str | None = None
-    """Text put before every input. The empty string also overrides the server's default prompt."""
+    """Prompt before every text. The empty string overrides the server's default prompt."""
     prompt_name: str | None = None
     """Key of one of the bundle's prompts."""
     role: Role | None = None
-    """Role of the texts. It selects the bundle's prompt, if there is one and the caller names no prompt."""
+    """Role of the texts, which selects one of the bundle's prompts. `prompt` and `prompt_name` override the role."""
     by_the_bundle: bool = False
     """Whether to ignore the server's default prompt. Stored vectors must not depend on how the server was started."""
     dimensions: int | None = None
-    """Leading dimensions to keep, cut before normalising. None keeps all."""
+    """Number of leading dimensions to return. Vectors are truncated before normalisation. None returns all
+    dimensions."""
     dimensions_field: str = "dimensions"
     """Name of the `dimensions` field in the caller's request."""
     calibrated: bool = False
-    """Whether the answer will be int8 or uint8. The bundle must then have a calibrated range."""
+    """Whether the vectors will be quantised to int8 or uint8. Quantisation needs a bundle with a calibrated range."""
 
 
 AS_THEY_ARE = EmbedOptions(prompt="")
-"""Options for texts without any prompt."""
+"""Options that embed texts without a prompt."""
 AS_QUERIES = EmbedOptions(role="search_query", by_the_bundle=True)
 """Options for queries of corpora."""
 AS_DOCUMENTS = EmbedOptions(role="search_document", by_the_bundle=True)
@@ -59,27 +60,28 @@ class Embeddings:
     """Result of an embedding request."""
 
     vectors: Floats
-    """(N, D), finite."""
+    """(N, D) finite vectors."""
     unit: Floats
-    """(N, dimensions of the encoder), unit vectors from which codes are made."""
+    """Unit vectors of shape (N, dimensions of the encoder). Quantised codes are computed from these vectors."""
     int8_limit: float | None
     characters: int
-    """Characters of the texts as they were sent, or the number of token ids."""
+    """Number of characters in the texts of the request. If the request has token ids, the number of ids."""
     tokens: int
-    """Embedded tokens, including special tokens."""
+    """Number of embedded tokens, including special tokens."""
     truncated: int
-    """Number of texts that were cut."""
+    """Number of truncated texts."""
     timing: Timing
     device: str
     warning: str | None
-    """Advice for callers who asked for few dimensions."""
+    """`NOT_MATRYOSHKA` if the encoder was not trained for the requested dimensions, else None."""
     manifest: Manifest
     """Manifest of the encoder that made all vectors."""
 
     def numbers(self, encoding: Encoding) -> NDArray[np.float32] | NDArray[np.uint8] | NDArray[np.int8]:
-        """Return the vectors (N, D), or codes of the unit vectors cut to D dimensions.
+        """Return the vectors (N, D) in the given encoding.
 
-        Codes of bits have the shape (N, ⌈D / 8⌉), others (N, D).
+        Codes are computed from unit vectors truncated to D dimensions. Binary codes have the shape (N, ⌈D / 8⌉). All
+        other encodings have the shape (N, D).
         """
         if encoding in ("float", "base64"):
             return self.vectors
@@ -94,7 +96,7 @@ class Embeddings:
 
 
 def finished(vectors: Floats, norms: Floats, options: EmbedOptions) -> Floats:
-    """Cut and scale unit vectors (N, D) with original norms (N,) as the options say."""
+    """Truncate and scale unit vectors (N, D) by `options`. `norms` (N,) are the lengths before normalisation."""
     dimensions = options.dimensions or vectors.shape[1]
     if dimensions < vectors.shape[1]:
         vectors = vectors[:, :dimensions]

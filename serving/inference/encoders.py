@@ -1,6 +1,6 @@
-"""Served encoders by name, and their loading, replacement and removal while requests go on.
+"""Served encoders by name. Encoders are loaded, replaced and removed while the server answers requests.
 
-Each encoder is tested against the golden vectors of its bundle before it serves.
+Each encoder is tested against the golden vectors of its bundle before the encoder serves requests.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ THREAD = "loading"
 
 
 class Encoders:
-    """The served encoders, one for each bundle, the default one first.
+    """The served encoders, one for each bundle. The default encoder is first.
 
-    A new encoder is loaded and tested before it replaces the old one in one assignment. Requests that hold the old
-    encoder finish on it, and then it is closed. Only one change runs at a time.
+    A new encoder is loaded and tested before it replaces the old encoder in one assignment. Requests that use the old
+    encoder finish on the old encoder, which is then closed. Only one change runs at a time.
 
     Raises:
         BundleError: two bundles have the same name.
@@ -49,8 +49,9 @@ class Encoders:
         if said := clash(self._served):
             raise BundleError(said)
         self._binding = len(models) > 1
-        """Whether unknown names are refused. A server with one model accepts any name, because clients send arbitrary
-        ones. If the server ever had a second model, an unknown name may mean a removed model, so it is refused."""
+        """Whether unknown model names are refused. A server with one model accepts any name, because clients send
+        arbitrary names. After the server has had a second model, an unknown name may mean a removed model. Unknown
+        names are then refused."""
         self._roots = {root for folder in settings.bundles if (root := folder.absolute().parent.resolve()).name}
         self._loader = Loader(settings, metrics)
         self._metrics = metrics
@@ -59,22 +60,22 @@ class Encoders:
 
     @property
     def served(self) -> tuple[ServedModel, ...]:
-        """All served models, the default one first."""
+        """All served models. The default model is first."""
         return tuple(self._served)
 
     @property
     def default(self) -> ServedModel:
-        """The model for requests that name none."""
+        """The model for requests without a model name."""
         return self._served[0]
 
     @property
     def loaded(self) -> list[Embedder]:
-        """The loaded encoders, the default first."""
+        """The loaded encoders. The default encoder is first."""
         return [served.embedder for served in self._served if served.embedder]
 
     @property
     def fingerprints(self) -> list[str]:
-        """Fingerprints of the served bundles, the default's first."""
+        """Fingerprints of the served bundles. The default bundle is first."""
         return [served.model.manifest.fingerprint for served in self._served]
 
     def named(self, name: str) -> ServedModel:
@@ -90,7 +91,7 @@ class Encoders:
         raise NotFound(f"there is no model {name!r}; this server runs {names}", field="model")
 
     def requested(self, name: str | None) -> ServedModel:
-        """Return the model that a request means. If the server only ever had one model, any name means it.
+        """Return the model for the model name in a request. A server that only ever had one model accepts any name.
 
         Raises:
             NotFound: the name is unknown.
@@ -98,7 +99,7 @@ class Encoders:
         return self.named(name) if self._binding and name is not None else self.default
 
     async def load(self, report: Callable[[str], None]) -> None:
-        """Load and test the first encoders; `report` receives the current step.
+        """Load and test the encoders at the start. `report` receives a description of each step.
 
         Raises:
             EngineError: an encoder does not reproduce its bundle's golden vectors, or can't run here.
@@ -107,7 +108,7 @@ class Encoders:
             served.put(await self._loader.load(served.model, report))
 
     async def reload(self, name: str | None = None) -> list[Reloaded]:
-        """Reload one bundle, or all, from their folders. Either all of these are replaced, or none.
+        """Reload one bundle, or all bundles, from their folders. If one fails, no encoder is replaced.
 
         Raises:
             NotFound: there is no model of this name.
@@ -136,7 +137,7 @@ class Encoders:
         return await self._change(lambda: self._add(folder))
 
     def remove(self, name: str) -> None:
-        """Stop serving a model. Its running requests are finished.
+        """Stop serving a model. Running requests of the model are completed.
 
         Raises:
             NotFound: there is no model of this name.
@@ -152,7 +153,7 @@ class Encoders:
 
     @property
     def failing(self) -> str:
-        """Message about engines that fail batch after batch; empty if there are none."""
+        """Message about engines that fail batch after batch. Empty if no engine fails."""
         return "; ".join(
             f"the last {len(one.batcher.failures)} batches of {one.manifest.name} failed: {one.batcher.failures[-1]}"
             for one in self.loaded
@@ -177,7 +178,7 @@ class Encoders:
             self._changing.cancel()
 
     async def close(self) -> None:
-        """Close every encoder. Requests that still wait fail, since the server is shutting down."""
+        """Close every encoder. Waiting requests fail with `Unhealthy`."""
         self.stop_changing()
         await self.settled()
         for task in self._retiring:
@@ -188,7 +189,7 @@ class Encoders:
             await embedder.close()
 
     async def _change(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Complete `work` even if its caller leaves."""
+        """Run `work` as the only change. The work is completed even if its caller leaves."""
         self._check_settled()
         task: asyncio.Task[T] = asyncio.create_task(work())
         self._changing = task
@@ -203,7 +204,7 @@ class Encoders:
             raise Conflict("a reload is running, or a bundle is being loaded")
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        """Log and count the result, since the caller may have left."""
+        """Log and count the result of a change, because the caller may have left."""
         self._changing = None
         failure = None if task.cancelled() else task.exception()
         self._metrics.reloads.labels("failed" if task.cancelled() or failure else "done").inc()
@@ -239,7 +240,7 @@ class Encoders:
             raise Backend(f"{folder}: {error}") from error
 
     async def _loaded(self, fresh: Sequence[ServedModel], *, beside: Sequence[ServedModel]) -> list[Embedder]:
-        """Load all of `fresh`, or none."""
+        """Load all models of `fresh`. If one fails, close the encoders that were already loaded."""
         if said := clash([*fresh, *beside]):
             raise Conflict(said)
         embedders: list[Embedder] = []
@@ -276,9 +277,9 @@ class ServedModel:
 
     folder: Path
     model: Model
-    """The served model; before that, the model being loaded."""
+    """The served model, or the model that is being loaded."""
     embedder: Embedder | None = None
-    """Engine, queue, manifest and report in one object. None until it is loaded."""
+    """The loaded encoder with its engine, queue, manifest and report. None until the encoder is loaded."""
 
     @property
     def name(self) -> str:
@@ -303,7 +304,7 @@ class ServedModel:
 
 
 def clash(served: Iterable[ServedModel]) -> str:
-    """Return a message about two equal names; empty if all names differ."""
+    """Return a message about two models of the same name. The message is empty if all names differ."""
     served = list(served)
     name, count = Counter(served.name for served in served).most_common(1)[0]
     folders = " and ".join(str(served.folder) for served in served if served.name == name)
@@ -327,7 +328,7 @@ class Loader:
         return await in_daemon_thread(lambda: ENGINES[self._settings.engine](folder))
 
     async def load(self, model: Model, report: Callable[[str], None] = log.debug) -> Embedder:
-        """Load and test an encoder; `report` receives the current step.
+        """Load and test an encoder. `report` receives a description of each step.
 
         Raises:
             EngineError: the encoder does not reproduce the bundle's golden vectors, or can't run here.
@@ -363,7 +364,7 @@ def in_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
 
 
 async def _self_test(embedder: Embedder) -> None:
-    """Compare the engine with the bundle's golden vectors. Metrics don't count this as a request."""
+    """Compare the engine's vectors with the bundle's golden vectors. Metrics exclude this request."""
     golden = embedder.manifest.golden
     if not golden:
         return

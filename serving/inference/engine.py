@@ -31,33 +31,33 @@ class Engine(Protocol):
     device: str
     vocab_size: int
     streams: int
-    """Batches that it embeds concurrently."""
+    """Maximum number of batches that the engine embeds concurrently."""
     batch_tokens: int
-    """Padded tokens of a batch beyond which throughput does not increase."""
+    """Batch size in padded tokens above which throughput no longer increases."""
     length_step: int
     """Batches are padded to a multiple of this number of tokens."""
     choice: Choice
-    """The choice of runtime and precision."""
+    """The selected runtime and precision, and the reason."""
 
     def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
-        """Return the tokens of each text, cut to the model's length on the side that `direction` names."""
+        """Return the tokens of each text, truncated to the model's length. `direction` is the truncated side."""
 
     def pieces(self, texts: Sequence[str], special_tokens: bool) -> list[list[Piece]]:
         """Return every token of each text, without truncation.
 
-        Include those that the tokenizer adds if `special_tokens`.
+        With `special_tokens`, the lists include the special tokens that the tokenizer adds.
         """
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
-        """Return the text of ids of the vocabulary."""
+        """Decode token ids of the vocabulary to a text."""
 
     def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
-        """Run the model on one padded batch; rows keep their order. `alone` means that no other batch runs."""
+        """Embed one padded batch. Row i of the result belongs to text i. `alone` means that no other batch runs."""
 
 
 @dataclass(frozen=True)
 class EngineOptions(base.Options):
-    """Resources that an engine may use, and its precision. None leaves a choice to the engine."""
+    """Resources and precision of an engine. With None, the engine chooses the value."""
 
     precision: str | None = None
 
@@ -81,6 +81,6 @@ class Model:
     report_page: bytes | None = None
     """The promotion report as HTML."""
     int8_limit: float | None = None
-    """Range of int8 output, if one was calibrated."""
+    """Calibrated range of int8 output. None if the bundle was not calibrated."""
     matryoshka: Collection[int] = ()
-    """Dimensions that it was trained to be truncated to."""
+    """Numbers of dimensions for which the model was trained (Matryoshka)."""

@@ -18,7 +18,9 @@ from serving.inference.engine import Embedded, EngineError, EngineOptions, Model
 
 
 class RuntimeEngine:
-    """The bundle's tokenizer, and its graph on a runtime. None selects the fastest, measured once on this host.
+    """The bundle's tokenizer, and its graph on a runtime.
+
+    The runtime None selects the fastest runtime, measured once on this host.
 
     Raises:
         RuntimeUnavailable: the runtime can't run here, or not in the requested precision.
@@ -34,7 +36,7 @@ class RuntimeEngine:
         self.vocab_size = self._tokenizer.vocab_size
 
     def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
-        """Return the tokens of each text, cut to the bundle's `max_length`."""
+        """Return the tokens of each text, truncated to the bundle's `max_length`."""
         return self._tokenizer.encode(texts, direction=direction)
 
     def pieces(self, texts: Sequence[str], special_tokens: bool) -> list[list[Piece]]:
@@ -50,7 +52,7 @@ class RuntimeEngine:
 
 
 def open_bundle(folder: Path, *, runtime: str | None = None) -> Model:
-    """Open the verified bundle in `folder`, to run on `runtime`; None means the fastest.
+    """Open and verify the bundle in `folder`, to run on `runtime`. None means the fastest runtime.
 
     Raises:
         BundleError: the bundle is incomplete, or its tokenizer has tokens without an embedding.

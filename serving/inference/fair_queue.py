@@ -9,11 +9,12 @@ from itertools import accumulate, count, islice
 from typing import Generic, NamedTuple, TypeVar
 
 WINDOW = 512
-"""Number of texts from which the rest of a batch is chosen."""
+"""Maximum number of waiting texts that are considered for one batch."""
 TEXTS_IN_TURN = 32
-"""Texts per request and round in the second half of the window. Requests with several texts often have this many."""
+"""Maximum number of texts of one request in each round that fills the second half of the window. Requests often have
+32 texts."""
 PADDING = 1.25
-"""Maximum ratio of computed tokens to real tokens in a batch. The rest is padding."""
+"""Maximum ratio of padded tokens to real tokens in a batch."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -25,7 +26,7 @@ class Waiting:
     padded: Sequence[int]
     """Tokens of each text, rounded up to the engine's step."""
     owner: Hashable = None
-    """Owner of the request. Owners take turns, however many requests each has."""
+    """Owner of the request. Owners take turns, regardless of their numbers of requests."""
     left: list[int] = field(init=False)
     """Rows of the waiting texts, longest first."""
     tokens_left: int = field(init=False)
@@ -33,7 +34,7 @@ class Waiting:
     patience: int = 0
     """Tokens of later requests that may still overtake this request's next text."""
     new: bool = True
-    """True if none of its texts was in a batch yet."""
+    """True until a text of this request was in a batch."""
     latest_batch: int = 0
     """Value of the owner's `_Line.batches` at which a batch must contain a text of this request."""
     taken: int = 0
@@ -45,7 +46,7 @@ class Waiting:
 
     @property
     def gone(self) -> bool:
-        """Return whether its caller has left."""
+        """Return whether the caller of this request has left."""
         return False
 
 
@@ -57,18 +58,18 @@ class Item(NamedTuple, Generic[W]):
 
     request: W
     place: int
-    """Index of the request among the waiting ones."""
+    """Index of the request in the queue's list of requests."""
     row: int
     length: int
-    """Tokens of the text, rounded up."""
+    """Tokens of the text, rounded up to the engine's step."""
 
 
 @dataclass(eq=False, slots=True)
 class _Line(Generic[W]):
-    """State of an owner."""
+    """Turns of one owner."""
 
     batches: int = 0
-    """Number of batches that its requests led."""
+    """Number of batches that requests of this owner led."""
     last: int = -1
     """Number of the owner's last batch, counted over the batches of all owners."""
     leader: W | None = None
@@ -76,7 +77,7 @@ class _Line(Generic[W]):
 
 
 class FairQueue(Generic[W]):
-    """Fair scheduler of texts. The next batch belongs to the owner that led a batch longest ago.
+    """Fair scheduler of texts. The next batch is led by a request of the owner whose last batch is oldest.
 
     Requests of one owner take turns, oldest first. In its turn, a request leads batches. Each of these batches starts
     with the request's longest waiting text. The turn ends when the request's tokens in these batches would fill one
@@ -85,12 +86,12 @@ class FairQueue(Generic[W]):
     requests whose turn is next come first.
 
     The wait for the first text of a request is bounded. Before this text, its owner leads at most one batch for each
-    earlier request of the same owner. The request that led the owner's last batch does not count. Before each batch of
-    the owner, every other owner leads at most one batch. With a single owner, the batches before the text have at most
-    twice the tokens that were queued when the request came, plus one batch. So a request of any size delays a single
-    text behind it by one batch, and no stream of requests delays a text for ever. To keep the bound, a new request may
-    lead a batch out of turn. Between two batches led in turn, only requests that came before the end of the first batch
-    may do so.
+    earlier request of the same owner. If a request that led the owner's last batch still waits, it does not count as an
+    earlier request. Before each batch of the owner, every other owner leads at most one batch. With a single owner, the
+    batches before the text have at most twice the tokens that were queued when the request came, plus one batch. So a
+    request of any size delays a later request with a single text by one batch. No stream of requests delays a text for
+    ever. To keep the bound, a new request may lead a batch out of turn. Between two batches led in turn, only requests
+    that came before the end of the first batch may do so.
     """
 
     def __init__(self, max_batch_tokens: int) -> None:
@@ -98,7 +99,8 @@ class FairQueue(Generic[W]):
         self._requests: list[W] = []
         """Requests with waiting texts, in order of their turns."""
         self._lines: dict[Hashable, _Line[W]] = {}
-        """State of owners with waiting requests, and of owners that led a batch more recently than one of these."""
+        """State of each owner with waiting requests. Also the state of idle owners whose last batch is more recent
+        than the last batch of a waiting owner."""
         self._batches = 0
         """Number of batches made."""
 
@@ -114,7 +116,7 @@ class FairQueue(Generic[W]):
 
     @property
     def empty(self) -> bool:
-        """Return whether there is no request. Requests whose caller has left count, too."""
+        """Return whether the queue has no request. Requests whose caller has left count as requests."""
         return not self._requests
 
     @property
@@ -123,7 +125,10 @@ class FairQueue(Generic[W]):
         return any(request.left and not request.gone for request in self._requests)
 
     def add(self, request: W, *, queued: int) -> None:
-        """Add a request at the end. `queued` is the number of tokens before it, including running batches."""
+        """Add a request at the end.
+
+        `queued` is the number of tokens that were queued before, including running batches.
+        """
         request.patience = self._patience(queued)
         line, own = self._lines.setdefault(request.owner, _Line()), self._places(request.owner)
         led = any(self._requests[place] is line.leader for place in own)
@@ -133,7 +138,8 @@ class FairQueue(Generic[W]):
     def next_batch(self, *, queued: int, parts: int = 1, budget: int | None = None) -> list[Item[W]]:
         """Choose a batch: a text of the request whose turn it is, and texts of similar length within the budget.
 
-        The waiting texts are shared among `parts` batches. `queued` is as in `add`.
+        The budget is at most `1 / parts` of the waiting tokens, so that idle streams share the texts. `queued` is the
+        number of queued tokens, including running batches.
         """
         self._requests = [request for request in self._requests if request.left and not request.gone]
         if not self._requests:
@@ -155,7 +161,10 @@ class FairQueue(Generic[W]):
         return batch
 
     def _next_line(self) -> tuple[Hashable, _Line[W]]:
-        """Return the owner whose turn it is. Forget idle owners whose last batch is older than this owner's."""
+        """Return the owner whose turn it is.
+
+        Forget idle owners whose last batch is older than the last batch of this owner.
+        """
         waiting = dict.fromkeys(request.owner for request in self._requests)
         owner = min(waiting, key=lambda one: self._lines[one].last)
         longest = self._lines[owner].last
@@ -166,10 +175,14 @@ class FairQueue(Generic[W]):
         return [place for place, request in enumerate(self._requests) if request.owner == owner]
 
     def _leading(self, owner: Hashable, line: _Line[W]) -> int:
-        """Return the index of the request that leads: the owner's first, or a new one that would miss its bound."""
+        """Return the index of the request that leads the owner's next batch.
+
+        A new request that would otherwise exceed its bounded wait leads out of turn. Otherwise the owner's first
+        request leads.
+        """
         own = self._places(owner)
         newcomers = [place for place in own if self._requests[place].new]
-        # in order of arrival, since each waits for those before it, too
+        # in order of arrival, because each new request also waits for the new requests before it
         late = any(self._requests[place].latest_batch - line.batches <= i for i, place in enumerate(newcomers))
         return newcomers[0] if late else own[0]
 
@@ -202,7 +215,11 @@ class FairQueue(Generic[W]):
                     yield Item(one, place, row, one.padded[row])
 
     def _chosen(self, window: Sequence[Item[W]], budget: int) -> list[Item[W]]:
-        """Choose the first text of `window`, and texts of the nearest lengths within budget, padding and patience."""
+        """Choose the first text of `window`, and other texts in order of their difference in length.
+
+        The batch respects the token `budget`, the maximum `PADDING`, and the patience of every request that is
+        overtaken.
+        """
         first, *others = window
         # at each index, the least patience of all requests before it except the leader
         each = (budget if one is first.request else one.patience for one in self._requests[:WINDOW])
@@ -238,5 +255,5 @@ class FairQueue(Generic[W]):
                 request.patience -= passing
 
     def _patience(self, queued: int) -> int:
-        """Return the patience of a new request: the tokens before it plus one batch, as the bound requires."""
+        """Return the patience of a new request: the number of tokens queued before the request, plus one batch."""
         return queued + self._max_batch_tokens

@@ -1,6 +1,7 @@
-"""A model made of hashes, for tests and for trying out the API: instant, deterministic, without a bundle.
+"""A fake model that computes vectors from hashes, for tests and for trying out the API.
 
-A text's vector is the sum of a fixed random direction per word, so texts that share words are near each other.
+The model is fast and deterministic, and needs no bundle. A text's vector is the sum of a fixed random direction per
+word, so texts that share words are near each other.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ MAX_LENGTH = 128
 VOCAB_SIZE = 8192
 START, END = 0, 1
 INT8_LIMIT = 0.5
-"""Limit that hardly any number in a sum of many random directions exceeds."""
+"""Range of int8 output. Components of the vectors rarely exceed this limit."""
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -55,7 +56,7 @@ class FakeEngine:
         return [_pieces(text, special_tokens) for text in texts]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
-        """Return the ids as text, since a hash can't be inverted."""
+        """Return the numbers of the ids as text, because a hash can't be inverted."""
         return " ".join(f"#{id}" for id in ids if not (skip_special_tokens and id in (START, END)))
 
     def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:  # noqa: ARG002 - it has one thread

@@ -1,6 +1,6 @@
-"""Model inputs: texts with their prompts, cut to the model's length, or given token ids.
+"""Model inputs: texts with their prompts, truncated to the model's length, or token ids from the request.
 
-A prompt comes from the request, from the bundle by name or role, or it is the server's default.
+A prompt is part of the request, or one of the bundle's prompts by name or role, or the server's default.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ NAMES: Mapping[Role, tuple[str, ...]] = {
 MAX_BYTES = 10_000
 """Maximum bytes of a prompt, which is repeated before every text."""
 At = Callable[[int], str]
-"""Function that returns the name of an input in errors, by its index."""
+"""Function from the index of an input to its name in error messages."""
 CHARACTERS_EACH = 5
 """Characters per token in prose, to estimate token counts before texts are tokenised."""
 CHARACTERS_PER_TOKEN = 250
-"""Characters per token of the model's limit. Longer texts are cut to this before they are tokenised, as in
-text-embeddings-inference."""
+"""Texts are cut to this many characters for each token of the model's maximum length, before they are tokenised.
+text-embeddings-inference does the same."""
 
 
 class Prompts:
@@ -97,7 +97,10 @@ class Prompts:
 
 
 class InputPreparation:
-    """Reader of one encoder's inputs. It asks the `batcher`'s queue for room before it tokenises texts."""
+    """Converter of inputs to tokens for one encoder.
+
+    It asks the `batcher`'s queue for room before it tokenises texts.
+    """
 
     def __init__(
         self,
@@ -118,7 +121,8 @@ class InputPreparation:
         self._vocabulary = vocabulary
         self._batcher = batcher
         self._coming: Counter[Caller | None] = Counter()
-        """Estimated tokens of texts that are being tokenised, by key. Checks of the queue's room include them."""
+        """Estimated tokens of texts that are being tokenised, by API key. Checks of the queue's room include these
+        tokens."""
 
     @cached_property
     def length(self) -> int:
@@ -134,8 +138,8 @@ class InputPreparation:
     async def cut(self, texts: Sequence[str]) -> int:
         """Return how many of `texts`, which are documents of a corpus, exceed the model's limit."""
         prompt = self._prompts.before(AS_DOCUMENTS)
-        # An ASCII character is at most one token, plus a space that is put first. Another character may become several
-        # tokens.
+        # An ASCII text has at most one token for each character, plus one for a leading space. A non-ASCII character
+        # may become several tokens.
         short = self.length - len(prompt) if prompt.isascii() else 0
         doubtful = [text for text in texts if len(text) >= short or not text.isascii()]
         return sum(tokens.truncated for tokens in await self.tokens(doubtful, AS_DOCUMENTS, str)) if doubtful else 0
@@ -143,7 +147,7 @@ class InputPreparation:
     def prompted(
         self, texts: Sequence[str], options: EmbedOptions, at: At, prompts: Sequence[str] | None = None
     ) -> Sequence[str]:
-        """Put a prompt before each text: the one from `prompts` if given, otherwise the request's prompt.
+        """Put a prompt before each text. `prompts` has one prompt for each text; None selects the request's prompt.
 
         Raises:
             Empty, TooLarge, Invalid: a text is not valid for the model.
@@ -160,7 +164,7 @@ class InputPreparation:
     async def tokens(
         self, inputs: Inputs, options: EmbedOptions, at: At, prompts: Sequence[str] | None = None
     ) -> list[Tokens]:
-        """Return the tokens of texts with prompts, or of given ids, cut to the model's length.
+        """Return the tokens of texts with their prompts, or of given token ids, truncated to the model's length.
 
         Raises:
             Empty, TooLarge, Invalid, ForeignTokens: the request is at fault.
@@ -180,7 +184,8 @@ class InputPreparation:
             )
         kept = [text[:limit] if options.direction == "right" else text[-limit:] for text in texts]
         about = sum(min(len(text) // CHARACTERS_EACH, self._manifest.max_length) for text in kept)
-        # under overload, tokenise only what will be admitted, except that the cache may have the vectors
+        # under overload, tokenise only texts that will be admitted. With a cache, tokenise all, because vectors may be
+        # cached
         if (self._batcher.queued_tokens or self._coming) and not self._settings.cache_bytes:
             self._batcher.check_room(about, self._coming)
         caller = current_caller()
@@ -192,12 +197,12 @@ class InputPreparation:
             self._coming[caller] -= about
             if not self._coming[caller]:
                 del self._coming[caller]
-        for i in long:  # the rest of such a text may fit the model
+        for i in long:  # count the text as truncated, even if the tokens of its beginning fit the model
             tokens[i] = replace(tokens[i], length=max(tokens[i].length, len(tokens[i]) + 1))
         return tokens
 
     def check_cut(self, tokens: Sequence[Tokens], options: EmbedOptions, at: At) -> int:
-        """Return how many inputs are cut.
+        """Return the number of truncated inputs.
 
         Raises:
             TooLarge: an input is cut, but the request forbids it.

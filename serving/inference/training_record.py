@@ -1,4 +1,4 @@
-"""Training and scores of an encoder: a few facts of its manifest, for /info and the log."""
+"""Facts about an encoder's training and scores, read from its manifest for /info and the log."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 from models.bundle.bundle import Manifest
 
 PARITY = "onnx_parity"
-"""Key in the manifest's scores for the error of the exported graph, which is not a score."""
+"""Key of the exported graph's error in the manifest's scores. It is not a score of a benchmark."""
 SUMMARIES = ("mean", "nDCG@10")
 """Suffixes in names of scores that summarise a benchmark."""
 DEFAULT_CORPUS = "python-docs"
-"""The corpus of a run whose configuration names no file."""
+"""Name of the training corpus if the run's configuration names no file."""
 
 
 def training(manifest: Manifest) -> dict[str, Any] | None:
-    """Return how the encoder was trained according to its manifest; None if nothing was recorded.
+    """Return the facts about training that the manifest records, or None if it has no record.
 
-    Anybody may have written the record, so a fact of another type counts as missing. Paths are reduced to file names.
+    Anybody may have written the record, so a fact of a wrong type counts as missing. Paths are reduced to file names.
     """
     run = manifest.run
     if run is None:
@@ -40,7 +40,7 @@ def training(manifest: Manifest) -> dict[str, Any] | None:
 
 
 def summary(manifest: Manifest) -> str:
-    """Describe in one line which encoder it is, how it was trained and how it scores."""
+    """Return one line with the encoder's name, its training and its scores."""
     known, backbone = training(manifest) or {}, _name(manifest.backbone)
     objective = known.get("objective") or manifest.objective
     about = (known.get("about") or "").removesuffix(".")
@@ -55,7 +55,7 @@ def summary(manifest: Manifest) -> str:
 
 
 def _fact(run: Mapping[str, Any], name: str) -> Any:
-    """Return a fact of a run, which may be beside its configuration or in it."""
+    """Return a fact of a run. The run itself may have the fact, or the run's configuration."""
     return run[name] if run.get(name) is not None else _object(run.get("config")).get(name)
 
 
@@ -75,7 +75,7 @@ def _corpus(run: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _name(value: Any) -> str | None:
-    """Return the name of a model, or the last part of a path. An id of the hub, `owner/name`, is not a path."""
+    """Return the name of a model, or the last part of a path. A Hugging Face id, `owner/name`, is not a path."""
     name = _line(value)
     if name is None or (name.count("/") <= 1 and name[0] not in "/.~"):
         return name
@@ -91,12 +91,12 @@ def _list(value: Any) -> list[Any]:
 
 
 def _count(value: Any) -> int | None:
-    """Return a whole number that JSON parsers of any language can read, or None."""
+    """Return `value` if it is an integer of less than 2**53, which JSON parsers of any language can read, else None."""
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53 else None
 
 
 def _line(value: Any) -> str | None:
-    """Return a text as one line without control characters, safe to print; None if it is no text."""
+    """Return a text as one printable line without control characters. Return None for any other type."""
     if not isinstance(value, str):
         return None
     return " ".join("".join(one if one.isprintable() else " " for one in value).split()) or None

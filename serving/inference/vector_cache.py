@@ -1,4 +1,4 @@
-"""Cache of vectors. Simultaneous requests for the same text share one run."""
+"""Cache of vectors. Simultaneous requests for the same text share one run of the engine."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from serving.operations.lru import Lru
 
 
 class Submit(Protocol):
-    """The queue of an encoder."""
+    """Function that embeds texts in an encoder's queue."""
 
     async def __call__(self, texts: Sequence[Tokens], *, bulk: bool = False) -> Answer:
-        """Return vectors and norms of N texts in order."""
+        """Return the vectors and norms of N texts in order."""
 
 
 class _Row(NamedTuple):
@@ -38,7 +38,7 @@ class _Landed(NamedTuple):
 
 @dataclass(eq=False)
 class _Flight:
-    """A text in the engine, and the number of requests that wait for it."""
+    """A text that is being embedded, and the number of requests that wait for its vector."""
 
     task: asyncio.Task[_Landed]
     waiting: int = 0
@@ -46,31 +46,33 @@ class _Flight:
 
 @dataclass(eq=False)
 class VectorCache:
-    """Cache before the queue of one encoder. The key is the token ids, because the encoder reads nothing else.
+    """Cache before the queue of one encoder.
 
-    Requests of one text, such as queries, share a run of the engine if their text and priority are the same. If the run
-    fails, all of them fail. A request of several texts never waits for another request's run. If the last waiting
-    request leaves, the run is cancelled.
+    The token ids of a text are its key, because the encoder reads only token ids. Requests with a single missing text
+    share a run of the engine if their text and priority are the same. If the run fails, all these requests fail. If all
+    these requests leave, the run is cancelled. A request with several missing texts never waits for another request's
+    run.
     """
 
     submit: Submit
     max_bytes: int
     observe: Callable[[int, int], None] = lambda *_: None
-    """Function called for each request with two numbers of texts: those cached or already running, and those sent."""
+    """Function called for each request with two numbers: texts that were cached or already running, and texts sent
+    to the engine."""
     _kept: Lru[bytes, _Row] = field(init=False)
     _flights: dict[tuple[bytes, bool], _Flight] = field(init=False, default_factory=dict)
-    """Runs by text and priority."""
+    """Current runs by text and by `bulk`."""
 
     def __post_init__(self) -> None:
         self._kept = Lru(self.max_bytes)
 
     @property
     def size(self) -> int:
-        """Bytes of the cached vectors."""
+        """Number of bytes of the cached vectors."""
         return self._kept.bytes
 
     async def embed(self, texts: Sequence[Tokens], *, bulk: bool = False) -> Answer:
-        """Embed texts as the queue does. Cached texts count as begun when they were requested.
+        """Embed texts, using cached vectors. For a request of cached texts, `begun` is the time of the call.
 
         Raises:
             Exception: any error of `submit`.
@@ -92,7 +94,7 @@ class VectorCache:
         return Answer(np.stack(vectors), np.array(norms, dtype=np.float32), begun)
 
     async def _shared(self, key: bytes, text: dict[bytes, Tokens], bulk: bool) -> _Landed:
-        """Wait for the run of a single text: the current one, or a new one."""
+        """Wait for the current run of a single text, or for a new run if there is none."""
         place = key, bulk
         if not (flight := self._flights.get(place)):
             flight = self._flights[place] = _Flight(asyncio.create_task(self._run(text, bulk)))
@@ -107,7 +109,7 @@ class VectorCache:
                 flight.task.cancel()
 
     def _leave(self, place: tuple[bytes, bool], flight: _Flight) -> None:
-        """Remove the run, so that no further request joins it."""
+        """Remove the run from `_flights`, so that no further request joins the run."""
         if self._flights.get(place) is flight:
             del self._flights[place]
 

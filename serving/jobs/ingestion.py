@@ -31,19 +31,22 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 BLOCK_DOCUMENTS, BLOCK_CHARACTERS = 256, 100_000
-"""Documents and characters of one commit."""
+"""Maximum documents, and maximum characters, of one commit."""
 IN_FLIGHT = 6
-"""Concurrent blocks: some are embedded while others are read and committed. They take turns in the engine and end at
-about the same time, so the first progress is reported after so many."""
+"""Maximum number of concurrent blocks. Some blocks are embedded while others are read or committed. Concurrent
+blocks take turns in the engine and end at about the same time. The first progress is therefore reported after about
+this many blocks."""
 LOOKED_AT = 2000
-"""Rows that a thread checks at a time."""
+"""Number of rows that a thread checks at a time."""
 
 
 async def ingest(library: Library, settings: Settings, disk_quota: DiskQuota, job: Running) -> dict[str, Any]:
-    """Store an upload; `Options` defines the handling of invalid rows. If room runs out, stored documents are kept.
+    """Store an upload; `Options` defines the handling of invalid rows.
+
+    If the disk or the quota is full, stored documents are kept.
 
     With `on_error=fail` an invalid row fails the job before anything is stored. Rows without ids get ids derived from
-    the job, so that work repeated after a restart stores them once.
+    the job. Work that is repeated after a restart therefore stores each row once.
     """
     upload = _Upload.of(job, settings)
     left_out = frozenset[int]()
@@ -56,7 +59,7 @@ async def ingest(library: Library, settings: Settings, disk_quota: DiskQuota, jo
 
 
 def check_fits(chunking: Chunking | None, embedder: Embedder) -> None:
-    """Refuse passages that would be truncated.
+    """Refuse a chunking whose passages would be truncated by the model.
 
     Raises:
         Invalid: `embedder` reads fewer tokens.
@@ -73,9 +76,9 @@ def check_fits(chunking: Chunking | None, embedder: Embedder) -> None:
 class _Upload:
     options: Options
     read: Callable[[], Generator[Checked]]
-    """Function that yields all rows from the first, until `left` is set."""
+    """Function that yields all rows, starting at the first row. It stops when `left` is set."""
     left: Event
-    """Set when nobody waits for rows any more. Skipping a million rows takes a quarter of a minute."""
+    """Set when nobody waits for rows any more, because skipping a million rows takes 15 seconds."""
 
     @classmethod
     def of(cls, job: Running, settings: Settings) -> _Upload:
@@ -90,14 +93,14 @@ class _Upload:
         return cls(options, read, left)
 
     async def taken(self, take: Callable[[], list[T]]) -> list[T]:
-        """Take rows in a thread. A cancelled caller sets `left`."""
+        """Call `take` in a thread, and return its rows. If the caller is cancelled, set `left`."""
         return await in_thread(take, on_cancel=self.left.set)
 
 
 async def _examine(job: Running, upload: _Upload) -> frozenset[int]:
     """Count valid rows and report invalid ones. Return the numbers of rows that repeat an earlier id.
 
-    Only an 8-byte hash of each id is kept; the few that occur twice are checked again.
+    Only an 8-byte hash of each id is kept. Rows whose hash occurs twice are read again, and their ids are compared.
     """
     job.forget_errors()
     hashes = array("q")
@@ -132,20 +135,24 @@ async def _examine(job: Running, upload: _Upload) -> frozenset[int]:
 
 
 def _looked_at(row: Checked) -> tuple[Checked, int | None]:
-    """Return the row without its document, and the hash of its id. The texts of so many rows may take gigabytes."""
+    """Return the row without its document, and the hash of its id.
+
+    The document is dropped, because the texts of many rows may take gigabytes.
+    """
     return row._replace(document=None), None if row.document is None else hash(row.document.id)
 
 
 class _Flying:
-    """A block being embedded and stored."""
+    """A block of rows that is being embedded and stored."""
 
     def __init__(self, library: Library, job: Running, rows: Sequence[Checked], chunking: Chunking | None) -> None:
         documents = [row.document for row in rows if row.document]
         self.documents = len(documents)
         self.following = rows[-1].number + 1
-        """Number of the next row."""
+        """Number of the row after this block."""
         self.stored = False
-        """Whether it was stored, even if it was cancelled too late."""
+        """Whether the block was stored. It may be stored although it was cancelled, if the cancellation was too
+        late."""
         self.adding = asyncio.create_task(
             retry_while_busy(lambda: library.add(job.corpus, documents, chunking, job=job.id, after_commit=self._land))
         )
@@ -161,12 +168,12 @@ class _Flying:
 async def _store(
     library: Library, disk_quota: DiskQuota, job: Running, upload: _Upload, left_out: frozenset[int]
 ) -> None:
-    """Store all rows from the job's position, which is a row number."""
+    """Store all rows from the job's position to the end. The position is a row number."""
     begin = job.position or 0
     flying = deque[_Flying]()
 
     async def land() -> None:
-        """Await the first block, then save one checkpoint for all consecutive blocks that have ended."""
+        """Await the oldest block. Then save one checkpoint for all consecutive blocks that have ended."""
         await flying[0].adding
         documents = 0
         while flying and flying[0].ended_well:

@@ -1,4 +1,4 @@
-"""Intake of jobs. Either a whole job is on disk before its caller gets an answer, or there is no job."""
+"""Acceptance of new jobs. Either the whole job is on disk before its caller gets an answer, or there is no job."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from serving.operations.limits import current_caller
 from serving.operations.threads import run_to_end
 
 Answered = tuple[Keyed, Callable[[Job], Answer]]
-"""A request with an idempotency key, and its answer to a new job."""
+"""A request with an idempotency key, and the function that makes its answer from the new job."""
 Note = Callable[[Job], None]
 RETRY_SECONDS = 10
 
 
 class Intake:
-    """Intake with one lock for each corpus, so that a slow commit delays no other corpus."""
+    """Acceptance of new jobs. Each corpus has a lock of its own, so that a slow commit delays no other corpus."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class Intake:
         self._accepting, self._dropped, self._most = accepting, dropped, most
         self._taking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._on_their_way = Counter[str]()
-        """Jobs being submitted, by caller."""
+        """Number of jobs that are being submitted, by caller."""
         self._deleting: list[str] = []
         self.closed = False
-        """Whether the server stops. New jobs are then left to the next server."""
+        """Whether the server is stopping. New jobs are then started by the next server process."""
 
     async def take(self, job: Job, spool: Spool | None, answered: Answered | None, taken: Note) -> None:
         """Store a job with its upload and the answer to its request, then call `taken`.
@@ -75,7 +75,7 @@ class Intake:
 
     @asynccontextmanager
     async def deleting(self, corpus: str) -> AsyncIterator[None]:
-        """Wait for jobs that are being submitted for a corpus, then refuse new ones during the block."""
+        """Wait for jobs that are being submitted for a corpus. Refuse new jobs for the corpus during the block."""
         async with self._alone(corpus):
             self._deleting.append(corpus)
         try:
@@ -96,7 +96,7 @@ class Intake:
                 insert(connection, job)
                 if answered:
                     self._requests.keep(connection, answered[0], answered[1](job), job.id)
-        except BaseException:  # the caller was not told about the job
+        except BaseException:  # the caller does not know about the job
             (self._spools / job.id).unlink(missing_ok=True)
             self._dropped(job)
             raise

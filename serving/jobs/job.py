@@ -1,4 +1,4 @@
-"""A job: as its caller sees it, as its work function sees it while it runs, and how its steps are retried."""
+"""A job as its caller sees it (`Job`) and as its work function sees it (`Running`), and the retries of its steps."""
 
 from __future__ import annotations
 
@@ -23,44 +23,45 @@ MAX_ERRORS = 100
 MAX_PLACE, MAX_ERROR = 200, 500
 """Maximum characters of an error's place and message."""
 MAX_ERROR_BYTES = 100_000
-"""Maximum bytes of one job's stored errors, as JSON in UTF-8. The reason for the job's failure does not count."""
+"""Maximum bytes of one job's stored errors, as JSON in UTF-8. The error that made the job fail does not count."""
 MAX_STARTS = 2
-"""Consecutive starts without progress after which a job is not started again, because it may crash the server."""
+"""Maximum consecutive starts of a job without progress. The job is then not started again, because it may crash the
+server."""
 WINDOW = 10.0
-"""Seconds over which the rate is measured."""
+"""Seconds over which the speed of a job is measured."""
 TRIES = 6
-"""Attempts if the engine fails. The delay doubles after each attempt."""
+"""Maximum attempts of a step if the engine fails. The delay doubles after each attempt."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Work on a corpus, and its progress. Times are seconds since the epoch."""
+    """A job on a corpus, and its progress. Times are seconds since the epoch."""
 
     id: str
     kind: str
     corpus: str
     caller: str = ""
-    """Name of the API key that submitted it. Empty if the server requires none."""
+    """Name of the API key that submitted the job. Empty if the server requires no keys."""
     options: Mapping[str, Any] = field(default_factory=dict)
     digest: str = ""
     """Digest of the whole task. Two jobs with the same digest never run together."""
     state: State = "queued"
     done: int = 0
     total: int | None = None
-    """None while it is unknown."""
+    """Total amount of work. None while it is unknown."""
     position: int | None = None
     """Position to resume from. None means the beginning."""
     starts: int = 0
-    """Starts since its last progress, except those that a regular shutdown interrupted."""
+    """Number of starts since the job's last progress. Starts that a regular shutdown interrupted do not count."""
     errors: tuple[Mapping[str, str], ...] = ()
-    """`place` and `error` of each, up to `MAX_ERRORS` in `MAX_ERROR_BYTES`."""
+    """Errors with the keys `place` and `error`: at most `MAX_ERRORS` errors in `MAX_ERROR_BYTES`."""
     error_count: int = 0
     result: Mapping[str, Any] = field(default_factory=dict)
     created: float = 0.0
     started: float | None = None
     finished: float | None = None
     rate: float | None = None
-    """Recent speed per second. None unless it is running."""
+    """Recent speed in units of `total` per second. None unless the job is running."""
 
     @property
     def ended(self) -> bool:
@@ -76,7 +77,7 @@ class Job:
 
 
 def progress_of(job: Job, things: str) -> str:
-    """Describe the progress of a job in words."""
+    """Return the progress of a job in words."""
     if job.state == "queued":
         return "it waits for the jobs before it"
     far = f"{job.done:,} of {job.total:,} {things} are done" if job.total else "it has begun"
@@ -89,12 +90,12 @@ def error_of(place: str, message: str) -> Mapping[str, str]:
 
 
 def as_json(value: Any) -> str:
-    """Write JSON in as few bytes as UTF-8 allows. Lone surrogates, which UTF-8 lacks, stay escaped."""
+    """Return `value` as JSON with few escapes. Lone surrogates stay escaped, because UTF-8 can't encode them."""
     return json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace").decode()
 
 
 def size_of(error: Mapping[str, str]) -> int:
-    """Return the bytes of an error in the ledger."""
+    """Return the number of bytes of an error in the ledger."""
     return len(as_json(error).encode())
 
 
@@ -107,7 +108,7 @@ class Duplicate(Conflict):
 
 
 def digest_of(kind: str, corpus: str, options: Mapping[str, Any], content: str) -> str:
-    """Return a digest that is equal for equal tasks. `content` is the digest of the upload."""
+    """Return the digest of a task. Equal tasks have equal digests. `content` is the digest of the upload."""
     return hashlib.sha256(json.dumps([kind, corpus, options, content], sort_keys=True).encode()).hexdigest()
 
 
@@ -118,7 +119,7 @@ class Pace:
         self._samples: deque[tuple[float, int]] = deque()
 
     def add(self, done: int) -> None:
-        """Record the total done so far. Time before the first progress does not count."""
+        """Record the amount of work done so far. Time before the first progress does not count."""
         now = time.monotonic()
         if len(self._samples) == 1 and self._samples[0][1] == done:
             self._samples.clear()
@@ -150,7 +151,7 @@ class Running:
         self.spool = spool
         """The uploaded file."""
         self.total = job.total
-        """The total amount of work, once the work function sets it."""
+        """The total amount of work. The work function sets it."""
         self.result: dict[str, Any] = dict(job.result)
         """The job's final result, stored with every checkpoint."""
         self._errors, self._error_count = list(job.errors), job.error_count
@@ -190,17 +191,20 @@ class Running:
         self._beyond = done
 
     async def checkpoint(self, position: int, done: int) -> None:
-        """Store that everything before `position` is done. On return this is on disk."""
+        """Store that all work before `position` is done. On return, the checkpoint is on disk."""
         now = replace(self._now(), position=position, done=done)
         before = -1 if self.position is None else self.position
         await self._save(replace(now, starts=0) if (position, done) > (before, self.done) else now)
 
     async def report(self, done: int) -> None:
-        """Report progress without a checkpoint. After a restart, work since the last checkpoint is repeated."""
+        """Report the amount of work done, without a checkpoint.
+
+        After a restart, work since the last checkpoint is repeated.
+        """
         await self._save(replace(self._now(), done=done))
 
     def kept(self, job: Job) -> None:
-        """Use `job`, which the ledger has just stored, as the job's current state."""
+        """Set the current state to `job`, which the ledger has just stored."""
         self.job = job
         self._pace.add(job.done)
 
@@ -214,12 +218,12 @@ class Running:
                 self._error_bytes = taken
 
     def forget_errors(self) -> None:
-        """Delete the errors. Call this before work that will find them again."""
+        """Delete the reported errors. Call this before repeated work, which reports the same errors again."""
         self._errors, self._error_count, self._error_bytes = [], 0, 0
 
     @property
     def seen(self) -> Job:
-        """The current state of the job, with its rate."""
+        """The current state of the job, including its rate."""
         now = self._now()
         return replace(now, done=now.done + self._beyond, rate=self._pace.rate)
 
@@ -234,7 +238,7 @@ class Running:
 
 
 async def retry_while_busy(work: Callable[[], Awaitable[T]]) -> T:
-    """Do bulk work; retry while the server is overloaded or stopping, the disk is full or the engine fails.
+    """Run `work` as bulk work. Retry while the server is overloaded or stopping, the disk is full or the engine fails.
 
     Raises:
         ServiceError: an error that waiting does not solve, such as damaged data or a key's full disk quota.

@@ -35,7 +35,9 @@ Work = Callable[[Running], Awaitable[dict[str, Any] | None]]
 
 
 class Jobs:
-    """Job queue. It runs up to `at_once` jobs, but only one per corpus, except for kinds in `beside`.
+    """Job queue.
+
+    It runs up to `at_once` jobs. A corpus has at most one running job, not counting jobs of kinds in `beside`.
 
     Keys take turns, and no key can run `at_once` jobs. So the first job of a key does not wait for a hundred jobs of
     another key. Among jobs of one key, and among jobs of one corpus, the oldest runs first.
@@ -63,7 +65,7 @@ class Jobs:
     ) -> None:
         """Open the ledger.
 
-        Limits for each caller: `waiting` for waiting and running jobs, `kept` for stored ended jobs, `answer_bytes` for
+        Each caller may have `waiting` waiting and running jobs, `kept` stored ended jobs, and `answer_bytes` bytes of
         stored answers (see `Requests`).
         """
         self._kinds, self._beside = kinds, frozenset(beside)
@@ -80,30 +82,33 @@ class Jobs:
             self._unended = {job.id: job for job in self._ledger.unfinished()}
         except ServiceError as error:
             raise StoreError(error.message) from None
-        """Queued and running jobs, oldest first, as in the ledger."""
+        """Queued and running jobs by id, oldest first. The ledger has the same jobs."""
         self._running: dict[str, Running] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._busy: dict[str, str] = {}
-        """Corpora in which a job of `_tasks` prevents further jobs, by job."""
+        """Corpora in which a job of `_tasks` prevents further jobs, by the job's id."""
         self._callers: dict[str, str] = {}
-        """Callers of the jobs in `_tasks`."""
+        """Callers of the jobs in `_tasks`, by the job's id."""
         self._turns: dict[str, int] = {}
         """Sequence number of the last job that was started for each caller."""
         self._begun = count(1)
         self._cancelled: set[str] = set()
         self._stalled: set[str] = set()
-        """Jobs left to the next server because the ledger is damaged. Other jobs wait for them."""
+        """Ids of jobs that stopped by an unexpected error. The next server process resumes them. Later jobs of the
+        same corpus wait."""
         self._suspects = frozenset(job.id for job in self._unended.values() if job.state == "running")
-        """Jobs that were running when a server was killed. They run one at a time, because one of them may be the
-        cause."""
+        """Ids of jobs that were running when the previous server process was killed. They run one at a time, because
+        one of these jobs may have killed the server."""
         self._not_begun_again = set(self._suspects)
-        """Suspects that this server has not started. Their `starts` count only the starts by earlier servers."""
+        """Suspects that this server process has not started yet. Their `starts` count only starts by earlier server
+        processes."""
         self._kept_before = frozenset(self._unended)
-        """Jobs of an earlier server. Their uploads must be checked, because files may have changed while no server
-        ran."""
+        """Ids of jobs of an earlier server process. Their uploads must be checked, because files may have changed
+        while no server ran."""
         self._changes = Changes()
         self._payers: dict[str, Caller] = {}
-        """Callers whose keys pay for the tokens of jobs, by job. Jobs of an earlier server cost nothing."""
+        """Callers who are charged for the tokens of jobs, by the job's id. Jobs of an earlier server process are not
+        charged."""
         self._intake = Intake(
             self._ledger, self.requests, self._spools, self._unended, accepting=accepting, dropped=ended, most=waiting
         )
@@ -111,13 +116,13 @@ class Jobs:
         self._sweep()
 
     def start(self) -> None:
-        """Begin or resume jobs."""
+        """Start the queue. Unfinished jobs are resumed."""
         if not self._stopped:
             self._started = True
             self._schedule()
 
     async def stop(self) -> None:
-        """Stop, and leave running jobs to the next server."""
+        """Stop the queue. The next server process resumes the running jobs."""
         self._stopped = self._intake.closed = True
         for task in self._tasks.values():
             task.cancel()
@@ -154,7 +159,8 @@ class Jobs:
     ) -> Job:
         """Queue a job.
 
-        On return it is durable, and will be done even if the server restarts. The job takes over `spool`.
+        On return, the job is on disk, and will be done even if the server restarts. The job becomes the owner of
+        `spool`.
 
         `answered` has the idempotency key and answer of the request, which are stored together with the job.
 
@@ -182,7 +188,10 @@ class Jobs:
         return [job.id for job in list(self._unended.values()) if (job.kind, job.corpus) == (kind, corpus)]
 
     def under_way(self, kind: str, corpus: str) -> Job | None:
-        """Return the oldest queued or running job of a kind for a corpus, with its current progress, or None."""
+        """Return the oldest queued or running job of a kind for a corpus, with its progress.
+
+        Return None if there is no such job.
+        """
         for id in self.unfinished(kind, corpus):
             return running.seen if (running := self._running.get(id)) else self._unended[id]
         return None
@@ -267,7 +276,9 @@ class Jobs:
             self._cancelled.discard(job.id)
 
     async def events(self, id: str, *, quiet: float = 15.0) -> AsyncIterator[Job | None]:
-        """Yield the job now and after each change, until it or the server ends. Yield None after `quiet` seconds.
+        """Yield the job now and after each change, until the job ends or the server stops.
+
+        Yield None after `quiet` seconds without a change.
 
         The stream also ends if the job ends and is deleted before the caller reads again.
         """
@@ -289,14 +300,14 @@ class Jobs:
             if job.kind not in self._beside:
                 self._busy[job.id] = job.corpus
             self._callers[job.id], self._turns[job.caller] = job.caller, next(self._begun)
-            # A new context, since the current one belongs to another request or one that was answered.
+            # A new context, because the current context belongs to another request, which may already be answered.
             self._tasks[job.id] = task = asyncio.create_task(self._run(job), context=Context())
             task.add_done_callback(partial(self._left, job.id))
 
     def _next(self) -> Job | None:
-        """Choose the oldest job of the caller with the fewest running jobs.
+        """Return the next job to start, or None: the oldest ready job of the caller with the fewest running jobs.
 
-        Among equals, choose the caller whose last job began longest ago.
+        Among callers with equally many running jobs, choose the caller whose last job began longest ago.
         """
         running = Counter(self._callers.values())
         fitting = (job for job in self._ready() if running[job.caller] < self._places(job.caller))
@@ -306,7 +317,10 @@ class Jobs:
         return max(1, self._at_once - 1) if caller else self._at_once
 
     def _ready(self) -> Iterator[Job]:
-        """Yield the waiting jobs that only the limits of `at_once` and keys may still delay, oldest first."""
+        """Yield the waiting jobs whose corpus is free, oldest first.
+
+        The limit `at_once` and the share of the key may still delay them.
+        """
         taken, begun = set(self._busy.values()), self._cancelled | self._stalled | self._tasks.keys()
         for job in self._unended.values():
             if job.id in begun:
@@ -359,7 +373,7 @@ class Jobs:
         return "succeeded", None
 
     async def _end(self, job: Job, state: State, error: tuple[str, str] | None = None) -> None:
-        if error:  # the reason of a failure is kept in any case
+        if error:  # the error that made the job fail is always stored
             kept = (*job.errors[: MAX_ERRORS - 1], error_of(*error))
             job = replace(job, errors=kept, error_count=job.error_count + 1)
         ended = replace(job, state=state, finished=_now(job.started or job.created), rate=None)
@@ -406,7 +420,7 @@ class Jobs:
 
 
 def _now(after: float) -> float:
-    """Return seconds since the epoch, but at least `after`, since the clock may have been set back."""
+    """Return the time in seconds since the epoch, but at least `after`, because the clock may have been set back."""
     return max(time.time(), after)
 
 
@@ -414,7 +428,7 @@ def _now(after: float) -> float:
 
 
 class Changes:
-    """Events of awaited jobs. Each is set at the job's next change."""
+    """Events of awaited jobs. A job's event is set at the next change of the job."""
 
     def __init__(self) -> None:
         self._events: dict[str, asyncio.Event] = {}
@@ -429,7 +443,7 @@ class Changes:
             event.set()
 
     def tell_all(self) -> None:
-        """Set all events, since no more changes will come."""
+        """Set all events, because no more changes will follow."""
         for id in list(self._events):
             self.tell(id)
 

@@ -25,9 +25,9 @@ from serving.settings import Settings
 
 SNAPSHOT, REEMBED = "snapshot", "reembed"
 CHANGE_NOTHING = (SNAPSHOT,)
-"""Kinds that run beside other jobs of their corpus."""
+"""Kinds of jobs that run concurrently with other jobs of the same corpus."""
 ADDING = (UPLOAD, SNAPSHOT, RESTORE)
-"""Kinds that add data to the disk, for which the key's corpora must have room."""
+"""Kinds of jobs that add data to the disk. The key's disk quota must have room for them."""
 PROGRESS_SECONDS = 1.0
 """Seconds between two reports of progress."""
 
@@ -53,7 +53,7 @@ class JobKinds:
         }
 
     def accept(self, job: Job) -> None:
-        """Check the room and record a job, before anyone learns that it will be done. Blocking.
+        """Check the disk quota and record a job, before its caller learns that the job is accepted. Blocking.
 
         Raises:
             NotFound: the corpus does not exist.
@@ -64,11 +64,18 @@ class JobKinds:
         self.upload_order.accept(job)
 
     async def _begun(self, job: Running) -> None:
-        """Check the room again, since earlier jobs may have taken it. Waiting for room would delay other jobs."""
+        """Check the disk quota again at the start of a job, because earlier jobs may have filled the quota.
+
+        A job without room fails, because waiting would delay other jobs.
+        """
         await retry_while_busy(lambda: in_thread(lambda: self.disk_quota.check(job.id)))
 
     async def _upload(self, job: Running) -> dict[str, Any]:
-        """Record the acceptance again. A corpus lacks it if it was not opened at the start, or was restored."""
+        """Store the upload.
+
+        The acceptance is recorded again, because a corpus that was damaged at the start, or was restored, lacks the
+        record.
+        """
         await retry_while_busy(lambda: self.library.run(lambda _: self.upload_order.accept(job.job), of=job.corpus))
         return await ingest(self.library, self.settings, self.disk_quota, job)
 
@@ -81,7 +88,7 @@ class JobKinds:
         return asdict(made)
 
     async def _restore(self, job: Running) -> dict[str, Any]:
-        """Restore from the upload, or from a snapshot of the server."""
+        """Restore a corpus from an uploaded snapshot, or from a snapshot on the server."""
         name = job.corpus
         file = job.spool or self.snapshots.path(job.options["of"], job.options["snapshot"])
         with nullcontext() if job.spool else _naming(file):
@@ -97,7 +104,7 @@ class JobKinds:
 
 @contextmanager
 def _naming(snapshot: Path) -> Iterator[None]:
-    """Add the name of a server's own snapshot to its errors."""
+    """Add the name of the snapshot on the server to errors in the block."""
     try:
         yield
     except (Invalid, TooLarge) as error:

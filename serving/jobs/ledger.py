@@ -76,7 +76,7 @@ ALTER TABLE answers ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
 UPDATE answers SET bytes = 1000 + length(headers) + length(body);
 CREATE INDEX answers_by_caller ON answers (caller, created, bytes);
 """
-"""Migration to format 3, which limits errors."""
+"""SQL migration to format 3, which limits the stored errors."""
 _STEPS = (_TO_2, _TO_3)
 _COLUMNS = (
     "id, kind, corpus, options, digest, state, done, total, position, errors, error_count, result, "
@@ -92,7 +92,7 @@ IDEMPOTENCY_KEY = "Idempotency-Key"
 KEPT_SECONDS = 24 * 3600
 MAX_KEY = 255
 ROW_BYTES = 1000
-"""Bytes of a stored answer besides its headers and body, such as key and digest."""
+"""Estimated bytes of a stored answer besides its headers and body, such as its key and digest."""
 _EVICT = """
 DELETE FROM answers WHERE caller = :caller AND key IN (
   SELECT key FROM (
@@ -101,8 +101,8 @@ DELETE FROM answers WHERE caller = :caller AND key IN (
   ) WHERE kept > :room
 )
 """
-"""Deletes old answers, but never the answer to `key`, which may seem old because the clock was set back.
-"""
+"""SQL statement that deletes old answers, but never the answer to `key`. That answer may seem old because the clock
+was set back."""
 _SPACE = uuid.UUID("5ab4ce0e-3c9f-4f43-8f5b-8a9a7a7f0c11")
 
 
@@ -145,7 +145,7 @@ class Ledger:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Make the changes in the block together. They are on disk on return.
+        """Make the changes in the block in one transaction. After the block, the changes are on disk.
 
         Raises:
             InsufficientStorage, Unhealthy: the disk fails.
@@ -167,7 +167,7 @@ class Ledger:
     def newest(self, of: Callable[[str], bool], limit: int, behind: str | None) -> list[Job]:
         """Return the newest `limit` jobs for corpora that `of` accepts, newest first.
 
-        `behind` is the id of a job: only older jobs are returned. For jobs that are not returned, only the corpus is
+        `behind` is the id of a job: only older jobs are returned. Of a job that is not returned, only the corpus is
         read.
         """
         return self._jobs(
@@ -247,7 +247,7 @@ def _job(row: sqlite3.Row) -> Job:
         raise DamageError(f"what is written of the job {found['id']!r} is damaged") from None
 
 
-# `Idempotency-Key`: a repeated request gets the first answer and does nothing.
+# `Idempotency-Key`: a repeated request gets the answer of the first request and changes nothing.
 
 
 class Answer(NamedTuple):
@@ -259,7 +259,7 @@ class Answer(NamedTuple):
 
 
 class Keyed(NamedTuple):
-    """A request to be done only once."""
+    """A request with an idempotency key, which is executed only once."""
 
     caller: str
     """Name of the caller's API key, because idempotency keys are separate for each caller. Empty if the server has no
@@ -268,12 +268,12 @@ class Keyed(NamedTuple):
     request: str
     """Digest of the whole request."""
     generation: str = ""
-    """Generation of the corpus that the request changes. The answer is valid only for this generation, because a
-    restored or recreated corpus has lost the change."""
+    """Generation of the corpus that the request changes. The stored answer is valid only for this generation,
+    because a restored or recreated corpus lacks the change."""
 
     @property
     def space(self) -> uuid.UUID:
-        """Namespace for ids. If a crash makes the request run twice, it creates the same ids again."""
+        """Namespace for document ids. If a crash makes the request run twice, both runs create the same ids."""
         return uuid.uuid5(_SPACE, json.dumps([self.caller, self.key, self.request]))
 
 
@@ -289,9 +289,9 @@ def check_key(key: str) -> str:
 
 
 class Requests:
-    """Stored answers, and requests that are being answered. The ledger of jobs keeps answers for a day.
+    """Stored answers, and requests that are being answered. Answers are stored in the ledger for a day.
 
-    For each caller the newest answers are kept, up to `most` bytes.
+    For each caller, the newest answers are kept, up to `most` bytes.
     """
 
     def __init__(self, ledger: Ledger, most: int) -> None:
@@ -301,7 +301,7 @@ class Requests:
 
     @asynccontextmanager
     async def once(self, keyed: Keyed | None) -> AsyncIterator[Answer | None]:
-        """Yield the stored answer to a repeated request, or None if there is no valid one. The block does the work.
+        """Yield the stored answer to a repeated request. Yield None for a new request, whose work the block must do.
 
         Raises:
             Conflict: the first request with this key is still running.
@@ -320,7 +320,7 @@ class Requests:
             self._under_way.discard(place)
 
     async def note(self, keyed: Keyed, answer: Answer) -> None:
-        """Store an answer. It is on disk on return."""
+        """Store an answer. On return, the answer is on disk."""
 
         def work() -> None:
             with self._ledger.transaction() as connection:

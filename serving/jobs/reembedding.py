@@ -1,4 +1,4 @@
-"""Re-embedding: a corpus moves to another encoder while the old vectors serve."""
+"""Re-embedding of a corpus with another encoder, while searches use the old vectors."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ from serving.jobs import Running
 from serving.jobs.job import retry_while_busy
 
 BLOCK = 512
-"""Passages between two checkpoints."""
+"""Number of passages between two checkpoints."""
 
 
 async def reembed(library: Library, encoders: Encoders, job: Running) -> dict[str, Any]:
-    """Embed a corpus with the encoder `model` of the job's options beside the served vectors; swap when complete.
+    """Embed a corpus with the encoder `model` of the job's options, and then replace the served vectors.
 
-    Documents written meanwhile are embedded before the swap, too. After a restart the job embeds the missing vectors,
-    which the store knows. If the encoder's bundle is replaced meanwhile, the job begins anew with the new bundle.
+    Documents that are written meanwhile are also embedded before the replacement. After a restart, the job embeds only
+    the passages without a new vector. If the encoder's bundle is replaced meanwhile, the job begins anew with the new
+    bundle.
     """
     while True:
         with encoders.requested(job.options.get("model")).ready_embedder.held() as embedder:
             fingerprint = embedder.manifest.fingerprint
             truncated = await _moved(library, encoders, job, embedder)
             if truncated is not None and fingerprint in encoders.fingerprints:
-                await job.checkpoint(0, job.total or 0)  # even if there was nothing to do, or fewer passages are left
+                await job.checkpoint(0, job.total or 0)  # even if no passage had to be embedded
                 return {"fingerprint": fingerprint, "model": embedder.manifest.name, "truncated": truncated}
         await job.checkpoint(0, 0)
 
 
 async def _moved(library: Library, encoders: Encoders, job: Running, embedder: Embedder) -> int | None:
-    """Embed all passages and swap.
+    """Embed all passages and replace the served vectors. Return the number of truncated passages.
 
-    Return how many were truncated; None, without a swap, if the encoder is no longer served.
+    If the encoder is no longer served, keep the old vectors and return None.
     """
     name, fingerprint = job.corpus, embedder.manifest.fingerprint
     _, size = await library.run(lambda corpora: corpora.corpus(name), of=name)
@@ -55,7 +56,7 @@ async def _moved(library: Library, encoders: Encoders, job: Running, embedder: E
 
 
 async def _embedded(library: Library, encoders: Encoders, job: Running, embedder: Embedder) -> int:
-    """Embed all passages without a vector of the new encoder. Return how many were truncated."""
+    """Embed all passages without a vector of the new encoder. Return the number of truncated passages."""
     name, fingerprint, truncated = job.corpus, embedder.manifest.fingerprint, 0
     while fingerprint in encoders.fingerprints:
         if not (rows := await library.run(lambda corpora: corpora.stale(name, fingerprint, BLOCK), of=name)):
@@ -66,7 +67,7 @@ async def _embedded(library: Library, encoders: Encoders, job: Running, embedder
 
 
 async def _refresh(library: Library, name: str, embedder: Embedder, rows: Sequence[tuple[int, str]]) -> int:
-    """Embed and store passages. Return how many were truncated."""
+    """Embed and store passages. Return the number of truncated passages."""
     keys = [key for key, _ in rows]
     vectors, cut = await embed_passages(embedder, [text for _, text in rows], lambda i: f"passage {keys[i]}")
     fingerprint = embedder.manifest.fingerprint

@@ -22,11 +22,11 @@ from serving.operations.threads import in_thread
 IN_MEMORY = 1 << 20
 """Maximum bytes of one upload in memory."""
 HASHED_AT_ONCE = 1 << 24
-"""Bytes that are read at a time to check an upload."""
+"""Number of bytes that are read at a time to check an upload."""
 
 
 class Spool:
-    """Arriving bytes, and their SHA-256. Without `keep`, `close` deletes them."""
+    """Received bytes of an upload, and their SHA-256. `close` deletes the bytes, unless `keep` was called."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / f"{uuid.uuid4().hex}.part"
@@ -109,7 +109,7 @@ async def check_kept(job: Job, path: Path) -> None:
     content = ""
     with disk_errors(path), suppress(FileNotFoundError), path.open("rb") as file:
         sha256 = hashlib.sha256()
-        while piece := await in_thread(lambda: file.read(HASHED_AT_ONCE)):  # a cancelled caller waits for one
+        while piece := await in_thread(lambda: file.read(HASHED_AT_ONCE)):  # a cancelled caller waits for one read
             await in_thread(partial(sha256.update, piece))
         content = sha256.hexdigest()
     if digest_of(job.kind, job.corpus, job.options, content) != job.digest:

@@ -1,4 +1,4 @@
-"""Acceptance of uploads. An upload takes effect when it is accepted, and its corpus records the acceptance."""
+"""Records of accepted uploads. An upload takes effect when it is accepted, so its corpus records the acceptance."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class UploadOrder:
         self._store = store
 
     def accept(self, job: Job) -> None:
-        """Record a job. Call this before the caller learns that the job is accepted.
+        """Record an accepted job. Call this before the caller learns that the job is accepted.
 
         Raises:
             NotFound: the corpus does not exist.
@@ -34,7 +34,7 @@ class UploadOrder:
             self._store.accept(job.corpus, job.id)
 
     def release(self, job: Job) -> None:
-        """Delete the record of an ended job. If the disk fails, the next start deletes it."""
+        """Delete the record of an ended job. If the disk fails, the next start of the server deletes the record."""
         if job.kind == UPLOAD:
             try:
                 self._store.release(job.corpus, job.id)
@@ -46,7 +46,8 @@ class UploadOrder:
     def begin(self, unfinished: Callable[[str], Sequence[str]]) -> None:
         """Delete records of jobs that no longer exist, and record all `unfinished` jobs, when the server starts.
 
-        Records may be wrong if a server was killed after it had written one of two files. Earlier versions wrote none.
+        Records may be wrong if a server was killed between its writes to the ledger and to the corpus. Earlier versions
+        wrote no records.
         """
         for name in self._store.names():
             try:

@@ -1,4 +1,4 @@
-"""Limits on requests and on corpora that come from elsewhere, and legal names of corpora and documents."""
+"""Limits on requests and on restored corpora, and legal names of corpora and documents."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from serving.operations.json_body import misfit
 CORPUS_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 MAX_ID_BYTES = 512
 MAX_COLUMN = 256
-"""Characters in the name of a column, or field, that contains texts or ids."""
+"""Maximum characters in the name of the column or field that contains texts or ids."""
 MAX_COLUMN_TYPES = 8192
-"""Characters of the types of columns, as JSON."""
+"""Maximum characters of the requested column types, as JSON."""
 _CORPUS = re.compile(CORPUS_NAME.rstrip("$") + r"\Z")
 MAX_VECTOR = 65_536
-"""Numbers in a vector, more than any encoder has dimensions."""
+"""Maximum numbers in a vector. No encoder has so many dimensions."""
 About = Annotated[str, Field(max_length=2000)]
 """Description of a corpus."""
 RecallTarget = Annotated[float, Field(gt=0, le=1)]
@@ -30,7 +30,8 @@ Fingerprint = Annotated[str, Field(max_length=255)]
 Moment = Annotated[FiniteFloat, Field(ge=0, lt=253_402_300_800)]
 """Seconds since the epoch, before the year 10000."""
 MAX_COUNT = 2**48
-"""Passages that a corpus may ever have had. At a million a second, they last nine years."""
+"""Maximum number of passages that a corpus may ever have had. At a million new passages per second, this number
+lasts nine years."""
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
 
@@ -72,11 +73,11 @@ class Bounds:
     """Limits of one document, and of a corpus that is restored."""
 
     text_bytes: int = 999_999
-    """Bytes of the text in UTF-8."""
+    """Maximum bytes of the text in UTF-8."""
     metadata_bytes: int = 65_536
-    """Bytes of the metadata as JSON."""
+    """Maximum bytes of the metadata as JSON."""
     restored_bytes: int = 16_000_000_000
-    """Bytes of the corpus that a snapshot unpacks to."""
+    """Maximum bytes of an unpacked snapshot."""
 
 
 BOUNDS = Bounds()
@@ -119,7 +120,7 @@ def check_text(text: str, limit: int, field: str) -> None:
 
 
 def check_metadata(metadata: Any, limit: int, field: str) -> None:
-    """Refuse metadata that are no object, can't be written as JSON, or are too large.
+    """Refuse metadata that are not an object, can't be written as JSON, or are too large.
 
     Raises:
         Invalid: the metadata are no object, or contain a value that can't be stored.

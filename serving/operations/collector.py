@@ -1,4 +1,4 @@
-"""The configured collector of traces. OpenTelemetry is only imported if there is one."""
+"""The configured collector of traces. OpenTelemetry is only imported if a collector is configured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from serving.operations.otlp import Collector
 
 ENVIRONMENT = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-"""Variables of OpenTelemetry that configure a collector, too."""
+"""OpenTelemetry's environment variables that also configure a collector."""
 
 
 class TracingError(RuntimeError):

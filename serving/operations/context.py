@@ -1,4 +1,4 @@
-"""Context variables inherited by tasks: the priority of work, and the recording of its parts for traces."""
+"""Context variables inherited by tasks: the priority of work, and the recording of spans for traces."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def bulk_work(bulk: bool = True) -> AbstractContextManager[None]:
 
 
 def parse_priority(header: str | None) -> bool:
-    """Read the priority from the header `x-priority`; return whether it is bulk.
+    """Parse the header `x-priority`. Return whether the request is bulk work.
 
     Raises:
         Invalid: the header has another value.
@@ -51,26 +51,29 @@ def parse_priority(header: str | None) -> bool:
     return value == "bulk"
 
 
-# Recording of the parts of each request for traces. It does nothing unless a collector is configured.
+# Recording of each request's spans for traces. It does nothing unless a collector is configured.
 
 Record = Callable[[str, float, float, Mapping[str, int]], None]
 _RECORD: ContextVar[Record | None] = ContextVar("record", default=None)
 
 
 def record(name: str, began: float, ended: float, **counts: int) -> None:
-    """Record a part of the current request, if it is traced, between two times of `time.perf_counter`."""
+    """Record a span of the current request, if the request is traced.
+
+    `began` and `ended` are times of `time.perf_counter`.
+    """
     if write := _RECORD.get():
         write(name, began, ended, counts)
 
 
 @contextmanager
 def recorded(name: str) -> Iterator[None]:
-    """Record the block as a part of the request, if it succeeds."""
+    """Record the block as a span of the current request, if the block succeeds."""
     began = perf_counter()
     yield
     record(name, began, perf_counter())
 
 
 def recording(write: Record | None) -> AbstractContextManager[None]:
-    """Call `write` with the parts of a request within the block. None means that the request is not traced."""
+    """Call `write` for each span that is recorded within the block. None means that the request is not traced."""
     return holding(_RECORD, write)

@@ -19,14 +19,16 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 MAX_RATIO = 100
-"""Maximum ratio of unpacked to packed size. Text packs to about a tenth; a higher ratio is made on purpose."""
+"""Maximum ratio of unpacked to packed size. Text has a ratio of about ten. A higher ratio suggests a decompression
+bomb."""
 ANY_RATIO = 1_000_000
-"""Unpacked bytes up to which the ratio is not checked."""
+"""Number of unpacked bytes up to which the ratio is not checked."""
 MAX_PARTS = 1000
-"""Maximum number of small members of gzip or frames of zstd in a row. Even an empty one costs time. bgzip writes 500
-for 32 MB."""
+"""Maximum number of small gzip members or zstd frames in a body. Even an empty member costs time. bgzip writes 500
+members for 32 MB."""
 PART_BYTES = 4096
-"""Mean bytes that the parts must have beyond `MAX_PARTS`. Those of bgzip have 65,280."""
+"""Minimum mean bytes of a member or frame if there are more than `MAX_PARTS`. The members of bgzip have 65,280
+bytes."""
 PIECE = 65_536
 BUFFER = 1 << 18
 ZSTD_WINDOW: dict[int, int] = {zstd.DecompressionParameter.window_log_max: 23}
@@ -81,7 +83,7 @@ CODINGS: dict[str, Callable[[], Part]] = {
 
 
 def content_coding(header: str) -> str:
-    """Return the single coding that `Content-Encoding` names, or "" for none.
+    """Return the coding that the header `Content-Encoding` names, or "" for no coding.
 
     Raises:
         UnsupportedMedia: the header names another coding, or several.
@@ -95,7 +97,7 @@ def content_coding(header: str) -> str:
 
 
 def inflated(body: bytes, coding: str, limit: int) -> bytes:
-    """Unpack `body`, stopping once more than `limit` bytes are unpacked.
+    """Return the unpacked `body`. Stop when more than `limit` bytes are unpacked.
 
     Raises:
         TooLarge: the body unpacks to more than `limit` bytes or `MAX_RATIO` times its size, or has too many parts.
@@ -105,12 +107,15 @@ def inflated(body: bytes, coding: str, limit: int) -> bytes:
 
 
 def inflating(packed: BinaryIO, size: int, coding: str, limit: int) -> BinaryIO:
-    """Return a stream that unpacks `packed`, which has `size` bytes. Reads raise the errors of `inflated`."""
+    """Return a stream that unpacks `packed`, which has `size` bytes.
+
+    Reads from the stream raise the errors of `inflated`.
+    """
     return stream_of(_checked(packed, size, coding, limit))
 
 
 def stream_of(pieces: Iterator[bytes]) -> BinaryIO:
-    """Read `pieces` as one stream."""
+    """Return a stream of the concatenated `pieces`."""
     return cast("BinaryIO", io.BufferedReader(_Pieces(pieces), BUFFER))
 
 
@@ -123,7 +128,7 @@ class _Pieces(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Buffer) -> int:
-        """Fill the buffer with the next bytes. Return their number, 0 at the end."""
+        """Fill the buffer with the next bytes. Return the number of bytes, or 0 at the end."""
         into = memoryview(buffer).cast("B")
         while not self._rest:
             piece = next(self._pieces, None)

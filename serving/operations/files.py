@@ -20,15 +20,15 @@ log = logging.getLogger(__name__)
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError, orjson.JSONDecodeError)
-"""Exceptions that occur when a file's bytes have changed."""
+"""Exceptions that SQLite and parsers raise if a file is damaged."""
 PATIENCE = 60.0
-"""Seconds to wait for a lock. Locks are held briefly, so the timeout occurs only if there is a bug."""
+"""Seconds to wait for a lock of SQLite. Locks are held briefly, so only a bug can cause a timeout."""
 _SIDE = ("-journal", "-wal", "-shm")
 """Suffixes of SQLite's side files. They exist while the file is open, and after a crash."""
 
 
 class DamageError(Exception):
-    """A row differs from what was written. The message names it; `logged` contains no document id."""
+    """A row differs from the written row. The message names the row. `logged` is the message without document ids."""
 
     def __init__(self, message: str, logged: str | None = None) -> None:
         super().__init__(message)
@@ -60,7 +60,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def _logged(error: Exception) -> str:
-    """Return the message without document content, because sqlite3 quotes text that it can't decode."""
+    """Return the message of `error` without document content. sqlite3 quotes text that it can't decode."""
     return str(getattr(error, "logged", error)).partition(" with text ")[0]
 
 
@@ -71,7 +71,7 @@ def _is_full(error: Exception) -> bool:
 
 
 def is_damage(error: Exception) -> bool:
-    """Return whether `error` means that bytes have changed.
+    """Return whether `error` means that the file is damaged.
 
     The lowest byte of a SQLite error code is the kind of error. The higher bytes are details. Python's own error for
     text that is not UTF-8 has no code.
@@ -126,7 +126,7 @@ def remove(path: Path) -> None:
 
 
 def remove_side_files(path: Path) -> None:
-    """Delete the side files. SQLite would replay a leftover log into a later file of the same name."""
+    """Delete the side files. Otherwise SQLite would replay an old log into a later file of the same name."""
     for beside in with_side_files(path)[1:]:
         beside.unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""JSON parser of request bodies: fast for valid bodies, precise about errors in others."""
+"""JSON parser of request bodies. It is fast for valid bodies and precise about errors in invalid bodies."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ from serving.errors import Malformed, TooLarge
 MAX_DEPTH = 32
 TOO_DEEP = f"nested deeper than {MAX_DEPTH}"
 MAX_CONTAINERS = 1_000_000
-"""Lists and objects of a body. Each takes two bytes there, and one to two hundred in memory."""
+"""Maximum lists and objects in a body. A list takes two bytes in the body, and 100 to 200 bytes in memory."""
 MAX_VALUES = 200_000
-"""Commas of a body beyond its allowed token ids. Unused values are parsed, too, and parsing blocks other threads."""
+"""Maximum commas in a body, in addition to its allowed token ids. Values of unknown fields are parsed, too, and
+parsing blocks other threads."""
 LEAST, MOST = -(2**63), 2**64 - 1
-"""Range of integers that are stored: those that orjson reads and writes."""
+"""Range of integers that can be stored. orjson reads and writes exactly this range."""
 FITS = "from -2^63 to 2^64 - 1"
 _SHOWN = 80
 LARGE = 65_536
-"""Body size in bytes from which the garbage collector is paused. It would scan the new objects again and again."""
+"""Body size in bytes from which the garbage collector is paused during parsing. Otherwise it would scan the new
+objects repeatedly."""
 SLICE = 1 << 17
-"""Bytes of a body that are scanned in one step, which blocks other threads."""
+"""Number of bytes that are scanned in one step. A step blocks other threads."""
 _LONG_INTEGER = re.compile(rb"[0-9](?=[0-9]{18})")
-"""19 digits; shorter integers fit into 64 bits."""
+"""Pattern of 19 digits. Shorter integers fit into 64 bits."""
 
 
 def parse_json(body: bytes, tokens: int = 0) -> Any:
@@ -57,7 +59,7 @@ def parse_exact(body: bytes) -> Any:
 
 
 def check_containers(body: bytes, limit: int | None = None, of: str = "request") -> None:
-    """Refuse more lists and objects than the event loop should parse. Brackets within strings don't count.
+    """Refuse a body with too many lists and objects for the event loop. Brackets within strings don't count.
 
     Raises:
         TooLarge: there are more than `limit`, by default `MAX_CONTAINERS`.
@@ -68,7 +70,7 @@ def check_containers(body: bytes, limit: int | None = None, of: str = "request")
 
 
 def check_values(body: bytes, tokens: int = 0) -> None:
-    """Refuse more values than a request with `tokens` token ids needs.
+    """Refuse a body with more values than a request with `tokens` token ids needs.
 
     Raises:
         TooLarge: the body has more values.
@@ -79,7 +81,7 @@ def check_values(body: bytes, tokens: int = 0) -> None:
 
 
 def _holds_more(body: bytes, marks_of: bytes, limit: int) -> bool:
-    """Return whether JSON contains more than `limit` of these characters outside of strings."""
+    """Return whether JSON contains more than `limit` characters of `marks_of` outside of strings."""
     if len(body) <= limit:
         return False
     others = bytes(set(range(256)) - {*b'"', *marks_of})
@@ -152,14 +154,14 @@ def _read(body: bytes) -> Any:
 
 
 def _integer(digits: str) -> int:
-    """Parse an integer. One that is too long for Python becomes some integer out of range."""
+    """Parse an integer. An integer with too many digits for Python becomes another integer that is out of range."""
     if len(digits) < sys.int_info.str_digits_check_threshold:
         return int(digits)
     return LEAST - 1 if digits.startswith("-") else MOST + 1
 
 
 def unwritable(value: Any) -> str | None:
-    """Return why `value` can't be stored and returned as the same JSON, or None."""
+    """Return the reason why `value` can't be stored as JSON without loss, or None if it can."""
     for depth, level in enumerate(levels(value)):
         if depth == MAX_DEPTH:
             return TOO_DEEP
@@ -171,7 +173,10 @@ def unwritable(value: Any) -> str | None:
 
 
 def misfit(value: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the dotted path of the part of `value` that can't be stored, and why; None if all of it can."""
+    """Return the dotted path of the first part of `value` that can't be stored, and the reason.
+
+    Return None if all parts can.
+    """
     reason = unwritable(value)
     if reason is None:
         return None
@@ -186,7 +191,7 @@ def misfit(value: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def no_json(values: Sequence[Any]) -> str | None:
-    """Return why one of the values can't be written as JSON in UTF-8, or None."""
+    """Return the reason why one of the values can't be written as JSON in UTF-8, or None if all can."""
     if any(isinstance(one, float) and not math.isfinite(one) for one in values):
         return "numbers must be finite"
     if any(isinstance(one, str) and not is_unicode(one) for one in values):
@@ -195,7 +200,7 @@ def no_json(values: Sequence[Any]) -> str | None:
 
 
 def levels(value: Any) -> Iterator[list[Any]]:
-    """Yield the value, then its children, then their children. Recursion would fail on deep values."""
+    """Yield the values at each level of nesting, from `value` down. Recursion would fail on deeply nested values."""
     level = [value]
     while level:
         yield level

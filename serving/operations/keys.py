@@ -1,7 +1,7 @@
 """API keys: a file of names, hashes, scopes and limits. The keys themselves are not stored.
 
-A key is 256 random bits, so a plain SHA-256 is enough. A slow hash protects secrets that can be guessed; here it would
-only let strangers keep the server busy.
+A key is 256 random bits, so a plain SHA-256 is enough. A slow hash protects secrets that can be guessed. For random
+keys it would only help attackers to overload the server.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ Scope = Literal["read", "write", "admin"]
 """`read`: embed and search. `write`: change corpora. `admin`: change what the server runs. No scope includes another.
 """
 Rate = Annotated[float, Field(ge=1e-6, allow_inf_nan=False)]
-"""Rate per second. The minimum is one in twelve days; a smaller value was meant as 0, and would overflow clocks."""
+"""Rate per second. The minimum is one in twelve days. A smaller value would overflow clocks, and was probably meant
+as 0."""
 
 PREFIX = "iso_"
 """Prefix by which secret scanners and people recognise a key."""
@@ -32,7 +33,7 @@ FORMAT = 1
 
 
 class KeysError(ValueError):
-    """The key file can't be used. The message names it."""
+    """The key file can't be used. The message names the file."""
 
 
 class UnreadableError(KeysError):
@@ -40,7 +41,7 @@ class UnreadableError(KeysError):
 
 
 class Key(BaseModel):
-    """Permissions and limits of a key. None means the server's default limit for keys."""
+    """Permissions and limits of a key. A limit of None means the server's default limit for keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -48,7 +49,7 @@ class Key(BaseModel):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     scopes: tuple[Scope, ...] = Field(min_length=1)
     corpora: tuple[str, ...] | None = None
-    """Shell patterns (`docs-*`). None means every corpus."""
+    """Shell patterns of the names of accessible corpora (`docs-*`). None means every corpus."""
     requests_per_second: Rate | None = None
     tokens_per_second: Rate | None = None
     concurrency: PositiveInt | None = None
@@ -57,7 +58,7 @@ class Key(BaseModel):
     unread_bytes: PositiveInt | None = None
     jobs: PositiveInt | None = None
     created: str = ""
-    """ISO 8601, for people."""
+    """Time of creation in ISO 8601, for information."""
 
     def sees(self, corpus: str) -> bool:
         """Return whether the key has access to a corpus of this name. The corpus need not exist."""
@@ -72,7 +73,7 @@ class _File(BaseModel):
 
 
 def new_secret() -> str:
-    """Create a key, which is given to its user and not stored."""
+    """Return a new random key. The key is given to its user and not stored."""
     return PREFIX + secrets.token_urlsafe(32)
 
 
@@ -82,7 +83,7 @@ def digest(secret: str) -> str:
 
 
 def read_keys(path: Path) -> tuple[Key, ...]:
-    """Read the keys of a file, in its order.
+    """Return the keys of a file, in the order of the file.
 
     Raises:
         UnreadableError: the file can't be read.
@@ -118,7 +119,7 @@ def changed_keys(path: Path) -> Iterator[list[Key]]:
     except OSError as error:
         raise KeysError(f"{path.parent}: {error.strerror}") from None
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX)  # a key that is revoked meanwhile must not come back
+        fcntl.flock(folder, fcntl.LOCK_EX)  # a concurrent change must not restore a revoked key
         keys = list(read_keys(path)) if path.exists() else []
         yield keys
         _replace(path, keys)

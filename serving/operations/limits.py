@@ -22,10 +22,10 @@ Clock = Callable[[], int]
 """Clock in nanoseconds that never goes back."""
 SECOND = 1_000_000_000
 RETRY_SECONDS = 1
-"""Guess of when a request of the key ends. Rate limits know the exact time."""
+"""`Retry-After` in seconds if a key has too many running requests. It is a guess of the time until one of them ends."""
 _PATIENT: ContextVar[bool] = ContextVar("patient", default=False)
 LOOK_AGAIN = 1_000_000_000
-"""Nanoseconds between two looks at the file. A revoked key is valid for at most so much longer."""
+"""Nanoseconds between two checks of the key file. A revoked key stays valid for at most this time."""
 GRACE_SECONDS = 10.0
 """Seconds for which keys stay valid while their file can't be read."""
 Version = tuple[int, int, int, int]
@@ -34,10 +34,11 @@ Version = tuple[int, int, int, int]
 class Keyring:
     """The callers of one key file.
 
-    If the file's content is invalid, the old keys stay valid and the log says so. A mistake in an edit must neither
-    lock everybody out nor let everybody in. An unreadable file may revoke a key. So the keys stay valid until `grace`
-    seconds after the file was last known to be unchanged; then nobody gets in. In both cases each look reads the file
-    again.
+    If the content of the file is invalid, the old keys stay valid, and the error is logged. A mistake in an edit must
+    neither lock everybody out nor let everybody in.
+
+    An unreadable file may have revoked a key. The old keys therefore stay valid for only `grace` seconds after the last
+    successful check. Then all keys are refused. In both cases, every check reads the file again.
 
     Raises:
         KeysError: the file can't be read at the start.
@@ -88,7 +89,7 @@ class Keyring:
 
     def _read(self) -> None:
         """Read the file. A key of the same name keeps its usage, even if its limits have changed."""
-        version = _version(self._path)  # before the content, so that a replacement meanwhile is noticed
+        version = _version(self._path)  # read before the content, so that a concurrent replacement is noticed
         keys, kept = read_keys(self._path), {caller.key.name: caller for caller in self._callers}
         self._callers = tuple(kept.get(key.name) or Caller(key, self._defaults, self._clock) for key in keys)
         for caller, key in zip(self._callers, keys, strict=True):
@@ -116,16 +117,16 @@ class Limits:
     tokens_per_second: float | None = None
     concurrency: int | None = None
     disk_bytes: int | None = None
-    """Bytes of all corpora that the key has access to."""
+    """Maximum bytes of all corpora that the key has access to."""
     unread_bytes: int | None = None
     threads: int = 2
-    """Threads that read corpora for the key at a time, and as many that write. Further work waits."""
+    """Maximum threads that read corpora for the key. The same number of threads may write. Further work waits."""
     jobs: int | None = None
-    """Waiting and running jobs."""
+    """Maximum waiting and running jobs."""
 
 
 class Caller:
-    """A key's usage of its limits, which are `defaults` where the key has none."""
+    """A key, and the usage of its limits. `defaults` are the limits that the key does not set."""
 
     def __init__(self, key: Key, defaults: Limits, clock: Clock = time.monotonic_ns) -> None:
         self._defaults, self._clock = defaults, clock
@@ -137,14 +138,14 @@ class Caller:
         self.limit(key)
 
     def limit(self, key: Key) -> None:
-        """Adopt the current limits of `key`, keeping the usage so far."""
+        """Replace the key and its limits by `key`. The usage so far stays."""
         defaults = self._defaults
         self.key = key
         self.threads = key.threads or defaults.threads
         self._concurrency = key.concurrency or defaults.concurrency
         self._disk_bytes = key.disk_bytes or defaults.disk_bytes
         self.jobs = key.jobs or defaults.jobs
-        """Waiting and running jobs that the key may have. None means the same as for other callers."""
+        """Maximum waiting and running jobs of the key. None means the limit for callers without a key."""
         if unread := key.unread_bytes or defaults.unread_bytes:
             self.unread = self.unread or UnreadBytes(unread, f"answers to the key {key.name!r}")
             self.unread.limit = unread
@@ -180,9 +181,10 @@ class Caller:
             self._running -= 1
 
     def check_room(self, used: Callable[[], int], adding: int = 0) -> None:
-        """Refuse to add to corpora that have used up the key's share of the disk, or would with `adding` more bytes.
+        """Refuse to add data if the key's corpora use, or would exceed, the disk quota of the key.
 
-        If the size is unknown, a write that begins below the limit is accepted as a whole.
+        `adding` is the number of bytes to add. With `adding` 0, a write that begins below the limit is accepted as a
+        whole.
 
         Raises:
             NoRoom: the corpora take as many bytes, or more.
@@ -195,7 +197,9 @@ class Caller:
             )
 
     def charge(self, tokens: float, *, begun: bool = False) -> None:
-        """Take tokens from the key's rate. Further tokens of work that has `begun` are taken whatever the debt.
+        """Charge tokens to the key's rate limit.
+
+        For work that has `begun`, tokens are charged even if the key has a debt.
 
         Raises:
             Overloaded: the key has a debt; nothing is taken.
@@ -203,7 +207,7 @@ class Caller:
         self._take(self._tokens, tokens, "tokens", begun=begun)
 
     def refund(self, tokens: int) -> None:
-        """Give back tokens that were charged for work that was not done."""
+        """Return tokens that were charged for work that was not done."""
         if self._tokens:
             self._tokens[1].take(-tokens)
 
@@ -226,7 +230,9 @@ class UnreadBytes:
 
     @contextmanager
     def holding(self, size: int, *, refusable: bool = True) -> Iterator[None]:
-        """Count an answer while it is sent. An answer that is not `refusable` ignores the limit.
+        """Count an answer of `size` bytes while it is sent.
+
+        The limit does not apply to an answer that is not `refusable`.
 
         Raises:
             TooLarge: the answer alone exceeds the limit.
@@ -252,9 +258,9 @@ class Bucket:
 
     A caller without debt may take any amount, then waits until the debt is paid.
 
-    So a request larger than a second's worth passes like any other. At most one second's worth is saved. The state is
-    one point in time, as in the generic cell rate algorithm (ITU-T I.371), in whole nanoseconds. No rounding makes a
-    caller who has waited for `Retry-After` wait again.
+    A request for more tokens than the rate per second is therefore accepted. Unused tokens of at most one second are
+    saved. The state is one point in time, as in the generic cell rate algorithm (ITU-T I.371), in whole nanoseconds. No
+    rounding makes a caller who has waited for `Retry-After` wait again.
     """
 
     def __init__(self, rate: float, clock: Clock) -> None:
@@ -273,23 +279,23 @@ class Bucket:
         self._paid = max(now + int((self._paid - now) * self._unit / unit), now - self._saved)
 
     def wait(self) -> int:
-        """Return the nanoseconds until something may be taken."""
+        """Return the nanoseconds until the debt is paid, or 0."""
         return max(0, self._paid - self._clock())
 
     def take(self, amount: float) -> None:
-        """Take an amount of any size. A negative amount is given back."""
+        """Take an amount of any size. A negative amount returns tokens to the bucket."""
         self._paid = max(self._paid, self._clock() - self._saved) + int(amount * self._unit)
 
 
 class LoopTurn:
-    """Steps of a key, first in, first out. A step without others before it runs at once."""
+    """Queue of a key's steps on the event loop, first in, first out. A step runs at once if the queue is empty."""
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._taken = False
 
     async def take(self) -> None:
-        """Wait for a pass of the event loop in which no other step runs."""
+        """Wait for a pass of the event loop in which no other step of the key runs."""
         if not self._taken:
             self._take()
             return
@@ -319,28 +325,28 @@ def current_caller() -> Caller | None:
 
 
 async def loop_turn() -> None:
-    """Wait for the next pass of the event loop if the key has already had a step in this one."""
+    """Wait for the next pass of the event loop if a step of the current key has already run in this pass."""
     if caller := _CALLER.get():
         await caller.loop_turn.take()
 
 
 def charged_to(caller: Caller | None) -> AbstractContextManager[None]:
-    """Charge work to a caller within the block; its request may already be answered."""
+    """Charge work in the block to a caller. The request of the caller may already be answered."""
     return holding(_CALLER, caller)
 
 
 def is_patient() -> bool:
-    """Return whether the work waits for a turn of its key however many wait, as that of a job does."""
+    """Return whether the current work may wait in any queue of its key, however long. The work of jobs is patient."""
     return _PATIENT.get()
 
 
 def patient() -> AbstractContextManager[None]:
-    """Mark work within the block as patient, since no connection waits for it."""
+    """Mark work within the block as patient, because no connection waits for the work."""
     return holding(_PATIENT, True)
 
 
 def charge(tokens: float, *, begun: bool = False) -> None:
-    """Charge tokens to the key of the current request. Without a key (no keys, a warm-up) nothing is charged.
+    """Charge tokens to the key of the current request. Without a key, nothing is charged.
 
     Raises:
         Overloaded: see `Caller.charge`.
@@ -350,7 +356,7 @@ def charge(tokens: float, *, begun: bool = False) -> None:
 
 
 def check_no_debt() -> None:
-    """Refuse work that is charged afterwards if its key still has a debt.
+    """Refuse work if its key still has a debt. Call this before work that is charged at its end.
 
     Raises:
         Overloaded: see `Caller.charge`.
@@ -359,6 +365,6 @@ def check_no_debt() -> None:
 
 
 def refund(tokens: int) -> None:
-    """Give back what `charge` took for work that was not done."""
+    """Return tokens that `charge` took for work that was not done."""
     if caller := _CALLER.get():
         caller.refund(tokens)

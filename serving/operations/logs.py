@@ -24,7 +24,7 @@ _Failure = tuple[type[BaseException], BaseException, TracebackType | None] | tup
 
 
 def configure(form: LogFormat) -> None:
-    """Send the lines of every logger to stderr. `auto` means pretty on a terminal."""
+    """Send the lines of every logger to stderr. `auto` means pretty on a terminal, and JSON otherwise."""
     pretty = form == "pretty" or (form == "auto" and sys.stderr.isatty())
     destination = logging.StreamHandler(sys.stderr)
     destination.setFormatter(Pretty() if pretty else Json())
@@ -39,7 +39,7 @@ def loop_failed(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> 
 
 
 class Pretty(logging.Formatter):
-    """Formatter of the message followed by its non-empty fields as `name=value`."""
+    """Formatter for people: the message, followed by its non-empty fields as `name=value`."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = (f"{name}={value}" for name, value in _fields(record).items() if value is not None)
@@ -52,7 +52,7 @@ class Pretty(logging.Formatter):
 
 
 class Json(Pretty):
-    """Formatter of one JSON object a line."""
+    """Formatter that writes one JSON object on each line."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -68,7 +68,7 @@ class Json(Pretty):
 
 
 def _writable(value: Any) -> Any:
-    """Escape the lone surrogates of a text, which file names may have and UTF-8 can't encode."""
+    """Escape lone surrogates of a text. File names may have lone surrogates, which UTF-8 can't encode."""
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 

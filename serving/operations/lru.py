@@ -10,7 +10,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 OVERHEAD = 300
-"""Bytes of an entry besides those that its owner counts: keys, objects and table slots."""
+"""Estimated overhead of an entry in bytes: objects and table slots, which the caller does not count."""
 
 
 class Lru(Generic[K, V]):
@@ -25,7 +25,7 @@ class Lru(Generic[K, V]):
         return len(self._entries)
 
     def get(self, key: K) -> V | None:
-        """Return the value of `key`, and count this as a use."""
+        """Return the value of `key`, or None. The entry becomes the most recently used."""
         if not (entry := self._entries.get(key)):
             return None
         self._entries.move_to_end(key)

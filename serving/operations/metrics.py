@@ -41,17 +41,17 @@ _STAGES = {
     "inference_duration": "Seconds from then to the last vector",
 }
 _FAILURES: Mapping[Kind, str] = {"Tokenizer": "tokenization", "Backend": "inference", "Empty": "validation"}
-"""Names that text-embeddings-inference has for kinds of errors. Other kinds keep their own name."""
+"""Label values of text-embeddings-inference for kinds of errors. Other kinds keep their own name."""
 NAMED_CORPORA = 50
-"""Default number of corpora with labels. Each adds 0.16 ms to a scrape, which blocks all requests."""
+"""Default number of corpora with a label. A label adds 0.16 ms to a scrape, which blocks all requests."""
 OTHERS = "_others"
-"""Label of all corpora without their own. It is not a legal corpus name."""
+"""Label of all corpora without a label of their own. It is not a legal corpus name."""
 
 
 class Histogram(Collector):
     """Cumulative counts of values by the upper `bounds`, in one series, or in one for each value of `label`.
 
-    It observes many values at once. The histogram of prometheus_client takes one, at three times the cost.
+    It observes many values in one call. The histogram of prometheus_client observes one value, at three times the cost.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Histogram(Collector):
         registry.register(self)
 
     def observe(self, value: float, *, times: int = 1, of: str = "") -> None:
-        """Count `value` `times` times, in the series `of` that label."""
+        """Count `value` `times` times in the series with the label `of`."""
         self._counts[of][bisect_left(self._bounds, value)] += times
         self._sums[of] += times * value
 
@@ -82,7 +82,7 @@ class Histogram(Collector):
         self._sums[""] += sum(values)
 
     def forget(self, of: str) -> None:
-        """Delete the series of that label."""
+        """Delete the series with the label `of`."""
         self._counts.pop(of, None)
         self._sums.pop(of, None)
 
@@ -100,30 +100,31 @@ disable_created_metrics()  # type: ignore[no-untyped-call] # one more series for
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds that the stages of a request took."""
+    """Durations of the stages of a request, in seconds."""
 
     tokenization: float
     queue: float
     """Seconds until the first text of the request reached the engine."""
     inference: float
-    """Seconds from the first text that reached the engine until the last was embedded, including waits in between."""
+    """Seconds from the time at which the first text reached the engine until the last text was embedded. Waits in
+    between are included."""
     total: float
 
     @classmethod
     def between(cls, began: float, tokenized: float, begun: float, done: float) -> Timing:
-        """Compute the stages from the times of arrival, end of tokenizing, start of inference and end."""
+        """Return the stages of a request from four times: arrival, end of tokenizing, start of inference and end."""
         return cls(tokenized - began, begun - tokenized, done - begun, done - began)
 
 
 class Labels:
-    """Corpora with their own label: the first `limit`. A deleted corpus frees its place."""
+    """Corpora with a label of their own: the first `limit` corpora. A deleted corpus frees its label."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._named: set[str] = set()
 
     def of(self, corpus: str) -> str:
-        """Return the corpus's own name, or the label of all others."""
+        """Return the label of a corpus: its name, or `OTHERS`."""
         if corpus not in self._named and len(self._named) < self._limit:
             self._named.add(corpus)
         return corpus if corpus in self._named else OTHERS
@@ -140,7 +141,7 @@ class Metrics:
 
     TEI's counters lack the suffix `_total`, so here they are increasing gauges.
 
-    Only `corpora` corpora have labels, since callers who create corpora could otherwise fill Prometheus.
+    Only `corpora` corpora have a label. Otherwise callers who create corpora could fill Prometheus.
     """
 
     def __init__(self, corpora: int = NAMED_CORPORA) -> None:
@@ -215,7 +216,7 @@ class Metrics:
             of_text.observe(seconds, times=texts)
 
     def cached(self, hits: int, misses: int) -> None:
-        """Count texts that were cached or already running, and texts that the engine gets."""
+        """Count texts: `hits` were cached or already running, and `misses` are sent to the engine."""
         self._hits.inc(hits)
         self._misses.inc(misses)
 
@@ -234,20 +235,26 @@ class Metrics:
 
     @contextmanager
     def search(self, corpus: str) -> Iterator[None]:
-        """Time a search if it succeeds, since only then the corpus is known to exist."""
+        """Observe the duration of a search. A failed search is not observed, because its corpus may not exist."""
         began = perf_counter()
         yield
         self._searches.observe(perf_counter() - began, of=self._labels.of(corpus))
 
     def waiting(self, texts: int, tokens: int, by_lane: Mapping[str, int]) -> None:
-        """Set the size of the queue. `tokens` include the running batches; `texts` and `by_lane` don't."""
+        """Set the size of the queue.
+
+        `tokens` includes running batches. `texts` and `by_lane` count only waiting texts and tokens.
+        """
         self._queue_size.set(texts)
         self._queued_tokens.set(tokens)
         for lane, waiting in by_lane.items():
             self._waiting_tokens.labels(lane).set(waiting)
 
     def serving(self, ready: bool, encoders: Iterable[tuple[Manifest, str, str]]) -> None:
-        """Set the served models, each with its runtime and precision, which are empty before it is loaded."""
+        """Set the served models with their runtimes and precisions.
+
+        Runtime and precision are empty until a model is loaded.
+        """
         self._ready.set(ready)
         self._model.clear()
         for manifest, runtime, precision in encoders:

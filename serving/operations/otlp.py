@@ -1,6 +1,7 @@
 """Exporter of OpenTelemetry traces by OTLP over HTTP. It is only imported if a collector is configured.
 
-Spans contain counts, routes and statuses. Of what callers send they contain only the ids of trace and request.
+Spans contain counts, routes and statuses. Of the caller's data, spans contain only the ids of the trace and the
+request.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pydantic import HttpUrl
 from serving.operations.context import recording
 
 SECONDS_TO_SEND = 5.0
-"""Seconds for sending the last spans at the end, after which an unresponsive collector is given up."""
+"""Maximum seconds for sending the last spans at shutdown."""
 
 
 class Collector:
@@ -43,7 +44,7 @@ class Collector:
     def request(self, name: str, headers: Mapping[str, str]) -> Iterator[Span]:
         """Record a request as a span, in the trace of its `traceparent` and `tracestate` (W3C Trace Context)."""
         began = time.perf_counter()
-        epoch = time.time_ns() - round(1e9 * began)  # one for all spans of a trace, so that their times are consistent
+        epoch = time.time_ns() - round(1e9 * began)  # one epoch for all spans of a trace
 
         def at(moment: float) -> int:
             return epoch + round(1e9 * moment)

@@ -1,8 +1,8 @@
-"""Blocking work in threads, which is completed, or stopped, if its caller leaves.
+"""Blocking work in threads. If its caller leaves, the work is completed or stopped.
 
-A thread can't be stopped from outside. Long work therefore calls `check_cancelled` where it can stop without harm.
-These places are each read of the store, each condition of a filter and each block of vectors. SQLite calls
-`is_cancelled` by itself. A write never checks, so that a write that has begun is finished.
+A thread can't be stopped from outside. Long work therefore calls `check_cancelled` where it can stop without harm: at
+each read of the store, each condition of a filter and each block of vectors. SQLite calls `is_cancelled` by itself. A
+write never checks, so that a write that has begun is finished.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Share = Literal["read", "write"]
 THREADS, CORPUS_THREADS = 16, 8
-"""Maximum threads of all corpora together, and of one corpus. Further work waits without a thread."""
+"""Maximum threads of all corpora together, and maximum threads of one corpus. Further work waits without a thread."""
 WAITING = 256
-"""Maximum steps of requests that wait for the threads of one key."""
+"""Maximum number of steps that wait for the threads of one key."""
 TOKENS_PER_SECOND = 1000
-"""Price of a second of a thread for a key: one token per millisecond."""
+"""Tokens that a key is charged for a second of CPU time: one token per millisecond."""
 
 # Cancellation of work whose caller has left, whose deadline has passed, or whose server stops.
 
 
 class CancelToken:
-    """Token of one piece of blocking work. Cancelling its `parent` cancels it, too."""
+    """Cancellation token of one piece of blocking work. Cancelling the `parent` also cancels this token."""
 
     def __init__(self, parent: CancelToken | None = None) -> None:
         self.parent = parent
         self.cpu_seconds = 0.0
-        """CPU seconds of the thread that does the work, without waiting and without other threads."""
+        """CPU seconds of the thread that does the work. Waiting and other threads are not included."""
         self._cancelled = False
 
     @property
@@ -84,13 +84,16 @@ def check_cancelled() -> None:
 
 
 def for_others() -> AbstractContextManager[None]:
-    """Keep a step running if its caller leaves, since other callers need it too. It still stops with the server."""
+    """Keep work in the block running if its caller leaves, because other callers need it, too.
+
+    The work still stops with the server.
+    """
     token = _CURRENT.get()
     return holding(_CURRENT, token and token.parent)
 
 
 def uninterrupted() -> AbstractContextManager[None]:
-    """Keep checks from stopping a write and the steps that must follow it."""
+    """Disable checks for cancellation in the block, for a write and the steps that must follow the write."""
     return holding(_CURRENT, None)
 
 
@@ -100,7 +103,7 @@ def uninterrupted() -> AbstractContextManager[None]:
 async def run_to_end(work: Coroutine[Any, Any, T], on_cancel: Callable[[], None] = lambda: None) -> T:
     """Complete `work` even if the caller is cancelled.
 
-    In that case `on_cancel` is called, so that the work can stop early.
+    If the caller is cancelled, `on_cancel` is called, so that the work can stop early.
     """
     task = asyncio.create_task(work)
     try:
@@ -117,7 +120,7 @@ async def in_thread(work: Callable[[], T], on_cancel: Callable[[], None] = lambd
 
 
 async def log_errors_of(work: asyncio.Future[Any]) -> None:
-    """Wait until `work` ends. Log its failure, unless it is an error meant for the caller."""
+    """Wait until `work` ends. Log its exception, unless it is a `ServiceError` for the caller."""
     work.add_done_callback(_log_error)
     await asyncio.wait([work])
 
@@ -143,17 +146,18 @@ class CorpusThreads:
         self._shares: WeakValueDictionary[tuple[str, Share, int], asyncio.Semaphore] = WeakValueDictionary()
         """Semaphores by key, kind of work and the number of threads that the key may have now."""
         self._held: Counter[tuple[str, Share]] = Counter()
-        """Number of steps that use a thread or wait for one, by key and kind of work."""
+        """Number of steps that use a thread or wait for a thread, by key and kind of work."""
         self._going = CancelToken()
         """The parent token of all stoppable work."""
         self._left: set[asyncio.Task[Any]] = set()
-        """Reads whose callers have gone. A task without a reference could be garbage-collected."""
+        """Tasks of reads whose callers have left. The set keeps a reference, so that the tasks are not
+        garbage-collected."""
 
     async def run(self, name: str, work: Callable[[], T], on_cancel: Callable[[], None] = lambda: None) -> T:
         """Run `work` within the limit of `name`.
 
-        If the caller is cancelled, `on_cancel` is called, and the thread keeps its place until the work has
-        ended. Work that has no thread yet is dropped.
+        If the caller is cancelled, `on_cancel` is called, and the work counts for the limit until it has ended. Work
+        without a thread is dropped.
 
         Raises:
             Overloaded: `WAITING` steps wait for the key's threads.
@@ -177,7 +181,7 @@ class CorpusThreads:
     async def stoppable(self, name: str, work: Callable[[], T], *, charged: bool = False) -> T:
         """Run work that calls `check_cancelled`. It ends when its caller is cancelled or the server stops.
 
-        With `charged`, the key pays for the CPU time taken, however the work ended.
+        With `charged`, the used CPU time is charged to the key, even if the work fails.
 
         Raises:
             Unhealthy: the server is stopping.
@@ -196,7 +200,7 @@ class CorpusThreads:
     async def read(self, name: str, work: Callable[[], T], *, charged: bool = False) -> T:
         """Run stoppable work that changes nothing.
 
-        A cancelled caller returns at once. The thread keeps its place until the work ends.
+        A cancelled caller returns at once. The work counts for the limit until it has ended.
         """
         reading = asyncio.create_task(self.stoppable(name, work, charged=charged))
         try:
@@ -208,12 +212,12 @@ class CorpusThreads:
             raise
 
     def stop(self) -> None:
-        """End all stoppable work, including any that starts later."""
+        """Cancel all stoppable work. Stoppable work that starts later is cancelled, too."""
         self._going.cancel()
 
     @asynccontextmanager
     async def _share(self, what: Share) -> AsyncIterator[None]:
-        """Take one of the threads that the paying key may use. Without a paying key, there is no limit."""
+        """Take one of the threads that the charged key may use. Without a charged key, there is no limit."""
         if (caller := current_caller()) is None:
             yield
             return
@@ -230,5 +234,5 @@ class CorpusThreads:
                 del self._held[name, what]
 
     def close(self) -> None:
-        """Wait for the threads. Nothing may be run afterwards."""
+        """Wait for the threads. No method may be called afterwards."""
         self._threads.shutdown()

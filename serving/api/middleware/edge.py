@@ -1,4 +1,4 @@
-"""The edge of the application: what every request gets before and after its route."""
+"""The outer middleware of the application, which handles every request before and after its route."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ log = logging.getLogger("serving.access")
 
 REQUEST_ID = "x-request-id"
 PROBES = {"/health", "/healthz", "/livez", "/readyz", "/ping", "/metrics"}
-"""Paths that monitoring requests every few seconds. They are not traced. Successful ones are logged at debug level."""
+"""Paths that monitoring requests every few seconds. Their requests are not traced. Successful requests are logged at
+debug level."""
 CORS_METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE")
 _ACCEPTED_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
@@ -32,8 +33,8 @@ _ACCEPTED_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 class TrailingSlash:
     """Outermost, pure ASGI middleware, so that keys and logs see the path of the route.
 
-    A path with a trailing slash means the path without it, if only that is a route. A redirect does not work: clients
-    repeat a POST without its body, or not at all.
+    If a path with a trailing slash has no route, but the path without the slash has one, the slash is removed. A
+    redirect does not work, because clients repeat a POST without its body, or not at all.
     """
 
     def __init__(self, app: ASGIApp, routers: Iterable[APIRouter]) -> None:
@@ -49,7 +50,10 @@ class TrailingSlash:
         await self._app(scope, receive, send)
 
     def _takes(self, scope: Scope) -> bool:
-        """Return whether a route has this path, by any method. `{id:any}` must not match an empty string."""
+        """Return whether a route has this path, for any method.
+
+        `{id:any}` must not match an empty string.
+        """
         for route in self._routes:
             match, found = route.matches(scope)
             if match is not Match.NONE and all(found.get("path_params", {}).values()):
@@ -61,14 +65,15 @@ class Edge:
     """Pure ASGI middleware: request ids, the access log, CORS for `origins`, and answers to unexpected errors.
 
     Every response has `x-request-id`: the caller's own id, or a new one. Log lines name the route by its template,
-    since a path may quote documents. CORS is around the answers to errors, so browsers can read these, too.
+    since a path may quote documents. CORS headers are also added to error answers, so that browsers can read them.
     """
 
     def __init__(self, app: ASGIApp, origins: tuple[str, ...] = ()) -> None:
         """Wrap `app`. Pages of `origins` may send any header and read any header.
 
         As `allow_headers`, `*` makes Starlette repeat the headers that a preflight asks for. A literal `*` would
-        exclude Authorization. Cookies are not allowed, since browsers send them on their own. Pages send keys.
+        exclude Authorization. Cookies are not allowed, because browsers send cookies on their own. Pages authenticate
+        with keys.
         """
         self._app = app
         self._answer: ASGIApp = self._without_bugs
@@ -82,7 +87,7 @@ class Edge:
             )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle the request and log its result. The status is null if no answer was begun."""
+        """Handle the request and log its result. The logged status is null if no answer was begun."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -113,14 +118,18 @@ class Edge:
             log.log(logging.DEBUG if usual else logging.INFO, "request", extra={"fields": fields})
 
     async def _without_bugs(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle the request. An unexpected exception is a 500, and a request that outlasts the drain is a 503."""
+        """Handle the request.
+
+        Answer 500 after an unexpected exception, and 503 if the request does not end before the drain ends.
+        """
         try:
             await self._app(scope, receive, send)
         except asyncio.CancelledError:
             service: Service = scope["state"]["service"]
             if service.health.state != "draining":
                 raise
-            # Only the server cancels whole requests. It logs in one line that it cut an answer that was begun.
+            # Only the server cancels whole requests. If an answer was begun, the log says that the answer is
+            # incomplete.
             if scope["state"]["status"] is None:
                 await service_error(Request(scope), shutting_down())(scope, receive, send)
         except Exception as error:

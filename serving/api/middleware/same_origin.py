@@ -13,16 +13,17 @@ from serving.api.routing.errors import service_error
 from serving.errors import Forbidden
 
 SAFE = ("GET", "HEAD", "OPTIONS")
-"""Methods that change nothing. Browsers keep their answers from pages of other origins."""
+"""Methods that change nothing. Browsers hide their answers from pages of other origins."""
 
 
 class SameOrigin:
     """Pure ASGI middleware. Servers with keys don't need it, since browsers never send keys by themselves.
 
-    A form or `fetch` of any page can reach the servers that its reader's machine can reach, and simple requests have no
-    preflight (CORS). Foreign requests are recognised as in Go's `http.CrossOriginProtection`: by `Sec-Fetch-Site`, or
-    by `Origin` and `Host`. With DNS rebinding, a foreign page has the same origin for its browser. So if only this
-    machine can reach the server, and with `local`, the `Host` must be a name of this machine.
+    A form or `fetch` of any web page can send requests to every server that the machine of the page's reader can reach.
+    Simple requests have no CORS preflight. Foreign requests are recognised as in Go's `http.CrossOriginProtection`: by
+    `Sec-Fetch-Site`, or by `Origin` and `Host`. With DNS rebinding, a browser treats a foreign page as a page of the
+    same origin. With `local`, or if only this machine can reach the server, the `Host` must therefore be a name of this
+    machine.
     """
 
     def __init__(self, app: ASGIApp, origins: tuple[str, ...], *, local: bool) -> None:
@@ -56,7 +57,7 @@ class SameOrigin:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether `host` is an address of the loopback interface. Names don't count."""
+    """Return whether `host` is an IP address of the loopback interface. False for a host name."""
     try:
         address = ip_address(host)
     except ValueError:

@@ -12,7 +12,10 @@ _CONTEXT = {b"traceparent", b"tracestate"}
 
 
 class Traces:
-    """Pure ASGI middleware. Spans name the route by its template, since a path may quote documents."""
+    """Pure ASGI middleware that records a span for each request.
+
+    Spans name the route by its template, because a path may quote documents.
+    """
 
     def __init__(self, app: ASGIApp, collector: Collector) -> None:
         self._app = app

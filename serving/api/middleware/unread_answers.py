@@ -15,15 +15,16 @@ from serving.operations.limits import UnreadBytes, current_caller
 from serving.settings import Settings
 
 UNCOUNTED = 65_536
-"""Bytes of an answer that is always sent, so that small answers get through however much others leave unread."""
+"""Maximum bytes of an answer that is not counted. Small answers are always sent, even if other callers leave many
+bytes unread."""
 PIECE = 1 << 18
-"""Bytes given to the connection at a time. It then waits until the caller reads."""
+"""Bytes that are given to the connection at a time. The connection then waits until the caller reads."""
 
 
 class UnreadLimit:
-    """Pure ASGI middleware inside authentication. It keeps and counts a large answer until the caller has read it.
+    """Pure ASGI middleware inside authentication. A large answer is kept and counted until the caller has read it.
 
-    An answer beyond the limit is replaced by an error. The answer to a write is always sent, since the work is done.
+    An answer beyond the limit is replaced by an error. The answer to a write is always sent, because the work is done.
     """
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
@@ -31,7 +32,10 @@ class UnreadLimit:
         self._all = UnreadBytes(limit, "answers of this server")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle the request. The head of an answer waits for the body, whose size decides what is sent."""
+        """Handle the request.
+
+        The head of an answer waits for the body, because the size of the body decides whether an error is sent instead.
+        """
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -46,7 +50,7 @@ class UnreadLimit:
                 start = message
                 return
             body = message.get("body", b"")
-            whole = start is not None and not message.get("more_body", False)  # a stream that has begun goes on
+            whole = start is not None and not message.get("more_body", False)  # a stream that has begun is continued
             with ExitStack() as held:
                 if len(body) > UNCOUNTED:
                     try:
@@ -79,7 +83,7 @@ def _is_read(scope: Scope) -> bool:
 
 
 def largest_answer(settings: Settings) -> int:
-    """Return the maximum bytes of an answer to the caller."""
+    """Return the maximum bytes of an answer to the current caller."""
     caller = current_caller()
     own = caller.unread.limit if caller and caller.unread else settings.max_unread_bytes
     return min(own, settings.max_unread_bytes)

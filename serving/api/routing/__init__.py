@@ -1,1 +1,1 @@
-"""Parts of every route: reading, authentication, answers, errors and the OpenAPI document."""
+"""Parts that all routes share: request bodies, authentication, answers, errors and route classes."""

@@ -35,17 +35,20 @@ _WEIGHT = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")
 
 
 def json_response(content: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Return a JSON response of `content`, which may contain C-contiguous arrays."""
+    """Return a JSON response with `content`, which may contain C-contiguous arrays."""
     return Response(written(content), status, headers, media_type=JSON)
 
 
 def written(content: Any) -> bytes:
-    """Return `content`, which may contain C-contiguous arrays, as JSON."""
+    """Return `content` as JSON. It may contain C-contiguous arrays."""
     return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def encoded(embeddings: Embeddings, encoding: Encoding, *, packed: bool = False) -> list[str] | NDArray[Any]:
-    """Return the vectors (N, D) or their codes; if `packed` or for `base64`, as N strings of base64."""
+    """Return the vectors (N, D), or their codes.
+
+    If `packed` is set, or for the encoding `base64`, return N base64 strings.
+    """
     numbers = embeddings.numbers(encoding)
     if packed or encoding == "base64":
         return [base64.b64encode(row).decode() for row in _little_endian(numbers)]
@@ -53,13 +56,16 @@ def encoded(embeddings: Embeddings, encoding: Encoding, *, packed: bool = False)
 
 
 def wants_raw(request: Request) -> bool:
-    """Return whether `Accept` names raw bytes and prefers them to JSON. Any other value, such as `*/*`, means JSON."""
+    """Return whether the header `Accept` prefers raw bytes to JSON. Any other value, such as `*/*`, means JSON."""
     accept = request.headers.get("accept", "")
     return RAW in accept.lower() and _quality(accept, RAW) > _quality(accept, JSON)
 
 
 def _quality(accept: str, media: str) -> float:
-    """Return the weight of `media` in `Accept` (RFC 9110, 12.5.1): by default 1, and 0 if it is not named."""
+    """Return the weight of the type `media` in an `Accept` header (RFC 9110, 12.5.1).
+
+    Return 0 if `media` is not named.
+    """
     for one in accept.lower().split(","):
         name, *parameters = (part.strip() for part in one.split(";"))
         if name == media:
@@ -84,7 +90,7 @@ def _little_endian(rows: NDArray[Any]) -> NDArray[Any]:
 
 
 def embedding_headers(embeddings: Embeddings) -> dict[str, str]:
-    """Return headers with the facts that a body of bare vectors lacks.
+    """Return headers about the request, for bodies that contain only vectors.
 
     Times are whole milliseconds, as in text-embeddings-inference.
     """
@@ -110,10 +116,10 @@ def _milliseconds(seconds: float) -> str:
 
 
 def retry_headers(seconds: float) -> dict[str, str]:
-    """Return when to retry: in whole seconds as HTTP defines it, and in milliseconds as OpenAI's clients prefer."""
+    """Return the headers for a retry, in whole seconds for HTTP and in milliseconds for OpenAI's clients."""
     return {"retry-after": str(math.ceil(seconds)), "retry-after-ms": str(math.ceil(1000 * seconds))}
 
 
 def truncation_header(truncated: int) -> dict[str, str]:
-    """Return the header with the number of texts that were cut to the model's length."""
+    """Return the header with the number of truncated texts."""
     return {"x-truncated-inputs": str(truncated)}

@@ -1,4 +1,4 @@
-"""Authentication and authorisation by API key, before any of the body is read."""
+"""Authentication and authorisation by API key, before the body is read."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ from serving.operations.limits import Keyring, loop_turn
 
 SAFE = ("GET", "HEAD")
 PUBLIC = {"/", "/health", "/healthz", "/livez", "/readyz", "/ping", "/metrics", "/docs", "/openapi.json"}
-"""Paths that need no key for reading: those of text-embeddings-inference, and the web page."""
+"""Paths that need no key for reading: the web page, and the public paths of text-embeddings-inference."""
 PUBLIC_FOLDERS = ("/web/", "/static-offline-docs/")
 _SEARCH = re.compile(r"/corpora/[^/]+/search")
 _BEARER = re.compile(r"\Abearer(\s+|\Z)", re.IGNORECASE)
 
 
 class Authentication:
-    """Pure ASGI middleware. Every path that is not public needs a key, even if no route has it."""
+    """Pure ASGI middleware. Every path that is not public needs a key, even if the path has no route."""
 
     def __init__(self, app: ASGIApp, keyring: Keyring) -> None:
         self._app = app
         self._keyring = keyring
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward public and allowed requests, with the key in the scope's state. Answer 401 or 403 to others."""
+        """Forward public and allowed requests, with the key in the scope's state.
+
+        Answer 401 or 403 to all other requests.
+        """
         if scope["type"] != "http" or _is_public(scope["method"], scope["path"]):
             await self._app(scope, receive, send)
             return
@@ -49,15 +52,15 @@ class Authentication:
 
 
 def key_of(request: Request) -> Key | None:
-    """Return the key of the request; None if the server requires no keys."""
+    """Return the key of the request, or None if the server requires no keys."""
     return getattr(request.state, "key", None)
 
 
 def check_corpus_allowed(name: str, request: Request) -> str:
     """Return the name if the key has access to a corpus of this name.
 
-    The answer is 403, not 404: it depends on the key's patterns and never on the store, so it does not reveal which
-    corpora exist. The caller of a wrong key learns the reason.
+    Access depends on the key's patterns and never on the store. The answer 403 therefore does not reveal which corpora
+    exist, and tells callers with a wrong key the reason.
 
     Raises:
         Forbidden: the key has no access.

@@ -20,7 +20,10 @@ def service_of(request: Request) -> Service:
 
 
 async def closed_query(request: Request) -> None:
-    """Raise `Invalid` for an unknown query parameter, since ignoring it would change the meaning of the request."""
+    """Raise `Invalid` for an unknown query parameter.
+
+    Ignoring the parameter would change the meaning of the request.
+    """
     if not request.query_params:
         return
     known = _parameters(request.scope["route"].dependant)
@@ -36,7 +39,7 @@ def _parameters(dependant: Dependant) -> list[str]:
 
 
 CLOSED = [Depends(closed_query)]
-"""Dependencies of routes that only this server has, which no client of another server calls."""
+"""Dependencies of routes that only this server has. No client of another server calls these routes."""
 
 
 async def _service(request: Request) -> Service:  # async, since FastAPI would call it in a thread otherwise

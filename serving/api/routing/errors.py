@@ -85,7 +85,7 @@ def _on_the_loop(answer: Answering) -> Callable[[Request, Exception], Awaitable[
 
 
 def invalid(errors: Sequence[Mapping[str, Any]]) -> Invalid:
-    """Convert pydantic's first error, naming the field as the caller wrote it."""
+    """Convert the first of pydantic's errors to `Invalid`. The error names the field as the caller wrote it."""
     first = errors[0]
     location = [str(step) for step in first["loc"] if step not in UNION_TAGS]
     message = _SAID.get(first["type"], _SHOULD.sub("must ", str(first["msg"]).removeprefix("Value error, ")))
@@ -136,10 +136,10 @@ def internal_error(request: Request, error: Exception, id: str) -> Response:
 
 
 def allowed(request: Request, told: str) -> str:
-    """Return the methods of the request's path as the header `Allow` lists them.
+    """Return the allowed methods of the request's path, for the header `Allow`.
 
-    `told` is the framework's own list. It covers only the first route of the path, but also files of /docs, which are
-    not routes.
+    `told` is the framework's list for the path. It has only the methods of the path's first route, but it also covers
+    files of /docs, which are not routes.
     """
     routes = request.app.router.routes
     taken = [

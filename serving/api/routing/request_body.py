@@ -17,9 +17,9 @@ from serving.service import Service
 
 T = TypeVar("T")
 MIN_BYTES_PER_SECOND = 1000
-"""Minimum average speed of a body, which a modem of 1990 reached."""
+"""Minimum average speed of a request's body."""
 UNCOUNTED = 65_536
-"""Bytes of each body that are always admitted, so that large slow bodies don't keep out small ones."""
+"""Number of bytes of each body that are always admitted, so that large slow bodies don't block small bodies."""
 RETRY_SECONDS = 1
 
 
@@ -137,7 +137,10 @@ class BoundedRequest(Request):
         return await self.service.library.read(lambda _: work()) if large else work()
 
     async def taken_json(self) -> Any:
-        """Return the parsed body for the last time, and free it: fields that no one reads may be most of it."""
+        """Return the parsed body, and free the stored body.
+
+        Call this last. Unknown fields may be the largest part of the body.
+        """
         json = await self.json()
         self._body, self._json = b"", None
         return json

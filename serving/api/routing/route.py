@@ -32,10 +32,10 @@ Model = TypeVar("Model", bound=BaseModel)
 TIMEOUT = "x-timeout-ms"
 LONGEST_TIMEOUT = 999_999_999
 WATCHED_AFTER = 0.05
-"""Seconds after which a request is watched for a disconnect, also an earlier one. Most answers are sent by then; a task
-for each would take a tenth of the server's time besides the model."""
+"""Seconds after which a request is watched for a disconnect. A disconnect before this time is also noticed then.
+Most answers are sent earlier. A task for every request would take a tenth of the server's time without the model."""
 LONGEST_TYPE = 1000
-"""Maximum characters of a content type. The time to parse it grows with the square of its length."""
+"""Maximum characters of a content type. The time to parse a content type is quadratic in its length."""
 CLIENT_LEFT = 499
 """nginx's status for a client that disconnected. Only logs and metrics see it."""
 _TEXTS, _TEXTS_OR_IDS = ("queries", "texts"), ("inputs", "input", "ids")
@@ -55,7 +55,7 @@ register_url_convertor("any", AnyConvertor())
 
 
 def media_type(request: Request) -> str:
-    """Return the content type without parameters, by default JSON."""
+    """Return the content type of a request without parameters. The default is JSON."""
     given = request.headers.get("content-type", "")
     _parsed_type(given)
     # `MimeHeaders` would report text/plain for a type that it can't parse.
@@ -63,7 +63,7 @@ def media_type(request: Request) -> str:
 
 
 def charset(request: Request) -> str | None:
-    """Return the charset of the content type in lower case, if it has one."""
+    """Return the charset of the content type in lower case, or None if it has no charset."""
     return _parsed_type(request.headers.get("content-type", "")).get_content_charset()
 
 
@@ -89,7 +89,7 @@ class Route(APIRoute):
 
 
 class StreamedRoute(APIRoute):
-    """A route whose endpoint reads the body itself, since it may be long, and then works within `while_connected`."""
+    """A route whose endpoint reads a long body itself, and then works within `while_connected`."""
 
     def get_route_handler(self) -> Handler:
         handle = super().get_route_handler()
@@ -107,7 +107,7 @@ class DirectRoute(Route):
     """A fast `Route` whose endpoint takes `body`, `service` and maybe `request`, and returns a `Response`.
 
     FastAPI documents it like any other route. Requests skip FastAPI's dependencies and exit stacks, which take several
-    times as long as everything else besides the model.
+    times as long as all other work outside the model.
     """
 
     def get_route_handler(self) -> Handler:
@@ -126,7 +126,7 @@ class DirectRoute(Route):
 
 
 class Head:
-    """Pure ASGI middleware near the routes. It presents a HEAD as a GET."""
+    """Pure ASGI middleware near the routes, which passes a HEAD request to the routes as a GET request."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -157,10 +157,12 @@ class Head:
 
 
 class Shortcut:
-    """Innermost, pure ASGI middleware: it sends a POST to the path of a `DirectRoute` straight to its handler.
+    """Innermost, pure ASGI middleware.
 
-    The framework's routing takes half of a text's time outside the model. FastAPI has the same routes, documents them,
-    and answers all other requests to their paths.
+    It passes a POST to the path of a `DirectRoute` directly to the handler of the route.
+
+    The framework's routing takes half of the time that a short request needs outside the model. FastAPI has the same
+    routes, documents these routes, and answers all other requests to their paths.
     """
 
     def __init__(self, app: ASGIApp, routers: Iterable[APIRouter]) -> None:
@@ -225,7 +227,10 @@ def _check_texts_or_ids(inputs: list[Any], settings: Settings, field: str) -> No
 
 
 def _bounded(handle: Work, field: Any, *, typed: bool) -> Handler:
-    """Wrap a handler. `typed` means that FastAPI parses the body, which requires the content type of JSON."""
+    """Wrap a handler with the limits of a request.
+
+    `typed` means that FastAPI parses the body, which requires a JSON content type.
+    """
     required = field is not None and field.field_info.is_required()
 
     async def answer(request: BoundedRequest) -> Response:
@@ -278,7 +283,7 @@ def _patience(request: Request) -> float | None:
 
 
 async def while_connected(request: starlette.requests.Request, work: Coroutine[Any, Any, Response]) -> Response:
-    """Run `work`, and cancel it if the caller disconnects. Its queued texts are then never embedded."""
+    """Run `work`, and cancel it if the caller disconnects. The queued texts of cancelled work are never embedded."""
     working = asyncio.current_task()
     assert working is not None
     left, before = False, working.cancelling()
@@ -299,7 +304,7 @@ async def while_connected(request: starlette.requests.Request, work: Coroutine[A
     try:
         return await work
     except asyncio.CancelledError:
-        if not left or working.cancelling() > before + 1:  # another party cancelled it and waits for its end
+        if not left or working.cancelling() > before + 1:  # another party cancelled the task and waits for its end
             raise
         return Response(status_code=CLIENT_LEFT)
     finally:

@@ -33,7 +33,7 @@ UNION_TAGS = _TEXTS, _IDS, _SOURCE, _PAIRS, _EMBED, _COMPARE = (
     *("<texts>", "<ids>", "<source>", "<pairs>"),
     *("<embed>", "<compare>"),
 )
-"""Our own steps in the location of an error, which callers don't know."""
+"""Names of union members that pydantic inserts into the location of an error. Callers don't know these names."""
 
 
 def lower(value: Any) -> Any:
@@ -98,7 +98,7 @@ AskedModel = Annotated[str | None, Field(description="Name of a model in /v1/mod
 
 
 Vectors = list[list[float]] | list[str]
-"""Numbers, codes, or base64 of little-endian float32."""
+"""Vectors as numbers, as codes, or as base64 of little-endian float32."""
 
 
 class Body(BaseModel):
@@ -143,8 +143,8 @@ ALIKE: tuple[tuple[tuple[str, ...], list[Any]], ...] = (
     (("normalize", "normalized"), [True]),
     (("truncate", "truncation", "auto_truncate", "autoTruncate"), [True]),
 )
-"""Fields of OpenAI, Cohere, Jina, Voyage, Mistral and Gemini: the names of one field, and the values that every route
-accepts because they change nothing."""
+"""Fields of OpenAI, Cohere, Jina, Voyage, Mistral and Gemini. An entry has the names of one field, and the values
+that every route accepts because they change nothing."""
 NOT_DONE: dict[str, tuple[Any, str]] = {
     "late_chunking": (False, "every text is embedded by itself"),
     "return_multivector": (False, "a text has one vector"),
@@ -223,7 +223,7 @@ class VectorFields(TextFields, FullyRead):
 
 
 def agreed(given: Mapping[str, T | None]) -> T | None:
-    """Return the value of fields that mean the same, if any is given.
+    """Return the value of fields with the same meaning, or None if no field is given.
 
     Raises:
         Invalid: two of them differ.
@@ -236,7 +236,7 @@ def agreed(given: Mapping[str, T | None]) -> T | None:
 
 
 def called(name: str, body: Any, otherwise: str) -> Any:
-    """Rename the field `otherwise`, a name of other servers, to `name`."""
+    """Rename the field `otherwise`, as other servers call it, to `name`."""
     if isinstance(body, dict) and body.get(name) is None and otherwise in body:
         return {**body, name: body[otherwise]}
     return body
@@ -273,7 +273,7 @@ def _pair_kind(value: Any) -> str:
 
 
 def _any_of(schema: JsonSchemaValue) -> None:
-    """Replace pydantic's oneOf, which would forbid a body that has the fields of both."""
+    """Replace pydantic's oneOf by anyOf. oneOf would forbid a body that has the fields of both alternatives."""
     schema["anyOf"] = schema.pop("oneOf")
 
 

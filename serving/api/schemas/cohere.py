@@ -170,7 +170,7 @@ class CohereError(BaseModel):
 
 
 def meta(embeddings: Embeddings, *, version: str) -> dict[str, Any]:
-    """Return the content of `CohereMeta`."""
+    """Return the JSON object of `CohereMeta`."""
     warnings = []
     if embeddings.truncated:
         warnings.append(f"{embeddings.truncated} texts were cut to the model's {embeddings.manifest.max_length} tokens")

@@ -20,7 +20,8 @@ _ROLES: dict[str, Role | None] = {
     "text-matching": None,
     **{role: role for role in get_args(Role)},
 }
-"""Purposes as Azure, Voyage, NVIDIA and Jina name them. Jina may prefix a domain and a dot (`retrieval.query`)."""
+"""Roles by their names in the APIs of Azure, Voyage, NVIDIA and Jina. Jina may put a domain and a dot before the
+name (`retrieval.query`)."""
 
 
 def _role(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Vector indexes by name: those that grow while they are searched, and the kinds that are built in the background."""
+"""Vector indexes: the growing index of a corpus, and kinds of approximate indexes built in the background."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from serving.corpora.indexes.kind import BuildError, Candidates, Parameters, Pau
 
 LINKS, WIDTH = 32, 80
 MOST = 2_048
-"""Effort (`efSearch`) above which a search costs about as much as reading every vector."""
+"""Maximum effort (`efSearch`). With a higher effort, a search costs about as much as reading every vector."""
 Codes = Literal["flat", "sq8", "pq"]
 ROUNDS = 10
 """Iterations of k-means."""
@@ -24,17 +24,18 @@ POINTS = 64
 """Training vectors per centroid. FAISS's default of 256 takes four times as long for the same recall."""
 PQ_POINTS = 16_384
 LEAST = 1_024
-"""Minimum number of vectors. Below it, IVF gains nothing and has too little to train on."""
+"""Minimum number of vectors of an IVF index. With fewer vectors, IVF is not faster than exact search and has too
+little training data."""
 
 
 class Flat:
-    """FAISS's own loop over every vector. This kind builds and stores nothing; it reads the mapped vectors."""
+    """Brute-force search by FAISS. This kind stores nothing besides the memory-mapped vectors."""
 
     name = "flat"
     knob: str | None = None
     refined = 2
-    """Extra candidates per hit. FAISS breaks ties arbitrarily, so extra ones make it likelier that the oldest are
-    included."""
+    """Candidates per hit. FAISS breaks ties arbitrarily. Extra candidates make it likelier that the oldest of equal
+    vectors are found."""
 
     def parameters(self, count: int, dim: int) -> Parameters:  # noqa: ARG002
         return {}
@@ -49,7 +50,7 @@ class Flat:
         return flat(vectors)
 
     def write(self, index: faiss.Index, path: str) -> None:  # noqa: ARG002
-        """Write an empty file, because the vectors have their own."""
+        """Write an empty file, because the vectors have a file of their own."""
         Path(path).touch()
 
     def read(self, path: str, vectors: Floats) -> faiss.Index:  # noqa: ARG002
@@ -67,7 +68,7 @@ class Flat:
 class Hnsw:
     """A layered graph of neighbours, searched from the top layer (Malkov and Yashunin, 2018).
 
-    This kind stores only the graph. Distances are computed from the mapped vectors.
+    This kind stores only the graph. Distances are computed from the memory-mapped vectors.
     """
 
     name = "hnsw"
@@ -82,13 +83,13 @@ class Hnsw:
         return count * (4 * dim + 4 * 2 * LINKS + 16)
 
     def build(self, vectors: Floats, parameters: Parameters, pause: Pause) -> faiss.Index:
-        """Add vectors in the order of their rows. With one thread, the graph is the same every time."""
+        """Add vectors in the order of their rows. With one thread, the graph is deterministic."""
         index = faiss.IndexHNSWFlat(vectors.shape[1], parameters["M"], faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efConstruction = parameters["efConstruction"]
         return _with(index, vectors, pause)
 
     def extended(self, index: faiss.Index, vectors: Floats, pause: Pause) -> faiss.Index:
-        """Return a copy, in memory, of what `build` made, with further vectors added."""
+        """Return an in-memory copy of an index from `build`, with `vectors` added."""
         return _with(faiss.clone_index(index), vectors, pause)
 
     def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:
@@ -101,7 +102,7 @@ class Hnsw:
         faiss.write_index(index, writer, faiss.IO_FLAG_SKIP_STORAGE)
 
     def read(self, path: str, vectors: Floats) -> faiss.Index:
-        """Map the graph, and attach it to the vectors."""
+        """Memory-map the graph, and attach it to the vectors."""
         index = faiss.read_index(path, faiss.IO_FLAG_SKIP_STORAGE | faiss.IO_FLAG_MMAP_IFC)
         storage = flat(vectors)
         storage.this.disown()
@@ -109,11 +110,11 @@ class Hnsw:
         return index
 
     def efforts(self, parameters: Parameters) -> Sequence[int]:  # noqa: ARG002
-        """Return values of efSearch."""
+        """Return the values of efSearch to try."""
         return steps(10, MOST)
 
     def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:
-        """Search the graph. A row is -1 where the graph reaches too few."""
+        """Search the graph. Rows of the result end in -1 if the graph reaches too few vectors."""
         parameters = faiss.SearchParametersHNSW(efSearch=max(wanted.effort, wanted.rows))
         _, rows = index.search(queries, wanted.rows, params=limited(parameters, wanted.bitmap))
         return rows  # type: ignore[no-any-return]
@@ -128,8 +129,8 @@ def _with(index: faiss.Index, vectors: Floats, pause: Pause) -> faiss.Index:
 class Ivf:
     """An inverted file: lists of vectors by their nearest centroid, trained on a sample of the vectors.
 
-    A search reads the lists of the centroids nearest to the query. They contain the vectors in full, with 8 bits per
-    component (SQ8), or as product codes (PQ; Jégou et al., 2011).
+    A search reads the lists of the centroids nearest to the query. The lists contain float32 vectors, 8 bits per
+    component (SQ8), or product codes (PQ; Jégou et al., 2011).
     """
 
     knob: str | None = "nprobe"
@@ -140,7 +141,7 @@ class Ivf:
         self._codes = codes
 
     def parameters(self, count: int, dim: int) -> Parameters:
-        """Return 4√N lists and, for PQ, the bytes per code.
+        """Return the number of lists, 4√N, and for PQ the bytes per code.
 
         A code has an eighth of the dimension, at least 8 bytes, rounded down to a divisor of the dimension.
         """
@@ -150,13 +151,13 @@ class Ivf:
         return lists | {"m": next(m for m in range(min(dim, max(8, dim // 8)), 0, -1) if dim % m == 0)}
 
     def memory(self, count: int, dim: int) -> int:
-        """Return the bytes of codes and rows in growing lists, and of the training sample."""
+        """Return the peak bytes of codes and row numbers in growing lists, and of the training sample."""
         parameters = self.parameters(count, dim)
         code = {"flat": 4 * dim, "sq8": dim, "pq": parameters.get("m", 0)}[self._codes]
         return int(1.5 * count * (code + 8)) + 4 * dim * min(count, POINTS * parameters["nlist"])
 
     def build(self, vectors: Floats, parameters: Parameters, pause: Pause) -> faiss.Index:
-        """Train centroids by spherical k-means and add all vectors. A fixed seed makes centroids reproducible."""
+        """Train centroids by spherical k-means and add all vectors. A fixed seed makes the centroids reproducible."""
         if len(vectors) < LEAST:
             raise BuildError(f"{len(vectors)} vectors are too few for {self.name}, which needs {LEAST}")
         index = self._empty(vectors.shape[1], parameters)
@@ -175,11 +176,11 @@ class Ivf:
         faiss.write_index(index, path)
 
     def read(self, path: str, vectors: Floats) -> faiss.Index:  # noqa: ARG002
-        """Map the index. Its lists stay in the file."""
+        """Memory-map the index."""
         return faiss.read_index(path, faiss.IO_FLAG_MMAP)
 
     def efforts(self, parameters: Parameters) -> Sequence[int]:
-        """Return values of nprobe, up to a quarter of the lists."""
+        """Return the values of nprobe to try, up to a quarter of the lists."""
         return steps(1, max(1, parameters["nlist"] // 4))
 
     def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:

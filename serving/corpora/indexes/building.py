@@ -1,4 +1,4 @@
-"""Building an index in the background: the kinds that are tried, in order, and the one thread that builds."""
+"""Building of indexes in the background: the plan of kinds to try, and the single thread that builds."""
 
 from __future__ import annotations
 
@@ -32,26 +32,27 @@ GROUP = Path("/sys/fs/cgroup")
 FEWEST = 10
 """Minimum vectors of an index. With fewer, recall@10 can't be measured."""
 CERTAIN = 1.0
-"""A recall target that only exact search reaches. An index without misses for some queries may have misses for
-others."""
+"""Recall target that only exact search reaches. An approximate index that finds every neighbour of the measured
+queries may miss neighbours of other queries."""
 QUERIES = 400
-"""Maximum vectors that are held out as queries, before they are added to the index."""
+"""Maximum vectors that serve as queries of the measurement, before they are added to the index."""
 SHARES = (1.0, 0.5, 0.05, 0.005)
-"""Shares of the vectors, drawn at random, that a filter lets pass."""
+"""Shares of the vectors that pass a filter in the measurement. The passing vectors are drawn at random."""
 CONFIDENCE = 1.64
-"""Standard errors by which the measured recall must exceed the target: 95 % confidence, one-sided."""
+"""Number of standard errors by which the measured recall must exceed the target. 1.64 gives one-sided 95 %
+confidence."""
 THREAD = "index-builder"
 NICENESS = 10
-"""Niceness of the building thread, so that searches and uploads go first."""
+"""Niceness of the building thread, so that searches and uploads have priority."""
 MOMENT = 1.0
 """Seconds that `close` waits for a running build."""
 Work = Callable[[Pause], None]
 
 
 class BuildInput(NamedTuple):
-    """(N, D) vectors in the mapped file of `folder`, and their N keys.
+    """Vectors (N, D) in the memory-mapped file of `folder`, and their N keys.
 
-    The last `held` are held out to measure recall.
+    The last `held` vectors are the queries that measure recall.
     """
 
     folder: Path
@@ -61,7 +62,10 @@ class BuildInput(NamedTuple):
 
 
 def build(given: BuildInput, target: float, plan: Plan, kinds: Mapping[str, Kind], pause: Pause) -> Main:
-    """Build the first kind of the plan that reaches the target. If none does, return exact search with the reasons."""
+    """Build and return the first kind of the plan that reaches the recall target.
+
+    If no kind reaches the target, return exact search with the reasons.
+    """
     folder, keys, vectors, held = given
     begin, first = perf_counter(), len(keys) - held
     reasons = []
@@ -85,7 +89,7 @@ def build(given: BuildInput, target: float, plan: Plan, kinds: Mapping[str, Kind
                 built = write_index(folder, built, vectors)
                 return Main(keys, vectors, built, tuning, perf_counter() - begin)
             except (RuntimeError, MemoryError) as error:  # FAISS's own errors are RuntimeErrors
-                pause()  # if it was closed, its folder is gone: cancel
+                pause()  # cancel if the index was closed, which removes its folder
                 log.warning("the index %s could not be built: %s", kind.name, error)
                 reasons.append(str(error))
     return Main(
@@ -100,9 +104,9 @@ def build(given: BuildInput, target: float, plan: Plan, kinds: Mapping[str, Kind
 
 
 class Builder:
-    """A thread of low priority that builds for all corpora, one after the other.
+    """A thread of low priority that builds the indexes of all corpora, one after the other.
 
-    Brief work runs between steps of long work.
+    Brief work runs between two steps of a long build.
     """
 
     def __init__(self) -> None:
@@ -113,9 +117,9 @@ class Builder:
         self._thread: threading.Thread | None = None
 
     def submit(self, work: Work, *, brief: bool = False) -> None:
-        """Run `work` when its turn comes.
+        """Queue `work` for the thread.
 
-        It must often call the function it is given, which stops it when the builder closes.
+        `work` gets a function that it must call often. After `close`, this function raises `CancelledError`.
 
         `brief` work does not wait for long builds.
         """
@@ -129,14 +133,17 @@ class Builder:
         self._work.put(work)
 
     def close(self) -> None:
-        """Cancel running and waiting work. A longer step inside FAISS ends with the process."""
+        """Cancel running and waiting work.
+
+        A long step inside FAISS can't be cancelled, and ends with the process.
+        """
         self._closed.set()
         self._work.put(None)
         if self._thread is not None:
             self._thread.join(MOMENT)
 
     def _run(self) -> None:
-        with suppress(OSError):  # not supported here: others only wait longer
+        with suppress(OSError):  # where niceness is not supported, searches and uploads only wait longer
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         while (work := self._work.get()) is not None and not self._closed.is_set():
             self._do(work, self._pause)
@@ -168,42 +175,49 @@ class Builder:
 
 @dataclass(frozen=True)
 class Plan:
-    """Conditions of a build, and the kinds that are tried."""
+    """Conditions for builds, and the kinds to try."""
 
     least: int = INDEXED_FROM
-    """Vectors below which exact search serves."""
+    """Minimum number of vectors of an approximate index. Below this number, search is exact."""
     dead: float = 0.2
-    """Share of removed vectors in the main index above which it is rebuilt without them."""
+    """Maximum share of removed vectors in the built parts. Above this share, the index is rebuilt without removed
+    vectors."""
     tail: float = 0.1
-    """Size of the tail, relative to the main index, above which both are rebuilt together, if it also exceeds
-    `least`."""
+    """Maximum size of the vectors outside the main part, relative to the built parts. Above this size, all are
+    rebuilt together, unless the vectors outside the main part are fewer than `least`."""
     kinds: Sequence[str] = ("hnsw", "ivf-flat", "ivf-sq8", "ivf-pq")
-    """Kinds in the order in which they are tried. The first one that fits and reaches the target serves."""
+    """Kinds in the order in which they are tried. The first kind that fits into memory and reaches the recall target
+    serves."""
     most: Mapping[str, int] = field(default_factory=lambda: {"hnsw": 5_000_000})
-    """Vectors above which building this kind on one thread takes hours."""
+    """Maximum number of vectors by kind. With more vectors, building the kind on one thread takes hours."""
     memory: int | None = None
-    """Bytes that a build may take; None means half of the free memory."""
+    """Maximum bytes of memory for a build. None means half of the free memory."""
 
     def allows(self, kind: str, count: int) -> bool:
-        """Return whether this plan would build an index of this kind over `count` vectors."""
+        """Return whether this plan allows an index of this kind over `count` vectors."""
         return kind in self.kinds and count >= self.least
 
     def wanted(self, main: int, dead: int, tail: int) -> bool:
-        """Return whether a build is due for so many vectors in the main index and the tail, `dead` of them removed."""
+        """Return whether a build is due.
+
+        `main` is the number of vectors in the built parts, and `dead` of these vectors are removed. `tail` is the
+        number of vectors outside the main part.
+        """
         return tail > max(self.least - 1, self.tail * main) or dead > self.dead * main
 
     def without(self, kind: str) -> Plan:
         return replace(self, kinds=[name for name in self.kinds if name != kind])
 
     def outgrown(self, built: int, tail: int) -> bool:
-        """Return whether a tail is too long for exact search until the next build.
+        """Return whether the oldest vectors of a tail should move into a graph before the next build.
 
-        Without a built index, the first build takes as little time as growing a graph before it would.
+        `built` is the number of vectors in the built parts, and `tail` the number of vectors in the tail. Without a
+        built index, the limit is higher, because the first build takes as little time as growing a graph.
         """
         return "hnsw" in self.kinds and tail > (self.least // 2 if built else 3 * self.least // 2)
 
     def fitting(self, kinds: Mapping[str, Kind], count: int, dim: int) -> list[Kind]:
-        """Return the kinds that can be built with `count` vectors."""
+        """Return the kinds of the plan that can be built with `count` vectors in the allowed memory."""
         memory = free_memory() // 2 if self.memory is None else self.memory
         return [
             kinds[name]
@@ -213,7 +227,7 @@ class Plan:
 
 
 def free_memory(machine: Path = Path("/proc/meminfo"), group: Path = GROUP) -> int:
-    """Return the bytes that this process may still take, limited by the machine and by its control group."""
+    """Return the bytes of memory that this process may still allocate on the machine and in its control group."""
     lines = dict(line.split(":", 1) for line in machine.read_text().splitlines())
     available = int(lines["MemAvailable"].split()[0]) * 1024
     try:
@@ -230,7 +244,7 @@ def free_memory(machine: Path = Path("/proc/meminfo"), group: Path = GROUP) -> i
 
 
 def most_queries(count: int) -> int:
-    """Return how many of `count` vectors to hold out: at most a tenth."""
+    """Return how many of `count` vectors to hold out as queries, at most a tenth."""
     return min(QUERIES, count // 10)
 
 
@@ -240,7 +254,9 @@ def held_out(count: int) -> Rows:
 
 
 def tune(main: Main, queries: Floats, target: float, pause: Pause, shares: Sequence[float] = SHARES) -> Tuning:
-    """Measure `main` at each share with (Q, D) `queries` that it does not contain; see docs/adr/0019.
+    """Return the cheapest efforts at which `main` reaches the recall target, for each share of passing vectors.
+
+    The (Q, D) `queries` are not in `main`. See docs/adr/0019.
 
     Raises:
         BuildError: no effort reaches the target without a filter; the message gives the recall that was reached.
@@ -265,7 +281,7 @@ def tune(main: Main, queries: Floats, target: float, pause: Pause, shares: Seque
 
 
 def recall(found: Sequence[Ranking], truth: Sequence[Ranking]) -> Floats:
-    """Return each query's share of true hits that was found. Ties with the last true hit count as hits."""
+    """Return the recall of each query (Q,). Vectors with the same score as the last true hit count as true hits."""
     parts = [
         np.count_nonzero(one.scores >= true.scores[-1]) / len(true.scores) if len(true.scores) else 1.0
         for one, true in zip(found, truth, strict=True)
@@ -274,7 +290,7 @@ def recall(found: Sequence[Ranking], truth: Sequence[Ranking]) -> Floats:
 
 
 class _Trial:
-    """Measurement at one share of the rows."""
+    """Measurement of efforts at one share of passing rows."""
 
     def __init__(self, main: Main, queries: Floats, truth: Sequence[Ranking], target: float, pause: Pause) -> None:
         self._main = main
@@ -284,9 +300,10 @@ class _Trial:
         self._pause = pause
 
     def cheapest(self, bitmap: NDArray[np.uint8] | None) -> tuple[int | None, float]:
-        """Find the cheapest effort by bisection, because recall grows with effort; return it and its recall.
+        """Find the cheapest effort that reaches the target. Return the effort and its recall.
 
-        If no effort reaches the target, return None and the recall of the highest effort.
+        The search is a bisection, because recall grows with effort. If no effort reaches the target, return None and
+        the recall of the highest effort.
         """
         efforts = self._main.efforts()
         low, high, reached = 0, len(efforts) - 1, None

@@ -1,6 +1,6 @@
-"""Exact search, which compares every vector with every query, and the order of hits that all indexes share.
+"""Exact search, which compares every vector with every query, and the order of hits in all indexes.
 
-Exact search is the reference for other indexes and stores new vectors.
+Exact search is the reference for approximate indexes. An `ExactIndex` stores new vectors.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ Integers = NDArray[np.int64]
 Rows = NDArray[np.int64]
 """Row numbers in a matrix of vectors."""
 DECIMALS = 6
-"""Decimals of a score. float32 sums vary in the last bit with a row's place in the matrix, but equal vectors need equal
-scores."""
+"""Decimals of a score. The last bits of a float32 sum depend on the position of a row in the matrix. Rounding gives
+equal vectors equal scores."""
 NOTHING = Ranking(np.empty(0, np.int64), np.empty(0, np.float32))
 QUERIES, VECTORS = 64, 16_384
-"""Queries and vectors scored at a time. This bounds the matrix of scores (4 MB) and the copy of non-contiguous
-vectors."""
+"""Maximum queries and vectors of one matrix product. They bound the matrix of scores (4 MB) and the copy of
+non-contiguous vectors."""
 SLACK = np.float32(1e-5)
-"""Several times the error of a float32 product from BLAS for unit vectors."""
+"""Tolerance of preselected scores. It is several times the error of BLAS for the float32 inner product of unit
+vectors."""
 
 
 def nearest(keys: Keys, vectors: Floats, queries: Floats, k: int, rows: Rows | None = None) -> list[Ranking]:
-    """Return the best `k` of (N, D) `vectors` under N `keys` for each row of (Q, D) `queries`, among all or `rows`.
+    """Return the best `k` of the (N, D) `vectors` for each row of (Q, D) `queries`.
 
-    BLAS preselects candidates block by block, whether or not the vectors are mapped from a file. `products` scores
-    those few.
+    `keys` are the keys of the N vectors. If `rows` is given, only these rows are searched. BLAS preselects candidates
+    block by block, and `products` scores the candidates.
     """
     queries = np.ascontiguousarray(queries, np.float32)
     found = [NOTHING] * len(queries)
@@ -61,7 +62,7 @@ def _scored(vectors: faiss.IndexFlatIP, query: Floats, rows: Rows) -> Floats:
 
 
 def _better(found: Ranking, keys: Keys, scored: Callable[[Rows], Floats], scores: Floats, k: int) -> Ranking:
-    """Merge `found`, from other blocks, with the rows of a block that are among the best `k`."""
+    """Return the best `k` among `found`, the hits of earlier blocks, and the rows of this block."""
     least = found.scores[-1] if len(found.keys) == k else -np.inf
     in_play = np.flatnonzero(scores >= least - SLACK)
     if not len(in_play):
@@ -73,7 +74,7 @@ def _better(found: Ranking, keys: Keys, scored: Callable[[Rows], Floats], scores
 
 
 class ExactRows(NamedTuple):
-    """The rows of an `ExactIndex` at one moment. They never change."""
+    """An immutable snapshot of the rows of an `ExactIndex`."""
 
     keys: Keys
     """Sorted keys."""
@@ -89,25 +90,26 @@ class ExactRows(NamedTuple):
 
 
 class ExactIndex:
-    """A growing matrix whose rows never change. A search sees the rows that existed when it started.
+    """A growing matrix of vectors with exact search.
 
-    Removed rows stay until more than half of the rows are removed.
+    A search sees the rows that existed when the search started. Removed rows stay in memory until more than half of the
+    rows are removed.
     """
 
     def __init__(self, dim: int) -> None:
         self._room = self.rows = ExactRows(np.empty(0, np.int64), np.empty((0, dim), np.float32), np.empty(0, np.bool_))
-        """`rows` is the used part of `_room`."""
+        """`_room` has spare capacity. `rows` is the used part of `_room`."""
 
     def __len__(self) -> int:
         return int(np.count_nonzero(self.rows.live))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of keys and vectors, including removed rows and reserved ones."""
+        """Bytes of keys and vectors, including removed rows and spare capacity."""
         return sum(part.nbytes for part in self._room)
 
     def add(self, keys: Keys, vectors: Floats) -> None:
-        """Append rows, doubling the reserved room when it is used up."""
+        """Append rows. Double the capacity when it is used up."""
         size, needed = len(self.rows.keys), len(self.rows.keys) + len(keys)
         if needed > len(self._room.keys):
             room = self._empty(max(needed, 2 * size))
@@ -118,7 +120,7 @@ class ExactIndex:
         self.rows = ExactRows(room.keys[:needed], room.vectors[:needed], room.live[:needed])
 
     def remove(self, keys: Keys) -> None:
-        """Mark rows as removed, in a copy of the marks."""
+        """Mark the rows of `keys` as removed. The marks are copied, so that running searches do not change."""
         rows = rows_of(self.rows.keys, np.sort(keys))
         if not self.rows.live[rows].any():
             return
@@ -142,7 +144,7 @@ class ExactIndex:
 
 
 def rounded(scores: Floats) -> Floats:
-    """Round scores to the precision that is compared and shown."""
+    """Round scores to `DECIMALS`, the precision of comparisons and answers."""
     return scores.round(DECIMALS)
 
 
@@ -151,7 +153,7 @@ def best(keys: Keys, scores: Floats, k: int) -> Ranking:
 
     Equal scores are ordered by age, the lowest key first. `scores` must be `rounded`.
     """
-    if k < len(keys):  # every score that ties with the k-th stays in play
+    if k < len(keys):  # keep every score that ties with the k-th
         worst_kept = np.partition(scores, len(scores) - k)[len(scores) - k]
         in_play = scores >= worst_kept
         keys, scores = keys[in_play], scores[in_play]
@@ -160,7 +162,7 @@ def best(keys: Keys, scores: Floats, k: int) -> Ranking:
 
 
 def merged(rankings: Sequence[Ranking], k: int) -> Ranking:
-    """Return the `k` best of several rankings of different keys."""
+    """Return the `k` best hits of several rankings, which must have no key in common."""
     return best(np.concatenate([one.keys for one in rankings]), np.concatenate([one.scores for one in rankings]), k)
 
 
@@ -174,7 +176,7 @@ def flat(vectors: Floats) -> faiss.IndexFlatIP:
 
 
 def products(vectors: faiss.IndexFlatIP, queries: Floats, rows: Rows) -> Floats:
-    """Return (Q, C) rounded scores of (Q, C) `rows`; -inf where a row is -1.
+    """Return rounded scores (Q, C) of the vectors in (Q, C) `rows`. The score of the row -1 is -inf.
 
     Each score is computed separately in one order of summation, so equal vectors have equal scores.
     """
@@ -188,7 +190,7 @@ def products(vectors: faiss.IndexFlatIP, queries: Floats, rows: Rows) -> Floats:
 
 
 def rows_of(keys: Keys, wanted: Keys) -> Rows:
-    """Return the rows in the sorted `keys` of those sorted `wanted` keys that exist."""
+    """Return the row numbers of the sorted `wanted` keys in the sorted `keys`. Missing keys are skipped."""
     if len(wanted) <= len(keys):
         rows = np.searchsorted(keys, wanted)
         there = rows < len(keys)

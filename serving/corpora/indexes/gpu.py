@@ -27,7 +27,7 @@ TEMPORARY, PINNED = 256 << 20, 64 << 20
 """Bytes that FAISS reserves per index, on the device and in pinned memory. Its defaults are 1.5 GiB and 256 MiB. A
 search that needs more requests it from the device."""
 SPARE = 512 << 20
-"""Bytes that a copy leaves free: `TEMPORARY`, cuBLAS, and what the encoder's arena may still allocate."""
+"""Bytes of device memory that a copy leaves free for `TEMPORARY`, for cuBLAS, and for the encoder's memory arena."""
 DRIVER = "libcuda.so.1"
 
 PROBE = """
@@ -46,13 +46,14 @@ if device.search(vectors, 1)[1].ravel().tolist() != list(range(8)):
     raise SystemExit("it finds what is not there")
 """
 PATIENCE = 300
-"""Seconds that the first search may take. It compiles kernels, once, if the device is newer than FAISS."""
+"""Maximum seconds of the first search. If the device is newer than FAISS, the first search compiles kernels."""
 
 
 def trouble() -> str | None:
     """Return the reason why FAISS can't search on the first device, or None if it can.
 
-    Another process tries it, because FAISS aborts if there are no kernels for a device or if its driver fails.
+    Another process runs a search, because FAISS aborts its process if it has no kernels for the device or if the driver
+    fails.
     """
     if not hasattr(faiss, "StandardGpuResources"):
         return "FAISS knows no CUDA device here; it needs faiss-gpu in place of faiss-cpu"
@@ -74,14 +75,14 @@ def trouble() -> str | None:
 
 
 class OnGpu:
-    """A kind of the CPU whose index is copied to the first device. `trouble` must have returned None.
+    """A kind of CPU index that is copied to the first device. `trouble` must have returned None.
 
-    The CPU's index stays mapped. It answers what the device can't: narrow filters, and more than `MOST_CANDIDATES`. It
-    answers everything once the device has failed.
+    The CPU index stays memory-mapped. It answers searches that the device can't: narrow filters, and more than
+    `MOST_CANDIDATES` candidates. After the device has failed, the CPU index answers all searches.
     """
 
     def __init__(self, kind: Kind, number: int) -> None:
-        """Take `number`, the bytes that the device stores per component of a vector."""
+        """Make a kind whose device copy has `number` bytes per component of a vector."""
         self.name = f"gpu-{kind.name}"
         self.knob = kind.knob
         self.refined = kind.refined
@@ -98,7 +99,8 @@ class OnGpu:
     def build(self, vectors: Floats, parameters: Parameters, pause: Pause) -> faiss.Index:
         """Build on the CPU and copy to the device.
 
-        Room is checked before, as k-means may take an hour, and again afterwards.
+        The free memory of the device is checked before the build, because k-means may take an hour, and again after the
+        build.
 
         Raises:
             BuildError: the device has no room for the copy.
@@ -109,7 +111,10 @@ class OnGpu:
         return index
 
     def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:
-        """Extend the CPU's index. Only `read` copies it again, so the device never has two copies of one build."""
+        """Extend the CPU index.
+
+        Only `read` copies the extended index, so the device never has two copies of one build.
+        """
         index.release()
         return _Pair(self._kind.complete(index.cpu, vectors))
 
@@ -117,9 +122,9 @@ class OnGpu:
         self._kind.write(index.cpu, path)
 
     def read(self, path: str, vectors: Floats) -> faiss.Index:
-        """Read the CPU's index and copy it.
+        """Read the CPU index and copy it to the device.
 
-        If the device has no room, the CPU's index serves until another is built.
+        If the device has no room, the CPU index serves until the next build.
         """
         index = _Pair(self._kind.read(path, vectors), serves=True)
         try:
@@ -129,11 +134,11 @@ class OnGpu:
         return index
 
     def efforts(self, parameters: Parameters) -> Sequence[int]:
-        """Return the efforts of the CPU's kind that a device supports."""
+        """Return the efforts of the CPU kind that the device supports."""
         return [effort for effort in self._kind.efforts(parameters) if effort <= MOST_CANDIDATES]
 
     def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:
-        """Search the device, or the CPU where the device can't."""
+        """Search on the device, or on the CPU if the device does not support the search."""
         if (rows := _drawn(wanted, index.cpu.ntotal)) > MOST_CANDIDATES:
             return self._kind.search(index.cpu, queries, wanted)
         found = self._on_device(index, queries, Candidates(rows, wanted.effort, None))
@@ -147,9 +152,9 @@ class OnGpu:
         return found
 
     def _on_device(self, index: _Pair, queries: Floats, wanted: Candidates) -> NDArray[np.int64] | None:
-        """Search the copy; return None if it is gone.
+        """Search the device copy. Return None if there is no copy.
 
-        During a build's measurement, a failure is raised to the build.
+        During a build's measurement, a failure of the device fails the build.
         """
         with index.alone:
             if index.gpu is None:
@@ -186,18 +191,18 @@ class OnGpu:
 
 
 class _Pair:
-    """An index and its copy on the first device, as long as it exists."""
+    """A CPU index, and its copy on the first device. `gpu` is None without a copy."""
 
     gpu: faiss.Index | None = None
 
     def __init__(self, cpu: faiss.Index, *, serves: bool = False) -> None:
         self.cpu = cpu
         self.serves = serves
-        """True if callers wait for its results, and not only a build, which can do without them."""
+        """True if the index answers searches of callers. False while a build measures the index."""
         self.fell_back = False
-        """True if the device failed, so that the CPU serves instead."""
+        """True if the device failed, so that the CPU answers all searches."""
         self.alone = threading.Lock()
-        """Lock, because a device's search memory does not support two searches at once."""
+        """Lock for searches. The temporary memory of the device does not support two searches at once."""
 
     def copy(self) -> None:
         resources = faiss.StandardGpuResources()  # the copy keeps a reference to them
@@ -213,19 +218,20 @@ class _Pair:
 
 
 def _of_the_device(error: Exception) -> bool:
-    """Return whether FAISS raised `error` because CUDA gave no memory, on the device or pinned.
+    """Return whether FAISS raised `error` because CUDA could not allocate device memory or pinned memory.
 
-    FAISS throws no other device error. If a copy, a launch or cuBLAS fails, for example on a lost device, it ends the
-    process by `abort()`, which can't be caught. The server's supervisor then restarts it.
+    FAISS throws no other device error. If a copy, a launch or cuBLAS fails, for example on a lost device, FAISS ends
+    the process by `abort()`, which can't be caught. The server's supervisor then restarts the server.
     """
     return isinstance(error, MemoryError) or "cuda" in str(error).lower()
 
 
 def _drawn(wanted: Candidates, count: int) -> int:
-    """Return how many of `count` rows to request, so that enough pass the filter, which devices don't support.
+    """Return how many of `count` rows to request from the device, so that enough rows pass the filter.
 
-    Without this, one removed document would send every search to the CPU. At random, too few pass for less than one
-    query in a thousand (five standard deviations). The 16 allow for removed near duplicates.
+    Devices don't support filters. Without extra rows, one removed document would send every search to the CPU. The
+    number of extra rows is five standard deviations of the passing rows, if rows pass at random, plus 16 for removed
+    near duplicates. Too few rows then pass for less than one query in a thousand.
     """
     if wanted.bitmap is None:
         return wanted.rows
@@ -234,7 +240,7 @@ def _drawn(wanted: Candidates, count: int) -> int:
 
 
 def _passing(rows: NDArray[np.int64], bitmap: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Reorder (Q, count) rows: those that pass `bitmap` first, in their order, then -1 for the others."""
+    """Return (Q, count) rows in which the rows that pass `bitmap` come first, in their order, followed by -1."""
     passes = (rows >= 0) & (bitmap[rows >> 3] >> (rows & 7).astype(np.uint8) & 1).astype(np.bool_)
     order = np.argsort(~passes, axis=1, kind="stable")
     return np.take_along_axis(np.where(passes, rows, -1), order, axis=1)
@@ -261,4 +267,5 @@ def free_memory() -> int | None:
 GPU_KINDS: Mapping[str, Kind] = {
     kind.name: kind for kind in (OnGpu(Flat(), 4), OnGpu(Ivf("flat"), 4), OnGpu(Ivf("sq8"), 1))
 }
-"""Kinds by name, in the order in which they are tried. Later ones are for vectors that don't fit into the device."""
+"""Kinds by name, in the order in which they are tried. The last kind is for vectors that do not fit into the device
+memory as float32."""

@@ -18,11 +18,11 @@ BLOCK = 8_192
 
 
 class BuildError(RuntimeError):
-    """The kind can't be built from these vectors, or not on this machine. The message says why."""
+    """A kind of index can't be built from these vectors or on this machine. The message says why."""
 
 
 class CancelledError(Exception):
-    """The build was cancelled, and nothing of it is kept."""
+    """The build was cancelled. Its files are removed."""
 
 
 Pause = Callable[[], None]
@@ -30,10 +30,10 @@ Pause = Callable[[], None]
 
 
 class Candidates(NamedTuple):
-    """A request to an index."""
+    """Parameters of a search in an index."""
 
     rows: int
-    """Candidates per query."""
+    """Number of candidates per query."""
     effort: int
     bitmap: NDArray[np.uint8] | None
     """Bitmap of the rows that may be found, lowest bit of a byte first. None means all rows."""
@@ -44,33 +44,33 @@ class Kind(Protocol):
 
     name: str
     knob: str | None
-    """Name of the search parameter that trades cost for recall, the effort. None for an exact kind."""
+    """Name of the search parameter that trades cost for recall (the effort). None for an exact kind."""
     refined: int
-    """Candidates per hit, which are then scored exactly with the vectors."""
+    """Candidates per hit. Candidates are scored exactly with the vectors."""
 
     def parameters(self, count: int, dim: int) -> Parameters:
         """Return the build parameters for `count` vectors."""
 
     def memory(self, count: int, dim: int) -> int:
-        """Return the peak bytes of memory that building needs, without the mapped vectors."""
+        """Return the peak bytes of memory of a build, without the memory-mapped vectors."""
 
     def build(self, vectors: Floats, parameters: Parameters, pause: Pause) -> faiss.Index:
-        """Build over (N, D) unit vectors, with the OpenMP threads set for this thread."""
+        """Build an index over (N, D) unit vectors. The caller sets the number of OpenMP threads."""
 
     def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:
-        """Add those `vectors` that come after the ones the index was built from."""
+        """Add the rows of `vectors` that follow the rows in the index."""
 
     def write(self, index: faiss.Index, path: str) -> None:
-        """Write what can't be derived from the vectors."""
+        """Write the parts of the index that can't be derived from the vectors."""
 
     def read(self, path: str, vectors: Floats) -> faiss.Index:
-        """Read what `write` wrote, for the same vectors, which must outlive the index."""
+        """Read an index from `write`. `vectors` must be the same vectors, and must outlive the index."""
 
     def efforts(self, parameters: Parameters) -> Sequence[int]:
-        """Return possible efforts in ascending order, as far as they are cheaper than exact search."""
+        """Return the efforts to try in ascending order. Each is cheaper than exact search."""
 
     def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:
-        """Return (Q, count) rows of candidates; -1 where there are no more."""
+        """Return the rows (Q, number of candidates) of the nearest vectors. Missing candidates are -1."""
 
 
 def blocks(vectors: Floats, pause: Pause) -> Iterator[Floats]:
@@ -81,7 +81,7 @@ def blocks(vectors: Floats, pause: Pause) -> Iterator[Floats]:
 
 
 def steps(first: int, last: int) -> list[int]:
-    """Return numbers from `first` to `last`, each about a fifth larger than the one before."""
+    """Return increasing numbers from `first` to `last`, in steps of about 20 %."""
     found = [first]
     while found[-1] < last:
         found.append(min(last, max(found[-1] + 1, round(found[-1] * 1.2))))

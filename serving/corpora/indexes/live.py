@@ -1,4 +1,4 @@
-"""The index that a corpus searches: a built index, marks of removed vectors, and the vectors added since."""
+"""The index of a corpus: a built index, marks of removed vectors, and the vectors added after the build."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ AGAIN = 60.0
 class LiveIndex:
     """The index of a corpus.
 
-    Its corpus writes from one thread at a time; any number of threads search without a lock.
+    One thread at a time may write. Any number of threads may search without a lock.
     """
 
     def __init__(
@@ -55,16 +55,16 @@ class LiveIndex:
         kinds: Mapping[str, Kind] = KINDS,
         beside: Read | None = None,
     ) -> None:
-        """Start from `beside`, or from what `folder` contains, if it fits, and catch up with the source.
+        """Open the index from `beside` or from the files in `folder`, if they fit. Add later vectors from the source.
 
         Args:
-            folder: the folder of this corpus alone. None means a temporary one.
+            folder: the folder of this corpus's index. None means a temporary folder.
             threads: maximum threads of one search.
-            beside: what was read of these vectors before they served.
+            beside: vectors of the corpus that were read before.
         """
         self._source, self._builder = source, builder
         self.identity = identity
-        """Identity of its vectors, which never changes."""
+        """Identity of the vectors. It never changes."""
         self._temporary = TemporaryDirectory(ignore_cleanup_errors=True) if folder is None else None
         self._folder = Path(self._temporary.name) if self._temporary else folder or Path()
         self._generations = Generations(self._folder)
@@ -74,11 +74,12 @@ class LiveIndex:
         self._making = threading.Lock()
         """Lock for builds."""
         self._removed_since: list[Keys] | None = None
-        """Keys removed since the running build began, which the build does not know. None: no build is running."""
+        """Keys removed since the running build began. None if no build is running."""
         self._growable = True
-        """False after a graph beside the main part did not reach the target, until the next build."""
+        """Whether the tail may grow a graph. False from the time at which a growing graph misses the recall target
+        until the next build."""
         self._building = 0
-        """Key up to which the running build includes everything."""
+        """Greatest key in the running build."""
         self._queued = self._growing = False
         self._not_before = 0.0
         self._closed = False
@@ -104,7 +105,7 @@ class LiveIndex:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory, without mapped files."""
+        """Bytes of memory, without memory-mapped files."""
         return self._tail.nbytes + self._seen.built + sum(part.main.bytes for part in self._seen.parts[1:])
 
     @property
@@ -114,11 +115,11 @@ class LiveIndex:
         return Report.of(self._seen, target=self._target(), memory=self.nbytes, building=building)
 
     def add(self, keys: Keys, vectors: Floats) -> None:
-        """Add (N, D) vectors under N keys. Each key must be greater than all that the index ever contained."""
+        """Add (N, D) vectors under N keys. Each key must be greater than every key that the index ever contained."""
         self.change(np.empty(0, np.int64), keys, vectors)
 
     def remove(self, keys: Keys) -> None:
-        """Remove those of `keys` that the index contains."""
+        """Remove the vectors of `keys`. Unknown keys are ignored."""
         self.change(keys, np.empty(0, np.int64), np.empty((0, self.identity.dim), np.float32))
 
     def change(self, removed: Keys, added: Keys, vectors: Floats) -> None:
@@ -134,8 +135,8 @@ class LiveIndex:
     def search(self, queries: Floats, k: int, allowed: Keys | None = None, *, exact: bool = False) -> list[Ranking]:
         """Return the best `k`, or as many as exist, for each row of (Q, D) unit `queries`.
 
-        Only the sorted `allowed` keys are searched, if given. Without `exact` some of the best may be missing, as few
-        as the recall target allows. The answer is never shorter for that.
+        Only the sorted `allowed` keys are searched, if given. Without `exact`, the recall target allows some of the
+        best to be missing. Other vectors take their places, so each ranking has full length.
         """
         seen = self._seen
         found = seen.search(queries, k, allowed, exact=exact, threads=self._threads)
@@ -148,14 +149,14 @@ class LiveIndex:
         self._consider()
 
     def build_now(self) -> Report:
-        """Build, measure, save and swap before returning."""
+        """Build, measure and save a new index, and serve it. Return its report."""
         self._build(lambda: None)
         return self.report
 
     def close(self, *, erase: bool = False) -> None:
         """Close the index and cancel a running build.
 
-        `erase` also removes its files; a running build removes its own.
+        `erase` also removes the files of the index. A running build removes its own files.
         """
         with self._changing:
             self._closed = True
@@ -185,7 +186,10 @@ class LiveIndex:
         return self._plan.wanted(seen.built, seen.dead, seen.fresh)
 
     def _wants_growth(self) -> bool:
-        """Return whether the tail should grow a graph. If the main part is searched exactly, so is the tail."""
+        """Return whether vectors of the tail should move into a growing graph.
+
+        If the main part is searched exactly, the tail is searched exactly, too.
+        """
         seen = self._seen
         if self._closed or not self._growable or (len(seen.main.keys) and seen.main.approximate is None):
             return False
@@ -219,9 +223,9 @@ class LiveIndex:
         self._consider()
 
     def _grow(self, step: Pause) -> None:
-        """Move the oldest part of the tail into the growing graph.
+        """Move the oldest vectors of the tail into the growing graph.
 
-        If a running build includes that graph, make a new one.
+        If a running build includes the vectors of that graph, make a new graph.
         """
         with self._changing:
             seen, building = self._seen, self._building
@@ -293,19 +297,19 @@ class LiveIndex:
 
 
 class OpenedIndex(NamedTuple):
-    """An index that contains everything in its source."""
+    """An open index that contains all vectors of its source."""
 
     seen: IndexState
     tail: ExactIndex
     generation: Path | None = None
     """The folder of the main part."""
     covered: int = 0
-    """Key up to which the main part contains what exists."""
+    """Key up to which the main part contains all vectors of the source."""
 
 
 @dataclass(frozen=True)
 class IndexOpener:
-    """Sources from which an index is opened, and the identity that they must have."""
+    """Opener of one index from files or from the source. All files must have the same `identity`."""
 
     source: Source
     identity: Identity
@@ -315,16 +319,16 @@ class IndexOpener:
     plan: Plan = field(default_factory=Plan)
 
     def opened(self, beside: Read | None) -> OpenedIndex:
-        """Open from `beside`, the folder or the source, whichever fits first.
+        """Open the index from `beside`, from the newest valid build in the folder, or from the source, in this order.
 
-        Everything else in the folder is removed.
+        All other builds in the folder are removed.
         """
         return (beside and self._taken(beside)) or self._kept() or self._anew()
 
     def _taken(self, beside: Read) -> OpenedIndex | None:
-        """Open from `beside`; return None if it does not fit the current source.
+        """Open the index from `beside`. Return None if it does not fit the current source.
 
-        Removals are found by comparing keys, because the index that served meanwhile may have buried tombstones.
+        Removed vectors are found by comparing keys, because the previous index may have deleted tombstones.
         """
         held = np.concatenate([beside.main.keys, beside.tail.rows.keys])
         try:
@@ -359,7 +363,7 @@ class IndexOpener:
         return found
 
     def _caught_up(self, main: Main, tail: ExactIndex, last: int, gone: Keys) -> OpenedIndex:
-        """Apply everything that the source did since `main` and `tail` were complete, up to the key `last`."""
+        """Return `main` and `tail` without the removed keys `gone`, with the source's vectors after the key `last`."""
         if last > self.source.last_key():
             raise UnfitError("it covers more than the store ever held")
         part = Part(main, Marks(len(main.keys))).without(gone)
@@ -372,7 +376,7 @@ class IndexOpener:
         return OpenedIndex(seen, tail)
 
     def _anew(self) -> OpenedIndex:
-        with suppress(ServiceError):  # the disk fails or is full: bury them another time
+        with suppress(ServiceError):  # if the disk fails or is full, the tombstones stay until the next opening
             self.source.bury(self.source.tombstones(self.source.last_key()))  # no stored index contains them
         found = read(self.generations.following(), self.identity.dim, self.source.vectors(0))
         seen = IndexState((Part(found.main, Marks(len(found.main.keys))),), found.tail.rows)
@@ -384,16 +388,16 @@ class IndexOpener:
 
 @dataclass(frozen=True)
 class Generations:
-    """The numbered builds of a corpus, each in a subfolder of `folder`."""
+    """The numbered builds of a corpus's index, each in a subfolder of `folder`."""
 
     folder: Path
 
     def newest_first(self) -> list[Path]:
-        """Return all builds, complete or not."""
+        """Return the folders of all builds, newest first. Incomplete builds are included."""
         return sorted((path for path in self.folder.glob("*-*") if path.is_dir()), reverse=True)
 
     def following(self) -> Path:
-        """Return a path for the next build."""
+        """Return the folder for the next build."""
         numbers = [int(path.name.split("-")[0]) for path in self.newest_first()]
         return self.folder / f"{max(numbers, default=0) + 1:08d}-{secrets.token_hex(4)}"
 
@@ -405,11 +409,12 @@ class Generations:
             self.folder.rmdir()
 
 
-# A graph beside the main index, which takes in the older part of a long tail until a build includes both.
+# A graph beside the main index. It takes the oldest vectors of a long tail, until a build includes the graph and the
+# tail.
 
 
 class OldestRows(NamedTuple):
-    """The oldest part of a tail: (N, D) vectors under N keys, and (Q, D) later vectors as queries for measurement."""
+    """The oldest N vectors (N, D) of a tail with their keys, and (Q, D) later vectors as queries of the measurement."""
 
     keys: Keys
     vectors: Floats
@@ -417,7 +422,7 @@ class OldestRows(NamedTuple):
 
 
 def grown(before: Main | None, oldest: OldestRows, target: float, pause: Pause) -> Main:
-    """Return one graph of the vectors grown `before` and the `oldest` of the tail. `before` itself stays unchanged.
+    """Return a graph of the vectors of `before` and of the `oldest` vectors of the tail. `before` stays unchanged.
 
     Raises:
         BuildError: no effort reaches the target.
@@ -443,7 +448,7 @@ def grown(before: Main | None, oldest: OldestRows, target: float, pause: Pause) 
 def _stored(index: faiss.Index) -> Floats:
     """Return the (N, D) vectors stored in the graph, without a copy.
 
-    They live as long as the graph, so `Main` keeps both.
+    The memory of the vectors belongs to the graph, so `Main` keeps a reference to the graph.
     """
     storage = faiss.downcast_index(index.storage)
     vectors: Floats = faiss.rev_swig_ptr(storage.get_xb(), index.ntotal * index.d).reshape(index.ntotal, index.d)

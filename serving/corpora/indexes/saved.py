@@ -1,4 +1,7 @@
-"""A built index on disk: a folder of vectors, keys and index, valid once the manifest is written, which comes last."""
+"""A built index on disk: a folder of vectors, keys, index and manifest.
+
+The manifest is written last and makes the folder valid.
+"""
 
 from __future__ import annotations
 
@@ -29,31 +32,34 @@ from serving.corpora.ports import Keys
 from serving.operations.failpoints import reach
 
 PIECE = 8 * 1024 * 1024
-"""Bytes per checksum."""
+"""Bytes of a file that share one checksum."""
 WIDTHS = (1024, 1021)
-"""Words per row. Two places of a piece that share a column in both widths are 1021 x 1024 words apart, which is nearly
-the whole piece."""
+"""Widths of the two layouts of a piece, in words per row. Two words of a piece that share a column in both layouts
+are 1021 x 1024 words apart, which is nearly the whole piece."""
 FORMAT = 1
 VECTORS, KEYS, INDEX, MANIFEST = "vectors.f32", "keys.npy", "index.faiss", "manifest.json"
 ROOM = 250_000
-"""Maximum vectors that are read into memory. More are copied to a file."""
+"""Maximum number of vectors that are read into memory. A larger number is copied to a file."""
 
 
 class Identity(NamedTuple):
     """Identity of the vectors: their corpus and their encoder."""
 
     generation: str
-    """The generation of the corpus. In another generation, keys may mean something else."""
+    """The generation of the corpus. In another generation, a key may be the key of another passage."""
     fingerprint: str
     dim: int
 
 
 class UnfitError(Exception):
-    """The files on disk can't be trusted to be the index of this corpus. The message names the file."""
+    """The files on disk are damaged, or are not the index of this corpus. The message names the file."""
 
 
 def write_vectors(folder: Path, dim: int, blocks: Iterable[tuple[Keys, Floats]]) -> tuple[Keys, Floats]:
-    """Write blocks, in order of keys, to a new `folder`, and map them."""
+    """Write blocks of keys and vectors, in order of keys, to a new `folder`.
+
+    Return the keys and the memory-mapped vectors.
+    """
     make_folder(folder)
     keys = [np.empty(0, np.int64)]
     with _written(folder / VECTORS) as file:
@@ -66,7 +72,10 @@ def write_vectors(folder: Path, dim: int, blocks: Iterable[tuple[Keys, Floats]])
 
 
 def write_index(folder: Path, built: Approximate, vectors: Floats) -> Approximate:
-    """Write the index beside its vectors and read it back, which frees the memory that only the build needed."""
+    """Write the index beside its vectors and return the index as read from its file.
+
+    The memory of the build is freed.
+    """
     reach("index.before-save")
     path = folder / INDEX
     built.kind.write(built.built, str(path))
@@ -75,7 +84,7 @@ def write_index(folder: Path, built: Approximate, vectors: Floats) -> Approximat
 
 
 def describe(folder: Path, main: Main) -> dict[str, Any]:
-    """Return the manifest's description of `folder`. All files are read for it."""
+    """Return the description of the files in `folder` for the manifest. All files are read for their checksums."""
     return {
         "format": FORMAT,
         "faiss": faiss.__version__,
@@ -110,15 +119,15 @@ def save(folder: Path, manifest: dict[str, Any]) -> None:
 
 
 def load(folder: Path, identity: Identity, kinds: Mapping[str, Kind], threads: int) -> tuple[Main, int]:
-    """Return what `save` kept, with every byte verified, and the key up to which it covers the store.
+    """Return a saved index, and the key up to which the index covers the store. Every byte is verified.
 
     Raises:
-        UnfitError: the files are not what was saved, or not for this identity.
+        UnfitError: the files have changed, or belong to another identity.
     """
     manifest = _manifest(folder / MANIFEST)
     try:
         return _loaded(folder, manifest, identity, kinds, threads)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:  # it has another structure
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # the manifest has another structure
         raise UnfitError(f"{folder / MANIFEST}: not one of this version ({type(error).__name__}: {error})") from error
 
 
@@ -145,9 +154,10 @@ def _loaded(
 
 
 def remove(folder: Path) -> None:
-    """Remove a build that serves no more. The manifest goes first, so that a crash leaves nothing valid.
+    """Remove the folder of a build.
 
-    A cancelled build may still write there, or remove it as well. The next opening removes what is left.
+    The manifest is removed first, so that a crash leaves no valid folder. A cancelled build may still write to the
+    folder or remove it. The next opening removes remaining files.
     """
     with suppress(FileNotFoundError):
         (folder / MANIFEST).unlink(missing_ok=True)
@@ -157,7 +167,7 @@ def remove(folder: Path) -> None:
 
 
 def damage(folder: Path) -> Iterator[str]:
-    """Yield a line for each defect in the `folder` of a corpus. It reads every byte to compute SHA-256."""
+    """Yield a line for each defect in the `folder` of a corpus's index. Every byte is read to compute SHA-256."""
     for generation in sorted(path.parent for path in folder.glob(f"*-*/{MANIFEST}")):
         try:
             files = _manifest(generation / MANIFEST)["files"]
@@ -249,16 +259,16 @@ class Source(Protocol):
     """The source of truth about one corpus. Its methods may be called from any thread."""
 
     def vectors(self, after: int) -> Iterator[tuple[Keys, Floats]]:
-        """Yield keys and vectors beyond the key `after`, in blocks, in order of keys."""
+        """Yield all keys greater than `after` with their vectors, in blocks, in order of keys."""
 
     def keys(self) -> Keys:
         """Return the keys of all vectors."""
 
     def tombstones(self, upto: int) -> Keys:
-        """Return the sorted keys up to `upto` that were removed and not buried."""
+        """Return the sorted removed keys up to `upto` whose tombstones still exist."""
 
     def bury(self, keys: Keys) -> None:
-        """Forget these tombstones, because no index on disk contains their keys any more."""
+        """Delete the tombstones of `keys`. No index on disk contains these keys any more."""
 
     def last_key(self) -> int:
         """Return the greatest key ever assigned."""
@@ -269,26 +279,26 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Read:
-    """Vectors read for exact search: `main` in the files of `folder`, or the `tail` in memory."""
+    """Vectors that were read for exact search. They are in the files of `folder` (`main`) or in memory (`tail`)."""
 
     main: Main
     tail: ExactIndex
     last: int = 0
     """The last key that was read."""
     folder: Path | None = None
-    """The folder of the files, which has no manifest until they serve."""
+    """The folder of the files. It has no manifest until an index uses the files."""
     manifest: dict[str, Any] = field(default_factory=dict)
 
     def discard(self) -> None:
-        """Remove the files. If they serve by now, they have been renamed and stay."""
+        """Remove the files. Files that an index uses have been renamed, and stay."""
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def read(folder: Path, dim: int, blocks: Iterable[tuple[Keys, Floats]]) -> Read:
-    """Read (n,) keys and (n, D) vectors in order of keys.
+    """Read blocks of (n,) keys and (n, D) vectors in order of keys.
 
-    More than `ROOM` are written to the new `folder` as they arrive.
+    More than `ROOM` vectors are written to the new `folder` as they arrive.
     """
     tail, blocks = ExactIndex(dim), iter(blocks)
     for keys, vectors in blocks:
@@ -315,9 +325,10 @@ def _filed(folder: Path, dim: int, blocks: Iterator[tuple[Keys, Floats]]) -> Rea
 def checksums(path: Path, threads: int) -> list[int]:
     """Return a checksum for each piece of the file.
 
-    A piece is laid out in rows of 64-bit words, once for each width. The rows are XORed to one row, and CRC-32 covers
-    both results. It always detects one wrong word. It detects two wrong words, such as two swapped pages, unless they
-    are as far apart as `WIDTHS` says. SHA-256 alone takes twice as long, CRC-32 alone three times.
+    A piece of the file is laid out in rows of 64-bit words, once for each width. The rows of each layout are XORed to
+    one row. The checksum is the CRC-32 of both rows. It always detects one wrong word. It detects two wrong words
+    unless they share a column in both layouts; see `WIDTHS`. SHA-256 of the piece takes twice as long, and CRC-32 of
+    the piece three times.
     """
     if not path.stat().st_size:
         return []

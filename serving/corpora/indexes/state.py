@@ -1,7 +1,7 @@
-"""The immutable state of an index that a search sees, and the report on it.
+"""The immutable state of an index during a search, and the report about the state.
 
 An index consists of built parts, marks of their live rows, and a tail of later vectors. A built part has its vectors in
-a mapped file, or in memory while it grows, and mostly an approximate index over them.
+a memory-mapped file, or in memory while the part grows. It usually has an approximate index.
 """
 
 from __future__ import annotations
@@ -23,31 +23,36 @@ from serving.corpora.ports import Keys, Ranking
 from serving.operations.threads import check_cancelled
 
 EXACT_ROWS = 5_000
-"""Rows that pass a filter up to which reading them all is as fast as an index that skips the others."""
+"""Maximum number of passing rows of a filter for exact search. Up to this number, exact search of the passing rows
+is as fast as an approximate index."""
 MEASURED_K = 10
-"""The k of the measured and promised recall@k."""
+"""The k of the recall target and of the measured recall."""
 TOGETHER = 256
-"""Queries between two checks for cancellation."""
+"""Number of queries between two checks for cancellation."""
 FOR_ONE_THREAD = 4
-"""Queries up to which waking other threads costs more time than they save."""
+"""Maximum number of queries that one thread searches. For so few queries, waking other threads costs more time than
+it saves."""
 BLOCK = 16_384
-"""Vectors copied at a time."""
+"""Number of vectors that are copied at a time."""
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """Efforts that reach the recall target, measured on this index."""
+    """Search efforts that reach the recall target, measured on this index."""
 
     target: float
     queries: int = 0
     """Vectors that were held out as queries."""
     efforts: Mapping[float, int] = field(default_factory=dict)
-    """Efforts by the share of vectors that pass the filter. Without an entry, only exact search reaches the target."""
+    """Effort by the share of vectors that pass the filter. For a share without an effort, search is exact."""
     recalls: Mapping[float, float] = field(default_factory=dict)
-    """Measured recall by the same shares; 1.0 where search is exact."""
+    """Measured recall by the share of vectors that pass the filter. The recall of exact search is 1.0."""
 
     def effort(self, share: float) -> int | None:
-        """Return the effort for `share`, interpolated on a log scale; None below the least share: search exactly."""
+        """Return the effort for `share`, interpolated on a log scale.
+
+        Return None, which means exact search, below the least measured share.
+        """
         if share in self.efforts:
             return self.efforts[share]
         shares = sorted(self.efforts)
@@ -66,9 +71,10 @@ class Approximate(NamedTuple):
 
 
 class Marks:
-    """Immutable set of the rows that may be found, out of `size`: those marked `live`, the sorted `rows`, or all.
+    """Immutable set of the rows that a search may find.
 
-    Arrays with an entry per row are only made when needed.
+    The set has the rows marked in `live`, or the sorted `rows`, or all `size` rows. An array with an entry for each row
+    is only made when needed.
     """
 
     def __init__(self, size: int, *, live: NDArray[np.bool_] | None = None, rows: Rows | None = None) -> None:
@@ -80,7 +86,7 @@ class Marks:
 
     @cached_property
     def live(self) -> NDArray[np.bool_]:
-        """Mask of the rows that may be found."""
+        """Boolean mask (size,) of the rows that a search may find."""
         if self._live is not None:
             return self._live
         live = np.full(self._size, self._rows is None)
@@ -90,14 +96,14 @@ class Marks:
 
     @cached_property
     def rows(self) -> Rows | None:
-        """Sorted rows that may be found; None means all."""
+        """Sorted rows that a search may find. None means all rows."""
         if self.count == self._size:
             return None
         return np.flatnonzero(self.live) if self._rows is None else self._rows
 
     @cached_property
     def bitmap(self) -> NDArray[np.uint8] | None:
-        """Bitmap of the rows that may be found; None means all."""
+        """Bitmap of the rows that a search may find. None means all rows."""
         return None if self.count == self._size else np.packbits(self.live, bitorder="little")
 
     def only(self, rows: Rows) -> Marks:
@@ -114,10 +120,13 @@ class Marks:
 
 @dataclass(frozen=True)
 class Main:
-    """(N, D) vectors under N keys, none of which ever changes. Without `approximate`, every search is exact."""
+    """Built part with (N, D) vectors under N keys.
+
+    Keys and vectors never change. Without `approximate`, every search is exact.
+    """
 
     keys: Keys
-    """Sorted keys, except that those of the `tuning.queries` held-out vectors come last, sorted as well."""
+    """Sorted keys of the indexed vectors, followed by the sorted keys of the `tuning.queries` held-out vectors."""
     vectors: Floats
     approximate: Approximate | None
     tuning: Tuning
@@ -127,7 +136,7 @@ class Main:
     reason: str | None = None
     """The reason why there is no approximate index."""
     holds_queries: bool = True
-    """True if the queries of `tuning` were added. It is false for a growing graph, which is measured with later
+    """Whether the last vectors are the queries of `tuning`. False for a growing graph, which is measured with later
     vectors."""
 
     @property
@@ -136,7 +145,7 @@ class Main:
 
     @property
     def fell_back(self) -> bool:
-        """True if the CPU serves in place of a failed device, slower than an index built for the CPU."""
+        """True if the CPU searches in place of a failed device. This is slower than an index built for the CPU."""
         return self.approximate is not None and getattr(self.approximate.built, "fell_back", False)
 
     def search(
@@ -149,9 +158,9 @@ class Main:
         exact: bool = False,
         threads: int = 1,
     ) -> list[Ranking]:
-        """Return the best `k` of the live rows, among the sorted `allowed` keys if given.
+        """Return the best `k` live rows for each query. If `allowed` is given, only these sorted keys are searched.
 
-        The answer has `k` hits if there are so many.
+        A ranking has fewer than `k` hits only if fewer rows are live and allowed.
         """
         if allowed is not None:
             marks = marks.only(self.rows(allowed))
@@ -170,7 +179,7 @@ class Main:
         return found
 
     def rows(self, keys: Keys) -> Rows:
-        """Return the sorted rows of those sorted `keys` that are in this part."""
+        """Return the sorted rows of `keys` in this part. `keys` must be sorted. Keys of other parts are skipped."""
         first = len(self.keys) - (self.tuning.queries if self.holds_queries else 0)
         return np.concatenate([rows_of(self.keys[:first], keys), first + rows_of(self.keys[first:], keys)])
 
@@ -201,7 +210,10 @@ class Main:
         return flat(self.vectors)
 
     def _effort(self, count: int, k: int) -> int | None:
-        """Return the tuned effort, increased for larger `k`. None means exact search, as the cheaper or only way."""
+        """Return the tuned effort, increased for larger `k`.
+
+        None means exact search, which is then cheaper or the only choice.
+        """
         if self.approximate is None or count <= max(EXACT_ROWS, k):
             return None
         tuned = self.tuning.effort(count / len(self.keys))
@@ -229,30 +241,31 @@ class Part(NamedTuple):
 
 
 class IndexState(NamedTuple):
-    """State of an index at one moment. Nothing in it ever changes."""
+    """Immutable state of an index."""
 
     parts: tuple[Part, ...]
-    """The main part, then the graphs that grow beside it (see `live.grown`), whose keys are greater."""
+    """The main part, followed by the growing graphs (see `live.grown`). Keys of a graph are greater than keys of the
+    main part."""
     tail: ExactRows
 
     @property
     def main(self) -> Main:
-        """The first part, the only one with files."""
+        """The first part. Only the first part has files."""
         return self.parts[0].main
 
     @property
     def foremost(self) -> Main:
-        """The first part that contains anything."""
+        """The first part that contains vectors, or the empty main part."""
         return next((part.main for part in self.parts if len(part.main.keys)), self.main)
 
     @property
     def built(self) -> int:
-        """Vectors of all parts, including removed ones."""
+        """Number of vectors in all parts, including removed vectors."""
         return sum(len(part.main.keys) for part in self.parts)
 
     @property
     def dead(self) -> int:
-        """Removed vectors of the parts."""
+        """Number of removed vectors in all parts."""
         return sum(len(part.main.keys) - part.marks.count for part in self.parts)
 
     @property
@@ -262,7 +275,7 @@ class IndexState(NamedTuple):
 
     @property
     def fresh(self) -> int:
-        """Number of vectors outside the main part."""
+        """Number of live vectors outside the main part."""
         return sum(part.marks.count for part in self.parts[1:]) + self.tail_count
 
     @property
@@ -272,12 +285,12 @@ class IndexState(NamedTuple):
 
     @property
     def last_grown(self) -> int:
-        """The greatest key of the growing parts; 0 if there is none."""
+        """The greatest key of the growing graphs, or 0 if there is no graph."""
         return max((int(part.main.keys[-1]) for part in self.parts[1:]), default=0)
 
     @property
     def last(self) -> int:
-        """The greatest key of the growing parts and the tail."""
+        """The greatest key of the growing graphs and the tail."""
         return max(self.last_grown, int(self.tail.keys[-1]) if len(self.tail.keys) else 0)
 
     def search(self, queries: Floats, k: int, allowed: Keys | None, *, exact: bool, threads: int) -> list[Ranking]:
@@ -291,14 +304,14 @@ class IndexState(NamedTuple):
         return found[0] if len(found) == 1 else [merged(rankings, k) for rankings in zip(*found, strict=True)]
 
     def changed(self, removed: Keys, tail: ExactRows) -> IndexState:
-        """Return the state with another tail and without the `removed` keys."""
+        """Return a copy of the state with the tail `tail` and without the `removed` keys."""
         removed = np.sort(removed)
         return IndexState(tuple(part.without(removed) for part in self.parts), tail)
 
     def grown(self, before: Main | None, main: Main, tail: ExactRows) -> IndexState:
-        """Return the state with `main` in place of `before`, if that still exists, and with the shorter `tail`.
+        """Return a copy of the state with the graph `main` in place of `before`, and with the shorter `tail`.
 
-        Rows of `main` that the old tail contained stay live if they were live there.
+        Rows that came from `before` or from the old tail are live if they were live there.
         """
         held = self.tail.keys[self.tail.live]
         old = next((part.marks.live for part in self.parts if part.main is before), np.empty(0, np.bool_))
@@ -309,12 +322,18 @@ class IndexState(NamedTuple):
         return IndexState((*others, grown) if grown.marks.count else others, tail)
 
     def rebuilt(self, main: Main, covered: int, tail: ExactRows) -> IndexState:
-        """Return the state with a new main part, which contains everything up to the key `covered`."""
+        """Return a copy of the state with a new main part.
+
+        `main` contains all vectors up to the key `covered`. Growing graphs keep only greater keys.
+        """
         beside = (part.beyond(covered) for part in self.parts[1:])
         return IndexState((Part(main, Marks(len(main.keys))), *(part for part in beside if part.marks.count)), tail)
 
     def copy(self, last: Rows) -> Iterator[tuple[Keys, Floats]]:
-        """Yield all live vectors in blocks, by key. Those at the sorted places `last` in this order come at the end."""
+        """Yield all live vectors in blocks, in order of keys.
+
+        The vectors at the sorted positions `last` come at the end.
+        """
         sources = [(main.keys, main.vectors, _by_key(main.keys, marks.live)) for main, marks in self.parts]
         sources.append((self.tail.keys, self.tail.vectors, np.flatnonzero(self.tail.live)))
         ends = np.cumsum([0, *(len(rows) for _, _, rows in sources)])
@@ -333,7 +352,7 @@ class IndexState(NamedTuple):
                 )
 
     def after(self, key: int) -> ExactIndex:
-        """Return a new tail of the live vectors of this tail beyond `key`."""
+        """Return a new tail with the live vectors of this tail whose keys are greater than `key`."""
         chosen = np.flatnonzero(self.tail.live & (self.tail.keys > key))
         tail = ExactIndex(self.tail.vectors.shape[1])
         tail.add(self.tail.keys[chosen], self.tail.vectors[chosen])
@@ -357,25 +376,25 @@ class Report:
     recall: float
     """recall@10 against exact search, measured on `queries`. It is 1.0 for exact search itself."""
     recall_by_filter: Mapping[str, float] = field(default_factory=dict)
-    """Recall by the share of the vectors that pass a filter."""
+    """Measured recall@10 by the share of vectors that pass a filter."""
     queries: int = 0
     """Vectors that were held out as queries."""
     build_seconds: float
     bytes: int
-    """Bytes in memory and files."""
+    """Number of bytes in memory and files."""
     main: int
-    """Vectors in the built parts, including removed ones."""
+    """Number of vectors in the built parts, including removed vectors."""
     tail: int
-    """Vectors added since, which are searched exactly."""
+    """Number of vectors in the tail, which is searched exactly."""
     dead: int
-    """Vectors of `main` that were removed."""
+    """Number of removed vectors in the built parts."""
     state: Literal["ready", "building"]
     reason: str | None = None
     """The reason why search is exact, if it is."""
 
     @classmethod
     def of(cls, seen: IndexState, *, target: float, memory: int, building: bool) -> Report:
-        """Make the report on `seen`, with the details of its foremost part."""
+        """Return the report about the state `seen`. Kind, recall and parameters are those of the foremost part."""
         main, state = seen.foremost, "building" if building else "ready"
         found = cls(
             kind=main.kind,

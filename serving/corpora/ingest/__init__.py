@@ -1,4 +1,4 @@
-"""Uploads in any format, read as checked documents. They are streamed, never wholly in memory."""
+"""Readers of uploads in all formats. Uploads are streamed, and each row is checked."""
 
 from __future__ import annotations
 

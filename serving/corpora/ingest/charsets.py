@@ -12,7 +12,7 @@ from serving.operations.encoding import BUFFER, stream_of
 
 BOMS = {
     codecs.BOM_UTF8: "",
-    codecs.BOM_UTF32_LE: "utf-32-le",  # before UTF-16, whose mark is a prefix of this one
+    codecs.BOM_UTF32_LE: "utf-32-le",  # before UTF-16, whose mark is a prefix of this mark
     codecs.BOM_UTF32_BE: "utf-32-be",
     codecs.BOM_UTF16_LE: "utf-16-le",
     codecs.BOM_UTF16_BE: "utf-16-be",
@@ -34,11 +34,12 @@ _CODECS = {
         )
     },
 }
-"""Encodings that spreadsheets write, by Python's names. Python's other codecs are not charsets of text files."""
+"""Supported charsets: Python's codec by Python's name of the charset. Spreadsheets write these charsets. UTF-8 has
+an empty codec."""
 
 
 def codec(charset: str) -> str:
-    """Return Python's codec for the charset that a caller names. It is empty for UTF-8.
+    """Return Python's codec for the charset that a caller names. The codec of UTF-8 is the empty string.
 
     Raises:
         UnsupportedMedia: the charset is not supported.
@@ -52,7 +53,7 @@ def codec(charset: str) -> str:
 
 
 def in_utf8(begun: Callable[[], BinaryIO], charset: str) -> BinaryIO:
-    """Return the file in UTF-8. A byte order mark overrides `charset`.
+    """Return the content of a file as a stream in UTF-8. A byte order mark overrides `charset`.
 
     Args:
         begun: opens the file at its beginning.

@@ -1,4 +1,4 @@
-"""Chunking of long texts into passages of limited length, with an overlap. They end at sentence ends if possible."""
+"""Chunking of long texts into overlapping passages of limited length. Passages end at sentence ends if possible."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from serving.corpora.ports import Chunking, Span
 from serving.errors import Invalid
 
 Pieces = Callable[[Sequence[str]], list[list[Piece]]]
-"""Function that returns every token of each text with its place there, without the special tokens."""
+"""Function that returns every token of each text with its position in the text, without special tokens."""
 MIN_TOKENS = 16
 ADVANCE = 4
-"""Minimum distance between the beginnings of two passages: 1/`ADVANCE` of their tokens. All passages of a text together
-therefore have at most `ADVANCE` times its tokens."""
+"""Divisor of the passage length. Two passages begin at least `tokens / ADVANCE` tokens apart. All passages of a text
+together therefore have at most `ADVANCE` times the tokens of the text."""
 _SENTENCES = re.compile(r"""[.!?…]++["'”’»)\]]*+|[。！？]++[」』”’）]*+|\n""")
 _WORDS = re.compile(r"\s+")
 
 
 def asked_chunking(tokens: int | None, overlap: int | None) -> Chunking | None:
-    """Return the requested chunking; None means that nothing is cut.
+    """Return the requested chunking. Return None if texts are not split.
 
     Raises:
         Invalid: passages would be too short, or mostly overlap.
@@ -41,10 +41,11 @@ def asked_chunking(tokens: int | None, overlap: int | None) -> Chunking | None:
 def cut(texts: Sequence[str], chunking: Chunking, pieces: Pieces) -> list[list[Span]]:
     """Return the passages of each text, in order. A text of up to `chunking.tokens` tokens is one passage.
 
-    A passage ends at a sentence end in its second half, else between words, else between tokens, but never within a
-    character. It begins between words, at most `chunking.overlap` tokens before the end of the previous passage. Only
-    white space between passages is lost. Tokens are counted in the whole text. If a passage had to be cut within a
-    word, it may have a few more or fewer by itself. Time is linear in the length of a text.
+    A passage ends at a sentence end in its second half if there is one. Otherwise it ends between two words, or between
+    two tokens, but never within a character. A passage begins between two words if possible, at most `chunking.overlap`
+    tokens before the end of the previous passage. Only white space between passages is lost. Tokens are counted in the
+    whole text. If a passage ends within a word, a tokenizer may count a few more or fewer tokens for the passage alone.
+    Time is linear in the length of a text.
     """
     return [_cut(text, found, chunking) for text, found in zip(texts, pieces(texts), strict=True)]
 
@@ -58,7 +59,7 @@ def _cut(text: str, pieces: Sequence[Piece], chunking: Chunking) -> list[Span]:
         end = tokens.end(begin, chunking.tokens)
         span = _stripped(text, tokens.place(begin), tokens.place(end))
         if spans and span.start == spans[-1].start:
-            spans.pop()  # both begin here, apart from white space, and this one is longer
+            spans.pop()  # both passages begin here, apart from white space, and the new passage is longer
         if span.start < span.end and not (spans and span.end == spans[-1].end):
             spans.append(span)
         begin = end if end == len(pieces) else tokens.begin(begin, end, chunking)
@@ -66,7 +67,7 @@ def _cut(text: str, pieces: Sequence[Piece], chunking: Chunking) -> list[Span]:
 
 
 class _Tokens:
-    """The tokens of a text, and where it may be cut between them."""
+    """The tokens of a text, and the positions between tokens at which the text may be split."""
 
     def __init__(self, text: str, pieces: Sequence[Piece]) -> None:
         starts = [piece.start or 0 for piece in pieces]
@@ -80,9 +81,9 @@ class _Tokens:
         self._words = self._tokens_at(match.start() for match in _WORDS.finditer(text))
 
     def place(self, token: int) -> int:
-        """Return the character offset of the cut before `token`.
+        """Return the character offset at which the text is split before `token`.
 
-        What the tokenizer skips belongs to the previous token.
+        Characters that the tokenizer skips belong to the previous token.
         """
         if token == 0:
             return 0
@@ -91,7 +92,7 @@ class _Tokens:
         return self._starts[bisect_left(self._clean, token)]
 
     def end(self, begin: int, tokens: int) -> int:
-        """Return the end, exclusive, of the passage that begins at the token `begin`."""
+        """Return the exclusive end token of the passage that begins at the token `begin`."""
         most = begin + tokens
         if most >= self._count:
             return self._count
@@ -106,7 +107,7 @@ class _Tokens:
         return self._clean[place] if place < len(self._clean) else self._count
 
     def begin(self, before: int, end: int, chunking: Chunking) -> int:
-        """Return the first token of the passage after the one from `before` to `end`."""
+        """Return the first token of the passage that follows the passage from `before` to `end`."""
         least = max(end - chunking.overlap, before + max(1, chunking.tokens // ADVANCE))
         for borders in (self._words, self._clean):
             first = bisect_left(borders, least)
@@ -115,13 +116,16 @@ class _Tokens:
         return end
 
     def _tokens_at(self, places: Iterable[int]) -> list[int]:
-        """Return, for each place, the first token at or after it that may begin a passage."""
+        """Return the first token at or after each character offset of `places` that may begin a passage."""
         found = (bisect_left(self._starts, place) for place in places)
         return sorted({self._clean[i] for i in found if i < len(self._clean)})
 
 
 def _sentence_ends(text: str) -> Iterator[int]:
-    """Yield offsets after sentences, and before line ends. A full stop ends a sentence only before white space."""
+    """Yield the character offsets of sentence ends and line ends.
+
+    A full stop ends a sentence only before white space.
+    """
     for match in _SENTENCES.finditer(text):
         if match[0] == "\n":
             yield match.start()

@@ -15,7 +15,7 @@ from serving.operations.json_body import FITS, LEAST, MOST
 from serving.settings import Settings
 
 Naming = Callable[[int], str]
-"""Function that makes the id of a row without one, from its number, which begins at 0."""
+"""Function from the number of a row, counted from 0, to the id of its document. It is called for rows without an id."""
 
 
 class Rejected(NamedTuple):
@@ -34,17 +34,17 @@ class Upload:
 
 
 def random_names(number: int) -> str:  # noqa: ARG001 - a `Naming`
-    """Return a random id, for rows that are read once."""
+    """Return a random id for a row that is read only once."""
     return uuid.uuid4().hex
 
 
 def names_within(space: uuid.UUID) -> Naming:
-    """Return a `Naming` for rows that may be read again, which must get the same id each time."""
+    """Return a `Naming` that always gives the same id to the same row number, for rows that may be read again."""
     return lambda number: uuid.uuid5(space, str(number)).hex
 
 
 class Checked(NamedTuple):
-    """A row with its document, or with the error why there is none."""
+    """A row with its document, or with the error that explains why the row is not a document."""
 
     number: int
     place: str
@@ -76,7 +76,9 @@ def unrepeated(rows: Iterable[Checked]) -> Iterator[Checked]:
 def read_upload(
     given: Iterable[Row], settings: Settings, *, skip_errors: bool, naming: Naming = random_names
 ) -> Upload | None:
-    """Return the documents of an upload that is answered at once, or None if there are too many of them.
+    """Return the documents of an upload that is stored before the answer.
+
+    Return None if the upload has too many documents.
 
     Raises:
         Empty: there are no rows.

@@ -1,4 +1,6 @@
-"""Streaming of `{"documents": [...]}`, or of the list alone. Each document's end is found first, then it is parsed.
+"""Streaming parser of `{"documents": [...]}`, or of a list of documents.
+
+The parser finds the end of each document before it parses the document.
 
 No available parser both streams and keeps what `parse_exact` guarantees: 64-bit integers, and NaN and lone surrogates
 reported with their field.
@@ -20,13 +22,15 @@ OPTIONS = ("async", "on_error", "text_column", "id_column", "column_types", "chu
 PIECE = 1 << 18
 NO_LIST = 'must be a list of documents, as {"documents": [{"text": "…"}]} or as the list alone'
 _MARK = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["\[\]{}]', re.DOTALL)
-"""A whole string, a quote whose string does not end in the buffer, or a bracket."""
+"""Pattern of a complete string, of a quote that opens an incomplete string, or of a bracket."""
 _SPACE = re.compile(rb"[ \t\r\n]*+")
 _SCALAR = re.compile(rb"[^\s,\]}\[{\":]++")
 
 
 def json_rows(stream: BinaryIO, settings: Settings) -> Iterator[Row]:
-    """Yield the documents, with the places `documents.0` and so on. Other fields are skipped, except `OPTIONS`.
+    """Yield the documents as rows with the places `documents.0`, `documents.1` and so on.
+
+    Other fields of the body are skipped, except `OPTIONS`.
 
     Raises:
         Malformed: the body is empty, or not JSON between the documents.
@@ -48,7 +52,7 @@ def json_rows(stream: BinaryIO, settings: Settings) -> Iterator[Row]:
 
 
 def json_media(begun: Callable[[], BinaryIO], settings: Settings) -> str | None:
-    """Return the content type of a file that contains documents as JSON, or None if it is something else.
+    """Return the content type of a file that contains documents as JSON, or None for any other file.
 
     Args:
         begun: opens the file at its beginning. Of a list of objects, only the first is read.
@@ -60,7 +64,7 @@ def json_media(begun: Callable[[], BinaryIO], settings: Settings) -> str | None:
         if _Text(begun(), row_bytes(settings)).peek() not in (b"{", b"["):
             return None
         next((row for row in json_rows(begun(), settings) if isinstance(row.value, dict)), None)
-    except Invalid:  # it is JSON, although not of documents
+    except Invalid:  # the file is JSON without documents
         pass
     except ServiceError:
         return None
@@ -110,20 +114,20 @@ def _checked(raw: bytes) -> Any:
 
 
 class _Text:
-    """A stream of JSON. At most one value and one piece are in memory."""
+    """A stream of JSON. At most one value and one piece of the stream are in memory."""
 
     def __init__(self, stream: BinaryIO, limit: int) -> None:
         self._stream, self._limit = stream, limit
         self._buffer = b""
         self._at = 0
         self._passed = 0
-        """Bytes before the buffer."""
+        """Number of bytes that were read before the buffer."""
         while len(self._buffer) < len(BOM) and self._more():
             pass
         self._at = len(BOM) if self._buffer.startswith(BOM) else 0
 
     def peek(self) -> bytes:
-        """Return the next byte that is no white space. It is empty at the end."""
+        """Return the next byte that is not white space, or an empty string at the end."""
         while True:
             space = _SPACE.match(self._buffer, self._at)
             assert space is not None
@@ -158,12 +162,12 @@ class _Text:
         return False
 
     def end(self) -> None:
-        """Check that nothing follows."""
+        """Check that only white space follows."""
         if following := self.peek():
             self.fail("the end" + " (a document a line is application/x-ndjson)" * (following == b"{"))
 
     def value(self, place: str) -> bytes:
-        """Return the bytes of the next value. The caller parses them, and so finds out whether they are valid."""
+        """Return the bytes of the next value. The caller must parse the bytes, because they may be invalid JSON."""
         first = self.peek()
         if not first:
             self.fail("a value")
@@ -173,11 +177,11 @@ class _Text:
         return value
 
     def fail(self, wanted: str) -> NoReturn:
-        """Raise an error that says what was expected here."""
+        """Raise `Malformed` with the message that `wanted` was expected at the current position."""
         raise Malformed(f"not JSON: expected {wanted} at byte {self._passed + self._at + 1}")
 
     def _container(self, place: str) -> int:
-        """Return the length in bytes of the string, list or object that begins here."""
+        """Return the length in bytes of the string, list or object at the current position."""
         depth, scanned = 0, 0
         while True:
             for mark in _MARK.finditer(self._buffer, self._at + scanned):

@@ -20,9 +20,9 @@ NOT_LINES = (
 
 
 def lines(stream: BinaryIO, limit: int) -> Iterator[tuple[int, bytes | TooLarge]]:
-    """Yield each line with its number, from 1, and its line end, without a byte order mark.
+    """Yield each line, including its line end, with its number, counted from 1. A byte order mark is removed.
 
-    A line of more than `limit` bytes becomes an error. Its rest is skipped and never in memory.
+    A line of more than `limit` bytes is replaced by an error. The rest of such a line is skipped and never in memory.
     """
     number = 0
     while line := stream.readline(limit + 1):
@@ -57,11 +57,11 @@ def text_rows(stream: BinaryIO, settings: Settings) -> Iterator[Row]:
             yield Row(f"line {number}", {"text": text})
 
 
-# The fields of a JSON object: the text, the id, and all others as metadata, as in a table.
+# Fields of a JSON object: the text and the id. All other fields are metadata, as in a table.
 
 
 def read_fields(row: Row, text_field: str | None, id_field: str | None) -> Row:
-    """Return a row of JSON as a raw document, or with the error in it.
+    """Return a row of JSON as a raw document. Return a row with an error if the object is invalid.
 
     Args:
         row: an object. Anything else is returned unchanged.
@@ -85,7 +85,7 @@ def read_fields(row: Row, text_field: str | None, id_field: str | None) -> Row:
 
 
 def _together(metadata: Any, others: dict[str, Any]) -> Any:
-    """Merge both. If `metadata` is no object, it is returned unchanged and reported later.
+    """Merge `others` into `metadata`. If `metadata` is not an object, return it unchanged; a later check reports it.
 
     Raises:
         Invalid: a field is in both, or can't be stored.

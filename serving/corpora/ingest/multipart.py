@@ -9,7 +9,7 @@ from serving.errors import Invalid, Malformed
 
 
 class FilePart:
-    """Parser of a body in pieces, which returns the bytes of its only part, a file.
+    """Streaming parser of a body with a single part, a file. `feed` returns the bytes of the file.
 
     Raises:
         Malformed: the content type has no boundary.
@@ -20,9 +20,9 @@ class FilePart:
         if not boundary:
             raise Malformed("multipart/form-data needs a boundary", field="content-type")
         self.media = ""
-        """The content type of the file, if it has one."""
+        """The content type of the file, or the empty string."""
         self.charset = ""
-        """The charset in that content type."""
+        """The charset in the content type of the file, or the empty string."""
         self._name: str | None = None
         self._whole = False
         self._headers: dict[bytes, bytes] = {}
@@ -45,7 +45,7 @@ class FilePart:
             raise Malformed(str(error), field="content-type") from None
 
     def feed(self, piece: bytes) -> bytes:
-        """Parse another piece of the body, and return the file's bytes in it.
+        """Parse the next piece of the body, and return the bytes of the file in this piece.
 
         Raises:
             Malformed: the body is not multipart/form-data.

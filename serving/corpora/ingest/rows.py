@@ -1,4 +1,4 @@
-"""Rows of an upload: the place of each, and its value or error."""
+"""Rows of an upload. A row has a place and a value or an error."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from serving.operations.json_body import check_containers, parse_exact
 from serving.settings import Settings
 
 MAX_CONTAINERS = 4000
-"""Maximum lists and objects in one row. 256 such rows take as much memory as one request may."""
+"""Maximum lists and objects in one row. 256 rows of this size take the maximum memory of one request."""
 MAX_DEPTH = 200
-"""Maximum nesting of a row; the limit on metadata is lower. Deeper JSON is an attack."""
+"""Maximum nesting of a row. The limit on metadata is lower, so deeper JSON is an attack."""
 COMPARED, COMPARED_LENGTH = 100, 40
-"""Names that a wrong name is compared with, and their maximum length. A comparison takes time quadratic in the
-length."""
+"""Maximum number of names that a wrong name is compared with, and their maximum length. A comparison takes time
+quadratic in the length."""
 _WITHIN = re.compile(r": line \d+ column \d+ \(char (\d+)\)$")
-"""Position of an error as the standard library reports it. Its line numbers are not those of the upload."""
+"""Pattern of the position in an error message of the standard library. Its line number is not the line number in the
+upload."""
 
 
 class Row(NamedTuple):
-    """A raw document, with its place for error messages: `documents.3`, `line 4`.
+    """A raw document, and its place for error messages, such as `documents.3` or `line 4`.
 
-    The value of a row that can't be read is a `ServiceError`.
+    If the row can't be read, its value is a `ServiceError`.
     """
 
     place: str
     value: Any
     text_field: str = "text"
-    """The upload's name for the text."""
+    """Name of the upload's field that contains the text."""
     id_field: str = "id"
     hint: str = ""
     """Addition to the error for a missing text."""
@@ -46,7 +47,7 @@ def listed(names: Iterable[str]) -> str:
 def absent(wanted: str, names: Collection[str], what: str, option: str = "text_column") -> str:
     """Return a message that no field is called `wanted`.
 
-    It lists the fields, and the `option` that names another one.
+    The message lists the fields, and the `option` that selects another field.
     """
     known = {name.casefold(): name for name in islice(names, COMPARED)}
     short = [folded for folded in known if len(folded) <= COMPARED_LENGTH]
@@ -61,7 +62,8 @@ def absent(wanted: str, names: Collection[str], what: str, option: str = "text_c
 def row_bytes(settings: Settings) -> int:
     """Return the maximum bytes of one row.
 
-    This allows two thirds of it for escapes: JSON may write `é` in six bytes, UTF-8 takes two.
+    The maximum is three times the limit in UTF-8, because JSON may escape a character of two bytes, such as `é`, in six
+    bytes.
     """
     return 3 * (settings.max_text_bytes + settings.max_metadata_bytes)
 
@@ -84,7 +86,10 @@ def json_value(raw: bytes) -> Any:
 
 
 def utf8(raw: bytes) -> str | Malformed:
-    """Decode one line. Return its text, or an error with the position of the first invalid byte, counted from 1."""
+    """Decode one line.
+
+    Return its text, or an error with the position of the first invalid byte. Positions are counted from 1.
+    """
     try:
         return raw.decode()
     except UnicodeDecodeError as error:

@@ -23,7 +23,7 @@ from serving.settings import Settings
 _INTEGER = re.compile(r"[+-]?0*([0-9]+)")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _DIGITS = 20
-"""Digits of the largest integer that is kept."""
+"""Maximum digits of an integer that is stored as a number."""
 _BOOLEANS = {"true": True, "false": False}
 _SHOWN = 40
 ColumnType = Literal["auto", "string", "number", "boolean", "date"]
@@ -34,7 +34,7 @@ JSON_HINT = (
     "document, or name the file .json or .ndjson"
 )
 _PADDED = re.compile(r"\s*(\+|-?0[0-9])")
-"""Prefixes of fields that are no plain numbers, such as telephone numbers and postal codes."""
+"""Pattern of fields that look like numbers but are identifiers, such as telephone numbers and postal codes."""
 DELIMITERS = ",;\t"
 _SEPARATOR = re.compile(r'"?sep=([^"\r\n])"?\s*', re.IGNORECASE)
 CR_ALONE = "a line ends in CR alone: lines end in LF or CR LF"
@@ -44,7 +44,7 @@ CR_ALONE = "a line ends in CR alone: lines end in LF or CR LF"
 
 
 class Columns(NamedTuple):
-    """The columns of a table, by their places in a row."""
+    """The columns of a table. A column is named by its index in a row."""
 
     width: int
     text: int
@@ -52,7 +52,8 @@ class Columns(NamedTuple):
     text_name: str
     id_name: str
     metadata: Sequence[tuple[int, str, Callable[[str], Any] | None]]
-    """Place and name of each column, and the function that reads its fields, None for strings."""
+    """Index and name of each metadata column, and the function that parses its fields. None leaves fields as
+    strings."""
 
     @classmethod
     def of(
@@ -65,12 +66,12 @@ class Columns(NamedTuple):
         found: Mapping[str, str],
         place: str,
     ) -> Self:
-        """Find the columns in a header, where a name may end in a type, as in Meilisearch: `year:number`, `day:date`.
+        """Find the columns in a header. A name may end in a type, as in Meilisearch: `year:number`, `day:date`.
 
-        A type in `types` overrides it, except `auto`; a type in `found` is only used without it. The default type is
-        string. An unknown suffix stays part of the name. Text and id are strings, and their columns are found in any
-        case. White space around a name is removed. Columns without a name are left out: spreadsheets write some at the
-        end, and pandas writes its index at the beginning.
+        A type in `types` overrides the type in the header, unless it is `auto`. A type in `found` is only used if the
+        header has no type. The default type is string. An unknown suffix stays part of the name. Text and id are
+        strings, and their columns are found in any case. White space around a name is removed. Columns without a name
+        are left out, because spreadsheets write empty columns at the end, and pandas writes its index at the beginning.
 
         Raises:
             Invalid: a column occurs twice, or a requested one is missing.
@@ -102,7 +103,7 @@ class Columns(NamedTuple):
         return cls(len(header), text_at, id_at, names[text_at], id_name, others)
 
     def value(self, fields: Sequence[str]) -> dict[str, Any] | Invalid:
-        """Return a row as a raw document, or the error in it. An empty id counts as none."""
+        """Return a row as a raw document, or the error of the row. An empty id counts as a missing id."""
         if len(fields) < self.width or any(map(str.strip, fields[self.width :])):
             return Invalid(f"has {len(fields)} fields, the header {self.width}")
         metadata = {}
@@ -118,7 +119,10 @@ class Columns(NamedTuple):
 
 
 def _place(wanted: str, names: Sequence[str]) -> int | None:
-    """Return the place of the column of this name, or of the only one whose name differs just in case."""
+    """Return the index of the column with this name.
+
+    If no name is equal, return the index of the only column whose name differs in case, or None.
+    """
     if wanted in names:
         return names.index(wanted)
     alike = [i for i, name in enumerate(names) if name.casefold() == wanted.strip().casefold()]
@@ -131,7 +135,7 @@ def _typed(column: str) -> tuple[str, Callable[[str], Any] | None]:
 
 
 def _number(field: str) -> int | float | None:
-    """Read a number; None if the field is empty."""
+    """Parse a number. Return None for an empty field."""
     if not (given := field.strip()):
         return None
     if whole := _INTEGER.fullmatch(given):
@@ -146,7 +150,7 @@ def _number(field: str) -> int | float | None:
 
 
 def _boolean(field: str) -> bool | None:
-    """Read a boolean; None if the field is empty."""
+    """Parse a boolean. Return None for an empty field."""
     if not (given := field.strip().lower()):
         return None
     if given not in _BOOLEANS:
@@ -155,7 +159,7 @@ def _boolean(field: str) -> bool | None:
 
 
 def _date(field: str) -> str | None:
-    """Return a date unchanged, for filters to compare as an instant; None if the field is empty."""
+    """Check a date and return it unchanged. Return None for an empty field."""
     if not (given := field.strip()):
         return None
     if instant(given) is None:
@@ -167,7 +171,7 @@ _TYPES: dict[str, Callable[[str], Any]] = {"number": _number, "boolean": _boolea
 
 
 def types_of(found: Iterable[Row]) -> dict[str, str]:
-    """Return the type of each column: the first of `_TYPES` that fits all its fields, except empty ones."""
+    """Return the type of each column: the first of `_TYPES` that fits all non-empty fields of the column."""
     possible = dict[str, list[str]]()
     for row in found:
         for name, value in row.value["metadata"].items() if isinstance(row.value, dict) else ():
@@ -178,7 +182,7 @@ def types_of(found: Iterable[Row]) -> dict[str, str]:
 
 
 def read_column_types(text: str) -> ColumnTypes:
-    """Parse the requested column types: a word, in any case, or a JSON object with the types of some columns.
+    """Parse the requested column types: a keyword, in any case, or a JSON object with the types of some columns.
 
     Raises:
         Invalid: it is neither.
@@ -208,7 +212,10 @@ csv.field_size_limit(sys.maxsize)  # process-wide, and too small for texts by de
 
 
 class _Feed:
-    """Lines of a table for `csv`, which requests several per row if a quoted field contains line ends."""
+    """Iterator of a table's lines for `csv`.
+
+    `csv` reads several lines for a row if a quoted field contains line ends.
+    """
 
     def __init__(self, stream: BinaryIO, limit: int) -> None:
         self._lines = lines(stream, limit)
@@ -217,16 +224,16 @@ class _Feed:
         self.number = 0
         """Number of the last line returned."""
         self.begins = 1
-        """Number of the line that the current row begins in."""
+        """Number of the first line of the current row."""
         self.bad: ServiceError | None = None
         """The error in a line of the current row."""
 
     def next_row(self) -> None:
-        """Begin another row with the next line."""
+        """Begin a new row with the next line."""
         self._bytes, self.bad, self.begins = 0, None, self.number + 1
 
     def written(self) -> str | None:
-        """Return the next line that is not blank, as the first of a row; None at the end."""
+        """Begin a new row, and return its first line, which is not blank. Return None at the end."""
         self.next_row()
         while (line := next(self, None)) and line.isspace() and not self.bad:
             self.next_row()
@@ -259,11 +266,11 @@ def csv_rows(
     *,
     found: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Row]:
-    """Yield the rows, whose place is the line that they begin in.
+    """Yield the rows of a CSV table. The place of a row is its first line.
 
-    The separator is the comma, semicolon or tab of the header, or the one that a line before it names (`sep=;`, which
-    Excel writes and reads). `text_column` defaults to `text`, and `id_column` to `id` if it exists. All other columns
-    are metadata; see `Columns`, also for `types` and `found`. Empty rows are skipped.
+    The separator is the comma, semicolon or tab in the header. A line `sep=;` before the header, which Excel writes and
+    reads, names another separator. `text_column` defaults to `text`, and `id_column` to `id` if it exists. All other
+    columns are metadata; see `Columns`, also for `types` and `found`. Empty rows are skipped.
 
     Raises:
         Empty, Malformed, Invalid: there is no header, or it lacks a column or has one twice.
@@ -309,7 +316,7 @@ def csv_rows(
 
 
 def _said(error: csv.Error) -> str:
-    """Return Python's message, except for the one about how a program opens files."""
+    """Return Python's message about `error`, but replace the message that tells programmers how to open files."""
     return CR_ALONE if str(error).startswith("new-line character") else str(error)
 
 

@@ -1,4 +1,4 @@
-"""Options of an upload, and reading its rows by them."""
+"""Options of an upload, and the reader of its rows."""
 
 from __future__ import annotations
 
@@ -55,23 +55,23 @@ class Options(BaseModel):
 
     format: Format
     coding: str = ""
-    """`gzip` or `zstd`. If it is empty, it is detected."""
+    """`gzip` or `zstd`. If it is empty, the compression is detected."""
     charset: str = ""
-    """The codec, as `charsets.codec` returns it."""
+    """Python's codec of the upload's charset, from `charsets.codec`."""
     text_column: str | None = None
-    """A column of CSV, or a field of JSON."""
+    """Name of the CSV column, or of the JSON field, that contains the text."""
     id_column: str | None = None
     column_types: ColumnTypes = "header"
-    """Source of the types of CSV columns, or the types of some of them. With `auto`, a type is inferred from all fields
-    of a column, unless the header names one."""
+    """Source of the types of CSV columns, or the types of some columns. With `auto`, a type is inferred from all
+    fields of a column, unless the header names a type."""
     on_error: Literal["fail", "skip"] = "fail"
-    """`skip` leaves out only the bad rows."""
+    """With `fail`, a bad row refuses the whole upload. With `skip`, bad rows are left out."""
     chunk_tokens: int | None = None
     chunk_overlap: int | None = None
 
     @classmethod
     def of_media(cls, media: str, charset: str | None = None, **others: Any) -> Self:
-        """Make options by the content type.
+        """Return options for a content type.
 
         Raises:
             UnsupportedMedia: no documents have this content type, or the charset is not supported.
@@ -87,7 +87,7 @@ class Options(BaseModel):
 
     @classmethod
     def of_file(cls, name: PurePath, charset: str | None = None, **others: Any) -> Self:
-        """Make options by the suffix of a file's name, ignoring `.gz` and `.zst`.
+        """Return options for a file name. The suffix selects the format; `.gz` and `.zst` are ignored.
 
         Raises:
             UnsupportedMedia: the suffix is unknown, or the charset is not supported.
@@ -101,7 +101,11 @@ class Options(BaseModel):
 
     @classmethod
     def of_part(cls, name: PurePath, media: str, charset: str | None = None, **others: Any) -> Self:
-        """Make options by the name of a file or else by its content type, because browsers often send a wrong type."""
+        """Return options for a file in a multipart body.
+
+        The file's name selects the format, because browsers often send a wrong content type. An unknown suffix leaves
+        the choice to the content type.
+        """
         try:
             return cls.of_file(name, charset, **others)
         except UnsupportedMedia:
@@ -111,12 +115,12 @@ class Options(BaseModel):
 
     @classmethod
     def _of(cls, format: Format, charset: str | None, others: dict[str, Any]) -> Self:
-        """Make options. JSON is always UTF-8 (RFC 8259), whatever its content type says."""
+        """Return options for a format. JSON is always UTF-8 (RFC 8259), so its `charset` is ignored."""
         return cls(format=format, charset=codec(charset) if charset and format in ("csv", "text") else "", **others)
 
     @property
     def chunking(self) -> Chunking | None:
-        """The requested chunking; None means that texts are not cut.
+        """The requested chunking. None means that texts are not split.
 
         Raises:
             Invalid: the request is contradictory or out of range.
@@ -125,7 +129,7 @@ class Options(BaseModel):
 
 
 def rows(file: BinaryIO, options: Options, settings: Settings, most: int | None = None) -> Iterator[Row]:
-    """Yield the rows of a seekable file, from its beginning. The value of a row that can't be read is its error.
+    """Yield the rows of a seekable file, from its beginning. If a row can't be read, its value is the error.
 
     Args:
         most: maximum rows from which types of columns are inferred. Callers do not keep an upload with more.

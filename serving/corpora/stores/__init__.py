@@ -1,4 +1,4 @@
-"""The stores by name. Each opens a folder."""
+"""Stores by name. A store is opened on a folder."""
 
 from __future__ import annotations
 

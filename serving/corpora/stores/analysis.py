@@ -26,15 +26,15 @@ from serving.corpora.ports import Span
 
 _MOST_MARKS = 30
 """Maximum combining marks on one character, from https://www.unicode.org/reports/tr15/#Stream_Safe_Text_Format.
-Normalization takes time quadratic in their number."""
+Unicode normalization takes time quadratic in the number of marks."""
 _UNSPACED = (
     UNSPACED + "\u1100-\u11ff\ua960-\ua97f\uac00-\ud7ff"  # Hangul has spaces, but attaches endings to words
     "\U0001f1e6-\U0001f1ff"  # regional indicators: halves of flags
 )
 _CHARACTER, _RUN = re.compile(f"[{_UNSPACED}]"), re.compile(f"[{_UNSPACED}]+")
 _STRETCH = re.compile("[\x00-\x7f]?[^\x00-\x7f]+")
-"""A stretch of non-ASCII characters, folded as one unit. It includes the ASCII character before it, because the first
-combining mark may belong to that character."""
+"""Pattern of a stretch of non-ASCII characters, which is folded as one unit. The stretch includes the ASCII
+character before it, because a combining mark may belong to this character."""
 _SHORT = 8
 """Maximum characters of a stretch whose folding is cached. Accented letters recur often."""
 _MANY_SIGNS = re.compile(rf"[^\w\x00-\x7f]{{{_MOST_MARKS + 1},}}")
@@ -43,10 +43,10 @@ _IGNORABLE = re.compile(
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
     "\U0001f3fb-\U0001f3ff]"
 )
-"""Unicode's Default_Ignorable_Code_Point, and the skin-tone modifiers."""
+"""Pattern of characters that are removed: Unicode's Default_Ignorable_Code_Point and the skin-tone modifiers."""
 _PART = re.compile("[\u2e80-\u2fdf\U0001f1e6-\U0001f1ff]")
-"""Symbols that are parts of words: radicals, because text copied from PDF has them in place of characters, and the
-letters of flag emoji."""
+"""Pattern of symbols that are parts of words: the letters of flag emoji, and radicals. Text copied from a PDF has
+radicals in place of characters."""
 _RUN_END = "\u2300\u2300"
 """A token that folding never produces, because folding puts a space between two symbols."""
 _PICTOGRAPH = re.compile("[\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]")
@@ -112,7 +112,7 @@ def is_character(token: str) -> bool:
 
 
 def ends_run(tokens: Sequence[str], at: int) -> bool:
-    """Return whether `tokens[at]` is the last character of a run. The pair before it also contains this character."""
+    """Return whether `tokens[at]` is the last character of a run, which the pair `tokens[at - 1]` also contains."""
     return at > 0 and is_character(tokens[at]) and _is_pair(tokens[at - 1])
 
 
@@ -185,7 +185,7 @@ def _with_spaces_for_marks(signs: re.Match[str]) -> str:
 
 
 class _Folded(dict[int, str]):
-    """A table for `str.translate` that folds characters. It caches the results for assigned characters."""
+    """Table for `str.translate` that folds characters and caches the results."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
@@ -215,7 +215,10 @@ def _casefolded(character: str) -> str:
 
 
 def _is_accent(character: str) -> bool:
-    """Return whether search ignores this mark. It ignores Hebrew and Arabic vowels, but not Indic marks."""
+    """Return whether search ignores this combining mark.
+
+    Search ignores Hebrew and Arabic vowels, but not Indic marks.
+    """
     place = combining(character)
     return category(character) == "Me" or (
         not is_character(character) and (place in (1, *range(10, 36)) or place >= 200)

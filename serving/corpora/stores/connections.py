@@ -1,4 +1,7 @@
-"""Connections to one SQLite file: one writer, and one reader per concurrent read. Only recently used files are open."""
+"""Connections to one SQLite file: one writer, and one reader for each concurrent read.
+
+Only recently used files are open.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +21,25 @@ from serving.operations.threads import check_cancelled, is_cancelled
 
 log = logging.getLogger(__name__)
 MEND = "restore a snapshot over it or delete it"
-"""The remedy for a damaged file."""
+"""Advice in the error message about a damaged file."""
 MOST = 128
-"""Maximum corpora with open files. Each takes about 300 KB and three file descriptors, plus two descriptors for every
-open reader. Opening a corpus takes half a millisecond."""
+"""Maximum corpora with open files. An open corpus takes about 300 KB, three file descriptors, and two descriptors
+for every open reader. Opening a corpus takes half a millisecond."""
 STEPS = 100_000
-"""Instructions of SQLite's virtual machine between two checks for a stop. They take a few milliseconds."""
+"""Instructions of SQLite's virtual machine between two checks for cancellation. This many instructions take a few
+milliseconds."""
 READ_STEPS = 5 * STEPS
-"""Instructions between two checks in a read. Each check waits for Python's interpreter lock."""
+"""Instructions between two checks for cancellation in a read. Reads check less often, because each check waits for
+Python's interpreter lock."""
 LOG_BYTES = 64 << 20
-"""Size of the write-ahead log in bytes above which its checkpoint makes readers wait."""
+"""Maximum bytes of the write-ahead log. Above this size, readers wait until the log is checkpointed."""
 _LOG_PATIENCE_MS = 500
 _KEPT = 4
-"""Readers that stay open between reads. Each takes two file descriptors."""
+"""Number of readers that stay open between reads. A reader takes two file descriptors."""
 
 
 class Connections:
-    """Connections that are opened on demand and then kept. Readers wait neither for the writer nor for each other.
+    """Connections that are opened on demand and stay open. Readers wait neither for the writer nor for each other.
 
     After `close`, they raise `NotFound`, as if the corpus did not exist.
     """
@@ -44,7 +49,7 @@ class Connections:
     ) -> None:
         self.path = path
         self.writes = 0
-        """Number of writes, including failed ones. Results of earlier reads are valid until it changes."""
+        """Number of writes, including failed writes. The result of a read stays valid until this number changes."""
         self._synchronous = synchronous
         self._stop = stop
         self._open_files = open_files or OpenFiles()
@@ -62,7 +67,7 @@ class Connections:
 
     @contextmanager
     def disk_errors(self) -> Iterator[None]:
-        """Translate disk errors as `disk_errors` does. Remember damage, and add the remedy to its message."""
+        """Translate disk errors as `disk_errors` does. For damage, set `damaged` and add `MEND` to the message."""
         try:
             with disk_errors(self.path):
                 yield
@@ -113,13 +118,13 @@ class Connections:
             yield self._opened_writer()
 
     def checkpoint_soon(self) -> None:
-        """Checkpoint the log, unless readers prevent it. The file then shrinks to its content."""
+        """Checkpoint the log, unless a reader prevents it. After a checkpoint, the file shrinks to its content."""
         with self.maintaining() as writer:
             self._checkpoint_soon(writer)
 
     @contextmanager
     def alone(self, *, checkpointed: bool) -> Iterator[None]:
-        """Close all connections during the block, while other users wait. With `checkpointed`, empty the log first.
+        """Close all connections during the block. Other users wait. With `checkpointed`, the log is emptied before.
 
         Raises:
             Unhealthy: the log can't be checkpointed; nothing has changed.
@@ -142,7 +147,7 @@ class Connections:
                     self._turn.notify_all()
 
     def check_open(self) -> None:
-        """Raise `NotFound` if the connections were closed for good."""
+        """Raise `NotFound` if `close` was called."""
         if self._closed:
             raise NotFound(f"there is no corpus {self.path.stem!r}")
 
@@ -160,7 +165,7 @@ class Connections:
             self._writing.release()
 
     def close(self) -> None:
-        """Close for good, even if the disk fails.
+        """Close the connections permanently, even if the disk fails.
 
         SQLite replays what remains in the log when the file is next opened.
         """
@@ -182,9 +187,9 @@ class Connections:
 
     @contextmanager
     def _written(self) -> Iterator[None]:
-        """Hold the write lock.
+        """Hold the write lock during the block.
 
-        The write is counted after its commit, so a reader that sees the count sees the change.
+        `writes` is increased after the commit, so a reader that sees the new number sees the change.
         """
         with self._writing:
             try:
@@ -222,9 +227,9 @@ class Connections:
         return self._writer
 
     def _undo(self, writer: sqlite3.Connection) -> None:
-        """Roll back, unless the error already did.
+        """Roll back the transaction, unless the error has already rolled it back.
 
-        If the rollback fails, drop the connection, so that nothing gets committed.
+        If the rollback fails, close the connection, so that nothing gets committed.
         """
         try:
             if writer.in_transaction:
@@ -235,7 +240,7 @@ class Connections:
             writer.close()
 
     def _bound_log(self, writer: sqlite3.Connection) -> None:
-        """Checkpoint an oversized log, and make readers pause.
+        """Checkpoint the log if it is too large. Readers wait meanwhile.
 
         SQLite can't finish a checkpoint while there are always readers.
         """
@@ -243,14 +248,14 @@ class Connections:
         size = beside.stat().st_size if beside.exists() else 0
         if size <= (self._log_bytes if self._reading else LOG_BYTES):
             return
-        self._log_bytes = size + LOG_BYTES  # a long reader prevents it: don't retry at every commit
+        self._log_bytes = size + LOG_BYTES  # a long reader prevents the checkpoint: don't retry at every commit
         with suppress(sqlite3.Error):  # the write is committed; the next one reports a failing disk
             if self._checkpoint_soon(writer):
                 self._log_bytes = LOG_BYTES
 
     @staticmethod
     def _checkpoint_soon(writer: sqlite3.Connection) -> bool:
-        """Checkpoint the log, and return whether that succeeded. A reader that does not end soon prevents it."""
+        """Checkpoint the log. Return False if a reader did not end soon and prevented the checkpoint."""
         writer.execute(f"PRAGMA busy_timeout = {_LOG_PATIENCE_MS}")
         try:
             busy, _, _ = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -295,7 +300,7 @@ class Connections:
 
 @contextmanager
 def stopping(connection: sqlite3.Connection, stop: Stop) -> Iterator[None]:
-    """Interrupt the statements of the block when `stop` returns true."""
+    """Interrupt running SQL statements in the block when `stop` returns True."""
     connection.set_progress_handler(stop, STEPS)
     try:
         yield
@@ -307,7 +312,7 @@ class Reopenable(Protocol):
     """A resource that is opened on demand."""
 
     def close_if_idle(self) -> None:
-        """Close the resource, unless it is in use. The user calls `OpenFiles.used` when done."""
+        """Close the resource, unless it is in use. A user of the resource calls `OpenFiles.used` at the end."""
 
 
 class OpenFiles:
@@ -331,6 +336,6 @@ class OpenFiles:
         longest.close_if_idle()
 
     def closed(self, file: Reopenable) -> None:
-        """Forget a file that is closed for good."""
+        """Forget a file that was closed permanently."""
         with self._lock:
             self._open.pop(file, None)

@@ -1,4 +1,7 @@
-"""One corpus in one SQLite file: WAL, synchronous=FULL, one transaction per group of writes."""
+"""One corpus in one SQLite file.
+
+A group of writes shares one transaction. The file uses a write-ahead log and synchronous=FULL.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +49,9 @@ from serving.operations.bounds import Bounds
 from serving.operations.failpoints import reach
 
 _STEP = 1024
-"""Pages returned per step. Other writers run between two steps."""
+"""Number of pages returned to the disk in one step. Other writers run between two steps."""
 _PART = 0.25
-"""If at least this share of a file is unused, pages are returned, however small the file is."""
+"""Minimum share of unused pages for which pages are returned to the disk, even if the file is small."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,8 @@ class Shared:
 class CorpusFile:
     """The open file of one corpus, with the methods of `Store`.
 
-    A `new` file gets its corpus from `create`. With `foreign` bounds, the file is checked against the bounds before it
-    is read. `stop` interrupts any work.
+    `create` writes the corpus of a `new` file. If `foreign` bounds are given, the file is from another machine and is
+    checked against the bounds first. `stop` interrupts any work.
 
     Raises:
         StoreError: the file is not ours, or has a later format.
@@ -112,7 +115,10 @@ class CorpusFile:
 
     @contextmanager
     def set_aside(self, *, checkpointed: bool = True) -> Iterator[None]:
-        """Close the file during the block, which may replace or remove it. With `checkpointed`, empty the log first."""
+        """Close the file during the block, which may replace or remove the file.
+
+        With `checkpointed`, the log is emptied before.
+        """
         with self._connections.alone(checkpointed=checkpointed):
             yield
 
@@ -149,7 +155,7 @@ class CorpusFile:
     def described(self) -> tuple[Corpus, Size]:
         """Return the corpus and its size.
 
-        They are cached until the next write, so that a list of corpora opens no file.
+        The result is cached until the next write, so that a list of corpora opens no file.
         """
         self._connections.check_open()
         writes, kept = self._connections.writes, self._described
@@ -166,7 +172,7 @@ class CorpusFile:
             return [full if full and isinstance(write, Content) else attempt(writer, write) for write in writes]
 
     def _full(self) -> InsufficientStorage | None:
-        """Return the error for writes that add data, if only `RESERVED_BYTES` are left."""
+        """Return the error for writes that add data, or None if more than `RESERVED_BYTES` are free."""
         if shutil.disk_usage(self.path.parent).free >= RESERVED_BYTES:
             return None
         return InsufficientStorage(
@@ -236,7 +242,7 @@ class CorpusFile:
         return words.highlights(texts, query, stemming=self.corpus().wanted_stemming)
 
     def vectors(self, keys: Sequence[int] | None, after: int) -> Blocks:
-        """Yield blocks of vectors. No transaction stays open between them."""
+        """Yield blocks of vectors. No transaction is open between two blocks."""
         if keys is not None:
             for block in blocks(sorted(set(keys))):
                 with self._connections.reading() as reader:
@@ -350,7 +356,8 @@ def _bytes(connections: Connections) -> int:
 def _free_bytes(connections: Connections, given_back: int) -> int:
     with connections.maintaining() as writer:
         if given_back:
-            # A script runs to its end. `execute` takes only one step of a statement without columns, so frees one page.
+            # `executescript` runs the statement to its end. `execute` would take a single step, which frees only one
+            # page.
             writer.executescript(f"PRAGMA incremental_vacuum({given_back})")
         free = "SELECT freelist_count * page_size FROM pragma_freelist_count, pragma_page_size"
         return int(writer.execute(free).fetchone()[0])

@@ -15,10 +15,11 @@ from serving.operations.threads import check_cancelled
 MAX_FIELDS = 64
 """Maximum number of fields reported. The oldest fields of the corpus are reported."""
 COUNTED = 4_000_000
-"""Maximum postings counted per answer, which takes about a second. Fields beyond this budget have no counts."""
+"""Maximum postings that are counted for one answer. Counting them takes about a second. Fields beyond this budget
+have no counts."""
 OPEN = 100
-"""Maximum documents read per field because their postings are inconclusive. If there are more, the field's range is not
-reported."""
+"""Maximum documents with inconclusive postings that are read for a field. If there are more such documents, the
+field's range is not reported."""
 _SCALARS = {FALSE: False, TRUE: True, NULL: None}
 _KINDS = {NULL: "null", FALSE: "boolean", TRUE: "boolean", LIST: "list", OBJECT: "object"}
 KIND_OF: dict[type, str] = {
@@ -74,7 +75,10 @@ def posted_kinds(reader: sqlite3.Connection, field: int) -> set[str]:
 
 
 def _unposted(reader: sqlite3.Connection, field: int, path: str) -> tuple[list[Any], bool]:
-    """Return the field's values in the first documents with opaque postings. True means that these are all of them."""
+    """Return a field's values in the first `OPEN` documents with opaque postings.
+
+    Also return whether these are all such documents.
+    """
     select = "SELECT DISTINCT document AS number FROM postings WHERE field IN (?, ?) AND value = ? LIMIT ?"
     left_open = numbers(reader, select, field, WHOLE, OPAQUE, OPEN + 1)
     found = [value for _, _, metadata in documents(reader, left_open[:OPEN]) for value in values_at(metadata, path)]
@@ -91,7 +95,10 @@ def _postings(reader: sqlite3.Connection, field: int, limit: int) -> int:
 
 
 def _extremes(reader: sqlite3.Connection, field: int) -> tuple[int | float | None, int | float | None]:
-    """Return the least and the greatest number in `field`, each by an index lookup."""
+    """Return the least and the greatest number in `field`, or (None, None) if there is no number.
+
+    An index lookup finds each number.
+    """
     select = f"SELECT value FROM postings WHERE field = ? AND {_NUMBER} ORDER BY value"
     least = reader.execute(f"{select} LIMIT 1", (field,)).fetchone()
     greatest = reader.execute(f"{select} DESC LIMIT 1", (field,)).fetchone()
@@ -104,7 +111,10 @@ def _has(reader: sqlite3.Connection, field: int, condition: str, *values: Value)
 
 
 def _most_frequent(reader: sqlite3.Connection, field: int, limit: int) -> Iterator[FacetValue]:
-    """Yield the most frequent values. Ties follow SQLite's order of values."""
+    """Yield up to `limit` values with their counts, most frequent first.
+
+    Values of equal count are in SQLite's order.
+    """
     select = """SELECT value, count(*) AS many FROM postings
         WHERE field = ? AND value < ? GROUP BY value ORDER BY many DESC, value LIMIT ?"""
     for value, many in reader.execute(select, (field, OBJECT, limit)):
@@ -112,7 +122,7 @@ def _most_frequent(reader: sqlite3.Connection, field: int, limit: int) -> Iterat
 
 
 def _first(reader: sqlite3.Connection, field: int, limit: int) -> Iterator[FacetValue]:
-    """Yield the first values in order, with an index lookup for each."""
+    """Yield the first `limit` values in SQLite's order, without counts. Each value takes an index lookup."""
     beyond, last = "", ()
     for _ in range(limit):
         select = f"SELECT value FROM postings WHERE field = ? AND value < ? {beyond} ORDER BY value LIMIT 1"

@@ -1,4 +1,4 @@
-"""Postings of metadata: an index from fields and values to documents.
+"""Postings of metadata: an inverted index from fields and values to documents.
 
 A posting is a row for each value at each path, including each element of a list. Postings follow SQLite's order
 (https://www.sqlite.org/datatype3.html, section 4.1): numbers, whole or not, then strings, then blobs. Strings are
@@ -25,18 +25,19 @@ FALSE, TRUE, NULL, OBJECT, LIST, OPAQUE, DATES = (bytes([kind]) for kind in rang
 """Blobs in sort order: scalars come before `OBJECT`, and instants begin with `DATES`."""
 Value = int | float | str | bytes
 Numbers = NDArray[np.int64]
-"""Numbers of documents."""
+"""(n,) document numbers."""
 
 MAX_TEXT = 256
-"""Maximum characters of a string; a longer one is opaque."""
+"""Maximum characters of a posted string. A longer string is opaque."""
 MAX_ELEMENTS = 256
-"""Maximum values at a path of a document, including elements of lists. With more, the path is opaque."""
+"""Maximum values at a path of a document, including elements of lists. A path with more values is opaque."""
 MAX_FIELDS, MAX_PATH = 256, 512
-"""Maximum paths of a document and characters of a path. A document beyond them is opaque as a whole."""
+"""Maximum paths of a document, and maximum characters of a path. A document beyond these limits is opaque as a
+whole."""
 WHOLE = 0
-"""The field whose postings mark documents that are opaque as a whole."""
+"""Number of the field whose postings mark documents that are opaque as a whole."""
 BLOCK = 4096
-"""Documents read at a time."""
+"""Number of documents that are read at a time."""
 
 TABLES = (
     "CREATE TABLE fields (number INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE) STRICT",
@@ -94,7 +95,7 @@ def documents(reader: sqlite3.Connection, chosen: Numbers) -> Iterator[tuple[int
 
 
 def posted(metadata: Mapping[str, Any]) -> KeysView[tuple[str | None, Value]]:
-    """Return path and value of each posting of a document, once each, in order.
+    """Return the distinct postings of a document as pairs of path and value, in order.
 
     The path is None if the whole document is opaque.
     """

@@ -36,17 +36,17 @@ from serving.operations.bounds import (
 )
 
 MAX_TIMES = 8
-"""Maximum ratio of the length of a document's passages to the length of its text. Our overlapping passages reach
-five."""
+"""Maximum ratio of the total length of a document's passages to the length of its text. Overlapping passages from
+our chunking reach a ratio of five."""
 MAX_NUMBER = 1.01
-"""Maximum component of a unit vector. It is above 1, because engines with half precision round."""
+"""Maximum absolute value of a component of a unit vector. It is above 1, because engines round in half precision."""
 _OTHER_BYTES = 4 * MAX_VECTOR
-"""Maximum bytes of values that have no bound of their own. It is the size of the longest vector."""
+"""Maximum bytes of a value without a limit of its own. It is the size of the longest vector."""
 _Stamp = Annotated[str, Field(max_length=64)]
 
 
 class _Corpus(BaseModel):
-    """The row of a corpus, in any format."""
+    """The row of the table `corpora`, in any format of the file."""
 
     model_config = ConfigDict(strict=True)
 
@@ -66,7 +66,9 @@ class _Corpus(BaseModel):
 
 
 def check_values(path: Path, bounds: Bounds, stop: Stop) -> None:
-    """Check each length and number of a corpus against the bounds of requests. Its shape must have been checked before.
+    """Check each length and number of a corpus against the limits of requests.
+
+    The schema of the file must have been checked before.
 
     Raises:
         StoreError: a value exceeds its bound; the message names the value.
@@ -82,7 +84,7 @@ def check_values(path: Path, bounds: Bounds, stop: Stop) -> None:
 
 
 def _lengths(reader: sqlite3.Connection, bounds: Bounds) -> Iterator[str]:
-    """Yield an error for values that are too long. SQLite's limit keeps them out of memory."""
+    """Yield an error for each kind of value that is too long. SQLite's length limit keeps long values out of memory."""
     most = {
         ("documents", "id"): (MAX_ID_BYTES, ""),
         ("documents", "text"): (bounds.text_bytes, " (--max-text-bytes)"),
@@ -125,7 +127,7 @@ def _columns(reader: sqlite3.Connection) -> list[tuple[str, str]]:
 
 
 def _declared(reader: sqlite3.Connection) -> list[tuple[str, str, str, bool]]:
-    """Return each column of all tables, its type, if it has one, and whether it must have a value.
+    """Return the columns of all tables: table, column, declared type, and whether the column must have a value.
 
     Virtual tables are left out, because their content is in tables of their own.
     """
@@ -168,7 +170,7 @@ def _documents(reader: sqlite3.Connection, bounds: Bounds) -> Iterator[str]:
 
 
 def _passages(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
-    """Yield an error if passages are not parts of their document's text.
+    """Yield an error if a passage is not a part of its document's text.
 
     A document has one passage, which may be the whole text, or several passages, which are spans. The document's number
     is the key of its first passage.
@@ -191,7 +193,10 @@ def _passages(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
 
 
 def _vectors(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
-    """Yield an error for vectors with a component above `MAX_NUMBER` or a NaN, which can't have length 1."""
+    """Yield an error for a vector with a NaN or with a component above `MAX_NUMBER`.
+
+    Such a vector can't have length 1.
+    """
     for table in sorted({table for table, column in _columns(reader) if column == "vector"}):
         width = None
         for key, vector in reader.execute(f"SELECT key, vector FROM {table}"):

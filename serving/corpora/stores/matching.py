@@ -1,8 +1,8 @@
 """Evaluation of filters with the postings of the metadata.
 
 Postings are inconclusive for some documents (`OPAQUE`), so every condition has two bounds: documents that surely match,
-and documents that possibly match. Bounds combine as sets. At the end, documents that possibly but not surely match are
-read. So a condition that could only remove a few candidates may be skipped.
+and documents that possibly match. Bounds combine as sets. At the end, the documents between the bounds are read. A
+condition that could remove only a few candidates is therefore skipped.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from serving.operations.lru import Lru
 from serving.operations.threads import check_cancelled
 
 READ = 20
-"""Number of postings whose lookup takes as long as reading one document."""
+"""Number of postings whose lookup takes the time of reading one document."""
 MANY = 20_000
 """Maximum number of postings that are counted before a lookup."""
 MANY_OPTIONS = 10_000
@@ -55,7 +55,7 @@ MANY_OPTIONS = 10_000
 _NO_FIELD = -1
 _SQL = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 _OF_KIND = {"number": (None, "''"), "string": ("''", "x''"), "date": (f"x'{DATES.hex()}'", None)}
-"""Lower and upper end of each kind in SQLite's order."""
+"""Lower and upper limit of the postings of each kind, in SQLite's order."""
 _AtPath = In | Compares | Exists | Element
 MAX_WARNINGS = 10
 COMPARED = 1000
@@ -65,9 +65,10 @@ _SHOWN = 100
 _A = {"object": "an object", "null": "null"}
 T = TypeVar("T")
 KEPT_BYTES = 64 << 20
-"""Maximum bytes for all corpora together: 8 million keys."""
+"""Maximum bytes of cached results of all corpora together. 8 million keys take this space."""
 BESIDE_BYTES = 400
-"""Bytes of an entry besides its keys and its filter's name: the version and the array's header."""
+"""Bytes of a cache entry besides its keys and its filter's name. They contain the version and the header of the
+array."""
 _Moment = tuple[str, int, int]
 """Version of a corpus: its generation, its number of documents, and the greatest key ever assigned. Additions raise the
 key, and other changes lower the number of documents."""
@@ -86,7 +87,7 @@ def matching(reader: sqlite3.Connection, where: Filter) -> Numbers:
 
 @dataclass(frozen=True)
 class _Set:
-    """A set of documents: the sorted `listed` ones or, with `others`, all documents except the listed ones."""
+    """A set of documents: the sorted numbers in `listed`. With `others`, the set has all documents except `listed`."""
 
     listed: Numbers
     others: bool = False
@@ -111,12 +112,12 @@ class _Set:
 
 _NONE = _Set(np.empty(0, dtype=np.int64))
 _Bounds = tuple[_Set, _Set]
-"""Documents that surely match, and the superset of those that possibly match."""
+"""The documents that surely match, and the documents that possibly match, which include the first set."""
 
 
 @dataclass(frozen=True)
 class _Lookup:
-    """A query for the postings of one field whose value meets an SQL condition."""
+    """A query for postings of one field whose values meet an SQL condition."""
 
     field: int
     condition: str = "true"
@@ -124,7 +125,7 @@ class _Lookup:
 
     @property
     def select(self) -> str:
-        """SQL for the documents of these postings. A document appears once per posting."""
+        """SQL that selects the documents of these postings. A document appears once for each posting."""
         return f"SELECT document AS number FROM postings WHERE field = {self.field} AND {self.condition}"
 
 
@@ -197,7 +198,7 @@ class _Postings:
         return sure, possible
 
     def _size(self, where: Filter) -> int:
-        """Return the number of postings of possible matches, up to `MANY`. `MANY` also means an unknown number."""
+        """Return the number of postings to look up for `where`, up to `MANY`. `MANY` also means an unknown number."""
         if id(where) not in self._sizes:
             self._sizes[id(where)] = min(MANY, self._count(where))
         return self._sizes[id(where)]
@@ -225,9 +226,9 @@ class _Postings:
         return _Set(union(*found)) if found else _NONE
 
     def _field(self, path: str | None) -> int:
-        """Return the number of a field.
+        """Return the number of the field at `path`.
 
-        The check for a stop is here, because each condition calls this function.
+        The check for cancellation is here, because each condition calls this function.
         """
         check_cancelled()
         known = self._reader.execute("SELECT number FROM fields WHERE path = ?", (path,)).fetchone()
@@ -243,7 +244,7 @@ def _matches_absent(where: Filter) -> bool:
 
 
 def _lookups(where: _AtPath, field: int) -> tuple[list[_Lookup], list[_Lookup]]:
-    """Return lookups of the documents that surely match, and of the documents that must be read."""
+    """Return two lists of lookups: of documents that surely match, and of documents that must be read."""
     match where:
         case Exists():
             return [_Lookup(field)], []
@@ -267,7 +268,10 @@ def _lookups(where: _AtPath, field: int) -> tuple[list[_Lookup], list[_Lookup]]:
 
 
 def _bound(operand: int | float | str | bytes) -> Value | None:
-    """Return an operand as SQLite compares it. None means that SQLite can't, so more postings must be read."""
+    """Return an operand for a comparison in SQLite.
+
+    Return None if SQLite can't compare it, so that more postings are read.
+    """
     if isinstance(operand, bytes):
         return posted_date(operand)
     if isinstance(operand, str):
@@ -316,7 +320,10 @@ def unmatched(reader: sqlite3.Connection, where: Filter) -> list[str]:
 
 
 def _each_once(warnings: Iterable[str]) -> Iterator[str]:
-    """Yield each warning once, lazily, so that the search stops when enough warnings are found."""
+    """Yield each distinct warning once.
+
+    The generator is lazy, so that the work stops when enough warnings are found.
+    """
     told = set[str]()
     for warning in warnings:
         if warning not in told:
@@ -325,7 +332,7 @@ def _each_once(warnings: Iterable[str]) -> Iterator[str]:
 
 
 class _Fields:
-    """The fields of a corpus, each looked up once."""
+    """The fields of a corpus. Each field is looked up only once."""
 
     def __init__(self, reader: sqlite3.Connection) -> None:
         self._reader = reader
@@ -388,7 +395,7 @@ class _Fields:
 
     @cached_property
     def _short_names(self) -> list[str]:
-        """Short field names. A comparison takes time quadratic in the length, so long names are left out."""
+        """The field names that are short enough for comparisons, which take time quadratic in the length."""
         return [name for name in self._names if len(name) <= _SHOWN]
 
     @cached_property
@@ -403,9 +410,9 @@ def _joined(parent: str | None, path: str | None) -> str:
 
 
 def _wanted(where: In | Compares | Exists | Element) -> Set[str] | None:
-    """Return the kinds of values that may match. For `$exists` this is any kind.
+    """Return the kinds of values that may match `where`.
 
-    None means that a missing field matches, or that no value can match.
+    For `$exists`, all kinds may match. None means that a missing field matches, or that no value can match.
     """
     match where:
         case Exists():
@@ -434,7 +441,7 @@ def _hint(where: Filter, path: str, wanted: Set[str], held: Set[str]) -> str:
     }.get(min(wanted - {"opaque"}), "")
 
 
-# Cache of filter results. The same filter is often searched with again.
+# Cache of filter results. Many searches repeat the filter of an earlier search.
 
 
 class FilterCache:

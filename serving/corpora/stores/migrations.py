@@ -1,4 +1,4 @@
-"""The format of a corpus file: numbered migrations, the check of a file from elsewhere, and verification.
+"""The format of a corpus file: numbered migrations, the check of a file from another machine, and verification.
 
 A released migration never changes.
 """
@@ -25,11 +25,12 @@ from serving.operations.files import UNREADABLE, DamageError
 
 log = logging.getLogger(__name__)
 SAID = 20
-"""Maximum lines of one kind, because a failing disk can cause the same line for every row."""
+"""Maximum reported defects of one kind. A failing disk can cause the same defect in every row."""
 APPLICATION = int.from_bytes(b"ISOS")
 """SQLite's `application_id`, which distinguishes a corpus file from any other database."""
 _MAGIC, _APPLICATION_AT = b"SQLite format 3\0", slice(68, 72)
-"""Parts of the header; see https://www.sqlite.org/fileformat.html, section 1.3."""
+"""Beginning of a SQLite file, and the position of the application id; see https://www.sqlite.org/fileformat.html,
+section 1.3."""
 _PAGE_BYTES = 8192
 """Page size that fits five vectors of 384 dimensions. SQLite's default of 4096 bytes fits two vectors and wastes a
 quarter of the page (ADR 0018)."""
@@ -39,14 +40,14 @@ _UNFOLDED: dict[Stemming, str] = {
     "porter": "CREATE VIRTUAL TABLE words USING fts5("
     "text, content = '', tokenize = 'porter unicode61 remove_diacritics 2')",
 }
-"""Statements that create the word index, up to format 5."""
+"""SQL statements that create the word index in formats up to 5."""
 TOGETHER = 64
-"""Documents in memory at a time. Each may have a megabyte of text."""
+"""Maximum documents in memory at a time. A document may have a megabyte of text."""
 Step = Callable[[sqlite3.Connection], None]
 _RENAMED = re.compile(r'^(CREATE TABLE )"(\w+)"')
-"""The statement of a renamed table, whose name SQLite quotes. Re-embedding renames tables."""
+"""Pattern of the CREATE statement of a renamed table. SQLite quotes the new name. Re-embedding renames tables."""
 MAX_STATEMENT = 65_536
-"""Maximum bytes of a table's CREATE statement. Ours have a few hundred bytes."""
+"""Maximum bytes of a table's CREATE statement. The statements of this format have a few hundred bytes."""
 Schema = frozenset[tuple[str, str, str, str | None]]
 """SQLite's schema of tables and indexes: type, name, table and statement."""
 
@@ -155,14 +156,14 @@ def _passages(connection: sqlite3.Connection) -> None:
 def _spans(connection: sqlite3.Connection) -> None:
     """Add the number of passages that are only a part of their document.
 
-    If it is 0, searches need not read passages.
+    If this number is 0, searches need not read the table of passages.
     """
     connection.execute("ALTER TABLE corpora ADD COLUMN spans INTEGER NOT NULL DEFAULT 0")
     connection.execute("UPDATE corpora SET spans = (SELECT count(start) FROM passages)")
 
 
 def _uploads(connection: sqlite3.Connection) -> None:
-    """Add the table of ids written since an upload was accepted; see `overtaken`."""
+    """Add the table `overtaken` of ids that were written after an upload was accepted."""
     for statement in writing.TABLES:
         connection.execute(statement)
 
@@ -257,7 +258,10 @@ def check_ours(path: Path) -> None:
 
 
 def mark(path: Path) -> None:
-    """Mark a new file as ours. Call this before the write-ahead log is used, so that the mark is in the file itself."""
+    """Write `APPLICATION` into a new file.
+
+    Call this before the write-ahead log is used, so that the mark is in the file itself.
+    """
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
@@ -310,9 +314,12 @@ def _schema(reader: sqlite3.Connection) -> Schema:
 
 
 def verify(reader: sqlite3.Connection) -> list[str]:
-    """Return a line for each defect, except in the word index, whose check needs a connection that may write."""
+    """Return a line for each defect of the file, except in the word index.
+
+    The check of the word index needs a connection that may write.
+    """
     if said := _structure(reader):
-        return said  # what is read from broken pages tells nothing more
+        return said  # rows that are read from broken pages are meaningless
     said = []
     for check in (_rows, _counts, fields.check):
         try:

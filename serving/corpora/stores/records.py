@@ -23,17 +23,18 @@ BLOCK = 4096
 DOCUMENT = "number, id, text, metadata, hash, checksum"
 PASSAGE = 'key, document, start, "end", checksum'
 PAGE_CHARACTERS = 4_000_000
-"""A page ends after this many characters of texts and metadata, even if it has few documents."""
+"""Maximum characters of texts and metadata on a page of documents. A page ends at this limit, even with few
+documents."""
 _NUMBERED = f"SELECT {DOCUMENT} FROM (SELECT value FROM json_each(?)) CROSS JOIN documents ON number = value"
-"""Statement that selects documents by a JSON list of numbers, in the list's order. One prepared statement serves lists
-of any length."""
+"""SQL statement that selects documents by a JSON list of numbers, in the order of the list. The statement is
+prepared once for lists of any length."""
 _PLACE = struct.Struct("<qqqq")
 _OTHER_TYPES = (AttributeError, TypeError, struct.error)
 """Exceptions that computing a checksum raises if a damaged value has the wrong type."""
 BLOCK_BYTES = 32 << 20
-"""A block ends after this many bytes of vectors, even if it has few vectors."""
+"""Maximum bytes of a block of vectors. A block ends at this limit, even with few vectors."""
 Row = tuple[int, bytes, int]
-"""Key, vector, checksum."""
+"""Key, vector as bytes, and checksum."""
 STORED = "<f4"
 Table = Literal["vectors", "fresh"]
 """The table of served vectors, and the table of a re-embedding's vectors, which will replace them."""
@@ -45,12 +46,12 @@ def blocks(values: Sequence[T], size: int = BLOCK) -> Iterator[Sequence[T]]:
 
 
 def marks(block: Sequence[object]) -> str:
-    """Return a placeholder for each value, for use in `IN (…)`."""
+    """Return SQL placeholders for the values, separated by commas, for use in `IN (…)`."""
     return ",".join("?" * len(block))
 
 
 class DocumentRow(NamedTuple):
-    """A row of `DOCUMENT`. The number is the key of its first passage; the metadata are JSON."""
+    """A row of `DOCUMENT`. `number` is the key of the document's first passage. The metadata are JSON."""
 
     number: int
     id: str
@@ -142,7 +143,7 @@ class PassageRow(NamedTuple):
         return zlib.crc32(_PLACE.pack(key, document, -1 if start is None else start, -1 if end is None else end))
 
     def span(self) -> Span | None:
-        """Return the span of the passage, None for the whole text.
+        """Return the span of the passage, or None for the whole text.
 
         Raises:
             DamageError: the row differs from what was written.
@@ -167,13 +168,13 @@ def part(text: str, span: Span | None) -> str:
 
 
 def documents(reader: sqlite3.Connection, numbers: Sequence[int]) -> dict[int, Document]:
-    """Return the documents of `numbers` that exist."""
+    """Return the existing documents of `numbers`, by number."""
     wanted = orjson.dumps([*numbers]).decode()
     return {row[0]: document_in(row) for row in reader.execute(_NUMBERED, (wanted,))}
 
 
 def passages(reader: sqlite3.Connection, keys: Sequence[int]) -> dict[int, Passage]:
-    """Return the passages of `keys` that exist. If no document is split, keys are document numbers."""
+    """Return the existing passages of `keys`, by key. If no document is split, keys are document numbers."""
     if reader.execute("SELECT 1 FROM corpora WHERE spans = 0 AND passages = documents").fetchone():
         return {number: Passage(document, None) for number, document in documents(reader, keys).items()}
     spans: list[tuple[int, int, Span | None]] = []
@@ -185,7 +186,7 @@ def passages(reader: sqlite3.Connection, keys: Sequence[int]) -> dict[int, Passa
 
 
 def passages_of(reader: sqlite3.Connection, numbers: Sequence[int]) -> Iterator[PassageRow]:
-    """Yield the passages of each document, in order of keys."""
+    """Yield the passages of the documents with these `numbers`, in order of keys."""
     for block in blocks(numbers):
         select = f"SELECT {PASSAGE} FROM passages WHERE document IN ({marks(block)}) ORDER BY key"
         yield from map(PassageRow._make, reader.execute(select, block))
@@ -202,7 +203,7 @@ def rows(keys: Iterable[int], vectors: Floats) -> Iterator[Row]:
 
 
 def checksum(key: int, blob: bytes) -> int:
-    """Return the checksum of a vector and its key. Under another key, the same vector has another checksum."""
+    """Return the checksum of a vector together with its key."""
     return zlib.crc32(blob, key & 0xFFFFFFFF)
 
 
@@ -221,7 +222,7 @@ def matrix(found: Sequence[Row]) -> tuple[Keys, Floats]:
 
 
 def beyond(reader: sqlite3.Connection, after: int, table: Table) -> tuple[Keys, Floats]:
-    """Return the next block of keys and vectors after the key `after`. It is empty if there are none left."""
+    """Return the next block of keys and vectors after the key `after`. After the last key, the block is empty."""
     select = f"SELECT key, vector, checksum FROM {table} WHERE key > ? ORDER BY key LIMIT ?"
     found, left = list[Row](), BLOCK_BYTES
     for row in reader.execute(select, (after, BLOCK)):
@@ -233,6 +234,6 @@ def beyond(reader: sqlite3.Connection, after: int, table: Table) -> tuple[Keys, 
 
 
 def of(reader: sqlite3.Connection, keys: Sequence[int]) -> tuple[Keys, Floats]:
-    """Return the existing ones of up to `BLOCK` `keys`, sorted, and their vectors."""
+    """Return the sorted existing keys among `keys`, and their vectors. `keys` has at most `BLOCK` keys."""
     select = f"SELECT key, vector, checksum FROM vectors WHERE key IN ({marks(keys)}) ORDER BY key"
     return matrix(reader.execute(select, keys).fetchall())

@@ -53,9 +53,9 @@ class Refused(NamedTuple):
     """The reason why a file that existed at the start can't be served."""
 
     why: str
-    """The reason and the remedy."""
+    """Message with the reason and the remedy."""
     damaged: bool
-    """True if the file is damaged. If not, its name must not be reused."""
+    """True if the file is damaged. The name of an undamaged file must not be reused."""
 
     @classmethod
     def of(cls, path: Path, error: ServiceError | StoreError) -> Refused:
@@ -117,7 +117,7 @@ class SqliteStore:
         return False
 
     def describe(self, corpus: Corpus) -> None:
-        """Implement `Store.describe`. It waits for writers of this corpus. Work on other corpora goes on meanwhile."""
+        """Implement `Store.describe`. Wait only for writers of this corpus."""
         self._file(corpus.name).describe(corpus)
 
     def corpus(self, name: str) -> Corpus:
@@ -128,7 +128,10 @@ class SqliteStore:
         return self._file(name).described()
 
     def drop(self, name: str) -> None:
-        """Remove the corpus with its file, even if the disk is full. The log may be removed later."""
+        """Remove the corpus with its file, even if the disk is full.
+
+        The write-ahead log may be removed later.
+        """
         with self._lock:
             if name in self._refused:
                 path = self._place(name)
@@ -260,7 +263,7 @@ class SqliteStore:
         return self._file(name).size()
 
     def close(self) -> None:
-        """Close every file for good, and unlock the folder."""
+        """Close every file permanently, and unlock the folder."""
         for file in self._files.values():
             file.close()
         self._files = {}
@@ -342,7 +345,7 @@ def hold(folder: Path) -> int:
 
 @contextmanager
 def refusing(path: Path) -> Iterator[None]:
-    """Turn a `ServiceError`, meant for callers, into a `StoreError` that says why the file can't be used."""
+    """Convert a `ServiceError`, which is for callers, to a `StoreError` that says why the file can't be used."""
     try:
         yield
     except ServiceError as error:
@@ -352,7 +355,7 @@ def refusing(path: Path) -> Iterator[None]:
 def make(path: Path, corpus: Corpus, synchronous: str, shared: Shared | None = None) -> CorpusFile:
     """Create the file of a new corpus. The file gets its final name when the corpus is committed.
 
-    After a failure nothing remains. `sweep` removes the leftovers of killed processes.
+    After a failure, no file remains. `sweep` removes unfinished files of killed processes.
     """
     part = path.with_name(f".{path.name}.part")
     with disk_errors(path):
@@ -372,13 +375,13 @@ def make(path: Path, corpus: Corpus, synchronous: str, shared: Shared | None = N
 
 
 def sweep(folder: Path) -> None:
-    """Remove the leftovers of killed creations."""
+    """Remove unfinished files of killed processes."""
     for left in folder.glob(f".*{SUFFIX}.part*"):
         left.unlink()
 
 
 def keep(path: Path) -> None:
-    """Link a damaged file and its side files to a second name that no corpus has, to free the original name."""
+    """Link a damaged file and its side files to a second name, so that a new file can take the original name."""
     names = (path.with_name(f"{path.name}.damaged{number}") for number in chain([""], count(2)))
     kept = next(name for name in names if not any(one.exists() for one in with_side_files(name)))
     for file, second in zip(with_side_files(path), with_side_files(kept), strict=True):
@@ -409,7 +412,7 @@ def prepare(name: str, file: Path, bounds: Bounds = BOUNDS, stop: Stop = never) 
 
 
 def vectors(file: Path, stop: Stop = never) -> Blocks:
-    """Yield all vectors of the corpus in `file`. After the last block, its log is empty again."""
+    """Yield all vectors of the corpus in `file`. After the last block, the write-ahead log of `file` is empty."""
     with closing(CorpusFile(file, stop=stop)) as opened:
         yield from opened.vectors(None, 0)
 

@@ -27,17 +27,18 @@ from serving.operations.threads import check_cancelled
 MAX_WORDS = 64
 """Maximum words of a query that are searched for, including words in phrases. Later words are ignored."""
 MAX_ASKED = 20_000
-"""Characters of a query that are parsed."""
+"""Maximum characters of a query that are parsed."""
 MARKED_AT_ONCE = 2_000
-"""Characters of a text that `highlights` searches first."""
+"""Number of characters at the beginning of a text that `highlights` searches first."""
 MAX_SPANS = 200
 """Maximum number of highlights of a text. Later matches are ignored."""
 MARKS = 1 << 26
-"""Maximum bytes of the bit mask of allowed keys. Masks are larger only if most passages were replaced; then a list of
-keys takes less memory."""
+"""Maximum bytes of the mask of allowed keys. A mask would be larger only if most passages were replaced. A list of
+keys then takes less memory."""
 K1 = 1.2
 RARE = (K1 + 1) * 2
-"""Minimum score contribution of a rare term. A term with this contribution is in about one passage of eight."""
+"""Minimum contribution of a rare term to a BM25 score. A term with this contribution occurs in about one of eight
+passages."""
 _CONTROL = re.compile("[\0-\2]")
 _UNICODE = "unicode61 remove_diacritics 2 categories 'L* M* N* So Co'"
 """FTS5's tokenizer, with Unicode's categories of word characters. Marks (M*) are part of Indic words. Symbols (So) are
@@ -48,8 +49,8 @@ _TOKENIZERS: dict[Stemming, str] = {
 }
 
 _Term = tuple[str, ...]
-"""A word, or the words of a phrase. Words are not stemmed here, because FTS5 stems them, and stemming twice may change
-a word again."""
+"""A word, or the words of a phrase. Words are not stemmed, because FTS5 stems them. A second stemming may change a
+stem."""
 
 
 class Asked(NamedTuple):
@@ -57,17 +58,17 @@ class Asked(NamedTuple):
 
     terms: list[_Term]
     phrases: list[_Term]
-    """The terms that must occur."""
+    """The terms that must occur in a passage."""
 
 
 def create(writer: sqlite3.Connection, stemming: Stemming = "none") -> None:
-    """Create an index without any words. It replaces an existing one."""
+    """Create an empty word index. An existing word index is replaced."""
     writer.execute("DROP TABLE IF EXISTS words")
     writer.execute(_table(stemming))
 
 
 def index(writer: sqlite3.Connection, rows: Iterable[tuple[int, str]]) -> None:
-    """Add the texts of new passages, given with their keys."""
+    """Add new passages to the index. `rows` has the key and the text of each passage."""
     writer.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", _indexed(rows))
 
 
@@ -82,9 +83,11 @@ def clear(writer: sqlite3.Connection) -> None:
 
 
 def check(connection: sqlite3.Connection, *, stemming: Stemming) -> list[str]:
-    """Return a line for each defect of an index made with `stemming`. Also compare its keys with `passages`.
+    """Return a line for each defect of the word index.
 
-    The connection must be allowed to write, because FTS5's own check is an INSERT. It changes nothing.
+    The index must have the given `stemming` and the keys of `passages`.
+
+    The connection must be allowed to write, because FTS5's own check is an INSERT, which changes nothing.
     """
     made = connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'words'").fetchone()
     if made is None:
@@ -106,13 +109,13 @@ def check(connection: sqlite3.Connection, *, stemming: Stemming) -> list[str]:
 def search(
     reader: sqlite3.Connection, query: str, k: int, allowed: Keys | None = None, *, stemming: Stemming
 ) -> Ranking:
-    """Return the best `k` passages among the sorted `allowed` keys, if given; see `Store.words`.
+    """Return the best `k` passages; see `Store.words`. If `allowed` is given, only these sorted keys are searched.
 
     The index was made with `stemming`. Only the first `MAX_WORDS` words of a query count, and each term once. Scoring a
     passage takes far longer than finding it, so passages with a rare term are scored first. Usually no passage without
-    a rare term can reach these scores, so those passages are skipped (MaxScore: Turtle and Flood, Query evaluation:
-    strategies and optimizations, 1995). The ranking is exact. Call it in a transaction, because its reads must see one
-    snapshot.
+    a rare term can reach these scores. Passages without a rare term are then skipped (MaxScore: Turtle and Flood, Query
+    evaluation: strategies and optimizations, 1995). The ranking is exact. Call it in a transaction, because its reads
+    must see one snapshot.
     """
     terms, phrases = parse(query, stemming=stemming)
     if phrases:
@@ -131,7 +134,7 @@ def search(
 def parse(query: str, *, stemming: Stemming) -> Asked:
     """Parse any text as a query. Words in double quotes must occur as a phrase. All other words are optional.
 
-    Of several terms with the same stems, the first is used.
+    Only the first of several terms with the same stems is used.
     """
     terms: dict[_Term, _Term] = {}
     required: set[_Term] = set()
@@ -142,7 +145,8 @@ def parse(query: str, *, stemming: Stemming) -> Asked:
         words = _tokenizers["none"].words(prepared)
         stems = words if stemming == "none" else _tokenizers[stemming].words(prepared)
         quoted = i % 2 == 1 and i + 1 < len(parts)  # the last quote may be unpaired
-        # A run of the query may go on in a passage, so its end is dropped. Inside a phrase, another word follows it.
+        # A run of the query may continue in a passage, so the end of the run is dropped. Inside a phrase, another word
+        # follows.
         ends = range(len(words) - 1 if quoted else 0, len(words))
         kept = [at for at in range(len(words)) if not (at in ends and analysis.ends_run(words, at))][:left]
         left -= len(kept)
@@ -157,9 +161,9 @@ def parse(query: str, *, stemming: Stemming) -> Asked:
 
 
 def highlights(texts: Sequence[str], query: str, *, stemming: Stemming) -> list[list[Span]]:
-    """Return the spans in each of `texts` that match terms of `query`.
+    """Return for each of `texts` the spans that match terms of `query`.
 
-    Only the first `MAX_MARKED` characters are searched, and only the first `MAX_SPANS` spans returned.
+    Only the first `MAX_MARKED` characters of a text are searched. At most `MAX_SPANS` spans of a text are returned.
     """
     terms = parse(query, stemming=stemming).terms
     if not terms:
@@ -169,7 +173,7 @@ def highlights(texts: Sequence[str], query: str, *, stemming: Stemming) -> list[
 
 
 def _highlights(text: str, expression: str, stemming: Stemming) -> list[Span]:
-    """Search growing prefixes of the text until there are enough spans.
+    """Search growing prefixes of the text until `MAX_SPANS` spans are found.
 
     FTS5 takes time quadratic in the number of marks.
     """
@@ -269,7 +273,10 @@ def _common(allowed: Keys | None, keys: Keys) -> Keys:
 
 
 def _most_each_adds(reader: sqlite3.Connection, terms: Sequence[_Term]) -> dict[_Term, float]:
-    """Return each term's maximum contribution to a score: its weight, at least 1e-6, times (k1 + 1)."""
+    """Return each term's maximum contribution to a BM25 score.
+
+    The maximum is the inverse document frequency of the term, at least 1e-6, times (k1 + 1).
+    """
     ((passages,),) = reader.execute("SELECT count(*) FROM words_docsize")
     most = {}
     for term in terms:
@@ -280,7 +287,7 @@ def _most_each_adds(reader: sqlite3.Connection, terms: Sequence[_Term]) -> dict[
 
 
 def _spans(marked: str) -> list[Span]:
-    """Return the spans between the marks, in characters of the text without marks."""
+    """Return the spans between the marks. Positions are counted in characters of the text without marks."""
     borders = [found.start() - i for i, found in enumerate(re.finditer("[\1\2]", marked))]
     return [Span(*border) for border in zip(borders[::2], borders[1::2], strict=True)]
 

@@ -60,7 +60,7 @@ def create(writer: sqlite3.Connection, corpus: Corpus) -> None:
 
 
 def attempt(writer: sqlite3.Connection, write: Write) -> Change | ServiceError:
-    """Apply `write` and return the change. If the write is refused, return the error; nothing has changed then."""
+    """Apply `write` and return the change. If the write is refused, change nothing and return the error."""
     writer.execute("SAVEPOINT attempt")
     try:
         outcome: Change | ServiceError = apply(writer, write)
@@ -186,7 +186,7 @@ def _count(writer: sqlite3.Connection, sign: Literal[1, -1], documents: int, pas
     writer.execute(update, [sign * count for count in counts])
 
 
-# Re-embedding: vectors of a new encoder are stored beside the served vectors until every passage has one.
+# Re-embedding: vectors of a new encoder are stored beside the served vectors until every passage has a new vector.
 
 
 def stale(reader: sqlite3.Connection, fingerprint: str, limit: int) -> list[tuple[int, str]]:
@@ -197,7 +197,8 @@ def stale(reader: sqlite3.Connection, fingerprint: str, limit: int) -> list[tupl
     if fresh != fingerprint:
         rows = reader.execute(f"SELECT {PASSAGE} FROM passages ORDER BY key LIMIT ?", (limit,)).fetchall()
     else:
-        # Vectors mostly come in order of keys. Looking beyond the last key first avoids a scan of all.
+        # Vectors usually arrive in order of keys. Keys beyond the last fresh key are read first, which avoids a full
+        # scan.
         (last,) = reader.execute("SELECT coalesce(max(key), 0) FROM fresh").fetchone()
         rows = reader.execute(f"{_LACKING} ORDER BY key LIMIT ?", (last, limit)).fetchall()
         if len(rows) < limit:
@@ -257,9 +258,8 @@ def bury(writer: sqlite3.Connection, keys: Keys) -> None:
 
 
 # Newer writes: ids that were written or removed since an upload was accepted.
-#
-# An upload takes effect at its acceptance, so later writes win. But its job may run for long, and after a restart it
-# repeats work. Until the job ends, the ids of all other writes are recorded. The job skips its rows with these ids.
+# An upload takes effect when it is accepted, so later writes win. The upload's job may run for long, and repeats work
+# after a restart. Until the job ends, the ids of all other writes are recorded. The job skips its rows with these ids.
 
 
 def accepted(reader: sqlite3.Connection) -> list[str]:
@@ -273,7 +273,7 @@ def accept(writer: sqlite3.Connection, job: str) -> None:
 
 
 def release(writer: sqlite3.Connection, job: str) -> None:
-    """Stop recording ids for `job`, which has ended."""
+    """Stop recording ids for `job`, because the job has ended."""
     writer.execute("DELETE FROM uploads WHERE job = ?", (job,))
 
 
@@ -284,7 +284,7 @@ def note_newer_writes(writer: sqlite3.Connection, ids: Sequence[str]) -> None:
 
 
 def without_newer_writes(reader: sqlite3.Connection, content: Content) -> Content:
-    """Return the content of a job without documents that a later write replaced or removed."""
+    """Return the content of a job without the documents that a later write of another request replaced or removed."""
     ids = [document.id for document in content.documents]
     gone = set[str]()
     for block in blocks(ids):
