@@ -1,4 +1,4 @@
-"""What several rooms' tests stand on: a tiny real backbone and the bundle made of it."""
+"""Fixtures of several packages: a tiny real backbone and the bundle made of it."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _engines_measured_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What a server measures is remembered for the other tests, and not beyond."""
+    """Measurements of runtimes are cached for the other tests of the session, and not longer."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -154,7 +154,7 @@ def tiny_bundle(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="session")
 def other_bundle(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As `tiny_bundle`, its weights others."""
+    """A bundle like `tiny_bundle` with other weights."""
     import torch
 
     from models.encoder.encoder import Encoder

@@ -1,4 +1,4 @@
-"""What the tests of the batcher stand on: texts that are marks, and an engine that remembers its batches."""
+"""Helpers of the batcher's tests: texts that are marks, and an engine that remembers its batches."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def call(*arguments: str) -> int:
 
 
 def line(arm: str, seed: int, score: float, **more: Any) -> dict[str, Any]:
-    """Of the results, with one score for every STS task."""
+    """Summarise results that have one score for every STS task."""
     return {
         "id": f"{arm}{seed}",
         "arm": arm,

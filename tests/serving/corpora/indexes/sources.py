@@ -43,14 +43,14 @@ class DictSource:
         return len(self.held)
 
     def put(self, vectors: Floats) -> Keys:
-        """What a committed write of them does; their keys."""
+        """Apply a committed write, and return the keys."""
         new = keys(range(self.last + 1, self.last + 1 + len(vectors)))
         self.held |= dict(zip(new.tolist(), vectors, strict=True))
         self.last += len(vectors)
         return new
 
     def take(self, gone: Keys) -> None:
-        """What a committed removal does."""
+        """Apply a committed removal."""
         for key in gone.tolist():
             if self.held.pop(key, None) is not None:
                 self.graves.add(key)

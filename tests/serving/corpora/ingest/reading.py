@@ -1,4 +1,4 @@
-"""How tests read uploads."""
+"""Helpers of tests that read uploads."""
 
 from __future__ import annotations
 

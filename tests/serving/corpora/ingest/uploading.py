@@ -1,4 +1,4 @@
-"""What tests of uploads over HTTP share: the corpus `c`."""
+"""Helpers of tests that upload over HTTP: the corpus `c`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the corpora of these tests hold."""
+"""Contents of the corpora of these tests."""
 
 from __future__ import annotations
 
