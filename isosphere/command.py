@@ -5,89 +5,17 @@ A subcommand's module is only loaded when it runs, so help answers at once.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
-from typing import NamedTuple
 
+from models.command_line import verbs
+from models.command_table import COMMANDS, GROUPS
 from models.errors import did_you_mean
 
 USAGE_ERROR = 2
-
-
-class Command(NamedTuple):
-    """A subcommand: its summary, an example of its arguments, and its program."""
-
-    summary: str
-    example: str
-    program: str
-    """A package whose `__main__.main` takes the arguments."""
-    verb: str | None = None
-    """Name of the command in that program. None means the same name, and the empty string means no name."""
-
-
-GROUPS: dict[str, dict[str, Command]] = {
-    "Serve and search": {
-        "serve": Command("serve embeddings and search over HTTP", "serve --bundle minilm+default", "serving", ""),
-        "embed": Command(
-            "write the vectors of texts to a file", "embed notes.jsonl --out notes.parquet", "isosphere.embed", ""
-        ),
-        "ingest": Command("add documents to a corpus without a server", "ingest notes.jsonl --corpus docs", "serving"),
-        "search": Command("search a corpus without a server", 'search "how to install" --corpus docs', "serving"),
-        "export-corpus": Command(
-            "write a corpus as JSON lines", "export-corpus --corpus docs --out docs.jsonl", "serving", "export"
-        ),
-        "verify-corpus": Command("check every byte of a corpus", "verify-corpus --corpus docs", "serving", "verify"),
-        "keys": Command("manage the file of API keys", "keys add app --scopes read", "serving"),
-        "openapi": Command("print the HTTP API as an OpenAPI document", "openapi > openapi.json", "serving"),
-    },
-    "Train and evaluate": {
-        "train": Command("train an encoder on plain text", "train simcse --corpus texts.txt", "training"),
-        "adapt": Command("make an encoder for your own documents", "adapt documents.jsonl", "training"),
-        "pretrain": Command("train a small language model to start from", "pretrain --corpus texts.txt", "training"),
-        "evaluate": Command(
-            "score an encoder on STS, transfer and retrieval", "evaluate minilm --data DIR", "training"
-        ),
-        "study": Command("run and compare many trainings", "study run dclr/table-2 --data DIR", "training"),
-        "postprocess": Command(
-            "fit a transform to an encoder's vectors", "postprocess whitening minilm --out DIR", "training"
-        ),
-        "soup": Command("average the weights of encoders", "soup runs/a runs/b --out artifacts/soup", "training"),
-        "rebuild": Command(
-            "train a shipped encoder again from its recipe",
-            "rebuild studies/recipes/default.toml --data DIR",
-            "training",
-        ),
-        "finish": Command("end a stopped run with its best weights", "finish runs/simcse", "training"),
-        "replay": Command("repeat the step at which a run diverged", "replay runs/simcse", "training"),
-        "data": Command(
-            "download the papers' data, or make a corpus", "data sentences notes.jsonl --out corpus.txt", "training"
-        ),
-        "list": Command("list objectives, presets, ablations and tasks", "list", "training"),
-    },
-    "Encoders": {
-        "export": Command(
-            "write an encoder as a bundle with an ONNX graph", "export minilm --out artifacts/minilm", "models"
-        ),
-        "adapter": Command(
-            "extract a low-rank adapter from tuned weights",
-            "adapter extract artifacts/tuned --rank 8 --out adapters/tuned",
-            "models",
-        ),
-        "inspect": Command("print the manifest of a bundle or an adapter", "inspect artifacts/default", "models"),
-        "verify": Command("check a bundle's hashes and vectors", "verify artifacts/default", "models"),
-        "publish": Command(
-            "upload a bundle or an adapter to a hub or URL", "publish artifacts/default org/name", "models"
-        ),
-        "pull": Command("download and verify a bundle or an adapter", "pull org/name --out artifacts/name", "models"),
-        "promote": Command(
-            "serve a bundle if it is not worse than the served one", "promote artifacts/new", "training"
-        ),
-        "rollback": Command("serve the previously served bundle", "rollback", "training"),
-    },
-}
-COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -107,6 +35,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verb = name if command.verb is None else command.verb
     status: int = import_module(f"{command.program}.__main__").main([*([verb] if verb else []), *rest])
     return status
+
+
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """Return the parser of a command, without what only running it needs."""
+    command = COMMANDS[name]
+    if command.program == "serving":
+        return import_module("serving.options").parser_of(command.verb or name)  # type: ignore[no-any-return]
+    module = "training.cli.options" if command.program == "training" else f"{command.program}.__main__"
+    program: argparse.ArgumentParser = import_module(module).parser()
+    return verbs(program).get(name, program)
 
 
 def help_text() -> str:

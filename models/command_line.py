@@ -7,7 +7,9 @@ import os
 import re
 import select
 import sys
-from typing import NoReturn
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
+from typing import Any, NoReturn
 
 from models.errors import did_you_mean
 
@@ -17,17 +19,62 @@ GONE = 141
 """Exit status of a command whose stdout was closed. Shells report the same status for SIGPIPE."""
 
 
+class _Paragraphs(argparse.HelpFormatter):
+    """Formatter that keeps the lines of description and epilog, and wraps each of them."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(super(_Paragraphs, self)._fill_text(line, width, indent) for line in text.splitlines())
+
+
 class Parser(argparse.ArgumentParser):
     """Argument parser that reports errors in one line, and suggests the nearest name for a misspelt name."""
+
+    def __init__(self, *arguments: Any, passes_on: bool = False, **options: Any) -> None:
+        """`passes_on` means that `parse_known_args` returns unknown arguments, for another parser."""
+        super().__init__(*arguments, **{"formatter_class": _Paragraphs, **options})
+        self._passes_on = passes_on
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse unknown options first. The words after one would be taken for other arguments and be refused."""
+        if not (self._passes_on or verbs(self)):
+            words = takewhile(lambda word: word != "--", sys.argv[1:] if args is None else args)
+            names = [word.partition("=")[0] for word in words if word.startswith("--") and " " not in word]
+            if unknown := [
+                name for name in names if not any(option.startswith(name) for option in self._option_string_actions)
+            ]:
+                self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Exit with code 2, without the usage text."""
         suggestion = ""
         if choice := INVALID_CHOICE.search(message):
             suggestion = did_you_mean(choice["word"], re.findall(r"[^\s',]+", choice["names"]))
-        elif option := UNRECOGNIZED.search(message):
-            suggestion = did_you_mean(option["option"], self._option_string_actions)
+        else:
+            suggestion = near_option(message, self._option_string_actions)
         self.exit(2, f"{self.prog}: {message}{suggestion}\n")
+
+
+def near_option(message: str, options: Iterable[str]) -> str:
+    """Suggest an option if a message says that one is not recognized. Return an empty text otherwise."""
+    found = UNRECOGNIZED.search(message)
+    return did_you_mean(found["option"], options) if found else ""
+
+
+def verbs(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Return the parsers of a parser's commands by name; empty for a parser without commands."""
+    return next(
+        (dict(action.choices) for action in parser._actions if isinstance(action, argparse._SubParsersAction)), {}
+    )
+
+
+def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield the parsers that have no commands: the parser, or those below it."""
+    below = verbs(parser).values()
+    for one in below:
+        yield from leaves(one)
+    if not below:
+        yield parser
 
 
 def quieten() -> None:

@@ -34,7 +34,8 @@ def not_installed(error: ModuleNotFoundError) -> str:
     package = (error.name or "").partition(".")[0]
     if package in ("", "models", "training", "serving"):
         raise error
-    return f"the package {package} is not installed: `make setup` installs everything"
+    installs = "`make setup` or, without a checkout, `pip install 'isosphere[train,data]'`"
+    return f"the package {package} is not installed: {installs}"
 
 
 def out_of_memory(error: Exception) -> bool:

@@ -10,6 +10,7 @@ from importlib.metadata import distributions
 
 from models import command_line
 from serving.operations import failpoints
+from serving.options import CORPUS_VERBS, corpus_parser, openapi_parser
 
 FAMILIES = ("onnxruntime", "faiss")
 
@@ -45,10 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         failpoints.arm(os.environ)
         refuse_clashes()
     except (ClashError, failpoints.FailpointsError) as error:
-        print(f"serving: {error}", file=sys.stderr)
+        print(f"isosphere: {error}", file=sys.stderr)
         return 2
     try:
-        status = _run(given)
+        status = run(given)
         command_line.flush()
     except BrokenPipeError as error:
         if not command_line.has_gone(error):
@@ -57,25 +58,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; see `main`."""
     verb, rest = next(iter(arguments), ""), arguments[1:]
     if verb == "keys":
         from serving.commands.keys import keys
 
         return keys(rest)
     if verb == "openapi":
+        openapi_parser().parse_args(rest)
         from serving.commands.serve import openapi
 
-        return openapi(rest)
-    if verb in ("ingest", "search", "export", "verify"):
-        from serving.commands.corpus import run
+        return openapi()
+    if verb in CORPUS_VERBS:
+        given, rest = corpus_parser(verb).parse_known_args(rest)
+        from serving.commands import corpus
         from serving.commands.starting import exit_status
 
-        return exit_status(run(verb, rest))
-    from serving.commands.serve import serve  # imported here, since clashing builds may break the import itself
+        return exit_status(corpus.run(verb, given, rest))
+    from serving.settings import SettingsError, read_settings
+
+    try:
+        settings = read_settings(arguments)
+    except SettingsError as error:
+        print(f"isosphere: {error}", file=sys.stderr)
+        return 2
+    # Imported here: help does not need the server, and clashing builds may break the import itself.
+    from serving.commands.serve import serve
     from serving.commands.starting import exit_status
 
-    return exit_status(serve(arguments))
+    return exit_status(serve(settings))
 
 
 if __name__ == "__main__":

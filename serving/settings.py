@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from argparse import ArgumentParser
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Literal, Self
@@ -24,19 +25,18 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, CliSettingsSource, SettingsConfigDict
 
 from models import cpus
-from models.command_line import Parser
-from models.runtimes import RUNTIMES
-from models.runtimes.base import Device
-from serving.operations.bounds import Bounds
+from models.command_line import Parser, near_option
+from models.command_table import COMMANDS, texts
+from models.runtime_names import RUNTIME_NAMES, Device
+from serving.operations.bounds import NAMED_CORPORA, Bounds
 from serving.operations.keys import Rate
 from serving.operations.limits import GRACE_SECONDS, Limits
 from serving.operations.logs import LogFormat
-from serving.operations.metrics import NAMED_CORPORA
 
-ENGINES = ("auto", *RUNTIMES, "fake")
+ENGINES = ("auto", *RUNTIME_NAMES, "fake")
 STORES = ("sqlite", "memory")
 INDEXED_FROM = 20_000
 """Default minimum number of passages for which a corpus gets an approximate index."""
@@ -48,16 +48,14 @@ class SettingsError(ValueError):
 
 
 class Settings(BaseSettings):
-    """Serve embeddings and semantic search over HTTP.
-
-    `isosphere --help` lists the commands for corpora without a server and for API keys.
-    """
+    """Options of the server. The model's description is that of the command."""
 
     model_config = SettingsConfigDict(
         env_prefix="ISOSPHERE_",
         frozen=True,
         extra="ignore",
         cli_prog_name="isosphere serve",
+        json_schema_extra={"description": "\n\n".join(texts(*COMMANDS["serve"][:2]).values())},
         cli_kebab_case=True,
         cli_implicit_flags="toggle",
         cli_hide_none_type=True,
@@ -310,15 +308,26 @@ def read_settings(arguments: Sequence[str]) -> Settings:
         return Settings(_cli_parse_args=_with_one_bundle(arguments))  # type: ignore[call-arg]
     except ValidationError as error:
         first = error.errors()[0]
-        option = "--" + str(first["loc"][0]).replace("_", "-") + ": " if first["loc"] else ""
+        option = f"{_flag(str(first['loc'][0]))}: " if first["loc"] else ""
         raise SettingsError(f"{option}{first['msg'].removeprefix('Value error, ')}") from None
     except pydantic_settings.SettingsError as error:
-        raise SettingsError(str(error).removeprefix("error parsing CLI: ")) from None
+        message = str(error).removeprefix("error parsing CLI: ")
+        raise SettingsError(f"{message}{near_option(message, map(_flag, Settings.model_fields))}") from None
+
+
+def parser_of_settings() -> ArgumentParser:
+    """Return a parser of all settings, for its help and its options."""
+    parser: ArgumentParser = CliSettingsSource(Settings).root_parser
+    return parser
+
+
+def _flag(field: str) -> str:
+    return f"--{field.replace('_', '-')}"
 
 
 def _with_one_bundle(arguments: Sequence[str]) -> list[str]:
     """Merge all `--bundle` flags into one flag, because pydantic-settings reads only the last of several flags."""
-    parser = Parser("serving", add_help=False, allow_abbrev=False)
+    parser = Parser("isosphere serve", add_help=False, allow_abbrev=False, passes_on=True)
     parser.add_argument("--bundle", action="append", default=[])
     given, others = parser.parse_known_args(arguments)
     return [*others, *(["--bundle", os.pathsep.join(given.bundle)] if given.bundle else [])]

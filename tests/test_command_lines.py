@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from models.__main__ import main as models
-from serving.commands.corpus import run
 from serving.commands.keys import keys
-from serving.commands.serve import openapi
+from serving.options import corpus_parser, openapi_parser
 from serving.settings import SettingsError, read_settings
 from training.cli import main as training
 
@@ -18,12 +17,16 @@ from training.cli import main as training
     ("command", "arguments", "says"),
     [
         (models, ["export"], "isosphere export: the following arguments are required: source, --out"),
-        (models, ["inspect", "x", "--frob"], "isosphere: unrecognized arguments: --frob"),
-        (training, ["list", "--frob"], "isosphere: unrecognized arguments: --frob"),
+        (models, ["inspect", "x", "--frob"], "isosphere inspect: unrecognized arguments: --frob"),
+        (training, ["list", "--frob"], "isosphere list: unrecognized arguments: --frob"),
         (keys, ["frob"], "isosphere keys: argument verb: invalid choice: 'frob'"),
-        (openapi, ["x"], "isosphere openapi: unrecognized arguments: x"),
-        (lambda given: run("search", given), ["-k", "3"], "isosphere search: the following arguments"),
-        (read_settings, ["--bundle"], "serving: argument --bundle: expected one argument"),
+        (lambda given: openapi_parser().parse_args(given), ["x"], "isosphere openapi: unrecognized arguments: x"),
+        (
+            lambda given: corpus_parser("search").parse_known_args(given),
+            ["-k", "3"],
+            "isosphere search: the following arguments",
+        ),
+        (read_settings, ["--bundle"], "isosphere serve: argument --bundle: expected one argument"),
     ],
 )
 def test_one_line_and_no_usage(
@@ -42,6 +45,7 @@ def test_one_line_and_no_usage(
     ("arguments", "says"),
     [
         (["--frob"], "unrecognized arguments: --frob"),
+        (["--prot", "80"], "unrecognized arguments: --prot 80; did you mean --port?"),
         (["frob"], "unrecognized arguments: frob"),
         (["--port"], "argument --port: expected one argument"),
         (["--port", "x"], "--port: Input should be a valid integer"),

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
-from isosphere.command import COMMANDS, main
+from isosphere.command import main, parser_of
+from models.command_line import leaves
+from models.command_table import COMMANDS
 from serving.settings import Settings
 from tests.pages import PAGES, ROOT, blocks, commands, spans
-from website.command_line import leaves, parser_of
 
 MAKEFILE = (ROOT / "Makefile").read_text()
 VERBS = set(re.findall(r"^([a-z]+):", MAKEFILE, re.MULTILINE))
@@ -119,10 +120,6 @@ def test_every_command_in_a_line_has_options_that_exist(page: Path, reading: Non
 @cache
 def options(name: str) -> set[str]:
     """Return the options of a command and of those below it."""
-    own = {
-        option
-        for leaf in leaves(parser_of(name, COMMANDS[name].verb or name))
-        for option in leaf._option_string_actions
-    }
+    own = {option for leaf in leaves(parser_of(name)) for option in leaf._option_string_actions}
     served = {f"--{field.replace('_', '-')}" for field in Settings.model_fields}
     return own | served if name in AS_SERVE else own

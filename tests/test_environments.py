@@ -161,7 +161,7 @@ def installed(clone: Path, kind: str, *, before: bool = False) -> None:
             os.utime(file, (0, 0))
 
 
-SERVE, TRAIN, ALL = "serve,cpu", "serve,train,cpu", "serve,train,data,otel,dev,docs,cpu"
+SERVE, TRAIN, ALL = "serve,cpu", "serve,train,cpu", "serve,train,data,otel,completion,dev,docs,cpu"
 
 
 @pytest.mark.parametrize(
@@ -200,3 +200,26 @@ def test_what_is_installed_stays_and_is_brought_up_to_date(
 ) -> None:
     installed(clone, there, before=stale)
     assert installs(clone, goal) == extras
+
+
+@pytest.mark.parametrize(
+    ("pip", "status", "printed", "errors"),
+    [
+        ("echo Collecting a; echo Installing collected packages: a", 0, "has 1 packages", ""),
+        ("echo Collecting a; echo 'ERROR: No matching distribution found for a' >&2; exit 1", 1, "", "No matching"),
+        ("echo crashed ; exit 139", 139, "", "crashed"),
+    ],
+)
+def test_an_installation_says_little_and_shows_why_it_fails(
+    tmp_path: Path, pip: str, status: int, printed: str, errors: str
+) -> None:
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(f"#!/bin/sh\n{pip}\n")
+    python.chmod(0o755)
+    (tmp_path / "lib" / "python3" / "site-packages" / "a-1.dist-info").mkdir(parents=True)
+    done = subprocess.run([ROOT / ".ci" / "install", tmp_path, "a"], capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert printed in done.stdout and done.stdout.count("\n") == bool(printed)
+    assert errors in done.stderr and "install.log" in done.stdout + done.stderr
+    assert pip.split()[1] in (tmp_path / "install.log").read_text()

@@ -17,7 +17,8 @@ from models import cpus
 from models.bundle import bundle as bundles
 from models.bundle.bundle import Bundle
 from models.bundle.tokenizer import Tokenizer
-from models.runtimes.base import Device, Options, RuntimeUnavailable
+from models.runtime_names import Device
+from models.runtimes.base import Options, RuntimeUnavailable
 from models.runtimes.tensorrt import TensorRt
 
 PRECISION = "fp16"

@@ -26,7 +26,7 @@ exit status: 0 the file is complete; 1 the disk or the hub failed; 2 an input or
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Embed texts and return the exit status; after a line that says what is wrong, it is not 0."""
-    given = _parser().parse_args(arguments)
+    given = parser().parse_args(arguments)
     try:
         _embed(given)
     except Failed as error:  # such as a hub that does not answer
@@ -92,21 +92,22 @@ def _fails(message: str, status: int) -> int:
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
+def parser() -> Parser:
+    """Return the parser of this command."""
+    own = Parser(
         prog="isosphere embed",
         description="Write the vectors of texts to a file, in the order of the input.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
+    own.add_argument(
         "files",
         nargs="+",
         help="files, folders or patterns: text (a line each), .jsonl, .csv, .tsv, .parquet; also .gz and .xz",
     )
-    parser.add_argument("--out", type=_out, required=True, metavar="NAME.parquet|NAME.npy", help="the file to write")
-    parser.add_argument("--model", default="default", help="encoder of this project, or a bundle (default: default)")
-    table = parser.add_argument_group("columns")
+    own.add_argument("--out", type=_out, required=True, metavar="NAME.parquet|NAME.npy", help="the file to write")
+    own.add_argument("--model", default="default", help="encoder of this project, or a bundle (default: default)")
+    table = own.add_argument_group("columns")
     table.add_argument("--text-column", help="column with the text (default: text or sentence)")
     table.add_argument("--id-column", help="column with the id (default: id if there is one, otherwise FILE:ROW)")
     table.add_argument(
@@ -118,17 +119,17 @@ def _parser() -> argparse.ArgumentParser:
         default="fail",
         help="fail names the first bad row, before anything is embedded; skip leaves bad rows out (default: fail)",
     )
-    vectors = parser.add_argument_group("vectors")
+    vectors = own.add_argument_group("vectors")
     vectors.add_argument("--prompt-name", help="prompt of the encoder to put before each text (default: none)")
     vectors.add_argument("--dimensions", type=int, help="number of leading dimensions to keep (default: all)")
     vectors.add_argument("--encoding", choices=ENCODINGS, default="float", help="as in the HTTP API (default: float)")
-    run = parser.add_argument_group("run")
+    run = own.add_argument_group("run")
     run.add_argument("--force", action="store_true", help="replace what another command wrote")
     run.add_argument("--engine", help="onnxruntime or openvino (default: the fastest, measured once)")
     run.add_argument("--precision", help="fp32, bf16, … (default: the fastest, measured once)")
     run.add_argument("--device", default="auto", help="cpu or cuda (default: cuda where there is one)")
     run.add_argument("--threads", type=int, help="number of threads (default: all CPUs)")
-    return parser
+    return own
 
 
 def _out(given: str) -> Path:

@@ -302,8 +302,8 @@ def as_bundle(name: str, kept: Path) -> Path:
     command = [sys.executable, "-m", "models", "export", name, *options]
     made = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if made.returncode:
-        lines = [line for line in made.stderr.splitlines() if line.startswith("error: ")]
-        reason = lines[-1].removeprefix("error: ") if lines else f"the export ended with status {made.returncode}"
+        lines = [line for line in made.stderr.splitlines() if line.startswith("isosphere: ")]
+        reason = lines[-1].removeprefix("isosphere: ") if lines else f"the export ended with status {made.returncode}"
         raise BundleError(f"{name}: {reason}")
     return folder
 

@@ -6,15 +6,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models import cpus
 from models.bundle.bundle import Bundle
+from models.runtime_names import Device
 
-Device = Literal["auto", "cpu", "cuda"]
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 CPU_BATCH_TOKENS = 1024

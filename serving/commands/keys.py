@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import get_args
 
 from pydantic import ValidationError
 
-from models.command_line import Parser
-from serving.operations.keys import Key, KeysError, Scope, changed_keys, digest, new_secret, read_keys
-
-VARIABLE = "ISOSPHERE_API_KEYS_FILE"
-_LIMITS = "A limit that is not set is the server's default, such as --key-concurrency of `isosphere serve`."
+from serving.operations.keys import Key, KeysError, changed_keys, digest, new_secret, read_keys
+from serving.options import KEYS_FILE, keys_parser
 
 
 def keys(arguments: Sequence[str]) -> int:
     """Run the command and return its exit status. A mistake of the user gives status 2 and one line on stderr."""
-    given = _parser().parse_args(arguments)
+    given = keys_parser().parse_args(arguments)
     path: Path | None = given.api_keys_file
     if path is None:
-        print(f"serving keys: name the file: --api-keys-file FILE, or {VARIABLE}", file=sys.stderr)
+        print(f"isosphere keys: name the file: --api-keys-file FILE, or {KEYS_FILE}", file=sys.stderr)
         return 2
     try:
         {"add": _add, "list": _list, "revoke": _revoke}[given.verb](path, given)
     except KeysError as error:
-        print(f"serving keys: {error}", file=sys.stderr)
+        print(f"isosphere keys: {error}", file=sys.stderr)
         return 2
     return 0
 
@@ -89,48 +84,3 @@ def _revoke(path: Path, given: argparse.Namespace) -> None:
         if len(kept) == len(keys):
             raise KeysError(f"{path} has no key {given.name!r}")
         keys[:] = kept
-
-
-def _parser() -> argparse.ArgumentParser:
-    variable = os.environ.get(VARIABLE)
-    file = Parser(add_help=False)
-    file.add_argument(
-        "--api-keys-file",
-        type=Path,
-        default=Path(variable) if variable else None,
-        help=f"file of API keys (default: the variable {VARIABLE})",
-    )
-    parser = Parser(prog="isosphere keys", description="Manage the file of API keys.")
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    add = verbs.add_parser(
-        "add", parents=[file], help="create a key and print it; it is not shown again", epilog=_LIMITS
-    )
-    add.add_argument("name", help="name of the key in logs and errors")
-    add.add_argument(
-        "--scopes",
-        default="read",
-        help=f"scopes of the key, separated by commas: {','.join(get_args(Scope))} (default: read)",
-    )
-    add.add_argument(
-        "--corpora",
-        help="patterns of accessible corpora, separated by commas, such as 'docs-*,faq' (default: all)",
-    )
-    add.add_argument(
-        "--requests-per-second",
-        type=float,
-        help="maximum requests per second",
-    )
-    add.add_argument("--tokens-per-second", type=float, help="maximum tokens per second")
-    add.add_argument("--concurrency", type=int, help="maximum concurrent requests")
-    add.add_argument("--threads", type=int, help="maximum search threads, and as many write threads")
-    add.add_argument("--disk-bytes", type=int, help="maximum bytes on disk of all corpora that the key may access")
-    add.add_argument("--unread-bytes", type=int, help="maximum bytes of unread answers")
-    add.add_argument("--jobs", type=int, help="maximum waiting and running jobs")
-    verbs.add_parser(
-        "list", parents=[file], help="list the keys with their scopes, corpora and limits, without the secrets"
-    )
-    revoke = verbs.add_parser(
-        "revoke", parents=[file], help="delete a key; a running server refuses it within a second"
-    )
-    revoke.add_argument("name")
-    return parser

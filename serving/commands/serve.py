@@ -8,11 +8,9 @@ import json
 import logging
 import socket
 import sys
-from collections.abc import Sequence
 
 import uvloop
 
-from models.command_line import Parser
 from models.errors import Refused
 from serving.app import routes
 from serving.commands import demo
@@ -25,7 +23,7 @@ from serving.operations import logs
 from serving.operations.collector import TracingError
 from serving.operations.keys import KeysError
 from serving.service import Service
-from serving.settings import Settings, SettingsError, read_settings
+from serving.settings import Settings
 
 log = logging.getLogger("serving")
 THINGS_TO_TRY = """\
@@ -46,21 +44,20 @@ LOOK_SECONDS = 0.2
 """Seconds between two checks whether a corpus has documents."""
 
 
-def serve(arguments: Sequence[str]) -> int:
+def serve(settings: Settings) -> int:
     """Serve until a signal stops the server.
 
     A bad option, bundle, key file or address gives the exit status 2 and one line on stderr.
     """
     try:
-        settings = read_settings(arguments)
         logs.configure(settings.log_format)
         settings = with_bundles(settings)
         models = opened_models(settings)
         listening = bind(settings)
         service = opened_service(settings, models, None if settings.no_demo else demo.prepare)
         server = Server(service)
-    except (SettingsError, Refused, EngineError, BindError, KeysError, StoreError, TracingError) as error:
-        print(f"serving: {error}", file=sys.stderr)
+    except (Refused, EngineError, BindError, KeysError, StoreError, TracingError) as error:
+        print(f"isosphere: {error}", file=sys.stderr)
         return 2
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.freeze()  # otherwise each full collection would scan all modules while all requests wait
@@ -120,10 +117,8 @@ def _warn_of_stale_corpora(service: Service) -> None:
             )
 
 
-def openapi(arguments: Sequence[str]) -> int:
-    """Write the OpenAPI document to stdout and return the exit status."""
-    about = "Print the OpenAPI document of a server without keys, which is also docs/openapi.json."
-    Parser(prog="isosphere openapi", description=about).parse_args(arguments)
+def openapi() -> int:
+    """Write the OpenAPI document of a server without keys, which is also docs/openapi.json, to stdout."""
     sys.stdout.write(document())
     return 0
 

@@ -30,6 +30,7 @@ from prometheus_client.registry import Collector
 
 from models.bundle.bundle import Manifest
 from serving.errors import Kind, ServiceError
+from serving.operations.bounds import NAMED_CORPORA
 
 _SECONDS = tuple(0.000_5 * 1.75**i for i in range(20))
 _POWERS = tuple(float(2**i) for i in range(15))
@@ -42,8 +43,6 @@ _STAGES = {
 }
 _FAILURES: Mapping[Kind, str] = {"Tokenizer": "tokenization", "Backend": "inference", "Empty": "validation"}
 """Label values of text-embeddings-inference for kinds of errors. Other kinds keep their own name."""
-NAMED_CORPORA = 50
-"""Default number of corpora with a label. A label adds 0.16 ms to a scrape, which blocks all requests."""
 OTHERS = "_others"
 """Label of all corpora without a label of their own. It is not a legal corpus name."""
 

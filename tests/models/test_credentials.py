@@ -68,7 +68,7 @@ def test_a_server_that_lets_nobody_in_is_a_place_that_failed(
     strict_ftp: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["pull", f"ftp://alice:S3CRET@{strict_ftp}/enc", "--out", str(tmp_path / "out")]) == 1
-    assert capsys.readouterr().err == f"error: ftp://{strict_ftp}/enc: 530 not PASS ***\n"
+    assert capsys.readouterr().err == f"isosphere: ftp://{strict_ftp}/enc: 530 not PASS ***\n"
 
 
 def test_a_server_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,7 +76,7 @@ def test_a_server_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.Capt
         port = free.getsockname()[1]
     assert main(["pull", f"ftp://alice:S3CRET@127.0.0.1:{port}/enc", "--out", str(tmp_path / "out")]) == 1
     error = capsys.readouterr().err
-    assert error.startswith(f"error: ftp://127.0.0.1:{port}/enc: ") and "refused" in error
+    assert error.startswith(f"isosphere: ftp://127.0.0.1:{port}/enc: ") and "refused" in error
 
 
 @pytest.mark.parametrize("raised", [ImportError, ValueError, ConnectionError])

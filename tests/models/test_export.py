@@ -175,7 +175,7 @@ def test_optimum_is_refused_at_once_where_it_does_not_fit(
     assert main(["export", str(tiny_backbone), "--out", str(tmp_path / "out"), "--exporter", "optimum"]) == 2
     said = capsys.readouterr()
     assert (said.out, said.err.count("\n")) == ("", 1)
-    assert said.err.startswith("error: ") and "`make optimum`" in said.err
+    assert said.err.startswith("isosphere: ") and "`make optimum`" in said.err
     assert not (tmp_path / "out").exists()
 
 
@@ -219,7 +219,7 @@ def test_a_folder_is_called_by_its_name(
         assert main(["export", str(tiny_backbone), "--out", name]) == 2
         said = capsys.readouterr().err
         assert said.count("\n") == 1
-        assert said.startswith(f"error: {name}: is replaced as a whole")
+        assert said.startswith(f"isosphere: {name}: is replaced as a whole")
 
 
 @pytest.mark.slow
@@ -273,7 +273,7 @@ def test_the_command_line_answers_bad_input_in_one_line(tmp_path: Path, capsys: 
     ):
         assert main(arguments) == 2
         said = capsys.readouterr().err
-        assert said.startswith("error: ")
+        assert said.startswith("isosphere: ")
         assert said.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
@@ -287,7 +287,7 @@ def test_a_place_that_can_not_be_written_is_named_in_one_line(
     assert main(["export", str(tiny_backbone), "--out", str(tmp_path / "file" / "bundle")]) == 2
     said = capfd.readouterr().err
     assert said.count("\n") == 1, "and no report of transformers before it"
-    assert said.startswith(f"error: {tmp_path}/file") and "/file" in said
+    assert said.startswith(f"isosphere: {tmp_path}/file") and "/file" in said
 
 
 def test_a_disk_that_fills_up_is_one_line_and_leaves_nothing(
@@ -298,7 +298,9 @@ def test_a_disk_that_fills_up_is_one_line_and_leaves_nothing(
 
     monkeypatch.setattr(PreTrainedModel, "save_pretrained", full)
     assert main(["export", str(tiny_backbone), "--out", str(tmp_path / "bundle")]) == 1
-    assert capsys.readouterr().err == f"error: {tmp_path}/bundle: I/O error: No space left on device (os error 28)\n"
+    assert (
+        capsys.readouterr().err == f"isosphere: {tmp_path}/bundle: I/O error: No space left on device (os error 28)\n"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -308,4 +310,4 @@ def test_a_graph_that_differs_is_one_line_of_the_command(
     monkeypatch.setattr(export, "PARITY", -1.0)
     assert main(["export", str(tiny_backbone), "--out", str(tmp_path / "bundle")]) == 1
     line = capsys.readouterr().err
-    assert line.startswith("error: a short text: ONNX Runtime differs from torch") and line.count("\n") == 1
+    assert line.startswith("isosphere: a short text: ONNX Runtime differs from torch") and line.count("\n") == 1

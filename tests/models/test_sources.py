@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.__main__ import _origin, main
+from models.__main__ import main
 from models.bundle import sources
 from models.bundle.bundle import load
 from models.bundle.sources import SourceError, hub_id, local_bundle, resolve
+from models.commands import _origin
 from models.encoder.encoder import Encoder
 
 

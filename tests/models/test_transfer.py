@@ -326,7 +326,7 @@ def test_the_command_line_ends_in_one_line(
 
     monkeypatch.setattr("models.remotes.filesystem.url_to_fs", driverless)
     assert main(["pull", "s3://bucket/tiny", "--out", str(tmp_path / "out")]) == 2
-    assert capsys.readouterr().err.startswith("error: s3://bucket/tiny: Install s3fs")
+    assert capsys.readouterr().err.startswith("isosphere: s3://bucket/tiny: Install s3fs")
     monkeypatch.undo()
     for arguments, code, says in (
         (["pull", "gopher://x/y", "--out", str(tmp_path / "out")], 2, "gopher"),
@@ -337,7 +337,7 @@ def test_the_command_line_ends_in_one_line(
     ):
         assert main(arguments) == code
         error = capsys.readouterr().err
-        assert error.startswith("error: ") and error.count("\n") == 1 and says in error
+        assert error.startswith("isosphere: ") and error.count("\n") == 1 and says in error
     assert list(tmp_path.iterdir()) == []
 
 
@@ -349,12 +349,12 @@ def test_whose_disk_is_full_is_said(
 
     monkeypatch.setattr(MemoryFileSystem, "put_file", full)
     assert main(["publish", str(tiny_bundle), "memory://shelf"]) == 1
-    assert capsys.readouterr().err.startswith("error: memory://shelf: [Errno 28] No space left on device: ")
+    assert capsys.readouterr().err.startswith("isosphere: memory://shelf: [Errno 28] No space left on device: ")
     monkeypatch.undo()
     _published(tiny_bundle, "memory://shelf")
     monkeypatch.setattr(MemoryFileSystem, "get_file", full)
     assert main(["pull", "memory://shelf", "--out", str(tmp_path / "out")]) == 1
-    assert capsys.readouterr().err == f"error: {tmp_path}/out: No space left on device\n"
+    assert capsys.readouterr().err == f"isosphere: {tmp_path}/out: No space left on device\n"
     assert not list(tmp_path.iterdir())
 
 

@@ -62,6 +62,7 @@ def main(bundle: str, data: str) -> int:
     sys.addaudithook(watch)
     from serving.commands import serve as command
     from serving.commands import server
+    from serving.settings import read_settings
 
     class AskingItself(server.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -85,7 +86,9 @@ def main(bundle: str, data: str) -> int:
             os.kill(os.getpid(), signal.SIGTERM)
 
     command.Server = AskingItself  # type: ignore[attr-defined]
-    return command.serve(["--bundle", bundle, "--data", data, "--port", "0", "--threads", "1", "--no-demo"])
+    return command.serve(
+        read_settings(["--bundle", bundle, "--data", data, "--port", "0", "--threads", "1", "--no-demo"])
+    )
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from serving.commands.corpus import run
 from serving.corpora.stores import STORES
 from serving.errors import InsufficientStorage
 from serving.jobs.spool import Spool
+from serving.options import CALLED, corpus_parser
 from tests.serving.conftest import ROOT
 from tests.serving.corpora.stores.contents import Row, content, filled
 
@@ -27,7 +28,11 @@ Command = Callable[..., int]
 @pytest.fixture
 def command(tmp_path: Path) -> Iterator[Command]:
     def command(verb: str, *arguments: str) -> int:
-        return run(verb, [*arguments, "--data", str(tmp_path / "var"), "--engine", "fake"])
+        given = [*arguments, "--data", str(tmp_path / "var"), "--engine", "fake"]
+        try:
+            return run(verb, *corpus_parser(verb).parse_known_args(given))
+        except SystemExit as end:  # an option of the command itself
+            return int(end.code or 0)
 
     named = [logging.getLogger(name) for name in ("", "serving", "models", "uvicorn")]
     levels, handlers = [one.level for one in named], logging.root.handlers[:]
@@ -88,7 +93,7 @@ def test_the_file_that_is_wrong_is_named_and_nothing_is_kept(
     assert command("ingest", str(bad), "--corpus", "c") == 1
     said = capsys.readouterr().err
     assert f"{bad}: line 2.text: must be a string" in said
-    assert said.endswith("serving ingest: failed after 0 documents\n")
+    assert said.endswith("isosphere ingest: failed after 0 documents\n")
     assert command("export", "--corpus", "c") == 2, "a corpus that nothing came into is not left behind"
     assert "there is no corpus 'c'" in capsys.readouterr().err
     assert command("ingest", str(bad), "--corpus", "c", "--on-error", "skip") == 0
@@ -105,7 +110,7 @@ def test_the_file_that_is_wrong_is_named_and_nothing_is_kept(
     ("verb", "arguments", "says"),
     [
         ("ingest", ["nope.csv", "--corpus", "c"], "nope.csv"),
-        ("ingest", [".", "--corpus", "c"], "serving ingest: . is a folder: name a file of documents"),
+        ("ingest", [".", "--corpus", "c"], "isosphere ingest: . is a folder: name a file of documents"),
         ("ingest", ["{file}", "--corpus", "../c"], "corpus name"),
         ("ingest", ["{file}", "--corpus", "c", "--chunk-tokens", "3"], "chunk_tokens"),
         ("ingest", ["{file}", "--corpus", "c", "--chunk-tokens", "5000"], "the encoder of the corpus reads"),
@@ -126,7 +131,7 @@ def test_a_wrong_argument_is_one_line(
         == 2
     )
     said = capsys.readouterr().err.splitlines()
-    assert len([line for line in said if line.startswith(f"serving {verb}: ")]) == 1
+    assert len([line for line in said if line.startswith(f"isosphere {CALLED.get(verb, verb)}: ")]) == 1
     assert says in said[-1]
 
 
@@ -169,7 +174,7 @@ def test_an_export_that_fails_leaves_what_was_there(
     assert backup.read_bytes() == held
     nowhere = tmp_path / "nope" / "o"
     assert command("export", "--corpus", "c", "--out", str(nowhere)) == 2
-    assert capsys.readouterr().err.endswith(f"serving export: {nowhere}: No such file or directory\n")
+    assert capsys.readouterr().err.endswith(f"isosphere export-corpus: {nowhere}: No such file or directory\n")
     assert command("export", "--corpus", "c", "--out", "/dev/null") == 0
     assert Path("/dev/null").is_char_device()
 

@@ -21,7 +21,7 @@ import numpy as np
 import openai
 import pytest
 
-from serving.commands.serve import serve
+from serving.__main__ import run
 from serving.inference.fake_engine import FakeEngine
 from serving.operations.failpoints import VARIABLE
 from tests.conftest import PATIENCE
@@ -39,14 +39,14 @@ from tests.serving.processes import python, refused
     ],
 )
 def test_bad_options(arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert serve(arguments) == 2
+    assert run(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("serving: ") and says in line
+    assert line.startswith("isosphere: ") and says in line
 
 
 def test_bad_environment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("ISOSPHERE_DEVICE", "abacus")
-    assert serve(()) == 2
+    assert run(()) == 2
     assert "--device: " in capsys.readouterr().err
 
 
@@ -78,7 +78,7 @@ def test_others_are_let_in_with_keys_or_on_purpose(launch: Launcher, tmp_path: P
     options = ("--engine", "fake", "--data", str(tmp_path), "--port", "0", "--host", "0.0.0.0")
     assert "others can reach 0.0.0.0: ask them for keys (--api-keys-file)" in refused(*options)
     absent = str(tmp_path / "absent.json")
-    assert refused(*options, "--api-keys-file", absent) == f"serving: {absent}: No such file or directory"
+    assert refused(*options, "--api-keys-file", absent) == f"isosphere: {absent}: No such file or directory"
     (tmp_path / "keys.json").write_text('{"format": 1, "keys": []}')
     assert (
         launch("--host", "0.0.0.0", "--api-keys-file", str(tmp_path / "keys.json")).client.get("/info").status_code
@@ -233,8 +233,7 @@ def test_openai_client(launch: Launcher) -> None:
 SLOW = """
 import atexit, sys, time
 from dataclasses import replace
-from serving.commands.serve import serve
-from serving.commands.starting import exit_status
+from serving.__main__ import main
 from serving.inference.engines import ENGINES
 fake = ENGINES["fake"]
 def load(options):
@@ -242,7 +241,7 @@ def load(options):
     time.sleep(120)
 ENGINES["fake"] = lambda folder: replace(fake(folder), load=load)
 atexit.register(print, "Python ends", file=sys.stderr)
-sys.exit(exit_status(serve(sys.argv[1:])))
+sys.exit(main(sys.argv[1:]))
 """
 
 

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from models.bundle import bundle
 from training import cli, run
 from training.checkpoints.speed import FIGURES
+from training.cli.options import parse
 from training.cli.train import resolve
 from training.config import RunConfig
 from training.evaluation import suite
@@ -230,7 +231,7 @@ def test_a_config_that_is_nested_too_deep(tmp_path: Path, capsys: Capture) -> No
 
 
 def resolved(*arguments: str) -> RunConfig:
-    return resolve(cli.parse(["train", "simcse", *arguments]))
+    return resolve(parse(["train", "simcse", *arguments]))
 
 
 def test_options_become_the_run() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ from training.checkpoints import record
 from training.checkpoints.publish import Outcome
 from training.checkpoints.record import Record
 from training.cli import adapt, main, train
+from training.cli.options import parse
 from training.config import ConfigError, RunConfig, from_preset
 from training.data.corpus import open_corpus
 from training.data.files import CorpusError
@@ -184,9 +184,7 @@ def test_the_corpus_chooses_between_sentences_and_passages(
     options: list[str], preset: str, passages: Path, corpus_file: Path
 ) -> None:
     files = {"PASSAGES": str(passages), "SENTENCES": str(corpus_file)}
-    parser = argparse.ArgumentParser()
-    train.add_train(parser)
-    config = train.resolve(parser.parse_args(["dclr", *(files.get(one, one) for one in options)]))
+    config = train.resolve(parse(["train", "dclr", *(files.get(one, one) for one in options)]))
     assert config.preset == preset
     assert (config.positives is not None) == preset.endswith("passages")
 

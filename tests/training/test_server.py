@@ -12,8 +12,9 @@ import httpx
 import numpy as np
 import pytest
 
-from training.cli import main, parse
+from training.cli import main
 from training.cli.evaluate import _command
+from training.cli.options import parse
 from training.evaluation.beir import Collection
 from training.evaluation.server import Server
 from training.evaluation.subjects import SubjectError, _served, open_subject

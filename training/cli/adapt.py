@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-from models.command_line import Parser
 from models.encoder.encoder import Encoder
 from models.export import destination
 from training import run
 from training.checkpoints import record
 from training.checkpoints.progress import with_progress
 from training.checkpoints.publish import publish
-from training.cli import postprocess, promote
+from training.cli.options import parse
 from training.config import ConfigError, RunConfig, from_preset
 from training.data.corpus import has_passages, open_corpus
 from training.evaluation import known_item
@@ -24,34 +22,8 @@ from training.machine.interrupt import terminable
 from training.objectives import OBJECTIVES
 from training.objectives.base import PASSAGES_SETTINGS
 
-OBJECTIVE = "simcse"
-OUT = Path("artifacts/adapted")
 WHITENING = ("--set", "power=0.3", "--set", "centred=false")
 """Options of a partial whitening, chosen on SciFact's training queries (ADR 0025)."""
-
-
-def add_adapt(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "corpus",
-        nargs="+",
-        metavar="FILE",
-        help="documents: JSON lines, CSV or Parquet (columns text and, optionally, title), or text with one document "
-        "per line",
-    )
-    command.add_argument("--text-column", metavar="NAME", help="column with the texts (default: text or sentence)")
-    trainable = [name for name, recipe in OBJECTIVES.items() if not recipe.needs_named_teacher]
-    command.add_argument(
-        "--objective", choices=trainable, default=OBJECTIVE, help=f"training objective (default: {OBJECTIVE})"
-    )
-    command.add_argument("--backbone", default="minilm", metavar="NAME|DIR", help="encoder to adapt (default: minilm)")
-    command.add_argument("--max-steps", type=int, metavar="N", help="maximum training steps (default: three epochs)")
-    command.add_argument("--out", type=Path, default=OUT, metavar="DIR", help=f"folder of the bundle (default: {OUT})")
-    command.add_argument("--resume", action="store_true", help="continue the stopped training")
-    command.add_argument("--force", action="store_true", help="replace an earlier run of this name")
-    command.add_argument(
-        "--promote", action="store_true", help="promote the result to the default bundle if it is not worse"
-    )
-    command.set_defaults(command=adapt)
 
 
 def adapt(options: argparse.Namespace) -> int:
@@ -60,8 +32,10 @@ def adapt(options: argparse.Namespace) -> int:
     If the corpus has too few texts for a covariance of full rank, the whitening is omitted.
 
     Raises:
-        ConfigError: the corpus has single sentences instead of passages.
+        ConfigError: the corpus has single sentences instead of passages, or the objective needs a named teacher.
     """
+    if OBJECTIVES[options.objective].needs_named_teacher:
+        raise ConfigError(f"--objective {options.objective} needs a --teacher, which isosphere train takes")
     if not has_passages(options.corpus, column=options.text_column):
         raise ConfigError(
             f"{options.corpus[0]}: holds single sentences, and adapt takes documents of several sentences, each in a "
@@ -89,7 +63,7 @@ def adapt(options: argparse.Namespace) -> int:
     column = ["--text-column", options.text_column] if options.text_column else []
     corpus = ["--corpus", *options.corpus, *column]
     if whiten:
-        _run(postprocess.add_postprocess, ["whitening", str(trained), "--out", str(whitened), *WHITENING, *corpus])
+        _run("postprocess", "whitening", str(trained), "--out", str(whitened), *WHITENING, *corpus)
 
     collection = known_item.test_collection(run.open_run_corpus(config))
     if not collection.queries:
@@ -107,7 +81,7 @@ def adapt(options: argparse.Namespace) -> int:
         print(f"nothing searches better than {options.backbone}: keep that")
         return 0
     if options.promote:
-        return _run(promote.add_promote, [str(best), *corpus])
+        return _run("promote", str(best), *corpus)
     print(f"next: isosphere serve --bundle {best} tries the better one, isosphere promote {best} serves it by default")
     return 0
 
@@ -119,11 +93,9 @@ def _described(options: argparse.Namespace, out: Path, pooling: str) -> RunConfi
     return from_preset(options.objective, backbone=options.backbone).override({**PASSAGES_SETTINGS, **own, **folders})
 
 
-def _run(add_options: Callable[[argparse.ArgumentParser], None], arguments: list[str]) -> int:
-    parser = Parser(prog="isosphere adapt")
-    add_options(parser)
-    options = parser.parse_args(arguments)
-    return int(options.command(options))
+def _run(*arguments: str) -> int:
+    options = parse(arguments)
+    return options.load()(options)  # type: ignore[no-any-return]
 
 
 def _found(encoder: Encoder, collection: Collection) -> SearchResult:

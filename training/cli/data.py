@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from models.errors import none_of
@@ -15,40 +16,10 @@ from training.evaluation.datasets.fetch import default_folder, downloaded_by_han
 from training.evaluation.pairs import DataError
 
 
-def add_data(command: argparse.ArgumentParser) -> None:
-    actions = command.add_subparsers(required=True, metavar="get|list|verify|documentation|sentences")
-
-    action = actions.add_parser("get", help="download and check data; existing data is not downloaded again")
-    action.add_argument("names", nargs="+", choices=list(CATALOGUE), metavar="NAME", help=", ".join(CATALOGUE))
-    action.set_defaults(command=get)
-    _add_folder(action)
-
-    action = actions.add_parser("list", help="list the available data, and which of it is downloaded")
-    action.set_defaults(command=show)
-    _add_folder(action)
-
-    action = actions.add_parser("verify", help="check downloaded data by counts and checksums, without the network")
-    action.add_argument("names", nargs="*", metavar="NAME", help="data to check (default: all that is downloaded)")
-    action.set_defaults(command=verify)
-    _add_folder(action)
-
-    action = actions.add_parser(
-        "documentation", help="make a retrieval collection of CPython's documentation, without the network"
-    )
-    action.set_defaults(command=documented)
-    _add_folder(action)
-
-    action = actions.add_parser("sentences", help="make a training corpus from documents, one sentence per line")
-    action.add_argument(
-        "files", nargs="+", type=Path, metavar="FILE", help="text files, or .jsonl (.ndjson) files with title and text"
-    )
-    action.add_argument("--out", type=Path, required=True, metavar="FILE", help="corpus file to write")
-    action.set_defaults(command=sentences)
-
-
 def get(options: argparse.Namespace) -> int:
     """Fetch the data, and print the folder for `--data` and `--eval-data`."""
     folder = _folder(options)
+    _check_names(options.names)
     for name in dict.fromkeys(options.names):
         provide(name, CATALOGUE[name], folder, sys.stderr, download=from_hub)
     print(folder)
@@ -73,8 +44,7 @@ def show(options: argparse.Namespace) -> int:
 def verify(options: argparse.Namespace) -> int:
     """Check each dataset and print its counts. Stop at the first incomplete dataset."""
     folder = _folder(options)
-    if unknown := [name for name in options.names if name not in CATALOGUE]:
-        raise DataError(f"dataset {none_of(unknown[0], CATALOGUE)}")
+    _check_names(options.names)
     recorded = checksums.read(folder)
     here = [
         name
@@ -104,10 +74,9 @@ def sentences(options: argparse.Namespace) -> int:
     return 0
 
 
-def _add_folder(action: argparse.ArgumentParser) -> None:
-    action.add_argument(
-        "--to", type=Path, metavar="DIR", help="folder of the data (default: $ISOSPHERE_DATA, or the cache folder)"
-    )
+def _check_names(names: Sequence[str]) -> None:
+    if unknown := [name for name in names if name not in CATALOGUE]:
+        raise DataError(f"dataset {none_of(unknown[0], CATALOGUE)}")
 
 
 def _folder(options: argparse.Namespace) -> Path:

@@ -15,60 +15,15 @@ from typing import Any
 from models.bundle.adapter import is_adapter
 from models.bundle.disk import write_whole
 from models.bundle.sources import hub_id, resolve
-from models.encoder import pooling
 from models.export.extraction import record
 from models.remotes.base import without_user
-from models.runtimes import RUNTIMES
 from training.checkpoints.progress import with_progress
 from training.evaluation import suite
-from training.evaluation.labelled import TRANSFER_TASKS
-from training.evaluation.pairs import STS_TASKS, DataError
+from training.evaluation.pairs import DataError
 from training.evaluation.report.page import render
 from training.evaluation.subjects import open_subject
-from training.evaluation.suite import TASKS, load_data, tables
+from training.evaluation.suite import load_data, tables
 from training.promotion.evaluations import scores
-
-
-def add_evaluate(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "source",
-        metavar="BUNDLE|BACKBONE|URL",
-        help="encoder to evaluate; bundles, minilm and its adapters run as ONNX graphs",
-    )
-    command.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder of SentEval's and BEIR's data")
-    command.add_argument(
-        "--tasks",
-        type=_tasks,
-        default=["sts"],
-        metavar="TASK,…",
-        help=f"tasks: {', '.join(TASKS)}, all, or the name of one task, such as STSB (default: sts)",
-    )
-    command.add_argument(
-        "--torch", action="store_true", help="evaluate the torch encoder instead of the bundle's graph"
-    )
-    command.add_argument(
-        "--pooling", type=pooling.option, metavar="POOLING", help="override the encoder's pooling; runs on torch"
-    )
-    command.add_argument("--engine", choices=list(RUNTIMES), help="engine of the bundle's graph (default: onnxruntime)")
-    command.add_argument("--precision", metavar="P", help="numeric precision of the engine or torch (default: fp32)")
-    command.add_argument("--json", type=Path, metavar="FILE", help="write all results to this JSON file")
-    command.add_argument("--html", type=Path, metavar="FILE", help="write a report to this HTML file")
-    command.add_argument("--record", action="store_true", help="write the scores into an adapter's manifest and card")
-    command.add_argument(
-        "--beside",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="JSON",
-        help="results of other evaluations to include in the report",
-    )
-    command.add_argument(
-        "--key",
-        type=_key,
-        default=os.environ.get("ISOSPHERE_API_KEY"),
-        help="API key of the server (default: $ISOSPHERE_API_KEY)",
-    )
-    command.set_defaults(command=evaluate)
 
 
 def evaluate(options: argparse.Namespace) -> int:
@@ -164,19 +119,3 @@ def _check_writable(*files: Path) -> None:
             raise DataError(f"{file}: {file.parent} may not be written to")
     if len({os.path.realpath(file) for file in files}) < len(files):
         raise DataError(f"{files[0]}: given for --json and for --html, expected two files to write")
-
-
-def _key(text: str) -> str:
-    """Check the API key, because the error message of the HTTP client would contain the key."""
-    if text.isascii() and text.isprintable() and text == text.strip():
-        return text
-    raise argparse.ArgumentTypeError("expected printable ASCII without blanks around it (or ISOSPHERE_API_KEY is not)")
-
-
-def _tasks(text: str) -> list[str]:
-    tasks = list(TASKS) if text == "all" else text.split(",")
-    for task in tasks:
-        if task not in (*TASKS, *STS_TASKS, *TRANSFER_TASKS):
-            known = ", ".join((*TASKS, "all", *STS_TASKS, *TRANSFER_TASKS))
-            raise argparse.ArgumentTypeError(f"no task {task!r}; there is {known}")
-    return tasks

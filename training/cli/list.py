@@ -9,10 +9,6 @@ from training.objectives import OBJECTIVES
 from training.postprocess import POSTPROCESSES
 
 
-def add_list(command: argparse.ArgumentParser) -> None:
-    command.set_defaults(command=show)
-
-
 def show(_options: argparse.Namespace) -> int:
     """Print the names of objectives, presets, post-processings and tasks."""
     for name, recipe in OBJECTIVES.items():

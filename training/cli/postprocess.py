@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from models.bundle.sources import manifest_of
-from models.encoder import pooling
 from models.encoder.encoder import Encoder
 from models.export import destination
 from models.export.export import export
 from training.checkpoints.publish import corpus_counts, sts_manifest_scores, sts_scores
-from training.cli.options import add_corpus, add_text_column
 from training.config import MIN_LENGTH, ConfigError, check_seed, field_types, parse_settings
 from training.data.corpus import Corpus, open_corpus
 from training.evaluation import sts
@@ -24,26 +22,6 @@ from training.machine.environment import environment
 from training.machine.hardware import pick_device
 from training.postprocess import POSTPROCESSES
 from training.postprocess.base import Fitted
-
-
-def add_postprocess(command: argparse.ArgumentParser) -> None:
-    command.add_argument("name", choices=list(POSTPROCESSES), metavar="NAME", help=", ".join(POSTPROCESSES))
-    command.add_argument("source", metavar="SOURCE", help="encoder: minilm, a folder, a bundle or a hub id")
-    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the bundle")
-    add_corpus(command)
-    add_text_column(command)
-    command.add_argument(
-        "--pooling", type=pooling.option, metavar="POOLING", help="pooling (default: the source's pooling)"
-    )
-    command.add_argument(
-        "--max-length", type=int, metavar="N", help="maximum tokens of a text (default: the source's maximum length)"
-    )
-    command.add_argument(
-        "--eval-data", type=Path, metavar="DIR", help="folder of SentEval's data, to score the bundle for its manifest"
-    )
-    command.add_argument("--seed", type=int, default=42, metavar="S")
-    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set a parameter of the fit")
-    command.set_defaults(command=postprocess)
 
 
 def postprocess(options: argparse.Namespace) -> int:

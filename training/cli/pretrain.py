@@ -6,21 +6,11 @@ import argparse
 import shlex
 import sys
 
-from training.cli.options import add_corpus, add_set_and_resume, add_text_column, given_fields, resumed
+from training.cli.train import given_fields, resumed
 from training.machine.interrupt import terminable
 from training.pretraining.config import PretrainConfig
 from training.pretraining.run import fit
 from training.pretraining.start import backbone_fields
-
-
-def add_pretrain(command: argparse.ArgumentParser) -> None:
-    add_corpus(command)
-    add_text_column(command)
-    command.add_argument("--backbone", metavar="NAME|DIR", help="BERT to continue from (default: random weights)")
-    command.add_argument("--tokenizer", metavar="NAME|DIR", help="source of the WordPiece vocabulary (default: minilm)")
-    command.add_argument("--out", metavar="DIR", help="folder of the model (default: artifacts/mlm)")
-    add_set_and_resume(command)
-    command.set_defaults(command=pretrain)
 
 
 def pretrain(options: argparse.Namespace) -> int:

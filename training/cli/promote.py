@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from functools import partial
-from pathlib import Path
 
-from training.cli.options import add_text_column
 from training.promotion import history
 from training.promotion.checks import NOT_WORSE, Decision
 from training.promotion.engines import Machine
@@ -16,7 +14,6 @@ from training.promotion.promote import Terms
 from training.promotion.promote import promote as decide
 from training.promotion.yardsticks import choose_yardstick
 
-DEFAULT = Path("artifacts/default")
 REQUIRED = ("sts",)
 """Tasks that must have a score by default, if evaluation data is given."""
 REQUIRE = "tasks that must have a score: sts, transfer or names (default: sts if only --data is given, otherwise none)"
@@ -25,32 +22,6 @@ CRUDE = (
     "these; --margin says how much worse the bundle may be"
 )
 TOLD = "a running server serves it after SIGHUP or POST /admin/reload"
-
-
-def add_promote(command: argparse.ArgumentParser) -> None:
-    command.add_argument("bundle", type=Path, metavar="BUNDLE", help="folder of the bundle, such as artifacts/simcse")
-    command.add_argument(
-        "--data", type=Path, metavar="DIR", help="folder of SentEval's data; without it no labels are used"
-    )
-    command.add_argument(
-        "--corpus", nargs="+", default=[], metavar="FILE", help="corpus for the comparison without --data"
-    )
-    add_text_column(command)
-    command.add_argument(
-        "--retrieval", metavar="NAME", help="retrieval collection of --data for the comparison, such as scifact"
-    )
-    command.add_argument(
-        "--margin", type=float, default=0.5, metavar="POINTS", help="accepted loss in points (default: 0.5)"
-    )
-    command.add_argument("--require", type=_tasks, metavar="TASK,…", help=REQUIRE)
-    command.add_argument(
-        "--report", type=Path, nargs="+", default=[], metavar="FILE", help="evaluation files to attach"
-    )
-    command.add_argument(
-        "--force", action="store_true", help="promote despite failed checks, which are recorded in the ledger"
-    )
-    _add_default(command)
-    command.set_defaults(command=promote)
 
 
 def promote(options: argparse.Namespace) -> int:
@@ -81,24 +52,9 @@ def _listed(decision: Decision) -> str:
     return "\n".join(f"  {'ok' if check.passed else 'NO':2}  {check.name}: {check.says}" for check in decision.checks)
 
 
-def _tasks(text: str) -> tuple[str, ...]:
-    return tuple(name for name in text.split(",") if name)
-
-
-def add_rollback(command: argparse.ArgumentParser) -> None:
-    _add_default(command)
-    command.set_defaults(command=rollback)
-
-
 def rollback(options: argparse.Namespace) -> int:
     """Serve the previous bundle again, and print its name."""
     place = open_place(options.default)
     line = history.rollback(place, stream=sys.stderr)
     print(f"{place.default}: back to {line['candidate']['name']} ({place.copies / line['copy']}); {TOLD}")
     return 0
-
-
-def _add_default(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--default", type=Path, default=DEFAULT, metavar="PATH", help=f"path of the served bundle (default: {DEFAULT})"
-    )

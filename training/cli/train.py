@@ -6,18 +6,17 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from models.encoder.encoder import Encoder
 from training import loop, run
 from training.checkpoints import record
 from training.checkpoints.checkpoint import CHECKPOINT
 from training.checkpoints.publish import Outcome, publish, sts_scores
-from training.cli.options import add_set_and_resume, given_fields, resumed
-from training.config import ConfigError, RunConfig, check_folders, from_preset, preset_of
+from training.config import ConfigError, Configuration, RunConfig, check_folders, from_preset, preset_of
 from training.data.corpus import has_passages
 from training.evaluation import known_item, sts
 from training.evaluation.known_item import gain
@@ -25,30 +24,7 @@ from training.machine.interrupt import InterruptedRun, terminable
 from training.objectives import OBJECTIVES
 from training.objectives.base import PASSAGES_SUFFIX
 
-
-def add_train(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "objective", nargs="?", choices=list(OBJECTIVES), metavar="OBJECTIVE", help=", ".join(OBJECTIVES)
-    )
-    command.add_argument("--config", type=Path, metavar="FILE", help="config.json of a run, to repeat it")
-    command.add_argument("--backbone", metavar="NAME|DIR", help="encoder to train (default: minilm)")
-    command.add_argument(
-        "--corpus",
-        nargs="+",
-        metavar="FILE",
-        help="text (one sentence per line) or tables: files, folders, patterns, hf://datasets/… (default: Python's "
-        "docs)",
-    )
-    command.add_argument("--text-column", metavar="NAME", help="column of a table (default: text or sentence)")
-    command.add_argument("--eval-data", metavar="DIR", help="SentEval's data, to select the best by STS-B dev")
-    command.add_argument("--dev-data", metavar="FILE", help="own pairs to select the best: sentence1,sentence2,score")
-    command.add_argument("--teacher", metavar="BUNDLE", help="reference encoder (default: SimCSE trains one first)")
-    command.add_argument("--preset", metavar="NAME[+ABLATION]", help="published settings (default: the backbone's)")
-    command.add_argument("--max-steps", type=int, metavar="N")
-    command.add_argument("--out", metavar="DIR", help="folder of the bundle (default: artifacts/OBJECTIVE)")
-    add_set_and_resume(command)
-    command.add_argument("--force", action="store_true", help="replace the run of this name")
-    command.set_defaults(command=train)
+C = TypeVar("C", bound=Configuration)
 
 
 def train(options: argparse.Namespace) -> int:
@@ -147,6 +123,52 @@ def _on_passages(options: argparse.Namespace, backbone: str) -> str | None:
     return preset if has_passages(options.corpus or (), column=options.text_column) else None
 
 
+def given_fields(options: argparse.Namespace, names: Sequence[str], base: Configuration) -> dict[str, Any]:
+    """Return the configuration's fields that the options set.
+
+    These are `names`, the corpus, the run's folder, and the fields of `--set`.
+
+    Raises:
+        ConfigError: a setting is unknown, of the wrong type, or also given by an option.
+    """
+    given: dict[str, Any] = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    if options.corpus:
+        given["corpus"] = tuple(options.corpus)
+    if options.out:
+        given["run"] = str(Path("runs") / Path(options.out).resolve().name)
+    return given | without_conflicts(base.parse(options.set), given)
+
+
+def resumed(folder: str, given: Mapping[str, Any], kind: type[C]) -> C:
+    """Return the stored configuration of the run to resume.
+
+    Raises:
+        RunError: there is no such run.
+        ConfigError: the options contradict the stored configuration.
+    """
+    stored = record.stored_config(Path(folder), kind)
+    if differences := stored.differences(stored.override(given)):
+        raise ConfigError(f"--resume goes on with the run as it was; changed: {', '.join(differences)}")
+    return stored
+
+
+def without_conflicts(
+    put: Mapping[str, Any], given: Mapping[str, Any], spelt: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return `put`, the settings of `--set`. Check that none of its fields is in `given`, the fields of other options.
+
+    `spelt` maps a field to its option, if the option's name differs from the field's.
+
+    Raises:
+        ConfigError: `put` and `given` set the same field. `--set run` is allowed together with `--out`, which only
+            implies `run`.
+    """
+    if twice := sorted(put.keys() & given.keys() - {"run"}):
+        option = (spelt or {}).get(twice[0], "--" + twice[0].replace("_", "-"))
+        raise ConfigError(f"--set {twice[0]}: {option} is given, too, and sets the same")
+    return dict(put)
+
+
 def _in_free_folders(wanted: RunConfig, given: Mapping[str, Any]) -> RunConfig:
     """Return `wanted` with the first free folders beside the original run's, unless folders are given."""
     if given.keys() >= {"run", "out"}:
@@ -157,14 +179,6 @@ def _in_free_folders(wanted: RunConfig, given: Mapping[str, Any]) -> RunConfig:
     return wanted.override({"run": f"{wanted.run}-{free}", "out": f"{wanted.out}-{free}"} | dict(given))
 
 
-def add_finish(command: argparse.ArgumentParser) -> None:
-    command.add_argument("run", type=Path, metavar="RUN", help="folder of the run, e.g. runs/dclr")
-    command.add_argument(
-        "--out", metavar="DIR", help="folder of the bundle (default: the folder that the run was given)"
-    )
-    command.set_defaults(command=finish)
-
-
 def finish(options: argparse.Namespace) -> int:
     """Evaluate and publish the best weights of a stopped or diverged run, as at the end of `train`."""
     moved = {"run": str(options.run)} | ({} if options.out is None else {"out": options.out})
@@ -172,11 +186,6 @@ def finish(options: argparse.Namespace) -> int:
     check_folders(config)
     with terminable():
         return evaluate_and_publish(config, run.finish(config, sys.stderr))
-
-
-def add_replay(command: argparse.ArgumentParser) -> None:
-    command.add_argument("run", type=Path, metavar="RUN", help="folder of the run, e.g. runs/dclr")
-    command.set_defaults(command=replay)
 
 
 def replay(options: argparse.Namespace) -> int:

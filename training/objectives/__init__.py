@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from training.objectives import dclr, distillation, gs_infonce, imsimcse, simcse, whitenedcse
-from training.objectives.base import Recipe
+from models.registry import Registry
 
-OBJECTIVES: dict[str, Recipe[Any]] = {
-    "simcse": simcse.RECIPE,
-    "gs-infonce": gs_infonce.RECIPE,
-    "dclr": dclr.RECIPE,
-    "whitenedcse": whitenedcse.RECIPE,
-    "imsimcse": imsimcse.RECIPE,
-    "distillation": distillation.RECIPE,
-}
+if TYPE_CHECKING:
+    from training.objectives.base import Recipe
+
+OBJECTIVES: Registry[Recipe[Any]] = Registry(
+    {
+        "simcse": "training.objectives.simcse:RECIPE",
+        "gs-infonce": "training.objectives.gs_infonce:RECIPE",
+        "dclr": "training.objectives.dclr:RECIPE",
+        "whitenedcse": "training.objectives.whitenedcse:RECIPE",
+        "imsimcse": "training.objectives.imsimcse:RECIPE",
+        "distillation": "training.objectives.distillation:RECIPE",
+    }
+)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from training.postprocess import dcl, flow, whitening
-from training.postprocess.base import Postprocess
+from models.registry import Registry
 
-POSTPROCESSES: dict[str, Postprocess[Any]] = {
-    "whitening": whitening.POSTPROCESS,
-    "flow": flow.POSTPROCESS,
-    "dcl": dcl.POSTPROCESS,
-}
+if TYPE_CHECKING:
+    from training.postprocess.base import Postprocess
+
+POSTPROCESSES: Registry[Postprocess[Any]] = Registry(
+    {
+        "whitening": "training.postprocess.whitening:POSTPROCESS",
+        "flow": "training.postprocess.flow:POSTPROCESS",
+        "dcl": "training.postprocess.dcl:POSTPROCESS",
+    }
+)

@@ -232,7 +232,7 @@ def file_of(named: Path) -> Path:
         return named
     if (file := STUDIES / f"{named}.toml").is_file() and NAME.fullmatch(str(named)):
         return file
-    raise StudyError(f"{named}: no such study; `isosphere study list` has those that are here")
+    raise StudyError(f"{named}: no such study; {_where_studies_are()}")
 
 
 def _restated(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -254,10 +254,18 @@ def read_toml(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
+        if file.is_relative_to(STUDIES) and not STUDIES.is_dir():
+            raise StudyError(_where_studies_are()) from error
         raise StudyError(f"{file}: {error.strerror}") from error
     # TOMLDecodeError names the line; other errors mean invalid UTF-8 or deep nesting.
     except (ValueError, RecursionError) as error:
         raise StudyError(f"{file}: {_unreadable(error)}") from error
+
+
+def _where_studies_are() -> str:
+    if STUDIES.is_dir():
+        return "`isosphere study list` has those that are here"
+    return "the papers' studies are not installed with the package: name a file, or use a checkout of the repository"
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from serving.inference import fake_engine
 from serving.inference.engine import Embedded, Model
 from serving.inference.engines import ENGINES
 from serving.operations import failpoints
+from serving.settings import read_settings
 
 FIRST, SECOND = "fake", "other"
 OPTIONS = ("--engine", "fake", "--bundle", FIRST, "--bundle", SECOND)
@@ -56,4 +57,4 @@ def embedded(texts: Sequence[str], fingerprint: str) -> Floats:
 if __name__ == "__main__":
     failpoints.arm(os.environ)
     ENGINES["fake"] = opened
-    sys.exit(serve(sys.argv[1:]))
+    sys.exit(serve(read_settings(sys.argv[1:])))

@@ -30,8 +30,8 @@ def traced(*arguments, **options):
     return connection
 
 sqlite3.connect = traced
-from serving.commands.serve import serve
-sys.exit(serve(sys.argv[1:]))
+from serving.__main__ import main
+sys.exit(main(sys.argv[1:]))
 """
 """A server that kills itself before the statement whose number it is given."""
 

@@ -215,8 +215,8 @@ def test_what_is_no_http_address_is_refused_at_the_start(endpoint: str) -> None:
 WITHOUT_SDK = """
 import sys
 sys.modules["opentelemetry.sdk"] = None
-from serving.commands.serve import serve
-sys.exit(serve(sys.argv[1:]))
+from serving.__main__ import main
+sys.exit(main(sys.argv[1:]))
 """
 MADE = """
 import sys
@@ -234,7 +234,7 @@ def test_without_the_packages_it_says_which(tmp_path: Any) -> None:
     options = ["--engine", "fake", "--port", "0", "--data", str(tmp_path), "--otlp-endpoint", "http://127.0.0.1:4318"]
     ended = subprocess.run([sys.executable, "-c", WITHOUT_SDK, *options], capture_output=True, text=True, check=False)
     assert ended.returncode == 2, ended.stderr
-    assert "serving: traces need the extra `otel`: pip install 'isosphere[otel]'" in ended.stderr.splitlines()[-1]
+    assert "isosphere: traces need the extra `otel`: pip install 'isosphere[otel]'" in ended.stderr.splitlines()[-1]
 
 
 @pytest.mark.slow

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training import cli
 from training.cli import pretrain, train
+from training.cli.options import parse
 from training.data.corpus import open_corpus
 from training.data.files import COLUMNS, DELIMITERS, CorpusError, detect_format, resolve_files, sentences, text_sha256
 from training.pretraining.config import PretrainConfig
@@ -230,7 +230,7 @@ def test_a_column_needs_a_table(tmp_path: Path) -> None:
 def test_a_run_keeps_the_column_and_earlier_runs_have_none(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("body\n" + "".join(f"sentence number {n}\n" for n in range(50)))
     for module, command in ((train, ["train", "simcse"]), (pretrain, ["pretrain"])):
-        options = cli.parse([*command, "--corpus", str(tmp_path / "a.csv"), "--text-column", "body"])
+        options = parse([*command, "--corpus", str(tmp_path / "a.csv"), "--text-column", "body"])
         config = module.resolve(options)
         assert config.text_column == "body" and type(config).from_json(config.to_json()) == config
     before = json.loads(PretrainConfig().to_json())

@@ -71,7 +71,7 @@ def test_verify_takes_all_that_is_here(small: None, tmp_path: Path, capsys: Capt
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["get", "stss"], "invalid choice: 'stss'"),
+        (["get", "stss"], "'stss' is none of"),
         (["verify", "stss"], "dataset 'stss' is none of sts, transfer, wiki1m, scifact; did you mean sts?"),
         (["verify"], "holds none of sts, transfer, wiki1m, scifact"),
         (["verify", "scifact"], "corpus.jsonl: No such file or directory; `isosphere data get scifact"),

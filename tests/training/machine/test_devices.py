@@ -22,7 +22,7 @@ from training import run
 from training.checkpoints.checkpoint import CheckpointError
 from training.checkpoints.record import METRICS
 from training.checkpoints.speed import FIGURES
-from training.cli import parse
+from training.cli.options import parse
 from training.config import ConfigError, RunConfig, from_preset
 from training.machine.devices import Devices
 from training.objectives import OBJECTIVES
@@ -127,7 +127,7 @@ def test_several_processes_do_not_look_for_a_free_folder(
     monkeypatch.setenv("WORLD_SIZE", "2")
     options = parse(["train", "--config", described(make_config(), tmp_path, "config")])
     with pytest.raises(ConfigError, match="--config with several processes needs --out"):
-        options.command(options)
+        options.load()(options)
 
 
 def fit_until(file: Path, last: int, resume: bool) -> None:

@@ -10,14 +10,14 @@ import pytest
 from models.bundle import bundle
 from models.bundle.bundle import BundleError
 from models.encoder.encoder import Encoder
-from training.cli import parse
+from training.cli.options import parse
 from training.config import ConfigError
 from training.evaluation.pairs import DataError
 
 
 def call(*arguments: str) -> int:
     options = parse(["postprocess", *arguments])
-    return int(options.command(options))
+    return int(options.load()(options))
 
 
 @pytest.mark.slow

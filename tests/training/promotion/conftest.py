@@ -17,7 +17,7 @@ from models.bundle import bundle
 from models.bundle.bundle import Bundle
 from models.runtimes import RUNTIMES
 from tests.conftest import WORDS
-from training.cli import parse
+from training.cli.options import parse
 
 Command = Callable[..., int]
 
@@ -81,7 +81,7 @@ def command(artifacts: Path, corpus: Path) -> Command:
             given[3] = str(artifacts / arguments[0])
             given += [] if "--data" in arguments else ["--corpus", str(corpus)]
         options = parse(given)
-        return int(options.command(options))
+        return int(options.load()(options))
 
     return run
 

@@ -17,7 +17,7 @@ from models.bundle import bundle
 from tests.conftest import PATIENCE
 from tests.training.forks import SERVER, forked
 from tests.training.promotion.killing import killed_everywhere
-from training.cli import parse
+from training.cli.options import parse
 from training.promotion.ledger import Ledger
 from training.promotion.place import Place
 
@@ -67,7 +67,7 @@ def test_rollback_from_a_folder_killed_at_any_step(artifacts: Path, command: Com
 
 def ran(given: list[str]) -> int:
     options = parse(given)
-    return int(options.command(options))
+    return int(options.load()(options))
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from models.bundle.bundle import Bundle, BundleError
 from models.export import destination
 from models.runtimes.graph import Graph
 from training.cli import main
-from training.cli.promote import DEFAULT
+from training.cli.options import SERVED
 from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, STSB_DEV, DataError
 from training.evaluation.report.published import STS
@@ -228,7 +228,7 @@ def test_an_export_does_not_write_through_the_link(artifacts: Path, command: Com
 def test_the_default_is_the_servers() -> None:
     from serving.settings import Settings
 
-    assert [Path(folder) for folder in Settings().bundles] == [DEFAULT]
+    assert [Path(folder) for folder in Settings().bundles] == [SERVED]
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from training.cli import parse
+from training.cli.options import parse
 from training.evaluation.pairs import STS_TASKS
 from training.studies.results import RESULTS
 from training.studies.scores import DEV
@@ -49,7 +49,7 @@ def _toml(value: Any) -> str:
 def call(*arguments: str) -> int:
     """The exit code of `study`; its errors are raised."""
     options = parse(["study", *arguments])
-    return int(options.command(options))
+    return int(options.load()(options))
 
 
 def line(arm: str, seed: int, score: float, **more: Any) -> dict[str, Any]:

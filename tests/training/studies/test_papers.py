@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.training.studies.conftest import MakeStudy, call, line
-from training.cli import parse
+from training.cli.options import parse
 from training.evaluation.labelled import TRANSFER_TASKS
-from training.studies import catalogue
+from training.studies import catalogue, description
 from training.studies.catalogue import PAPERS, describe_papers, left_out, studies
 from training.studies.description import STUDIES, Reported, Study, file_of, name_of
 from training.studies.papers import lines, page_of, recorded, verdict
@@ -211,3 +211,15 @@ def test_pages_are_written_where_they_are_asked_for(tmp_path: Path, capsys: pyte
     assert sorted(file.stem for file in (tmp_path / "pages").iterdir()) == sorted(PAPERS)
     assert "**Not run yet.**" in (tmp_path / "pages" / "dclr.md").read_text()
     assert len(capsys.readouterr().out.splitlines()) == len(PAPERS)
+
+
+def test_a_package_without_the_repository_says_where_the_studies_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (description, catalogue):
+        monkeypatch.setattr(module, "STUDIES", tmp_path / "studies")
+    monkeypatch.setattr(catalogue, "LEFT_OUT", tmp_path / "studies" / "left_out.toml")
+    with pytest.raises(StudyError, match="checkout of the repository"):
+        describe_papers(["dclr"])
+    with pytest.raises(StudyError, match="checkout of the repository"):
+        file_of(Path("dclr/table-2"))

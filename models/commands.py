@@ -1,0 +1,194 @@
+"""Commands of `python -m models`, whose options are in `models.__main__`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from models import cpus, remotes
+from models.bundle import adapter, bundle, sources
+from models.bundle.adapter import Adapter, AdapterError
+from models.bundle.bundle import BundleError
+from models.bundle.card import NDCG10
+from models.bundle.prompts import DOCUMENT, QUERY, nonempty, prompt_for
+from models.command_line import quieten
+from models.errors import Refused
+from models.export import destination
+from models.remotes import transfer
+from models.runtimes.base import Options
+from models.runtimes.choice import Choice
+
+if TYPE_CHECKING:
+    from models.encoder.encoder import Encoder
+
+
+def _prompts(given: Sequence[tuple[str, str]]) -> dict[str, str]:
+    names = [name for name, _ in given]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise Refused(f"--prompt {twice}: is given twice")
+    return dict(given)
+
+
+def _export(arguments: argparse.Namespace) -> None:
+    if arguments.if_missing and (arguments.out / bundle.MANIFEST).exists():
+        bundle.load(arguments.out)
+        print(f"{arguments.out}: already there, hashes verified")
+        return
+    destination.refuse_foreign(arguments.out)
+    if arguments.exporter == "optimum":
+        from models.export.exporters import require_optimum  # loads torch
+
+        require_optimum()
+    prompts = _prompts(arguments.prompt)
+    options = None if arguments.no_measure else Options(threads=cpus.available())
+    chosen: list[Choice] = []
+    as_it_is = not (arguments.pooling or arguments.max_length or prompts or arguments.fp16)
+    if as_it_is and arguments.exporter == "torch" and sources.manifest_without_torch(arguments.source):
+        from models.export import assembly  # imports onnx, which no other verb needs
+
+        print(f"assembling {arguments.source}, without torch …", flush=True)
+        name = arguments.name or arguments.out.name
+        made = assembly.assemble(
+            arguments.source, arguments.out, name=name, measure_with=options, on_choice=chosen.append
+        )
+        print(
+            f"{arguments.out}: {made.manifest.dim} dimensions, {made.manifest.pooling} pooling, golden vectors verified"
+        )
+    else:
+        _export_by_torch(arguments, prompts, options, chosen)
+    for choice in chosen:
+        print(f"fastest engine here, which a server will take: {choice}")
+
+
+def _export_by_torch(
+    arguments: argparse.Namespace, prompts: dict[str, str], options: Options | None, chosen: list[Choice]
+) -> None:
+    sources.resolve(arguments.source)  # before torch is loaded, so that a wrong name fails at once
+    from models.encoder.encoder import Encoder
+    from models.export.export import export
+
+    quieten()
+    print(f"loading {arguments.source} …", flush=True)
+    encoder = Encoder.load(
+        arguments.source,
+        pooling=arguments.pooling,
+        max_length=arguments.max_length,
+        prompts=prompts,
+    )
+    print("exporting to ONNX and comparing with torch …", flush=True)
+    made = export(
+        encoder,
+        arguments.out,
+        **_origin(arguments, encoder),
+        exporter=arguments.exporter,
+        fp16_graph=arguments.fp16,
+        measure_with=options,
+        on_choice=chosen.append,
+    )
+    parity = (made.manifest.scores or {})["onnx_parity"]
+    before = {"queries": prompt_for(encoder.prompts, QUERY), "documents": prompt_for(encoder.prompts, DOCUMENT)}
+    for role, prompt in before.items():
+        if prompt:
+            print(f"a search puts {prompt!r} before {role}")
+    transformed = f", {encoder.transform.kind} transform" if encoder.transform else ""
+    print(f"{arguments.out}: {encoder.dim} dimensions, {encoder.pooling} pooling{transformed}, parity {parity:.1e}")
+
+
+def _origin(arguments: argparse.Namespace, encoder: Encoder) -> dict[str, Any]:
+    """Return facts about the origin of the encoder, for its manifest.
+
+    If a bundle is exported again, the facts from its manifest are kept.
+    """
+    said = sources.manifest_of(arguments.source)
+    if said is None:
+        return {"name": arguments.name or arguments.out.name, "backbone": arguments.source}
+    before = sources.local_bundle(arguments.source)
+    same = (encoder.pooling, encoder.max_length) == (said.pooling, said.max_length)
+    kept = {key: getattr(said, key) for key in ("backbone", "objective", "run", "adapter")}
+    searched = nonempty(encoder.prompts) == nonempty(said.prompts)
+    scores = {name: score for name, score in (said.scores or {}).items() if searched or not name.endswith(NDCG10)}
+    judged = {"scores": scores, "previous": before} if same else {}  # another pooling or length has other scores
+    return {**kept, **judged, "name": arguments.name or (said.name if before else arguments.out.name)}
+
+
+def _extract(arguments: argparse.Namespace) -> None:
+    sources.resolve(arguments.source), sources.resolve(arguments.base)
+    from models.export.extraction import extract
+
+    quieten()
+    made = extract(
+        arguments.source,
+        arguments.out,
+        base=arguments.base,
+        rank=arguments.rank,
+        dtype=arguments.dtype,
+        biases=not arguments.no_biases,
+        about=arguments.about,
+        data=arguments.data,
+    )
+    print(
+        f"{made.folder}: rank {arguments.rank}, {made.bytes / 1e6:.2f} MB; cosine to {arguments.source}: "
+        f"mean {made.mean_cosine:.5f}, least {made.least_cosine:.5f}"
+    )
+    if made.stsb_dev:
+        before, after = made.stsb_dev
+        print(f"STS-B dev: {after:.2f}, where {arguments.source} has {before:.2f}")
+
+
+def _inspect(arguments: argparse.Namespace) -> None:
+    facts = asdict(_manifest(transfer.opened(arguments.folder)))
+    facts["golden"] = [golden["text"] for golden in facts["golden"]]
+    print(json.dumps(facts, ensure_ascii=False, indent=2))
+    if not facts["files"].keys() & {"1_Pooling/config.json", adapter.CONFIG}:
+        print("note: sentence-transformers has no words for this transform and can't open the bundle", file=sys.stderr)
+
+
+def _verify(arguments: argparse.Namespace) -> None:
+    from models.runtimes.graph import golden_cosine
+
+    folder = arguments.folder
+    if isinstance(opened := transfer.opened(folder), Adapter):
+        print(f"{folder}: {len(_manifest(opened).files)} files verified; `export` compares the golden vectors")
+        return
+    worst = golden_cosine(opened)
+    if not worst >= bundle.GOLDEN_COSINE:
+        raise BundleError(f"{opened.onnx}: cosine {worst:.6f} to a golden vector, below {bundle.GOLDEN_COSINE}")
+    print(f"{folder}: {len(opened.manifest.files)} files verified, golden cosine {worst:.6f}")
+
+
+def _manifest(opened: transfer.Package) -> bundle.Manifest:
+    """Return the manifest of a package. Raise `AdapterError` if the package is an adapter without our adapter.json."""
+    if opened.manifest is None:
+        raise AdapterError(f"{opened.folder}: has no {adapter.MANIFEST}: nothing is recorded of it")
+    return opened.manifest
+
+
+def _publish(arguments: argparse.Namespace) -> None:
+    remote = remotes.open_remote(
+        arguments.target, revision=arguments.revision, private=arguments.private, message=arguments.message
+    )
+    opened = transfer.opened(sources.shipped_folder(str(arguments.folder)) or arguments.folder)
+    print(f"publishing {arguments.folder} to {remote} …", flush=True)
+    sent = transfer.publish(opened, remote, replace=arguments.replace)
+    print(f"{remote}: {sent} files sent, every hash compared" if sent else f"{remote}: already there, hashes compared")
+
+
+def _pull(arguments: argparse.Namespace) -> None:
+    opened, fetched = transfer.pull(remotes.open_remote(arguments.source), arguments.out, replace=arguments.replace)
+    how = f"{fetched} files fetched" if fetched else "already there"
+    manifest = _manifest(opened)
+    print(f"{arguments.out}: {manifest.name}, {how}, hashes verified; fingerprint {manifest.fingerprint}")
+
+
+COMMANDS = {
+    "export": _export,
+    "adapter": _extract,
+    "publish": _publish,
+    "pull": _pull,
+    "inspect": _inspect,
+    "verify": _verify,
+}

@@ -1,0 +1,40 @@
+"""Tables of entries that are imported when they are used, so that their names cost nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from importlib import import_module
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Registry(MutableMapping[str, T]):
+    """Entries by name. Each is a place, `package.module:NAME`, until it is used."""
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        self._places = dict(places)
+        self._loaded: dict[str, T] = {}
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._loaded:
+            module, _, attribute = self._places[name].partition(":")
+            self._loaded[name] = getattr(import_module(module), attribute)
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, entry: T) -> None:
+        self._places[name] = ""
+        self._loaded[name] = entry
+
+    def __delitem__(self, name: str) -> None:
+        del self._places[name]
+        self._loaded.pop(name, None)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)

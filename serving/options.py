@@ -1,0 +1,186 @@
+"""Options of the commands of `python -m serving`. The server is only loaded to run them, so help answers at once."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
+
+from models.command_line import Parser
+from models.command_table import COMMANDS, described, texts
+from serving.errors import ServiceError
+
+if TYPE_CHECKING:
+    from serving.corpora.filters import Filter
+
+T = TypeVar("T")
+CORPUS_VERBS = ("ingest", "search", "export", "verify")
+CALLED = {"export": "export-corpus", "verify": "verify-corpus"}
+"""Verbs with another name in the command `isosphere`, where encoders have the same verb."""
+MAX_HITS = 1000
+KEYS_FILE = "ISOSPHERE_API_KEYS_FILE"
+KEY_LIMITS = {
+    "requests-per-second": (float, "requests per second"),
+    "tokens-per-second": (float, "tokens per second"),
+    "concurrency": (int, "concurrent requests"),
+    "threads": (int, "search threads, and as many write threads"),
+    "disk-bytes": (int, "bytes on disk of all corpora that the key may access"),
+    "unread-bytes": (int, "bytes of unread answers"),
+    "jobs": (int, "waiting and running jobs"),
+}
+"""Options that limit a key. The server's options for keys without their own limit have the same names."""
+REST = "The options of `isosphere serve` are also accepted, such as --data, --bundle and --engine."
+
+
+def parser_of(verb: str) -> argparse.ArgumentParser:
+    """Return the parser of any command; `serve` for the server itself."""
+    if verb in CORPUS_VERBS:
+        return corpus_parser(verb)
+    if verb == "openapi":
+        return openapi_parser()
+    if verb == "keys":
+        return keys_parser()
+    from serving.settings import parser_of_settings
+
+    return parser_of_settings()
+
+
+def openapi_parser() -> Parser:
+    """Return the parser of a command without options."""
+    return Parser(prog="isosphere openapi", **texts(*COMMANDS["openapi"][:2]))
+
+
+def corpus_parser(verb: str) -> argparse.ArgumentParser:
+    """Return the parser of a command that works without a server."""
+    name = CALLED.get(verb, verb)
+    said = texts(*COMMANDS[name][:2])
+    said["epilog"] = f"{REST}\n\n{said['epilog']}"
+    parser = Parser(prog=f"isosphere {name}", passes_on=True, allow_abbrev=False, **said)
+    corpus: dict[str, Any] = {"type": _corpus_name, "metavar": "NAME"}
+    if verb == "ingest":
+        parser.add_argument(
+            "file",
+            type=Path,
+            help="file of documents: ndjson, csv, json, or txt with one document per line; .gz and .zst are accepted",
+        )
+        parser.add_argument("--corpus", required=True, **corpus, help="name of the corpus")
+        parser.add_argument("--text-column", help="csv column or json field with the text (default: text)")
+        parser.add_argument("--id-column", help="csv column or json field with the id (default: id, if it exists)")
+        parser.add_argument(
+            "--column-types",
+            default="header",
+            metavar="header|auto|JSON",
+            help='types of csv columns: header (year:number), auto (detected), or {"year": "number"} (default: header)',
+        )
+        parser.add_argument(
+            "--charset",
+            help="encoding of a csv or txt file, such as windows-1252 (default: that of a byte order mark, or UTF-8)",
+        )
+        parser.add_argument(
+            "--on-error",
+            choices=("fail", "skip"),
+            default="fail",
+            help="fail stops at the first invalid row, skip leaves out invalid rows (default: fail)",
+        )
+        parser.add_argument(
+            "--chunk-tokens", type=int, help="split longer texts into passages of at most this many tokens"
+        )
+        parser.add_argument(
+            "--chunk-overlap", type=int, help="number of tokens that a passage shares with the previous passage"
+        )
+        parser.add_argument(
+            "--stemming",
+            choices=("none", "porter"),
+            help="stemming of a new corpus for lexical search; porter compares English words by their stems",
+        )
+    elif verb == "search":
+        parser.add_argument("query", help="text to search for")
+        parser.add_argument("--corpus", required=True, **corpus, help="name of the corpus")
+        parser.add_argument("-k", type=_hits, default=10, help="maximum number of hits (default: 10)")
+        parser.add_argument(
+            "--mode", choices=("dense", "lexical", "hybrid"), default="dense", help="search mode (default: dense)"
+        )
+        parser.add_argument("--filter", type=_filter, help="filter on the metadata, as JSON")
+        parser.add_argument("--exact", action="store_true", help="use exact search instead of the approximate index")
+        parser.add_argument("--json", action="store_true", help="print one hit per line, as JSON")
+    elif verb == "export":
+        parser.add_argument("--corpus", required=True, **corpus, help="name of the corpus")
+        parser.add_argument("--out", type=Path, help="file to write (default: standard output)")
+        parser.add_argument("--filter", type=_filter, help="filter on the metadata, as JSON (default: all documents)")
+    else:
+        parser.add_argument(
+            "--corpus", action="append", **corpus, help="corpus to check, may be repeated (default: all)"
+        )
+    return parser
+
+
+def keys_parser() -> Parser:
+    """Return the parser of the command `keys` and its verbs."""
+    from serving.operations.keys import Scope
+
+    variable = os.environ.get(KEYS_FILE)
+    file = Parser(add_help=False)
+    file.add_argument(
+        "--api-keys-file",
+        type=Path,
+        default=Path(variable) if variable else None,
+        help=f"file of API keys (default: the variable {KEYS_FILE})",
+    )
+    top = Parser(prog="isosphere keys", **texts(*COMMANDS["keys"][:2]))
+    verbs = top.add_subparsers(dest="verb", required=True)
+    add = verbs.add_parser(
+        "add",
+        parents=[file],
+        **described("create a key and print it; it is not shown again", "keys add app --scopes read"),
+    )
+    add.add_argument("name", help="name of the key in logs and errors")
+    add.add_argument(
+        "--scopes",
+        default="read",
+        help=f"scopes of the key, separated by commas: {','.join(get_args(Scope))} (default: read)",
+    )
+    add.add_argument(
+        "--corpora",
+        help="patterns of accessible corpora, separated by commas, such as 'docs-*,faq' (default: all)",
+    )
+    for name, (kind, limit) in KEY_LIMITS.items():
+        add.add_argument(f"--{name}", type=kind, help=f"maximum {limit} (default: --key-{name} of the server)")
+    verbs.add_parser(
+        "list",
+        parents=[file],
+        **described("list the keys with their scopes, corpora and limits, without the secrets", "keys list"),
+    )
+    revoke = verbs.add_parser(
+        "revoke",
+        parents=[file],
+        **described("delete a key; a running server refuses it within a second", "keys revoke app"),
+    )
+    revoke.add_argument("name", help="name of the key")
+    return top
+
+
+def _corpus_name(given: str) -> str:
+    from serving.operations.bounds import check_corpus_name
+
+    return _read(check_corpus_name, given)
+
+
+def _filter(given: str) -> Filter:
+    from serving.corpora.filters import read_filter
+
+    return _read(lambda text: read_filter(text, "filter"), given)
+
+
+def _hits(given: str) -> int:
+    if not (given.isascii() and given.isdecimal() and 1 <= int(given[:5]) <= MAX_HITS):
+        raise argparse.ArgumentTypeError(f"must be 1 to {MAX_HITS}")
+    return int(given)
+
+
+def _read(reader: Callable[[str], T], given: str) -> T:
+    try:
+        return reader(given)
+    except ServiceError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
