@@ -13,7 +13,7 @@ from benchmarks import encodings, ingest, opening, serving, training
 from benchmarks.search import measure as search
 from benchmarks.search import scifact
 from benchmarks.surroundings import surroundings
-from models.command_line import Parser
+from models.cli.command_line import Parser
 
 BENCHMARKS: dict[str, Callable[[], dict[str, Any]]] = {
     "training": training.measure,

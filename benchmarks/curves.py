@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.__main__ import RESULTS
 from benchmarks.surroundings import surroundings
-from models.command_line import Parser
+from models.cli.command_line import Parser
 from training import run
 from training.checkpoints.publish import publish
 from training.checkpoints.record import METRICS

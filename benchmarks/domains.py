@@ -24,7 +24,7 @@ from torch import Tensor
 
 from benchmarks.__main__ import RESULTS
 from benchmarks.surroundings import surroundings
-from models.command_line import Parser
+from models.cli.command_line import Parser
 from models.encoder.encoder import Encoder
 from models.encoder.transform import Affine
 from training.data.corpus import open_corpus

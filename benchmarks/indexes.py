@@ -24,7 +24,7 @@ import faiss
 import numpy as np
 
 from benchmarks.surroundings import surroundings
-from models.command_line import Parser
+from models.cli.command_line import Parser
 from models.runtimes.base import Floats
 from serving.corpora.indexes import KINDS
 from serving.corpora.indexes.building import QUERIES, SHARES, recall, tune

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from benchmarks.__main__ import RESULTS
 from benchmarks.surroundings import surroundings
-from models.command_line import Parser
+from models.cli.command_line import Parser
 from models.encoder.encoder import Encoder
 from models.encoder.transform import Affine, Transform
 from training.data.corpus import Corpus, open_corpus

@@ -20,7 +20,7 @@ from typing import Self
 
 import httpx
 
-from models.command_line import Parser
+from models.cli.command_line import Parser
 from serving.app import create_app
 from serving.corpora.stores import STORES
 from serving.inference.engines import ENGINES

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
 
-from models.command_line import verbs
-from models.command_table import COMMANDS, GROUPS
+from models.cli.command_line import verbs
+from models.cli.table import COMMANDS, GROUPS
 from models.errors import did_you_mean
 
 USAGE_ERROR = 2

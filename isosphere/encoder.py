@@ -16,7 +16,7 @@ from models import cpus
 from models.bundle import bundle as bundles
 from models.bundle.bundle import Bundle
 from models.bundle.sources import MINILM, SourceError, as_bundle, shipped
-from models.runtime_names import Device
+from models.names import Device
 from models.runtimes import RUNTIMES
 from models.runtimes.base import Options, cache_folder
 from models.runtimes.choice import open_fastest

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from models import command_line
 from models.bundle.disk import error_line_and_status
-from models.command_line import Parser
-from models.command_table import COMMANDS, about, described
+from models.cli import command_line
+from models.cli.command_line import Parser
+from models.cli.table import COMMANDS, about, described
 from models.errors import Failed, not_installed
 
 ENCODER = "minilm, minilm+NAME for a trained encoder of this project, or the folder or hub id of an encoder or adapter"
@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Exit codes: 0 for success, 1 for a failure, 2 for bad input. Errors are one line."""
     arguments = parser().parse_args(argv)
     try:
-        from models import commands  # loads NumPy and the hub's client, which help does not need
+        from models.cli import commands  # loads NumPy and the hub's client, which help does not need
 
         commands.COMMANDS[arguments.verb](arguments)
         command_line.flush()

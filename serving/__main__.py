@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import distributions
 
-from models import command_line
+from models.cli import command_line
 from serving.operations import failpoints
 from serving.options import CORPUS_VERBS, corpus_parser, openapi_parser
 

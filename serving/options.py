@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from models.command_line import Parser
-from models.command_table import COMMANDS, described, texts
+from models.cli.command_line import Parser
+from models.cli.table import COMMANDS, described, texts
 from serving.errors import ServiceError
 
 if TYPE_CHECKING:

@@ -28,9 +28,9 @@ from pydantic import (
 from pydantic_settings import BaseSettings, CliSettingsSource, SettingsConfigDict
 
 from models import cpus
-from models.command_line import Parser, near_option
-from models.command_table import COMMANDS, texts
-from models.runtime_names import RUNTIME_NAMES, Device
+from models.cli.command_line import Parser, near_option
+from models.cli.table import COMMANDS, texts
+from models.names import RUNTIME_NAMES, Device
 from serving.operations.bounds import NAMED_CORPORA, Bounds
 from serving.operations.keys import Rate
 from serving.operations.limits import GRACE_SECONDS, Limits

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from isosphere.command import main, parser_of
-from models.command_line import leaves
-from models.command_table import COMMANDS
+from models.cli.command_line import leaves
+from models.cli.table import COMMANDS
 from serving.settings import Settings
 from tests.pages import PAGES, ROOT, blocks, commands, spans
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from models.command_line import GONE, has_gone
+from models.cli.command_line import GONE, has_gone
 
 
 def _unread(*arguments: str) -> subprocess.CompletedProcess[bytes]:
@@ -50,6 +50,6 @@ def test_a_process_without_stdout_does_its_work(arguments: tuple[str, ...], tiny
 
 def test_another_pipe_that_broke_is_an_error_as_any() -> None:
     """stdout is read here, so the error is of something else and must be told."""
-    script = "import sys; from models.command_line import has_gone; sys.exit(has_gone(BrokenPipeError()))"
+    script = "import sys; from models.cli.command_line import has_gone; sys.exit(has_gone(BrokenPipeError()))"
     assert subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=False).returncode == 0
     assert not has_gone(FileNotFoundError())

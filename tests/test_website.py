@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from models.command_table import COMMANDS
+from models.cli.table import COMMANDS
 from serving.commands.serve import document
 from serving.settings import Settings
 from tests.conftest import PATIENCE

@@ -114,7 +114,7 @@ def test_it_has_the_data_of_the_packages(wheel: Path) -> None:
     names = set(ZipFile(wheel).namelist())
     assert {
         "models/adapters/default/adapter_model.safetensors",
-        "models/graphs/minilm/onnx/model.onnx",
+        "models/export/graphs/minilm/onnx/model.onnx",
         "serving/web/index.html",
         "training/evaluation/report/style.css",
         *(f"{package}/py.typed" for package in ("isosphere", "models", "serving", "training")),

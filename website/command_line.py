@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 
 from isosphere.command import parser_of
-from models.command_line import leaves
-from models.command_table import GROUPS
+from models.cli.command_line import leaves
+from models.cli.table import GROUPS
 
 ABOUT = """\
 # Command line

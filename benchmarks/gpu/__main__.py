@@ -23,7 +23,7 @@ import torch
 
 from benchmarks.gpu.parts import LAST, PARTS, REHEARSAL, Setting, carry_out, table
 from models import cpus
-from models.command_line import Parser
+from models.cli.command_line import Parser
 
 RESULTS = Path(__file__).parents[1] / "results" / "gpu"
 STSB = {"dev": 1500, "test": 1379}

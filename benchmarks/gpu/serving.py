@@ -17,7 +17,7 @@ from models import cpus
 from models.bundle import bundle as bundles
 from models.bundle.bundle import Bundle
 from models.bundle.tokenizer import Tokenizer
-from models.runtime_names import Device
+from models.names import Device
 from models.runtimes.base import Options, RuntimeUnavailable
 from models.runtimes.tensorrt import TensorRt
 

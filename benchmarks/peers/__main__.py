@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.peers import ENVIRONMENTS, EXPORTED, environment, python
 from models.bundle.sources import resolve
-from models.command_line import Parser
+from models.cli.command_line import Parser
 
 HERE = Path(__file__).parent
 

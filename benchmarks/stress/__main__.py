@@ -19,7 +19,7 @@ from benchmarks.stress.server import started
 from benchmarks.stress.trial import Bound, Texts
 from benchmarks.stress.trials import TRIALS
 from benchmarks.surroundings import surroundings
-from models.command_line import Parser
+from models.cli.command_line import Parser
 
 RESULTS = Path(__file__).parents[1] / "results" / "stress.json"
 

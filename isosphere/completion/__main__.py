@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from isosphere.command import parser_of
-from models.command_line import Parser, verbs
-from models.command_table import COMMANDS, described, texts
+from models.cli.command_line import Parser, verbs
+from models.cli.table import COMMANDS, described, texts
 
 SHELLS = ("bash", "zsh", "fish")
 FILES = re.compile("FILE|DIR|PATH|BUNDLE|RUN|JSON")

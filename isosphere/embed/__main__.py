@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from models.bundle.disk import error_line_and_status
-from models.command_line import Parser
+from models.cli.command_line import Parser
 from models.errors import Failed, Refused, not_installed
 
 ENDINGS = (".parquet", ".npy")

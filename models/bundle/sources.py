@@ -48,7 +48,7 @@ MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9d
 ADAPTERS = Path(__file__).parents[1] / "adapters"
 """Adapters of this project, one folder each. Commands call them `minilm+NAME`."""
 
-TEMPLATE = Path(__file__).parents[1] / "graphs" / MINILM
+TEMPLATE = Path(__file__).parents[1] / "export" / "graphs" / MINILM
 """The bundle of `minilm` without its weights (`models.export.assembly`)."""
 ALIKE = ("pooling", "max_length", "dim", "transform", "prompts")
 """Fields that must be equal in the manifests of adapter and template. Otherwise the bundle can't be assembled."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from models import cpus
 from models.bundle.bundle import Bundle
-from models.runtime_names import Device
+from models.names import Device
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from models.bundle.bundle import FP32, Bundle
 from models.bundle.tokenizer import Tokens
-from models.runtime_names import Device
+from models.names import Device
 from models.runtimes import RUNTIMES
 from models.runtimes.base import Embedded, Options, Runtime
 from models.runtimes.onnxruntime import OnnxRuntime

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import onnxruntime
 
 from models.bundle.bundle import Bundle, BundleError
-from models.runtime_names import Device
+from models.names import Device
 from models.runtimes.base import CPU_BATCH_TOKENS, Embedded, Ids, Options, RuntimeUnavailable
 from models.runtimes.session import CPU, CUDA, CUDA_BATCH_TOKENS, CUDA_PROVIDERS, Provider, Session, warm_up
 

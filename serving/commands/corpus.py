@@ -15,8 +15,8 @@ import orjson
 import uvloop
 from tqdm import tqdm
 
-from models import command_line
 from models.bundle.disk import error_line_and_status, replacing
+from models.cli import command_line
 from models.errors import Refused
 from serving.commands.starting import opened_models, opened_service, opened_store, with_bundles
 from serving.corpora.indexes.saved import damage

@@ -12,10 +12,11 @@ import pytest
 
 from isosphere.command import main, parser_of
 from isosphere.completion.__main__ import SHELLS
-from models import commands, runtime_names
+from models import names
 from models.__main__ import main as models
-from models.command_line import leaves
-from models.command_table import COMMANDS
+from models.cli import commands
+from models.cli.command_line import leaves
+from models.cli.table import COMMANDS
 from models.runtimes import RUNTIMES
 from serving.corpora.ports import Stemming
 from training.cli.options import ADD_OPTIONS
@@ -31,8 +32,8 @@ HEAVY = "torch numpy transformers huggingface_hub onnxruntime fastapi uvicorn pr
 
 def test_it_has_every_command_of_the_packages() -> None:
     listed = {"training": set(ADD_OPTIONS), "models": set(commands.COMMANDS)}
-    for program, names in listed.items():
-        assert {name for name, command in COMMANDS.items() if command.program == program} == names
+    for program, expected in listed.items():
+        assert {name for name, command in COMMANDS.items() if command.program == program} == expected
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -69,7 +70,7 @@ def test_names_and_defaults_in_the_help_are_those_of_the_code() -> None:
     assert all(paper in words for paper in PAPERS)
     for default in (f"{FOLDER}/NAME", RESAMPLES, RECORDED, PAGES, f"best of {GRID[0]:g}, {GRID[1]:g} … {GRID[-1]:g}"):
         assert f"(default: {default}" in words
-    assert tuple(RUNTIMES) == runtime_names.RUNTIME_NAMES
+    assert tuple(RUNTIMES) == names.RUNTIME_NAMES
 
 
 def test_a_command_does_what_its_package_does(tiny_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,7 +118,7 @@ def test_no_help_waits_for_a_library_that_only_the_command_needs() -> None:
 import os, sys
 from contextlib import redirect_stdout, suppress
 from isosphere.command import main
-from models.command_table import COMMANDS
+from models.cli.table import COMMANDS
 with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
     for name in COMMANDS:
         with suppress(SystemExit):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from models.bundle.bundle import Bundle
 from models.bundle.tokenizer import Tokenizer
-from models.runtime_names import Device
+from models.names import Device
 from models.runtimes import RUNTIMES, Pair
 from models.runtimes.base import Embedded, Options, Runtime
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from models.command_line import Parser
+from models.cli.command_line import Parser
 from models.errors import none_of
 
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 PROBE = """
-from models.command_line import quieten
+from models.cli.command_line import quieten
 quieten()
 from huggingface_hub.utils import are_progress_bars_disabled
 from transformers.utils.logging import ERROR, get_verbosity, is_progress_bar_enabled

@@ -11,7 +11,7 @@ from models.__main__ import main
 from models.bundle import sources
 from models.bundle.bundle import load
 from models.bundle.sources import SourceError, hub_id, local_bundle, resolve
-from models.commands import _origin
+from models.cli.commands import _origin
 from models.encoder.encoder import Encoder
 
 

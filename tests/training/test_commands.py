@@ -8,7 +8,7 @@ from pkgutil import iter_modules
 
 import pytest
 
-from models.command_line import leaves
+from models.cli.command_line import leaves
 from training import cli
 from training.cli import options
 

@@ -6,9 +6,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from models import command_line
 from models.bundle.disk import error_line_and_status
-from models.command_line import quieten
+from models.cli import command_line
+from models.cli.command_line import quieten
 from models.errors import Failed, Refused, first_line, not_installed, out_of_memory
 from training.cli.options import Command, parse
 from training.machine.interrupt import InterruptedRun

@@ -9,9 +9,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from models.command_line import Parser
-from models.command_table import about, described
-from models.runtime_names import RUNTIME_NAMES
+from models.cli.command_line import Parser
+from models.cli.table import about, described
+from models.names import RUNTIME_NAMES
 from training.objectives import OBJECTIVES
 from training.postprocess import POSTPROCESSES
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from models.registry import Registry
+from models.names import Registry
 
 if TYPE_CHECKING:
     from training.objectives.base import Recipe

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from models.command_line import quieten
+from models.cli.command_line import quieten
 from training.machine.interrupt import InterruptedRun, LockError
 from training.machine.memory import reuse_memory
 from training.studies.schedule import LOCKED_ELSEWHERE, STOPPED, stop_with_parent

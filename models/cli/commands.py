@@ -15,7 +15,7 @@ from models.bundle.adapter import Adapter, AdapterError
 from models.bundle.bundle import BundleError
 from models.bundle.card import NDCG10
 from models.bundle.prompts import DOCUMENT, QUERY, nonempty, prompt_for
-from models.command_line import quieten
+from models.cli.command_line import quieten
 from models.errors import Refused
 from models.export import destination
 from models.remotes import transfer

@@ -1,11 +1,14 @@
-"""Tables of entries that are imported when they are used, so that their names cost nothing."""
+"""Names that options offer without importing the modules: runtimes, devices, and registries of entries."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
 from importlib import import_module
-from typing import TypeVar
+from typing import Literal, TypeVar
 
+RUNTIME_NAMES = ("onnxruntime", "openvino", "tensorrt")
+"""Keys of `models.runtimes.RUNTIMES`."""
+Device = Literal["auto", "cpu", "cuda"]
 T = TypeVar("T")
 
 
