@@ -24,10 +24,8 @@ from serving.jobs.job import Job, State, as_json
 from serving.operations.failpoints import reach
 from serving.operations.files import DamageError, connect, disk_errors, is_damage, move, remove
 
-FORMAT = 3
-UNKNOWN = "?"
-"""Generation of a corpus for answers stored before format 2, which did not record it."""
-_SCHEMA = f"""
+FORMAT = 1
+_SCHEMA = """
 CREATE TABLE jobs (
   number INTEGER PRIMARY KEY AUTOINCREMENT,
   id TEXT NOT NULL UNIQUE,
@@ -56,7 +54,7 @@ CREATE TABLE answers (
   headers TEXT NOT NULL,
   body BLOB NOT NULL,
   created REAL NOT NULL,
-  generation TEXT NOT NULL DEFAULT '{UNKNOWN}',
+  generation TEXT NOT NULL,
   job TEXT,
   bytes INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (caller, key)
@@ -64,20 +62,6 @@ CREATE TABLE answers (
 CREATE INDEX answers_created ON answers (created);
 CREATE INDEX answers_by_caller ON answers (caller, created, bytes);
 """
-_TO_2 = f"""
-ALTER TABLE answers ADD COLUMN generation TEXT NOT NULL DEFAULT '{UNKNOWN}';
-ALTER TABLE answers ADD COLUMN job TEXT;
-"""
-_TO_3 = """
-ALTER TABLE jobs ADD COLUMN caller TEXT NOT NULL DEFAULT '';
-ALTER TABLE jobs ADD COLUMN starts INTEGER NOT NULL DEFAULT 0;
-UPDATE jobs SET errors = '[]' WHERE length(errors) > 100000;
-ALTER TABLE answers ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
-UPDATE answers SET bytes = 1000 + length(headers) + length(body);
-CREATE INDEX answers_by_caller ON answers (caller, created, bytes);
-"""
-"""SQL migration to format 3, which limits the stored errors."""
-_STEPS = (_TO_2, _TO_3)
 _COLUMNS = (
     "id, kind, corpus, options, digest, state, done, total, position, errors, error_count, result, "
     "created, started, finished, caller, starts"
@@ -131,9 +115,6 @@ class Ledger:
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 self._connection.execute("PRAGMA synchronous = FULL")
                 (wrong,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
-                if 0 < format < FORMAT and wrong == "ok":
-                    steps = "".join(_STEPS[format - 1 :])
-                    self._connection.executescript(f"BEGIN IMMEDIATE;{steps}PRAGMA user_version = {FORMAT};COMMIT;")
             except (sqlite3.Error, OSError) as error:
                 advice = "; move it away to start without the jobs it knows" if is_damage(error) else ""
                 raise StoreError(f"{path}: {error}{advice}") from None
@@ -364,7 +345,7 @@ class Requests:
             return None
         if row["request"] != keyed.request:
             raise Invalid("another request came with this key before", field=IDEMPOTENCY_KEY)
-        if row["generation"] not in (keyed.generation, UNKNOWN) or row["state"] in ("failed", "cancelled"):
+        if row["generation"] != keyed.generation or row["state"] in ("failed", "cancelled"):
             return None
         return Answer(row["status"], json.loads(row["headers"]), row["body"])
 

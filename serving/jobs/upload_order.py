@@ -46,8 +46,7 @@ class UploadOrder:
     def begin(self, unfinished: Callable[[str], Sequence[str]]) -> None:
         """Delete records of jobs that no longer exist, and record all `unfinished` jobs, when the server starts.
 
-        Records may be wrong if a server was killed between its writes to the ledger and to the corpus. Earlier versions
-        wrote no records.
+        Records may be wrong if a server was killed between its writes to the ledger and to the corpus.
         """
         for name in self._store.names():
             try:

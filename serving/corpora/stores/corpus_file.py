@@ -329,7 +329,7 @@ class CorpusFile:
 def give_back(connections: Connections, least: int) -> None:
     """Implement `Store.give_back`.
 
-    Files of format 1, and files on a failing disk, keep their unused pages for reuse.
+    A file on a failing disk keeps its unused pages for reuse.
     """
     with suppress(Unhealthy, InsufficientStorage):
         _forget_words(connections)

@@ -152,7 +152,7 @@ def _corpus(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
 
 
 def _keys(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
-    keys = {("documents", "number"), ("documents", "key"), ("passages", "key"), ("tombstones", "key")}
+    keys = {("documents", "number"), ("passages", "key"), ("tombstones", "key")}
     for table, column in _columns(reader):
         if (table, column) in keys | {("sqlite_sequence", "seq")}:
             beyond = f"typeof({column}) != 'integer' OR {column} NOT BETWEEN 0 AND {MAX_COUNT}"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import re
-import secrets
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -16,11 +15,9 @@ from pathlib import Path
 from typing import Any, get_args
 from unicodedata import unidata_version
 
-import orjson
-
-from serving.corpora.ports import Document, Stemming, StoreError
+from serving.corpora.ports import Stemming, StoreError
 from serving.corpora.stores import fields, reading, records, words, writing
-from serving.corpora.stores.records import DOCUMENT, PASSAGE, DocumentRow, PassageRow, document_in
+from serving.corpora.stores.records import DOCUMENT, PASSAGE, PassageRow, document_in
 from serving.operations.files import UNREADABLE, DamageError
 
 log = logging.getLogger(__name__)
@@ -34,15 +31,6 @@ section 1.3."""
 _PAGE_BYTES = 8192
 """Page size that fits five vectors of 384 dimensions. SQLite's default of 4096 bytes fits two vectors and wastes a
 quarter of the page (ADR 0018)."""
-_FOLDED_SINCE = 6
-_UNFOLDED: dict[Stemming, str] = {
-    "none": "CREATE VIRTUAL TABLE words USING fts5(text, content = '', tokenize = 'unicode61 remove_diacritics 2')",
-    "porter": "CREATE VIRTUAL TABLE words USING fts5("
-    "text, content = '', tokenize = 'porter unicode61 remove_diacritics 2')",
-}
-"""SQL statements that create the word index in formats up to 5."""
-TOGETHER = 64
-"""Maximum documents in memory at a time. A document may have a megabyte of text."""
 Step = Callable[[sqlite3.Connection], None]
 _RENAMED = re.compile(r'^(CREATE TABLE )"(\w+)"')
 """Pattern of the CREATE statement of a renamed table. SQLite quotes the new name. Re-embedding renames tables."""
@@ -53,40 +41,25 @@ Schema = frozenset[tuple[str, str, str, str | None]]
 
 
 def _first(connection: sqlite3.Connection) -> None:
+    """Create the tables of format 1, the format of version 1.0.0."""
     for statement in (
+        # spans: passages that are only a part of their document. If there are none, searches don't read passages.
+        # unicode: version of Unicode that folded the words; see `_index_words`.
         """CREATE TABLE corpora (
             name TEXT PRIMARY KEY,
             description TEXT,
             recall_target REAL,
             created REAL NOT NULL,
             fingerprint TEXT,
-            dim INTEGER
+            dim INTEGER,
+            generation TEXT NOT NULL DEFAULT '',
+            documents INTEGER NOT NULL DEFAULT 0,
+            passages INTEGER NOT NULL DEFAULT 0,
+            spans INTEGER NOT NULL DEFAULT 0,
+            fresh TEXT,
+            stemming TEXT,
+            unicode TEXT
         ) STRICT""",
-        # AUTOINCREMENT: no key is ever assigned twice.
-        """CREATE TABLE documents (
-            key INTEGER PRIMARY KEY AUTOINCREMENT,
-            id TEXT NOT NULL UNIQUE,
-            text TEXT NOT NULL,
-            metadata TEXT NOT NULL
-        ) STRICT""",
-        # Vectors are separate from texts, so that rebuilding an index reads no texts.
-        """CREATE TABLE vectors (
-            key INTEGER PRIMARY KEY REFERENCES documents(key) ON DELETE CASCADE,
-            vector BLOB NOT NULL
-        ) STRICT""",
-    ):
-        connection.execute(statement)
-
-
-def _passages(connection: sqlite3.Connection) -> None:
-    """Add documents of several passages, checksums, words, fields, tombstones and vectors of a second encoder."""
-    for statement in (
-        "ALTER TABLE vectors RENAME TO vectors_1",
-        "ALTER TABLE documents RENAME TO documents_1",
-        "ALTER TABLE corpora ADD COLUMN generation TEXT NOT NULL DEFAULT ''",
-        "ALTER TABLE corpora ADD COLUMN documents INTEGER NOT NULL DEFAULT 0",
-        "ALTER TABLE corpora ADD COLUMN passages INTEGER NOT NULL DEFAULT 0",
-        "ALTER TABLE corpora ADD COLUMN fresh TEXT",
         # A document's number is the key of its first passage.
         """CREATE TABLE documents (
             number INTEGER PRIMARY KEY,
@@ -119,77 +92,13 @@ def _passages(connection: sqlite3.Connection) -> None:
         ) STRICT""",
         "CREATE TABLE tombstones (key INTEGER PRIMARY KEY) STRICT",
         *fields.TABLES,
+        *writing.TABLES,
     ):
         connection.execute(statement)
-    create_words(connection, 2, "none")
-    last = 0
-    old = """SELECT key, id, text, metadata, vector FROM documents_1 JOIN vectors_1 USING (key)
-        WHERE key > ? ORDER BY key LIMIT ?"""
-    while rows := connection.execute(old, (last, TOGETHER)).fetchall():
-        last = rows[-1][0]
-        documents = [
-            DocumentRow.of(key, Document(name, text, orjson.loads(metadata)), None)
-            for key, name, text, metadata, _ in rows
-        ]
-        connection.executemany(f"INSERT INTO documents ({DOCUMENT}) VALUES (?, ?, ?, ?, ?, ?)", documents)
-        connection.executemany(
-            f"INSERT INTO passages ({PASSAGE}) VALUES (?, ?, ?, ?, ?)",
-            (PassageRow.of(row.number, row.number, None) for row in documents),
-        )
-        connection.executemany(
-            "INSERT INTO vectors (key, vector, checksum) VALUES (?, ?, ?)",
-            ((key, vector, records.checksum(key, vector)) for key, *_, vector in rows),
-        )
-        fields.index(connection, ((row.number, orjson.loads(row.metadata)) for row in documents))
-    (given,) = connection.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = 'documents_1'").fetchone()
-    connection.execute("DELETE FROM sqlite_sequence WHERE name = 'passages'")
-    connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('passages', ?)", (given or 0,))
-    connection.execute("DROP TABLE vectors_1")
-    connection.execute("DROP TABLE documents_1")
-    connection.execute(
-        "UPDATE corpora SET generation = ?, documents = (SELECT count(*) FROM documents), "
-        "passages = (SELECT count(*) FROM passages)",
-        (secrets.token_hex(8),),
-    )
-
-
-def _spans(connection: sqlite3.Connection) -> None:
-    """Add the number of passages that are only a part of their document.
-
-    If this number is 0, searches need not read the table of passages.
-    """
-    connection.execute("ALTER TABLE corpora ADD COLUMN spans INTEGER NOT NULL DEFAULT 0")
-    connection.execute("UPDATE corpora SET spans = (SELECT count(start) FROM passages)")
-
-
-def _uploads(connection: sqlite3.Connection) -> None:
-    """Add the table `overtaken` of ids that were written after an upload was accepted."""
-    for statement in writing.TABLES:
-        connection.execute(statement)
-
-
-def _stemming(connection: sqlite3.Connection) -> None:
-    """Add the stemming of the word index."""
-    connection.execute("ALTER TABLE corpora ADD COLUMN stemming TEXT")
-
-
-def _unicode(connection: sqlite3.Connection) -> None:
-    """Add the version of Unicode that folded the words; see `_index_words`."""
-    connection.execute("ALTER TABLE corpora ADD COLUMN unicode TEXT")
     words.create(connection)
 
 
-def _fields_within_lists(connection: sqlite3.Connection) -> None:
-    """Post all metadata again. Earlier postings lacked objects in lists, names with dots, and dates."""
-    connection.execute("DELETE FROM postings")
-    # A damaged document must not keep the corpus from being served.
-    readable = fields.numbers(connection, "SELECT number FROM documents WHERE json_valid(metadata)")
-    for start in range(0, len(readable), TOGETHER):
-        some = fields.documents(connection, readable[start : start + TOGETHER])
-        fields.index(connection, ((number, metadata) for number, _, metadata in some))
-
-
-MIGRATIONS: tuple[Step, ...] = (_first, _passages, _spans, _uploads, _stemming, _unicode, _fields_within_lists)
+MIGRATIONS: tuple[Step, ...] = (_first,)
 
 
 def migrate(connection: sqlite3.Connection, file: Path) -> None:
@@ -232,14 +141,6 @@ def _texts(connection: sqlite3.Connection) -> Iterator[tuple[int, str]]:
     for number, text in connection.execute("SELECT number, text FROM documents ORDER BY number"):
         for key, start, end in connection.execute(parts, (number,)):
             yield key, text[start:end]
-
-
-def create_words(connection: sqlite3.Connection, format: int, stemming: Stemming) -> None:
-    """Create the empty word index that files of `format` have."""
-    words.create(connection, stemming)
-    if format < _FOLDED_SINCE:
-        connection.execute("DROP TABLE words")
-        connection.execute(_UNFOLDED[stemming])
 
 
 def check_ours(path: Path) -> None:
@@ -299,8 +200,8 @@ def _schemas(format: int) -> list[Schema]:
         with closing(sqlite3.connect(":memory:", isolation_level=None)) as made:
             for step in MIGRATIONS[:format]:
                 step(made)
-            if any(name == "words" for _, name, *_ in _schema(made)):
-                create_words(made, format, stemming)
+            if format:
+                words.create(made, stemming)
             found.append(_schema(made))
     return found
 

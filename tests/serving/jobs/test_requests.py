@@ -11,7 +11,6 @@ import pytest
 
 from serving.errors import Conflict, Invalid, Overloaded
 from serving.jobs import Answer, Job, Jobs, Keyed, Running
-from serving.jobs.ledger import UNKNOWN
 from tests.serving.jobs.counting import KINDS, ended, run
 
 FIRST, OTHER = Keyed("me", "k", "digest"), Keyed("me", "k", "another")
@@ -162,36 +161,6 @@ def test_a_job_that_came_to_nothing_is_begun_again_by_its_key(tmp_path: Path) ->
         assert [await kept(key) for key in ("good", "bad", "cancelled")] == [answer, None, None]
         await jobs.stop()
         jobs.close()
-
-    run(work)
-
-
-_BEFORE_3 = (
-    "DROP INDEX answers_by_caller; ALTER TABLE answers DROP COLUMN bytes; ALTER TABLE jobs DROP COLUMN caller; "
-    "ALTER TABLE jobs DROP COLUMN starts; PRAGMA user_version = 2;"
-)
-_BEFORE_2 = "ALTER TABLE answers DROP COLUMN generation; ALTER TABLE answers DROP COLUMN job; PRAGMA user_version = 1;"
-
-
-@pytest.mark.parametrize("before", [_BEFORE_3 + _BEFORE_2, _BEFORE_3], ids=["1", "2"])
-def test_a_ledger_of_an_earlier_format_keeps_its_jobs_and_answers(tmp_path: Path, before: str) -> None:
-    """But not errors that nothing bounded."""
-
-    async def work() -> None:
-        jobs = Jobs(tmp_path, KINDS)
-        await jobs.requests.note(FIRST._replace(generation=UNKNOWN), ANSWER)
-        job = await jobs.submit("count", "c", {})
-        jobs.close()
-        with closing(sqlite3.connect(tmp_path / "ledger.sqlite", isolation_level=None)) as connection:
-            connection.execute("UPDATE jobs SET errors = ?", (f'[{{"place": "p", "error": "{"e" * 200_000}"}}]',))
-            connection.executescript(before)
-        for _ in range(2):
-            jobs = Jobs(tmp_path, KINDS)
-            async with jobs.requests.once(FIRST._replace(generation="whichever it is")) as answer:
-                assert answer == ANSWER
-            assert jobs.requests.bytes("me") > len(ANSWER.body)
-            assert await jobs.job(job.id) == job
-            jobs.close()
 
     run(work)
 
