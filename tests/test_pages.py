@@ -189,3 +189,21 @@ def test_the_tutorial_about_adapting(reader: Reader, tiny_bundle: Path) -> None:
     *_, found = reader.follow("docs/tutorials/adapt.md")
     assert (reader.folder / "artifacts/default/manifest.json").is_file()
     assert len(json.loads(found)["hits"]) == 1
+
+
+NUMBER = re.compile(r"-?\d+\.\d*")
+
+
+@pytest.mark.slow
+def test_the_notebook_prints_the_output_that_it_shows(tmp_path: Path) -> None:
+    cells = json.loads((ROOT / "docs/tutorials/notebook.ipynb").read_text(encoding="utf-8"))["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    program = "\n".join("".join(cell["source"]) for cell in code)
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    shown = "".join("".join(cell["outputs"][0]["text"]) for cell in code)
+    assert NUMBER.sub("", ran.stdout) == NUMBER.sub("", shown)
+    printed = [float(number) for number in NUMBER.findall(ran.stdout)]
+    assert printed == pytest.approx([float(number) for number in NUMBER.findall(shown)], abs=0.02)
