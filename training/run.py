@@ -122,8 +122,8 @@ def finish(config: RunConfig, stream: TextIO) -> Outcome:
 
     Raises:
         RunError: the run does not exist, or the bundle can't be written.
-        ValueError: backbone, corpus or data are not usable. The class is one of this package, and the message names the
-            file or option.
+        ConfigError, CorpusError, DataError: backbone, corpus or data are not usable. The message names the file or
+            option.
         CheckpointError: the run has no checkpoint yet, a file is damaged, or the corpus has changed.
         LockError: another process works on the run.
     """

@@ -14,7 +14,7 @@ from models.errors import Refused, first_line
 
 Vectors = NDArray[Any]
 OWN = ("id", "vector")
-"""Columns of Parquet beside those that are kept."""
+"""Parquet columns that are written next to the columns copied from the input."""
 
 
 class Npy:

@@ -59,7 +59,7 @@ def int8(unit: Floats, limit: float) -> NDArray[np.int8]:
 
 def uint8(unit: Floats, limit: float) -> NDArray[np.uint8]:
     """Return codes (N, D) from 1 to 255: the codes of `int8` plus 128."""
-    return _other_sign(int8(unit, limit)).view(np.uint8)
+    return _flip_sign_bit(int8(unit, limit)).view(np.uint8)
 
 
 def ubinary(vectors: Floats) -> NDArray[np.uint8]:
@@ -72,11 +72,11 @@ def ubinary(vectors: Floats) -> NDArray[np.uint8]:
 
 def binary(vectors: Floats) -> NDArray[np.int8]:
     """Return the codes of `ubinary` minus 128."""
-    return _other_sign(ubinary(vectors).view(np.int8))
+    return _flip_sign_bit(ubinary(vectors).view(np.int8))
 
 
-def _other_sign(codes: NDArray[np.int8]) -> NDArray[np.int8]:
-    """Add or subtract 128, modulo 256."""
+def _flip_sign_bit(codes: NDArray[np.int8]) -> NDArray[np.int8]:
+    """Flip the sign bit, which maps signed codes to unsigned codes and back."""
     return codes ^ np.int8(-128)
 
 

@@ -90,7 +90,7 @@ def describe(app: FastAPI) -> None:
 
 
 def _complete(document: dict[str, Any]) -> dict[str, Any]:
-    """Add errors, parameters and headers to every operation of `document`, which FastAPI caches."""
+    """Add errors, parameters and headers to every operation of `document` in place, and return it."""
     components = document["components"]
     _, bodies = models_json_schema(
         [(body, "serialization") for body in _BODIES.values()], ref_template=_reference("schemas", "{model}")["$ref"]

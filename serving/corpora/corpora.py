@@ -379,7 +379,7 @@ class DocumentPage(NamedTuple):
 
     documents: list[Document]
     following: DocumentCursor | None
-    """The end of this page, or None on the last page."""
+    """Cursor of the next page. None on the last page."""
     total: int
     """Number of documents on all pages."""
     warnings: Sequence[str]

@@ -36,8 +36,8 @@ After requests of different keys, batches are limited to `1 / SMALL_PART` of the
 BULK_TURN = 8
 """Maximum number of interactive batches between two batches of waiting bulk work."""
 CULPRITS = 8
-"""Number of requests that may fail in a batch of their own before the engine counts as broken. The engine does not
-count as broken if another request of the same batch succeeds."""
+"""Number of requests of a failed batch that may also fail alone before the engine counts as broken. The engine does not
+count as broken if any of them succeeds alone."""
 KEY_SHARE = 0.75
 """Maximum share of the queue's tokens for one API key. A single request of the key may exceed the share."""
 NOBODY: Mapping[Caller | None, int] = {}

@@ -37,7 +37,7 @@ def listed(options: argparse.Namespace) -> int:
 
 
 def pages(options: argparse.Namespace) -> int:
-    """Write a page for each paper that compares its tables with the recorded results."""
+    """For each paper, write a page that compares the paper's tables with the recorded results."""
     folder = options.to or PAGES
     make_folder(folder)
     for paper in PAPERS:

@@ -115,7 +115,10 @@ def _described(options: argparse.Namespace) -> RunConfig:
 
 
 def _on_passages(options: argparse.Namespace, backbone: str) -> str | None:
-    """Return the preset for passages. None if the corpus has no passages, or the backbone has no such preset."""
+    """Return the preset for passages.
+
+    Return None if the corpus has no passages, the backbone has no such preset, or `--set` names an augmentation.
+    """
     recipe = OBJECTIVES[options.objective]
     preset = f"{preset_of(recipe, backbone)}{PASSAGES_SUFFIX}"
     if preset not in recipe.presets or any(each.startswith("augmentation=") for each in options.set):

@@ -186,7 +186,7 @@ class Augmentation:
         """Compute pooled vectors (N, D) of token ids and attention mask, each (N, L).
 
         Without `rng`, numbers are drawn from torch's generator of the device, which dropout also uses. Restoring that
-        generator repeats both.
+        generator's state repeats the augmentation and the dropout masks.
 
         Raises:
             ValueError: the backbone doesn't support the augmentation.

@@ -250,7 +250,7 @@ class Dropout(nn.Dropout):
     def forward(self, x: Tensor) -> Tensor:
         """Zero each element with probability p, and divide the kept elements by 1 - p.
 
-        In evaluation mode, return `x` itself.
+        If `exempt` is n, the last 1/n of the rows stay as they are. In evaluation mode, return `x` itself.
         """
         if not self.training:
             return x

@@ -112,7 +112,7 @@ class ViewEncoder(nn.Module):
 
 
 FrozenEncoder = Callable[[Sequence[Tokens]], Tensor]
-"""A function from sentences in an encoder's vocabulary to vectors (n, D') without gradient."""
+"""Function from the token ids of n sentences to vectors (n, D') of a frozen encoder of dimension D'."""
 
 
 @dataclass(frozen=True)

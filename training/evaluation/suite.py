@@ -68,7 +68,7 @@ def load_data(data: Path, tasks: Sequence[str]) -> EvaluationData:
 
 
 def evaluate(subject: Subject, given: EvaluationData, *, command: str) -> dict[str, Any]:
-    """Evaluate every task that has data.
+    """Evaluate every task that has data. Return all scores, the speed and the facts about the encoder, as JSON.
 
     Raises:
         EvaluationError: a vector is not finite, or the encoder gives all texts the same vector.

@@ -37,7 +37,7 @@ def save_state(file: Path, tensors: dict[str, Tensor], facts: Mapping[str, objec
 
 
 def read_header(file: Path) -> dict[str, Any]:
-    """Read the numbers in the header."""
+    """Return the JSON object in the header."""
     with safe_open(file, framework="pt") as opened:
         facts: dict[str, Any] = json.loads(opened.metadata()["state"])
     return facts

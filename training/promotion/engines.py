@@ -38,7 +38,7 @@ class Machine:
 
     options: Options = field(default_factory=lambda: Options(threads=cpus.available()))
     graphs: Callable[[Bundle, Options], Mapping[Pair, Open]] = graphs
-    """A function that returns every pair, not yet loaded. The reference is among them."""
+    """Function that returns a loader of each runtime and precision that works here, fp32 in ONNX Runtime among them."""
     clock: Clock = perf_counter
 
 

@@ -66,7 +66,7 @@ class TrialScores:
     relevant: Arrays = field(default_factory=dict)
     """Numbers (Q,) of judged relevant documents per query, for each collection and measure."""
     nearest: Mapping[int, Sequence[float]] = field(default_factory=dict)
-    """Cosines of corpus sentences to their four nearest neighbours, by batch size. Empty if not requested."""
+    """Mean cosines of corpus sentences to their four nearest in a batch, by batch size. Empty if not requested."""
 
     def save(self, folder: Path) -> None:
         """Write all arrays with one value per pair, example or query to the folder."""

@@ -96,7 +96,7 @@ def invalid(errors: Sequence[Mapping[str, Any]]) -> Invalid:
 
 
 def service_error(request: Request, error: Exception) -> Response:
-    """Return the answer in the format of the path's family."""
+    """Return the error response in the format of the route: native, OpenAI's or Cohere's."""
     assert isinstance(error, ServiceError)
     headers = dict(_HEADERS.get(error.status, {}))
     if error.retry_after is not None:

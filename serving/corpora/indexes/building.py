@@ -290,7 +290,7 @@ def recall(found: Sequence[Ranking], truth: Sequence[Ranking]) -> Floats:
 
 
 class _Trial:
-    """Measurement of efforts at one share of passing rows."""
+    """Search for the cheapest effort that reaches the recall target at one filter selectivity."""
 
     def __init__(self, main: Main, queries: Floats, truth: Sequence[Ranking], target: float, pause: Pause) -> None:
         self._main = main

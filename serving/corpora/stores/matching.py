@@ -268,9 +268,9 @@ def _lookups(where: _AtPath, field: int) -> tuple[list[_Lookup], list[_Lookup]]:
 
 
 def _bound(operand: int | float | str | bytes) -> Value | None:
-    """Return an operand for a comparison in SQLite.
+    """Return an operand for a comparison in SQLite, or None if SQLite can't compare it.
 
-    Return None if SQLite can't compare it, so that more postings are read.
+    If it is None, the caller reads all postings of the field.
     """
     if isinstance(operand, bytes):
         return posted_date(operand)

@@ -152,7 +152,7 @@ def _flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def speed(judged: Sequence[Evaluated]) -> Element | None:
-    """Show latency and throughput, and the precisions side by side."""
+    """Return the section with latency, throughput and a table of precisions, or None if nothing was measured."""
     timed = [each for each in judged if each.get("speed")]
     rounded = [each for each in judged if each.get("precisions")]
     if not timed and not rounded:
