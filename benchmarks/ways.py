@@ -22,6 +22,7 @@ import httpx
 
 from models.cli.command_line import Parser
 from serving.app import create_app
+from serving.commands.starting import local_corpora
 from serving.corpora.stores import STORES
 from serving.inference.engines import ENGINES
 from serving.service import Service
@@ -66,7 +67,7 @@ class Recorder:
 async def ways(folder: Path, recorder: Recorder) -> dict[str, list[str]]:
     """Return the files of the calls of each request, in order."""
     settings = Settings(data=folder, no_demo=True, engine="fake")
-    service = Service(settings, ENGINES["fake"](folder), STORES["memory"](folder))
+    service = Service(settings, ENGINES["fake"](folder), local_corpora(settings, STORES["memory"](folder)))
     app = create_app(service)
     requests = {
         "POST /embed": ("/embed", {"inputs": "A sentence to embed."}),

@@ -135,6 +135,13 @@ class Overloaded(ServiceError):
     kind = "Overloaded"
 
 
+class Unsupported(ServiceError):
+    """The backend of the corpora does not have this operation."""
+
+    status = 501
+    kind = "Backend"
+
+
 class Unhealthy(ServiceError):
     """The server is loading, draining or failed."""
 

@@ -12,15 +12,13 @@ from typing import Literal
 
 import numpy as np
 
-from models import cpus
 from models.bundle.bundle import Manifest
 from models.runtimes.base import Floats
-from serving.corpora.corpora import Corpora
+from serving.corpora.backend import Backend
 from serving.corpora.disk_quota import DiskQuota
 from serving.corpora.indexes.exact import rounded
 from serving.corpora.library import Library
-from serving.corpora.open_corpus import Indexes
-from serving.corpora.ports import Store, StoreError
+from serving.corpora.ports import StoreError
 from serving.corpora.snapshots import Snapshots
 from serving.errors import Unhealthy
 from serving.inference.embedder import Embedder
@@ -57,7 +55,7 @@ class Health:
 
 
 class Service:
-    """Encoders, each with a queue, and the corpora in one store. None as a model's name means the first model.
+    """Encoders, each with a queue, and the corpora of one backend. None as a model's name means the first model.
 
     `prepare` runs after loading, before the first request is admitted (the demo corpus is created there).
 
@@ -69,7 +67,7 @@ class Service:
         self,
         settings: Settings,
         model: Model,
-        store: Store,
+        corpora: Backend,
         prepare: Callable[[Service], Awaitable[None]] | None = None,
         others: Sequence[Model] = (),
     ) -> None:
@@ -77,14 +75,7 @@ class Service:
         self.metrics = Metrics(settings.named_corpora)
         self.encoders = Encoders(settings, [model, *others], self.metrics)
         indexed, copied = settings.data / "indexes", settings.data / "snapshots"
-        self._indexes = Indexes(
-            indexed,
-            approximate=settings.index != "exact",
-            gpu=settings.index == "gpu",
-            threads=settings.threads or cpus.available(),
-            least=settings.exact_below,
-        )
-        self.library = Library(Corpora(store, self._indexes), self.encoders, self.metrics, self.admitted, self.remedy)
+        self.library = Library(corpora, self.encoders, self.metrics, self.admitted, self.remedy)
         self.snapshots = Snapshots(self.library.corpora, copied, settings.bounds)
         self.disk_quota = DiskQuota(
             self.library.corpora,
@@ -92,7 +83,7 @@ class Service:
             lambda sees, besides: self.jobs.uploaded(sees, besides),  # noqa: PLW0108 - there are none yet
             lambda name: self.jobs.requests.bytes(name),  # noqa: PLW0108
         )
-        self.upload_order = UploadOrder(store)
+        self.upload_order = UploadOrder(corpora)
         kinds = JobKinds(settings, self.encoders, self.library, self.snapshots, self.upload_order, self.disk_quota)
         self.jobs = Jobs(
             settings.data / "jobs",
@@ -316,7 +307,7 @@ class Service:
         if self.settings.index != "auto" or all(one.engine.device != "cuda" for one in self.encoders.loaded):
             return
         self.report("trying to search on the CUDA device")
-        if reason := await in_daemon_thread(self._indexes.use_gpu):
+        if reason := await in_daemon_thread(self.library.corpora.use_gpu):
             log.warning("indexes stay on the CPU: %s", reason)
 
     async def _load(self) -> None:

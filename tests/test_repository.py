@@ -19,6 +19,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from serving.app import create_app
+from serving.commands.starting import local_corpora
 from serving.corpora.stores import STORES
 from serving.inference.engines import ENGINES
 from serving.service import Service
@@ -137,7 +138,9 @@ def test_every_command_explains_itself(
 def test_every_route_and_option_is_documented(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "api.md").read_text()
     with closing(STORES["memory"](tmp_path)) as store:
-        service = Service(Settings(data=tmp_path), ENGINES["fake"](tmp_path), store)
+        service = Service(
+            Settings(data=tmp_path), ENGINES["fake"](tmp_path), local_corpora(Settings(data=tmp_path), store)
+        )
         paths = create_app(service).openapi()["paths"]
         service.jobs.close()
     for path, methods in paths.items():

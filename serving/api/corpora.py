@@ -25,7 +25,7 @@ from serving.api.schemas.corpora import (
     IndexAnswer,
     warnings_of,
 )
-from serving.corpora.corpora import Corpora, Description, is_stale
+from serving.corpora.backend import Backend, Description, is_stale
 from serving.corpora.filters import Exists
 from serving.corpora.maps import Projection, Sample, project
 from serving.corpora.ports import Scalar
@@ -66,7 +66,7 @@ async def create(
 
     await in_thread(check_room)
 
-    def made(corpora: Corpora) -> tuple[bool, Description]:
+    def made(corpora: Backend) -> tuple[bool, Description]:
         if given:
             check_stays(service.jobs, name)
         created = corpora.create(
@@ -98,7 +98,7 @@ async def listing(
         check_corpus_name(cursor, "cursor")
     key = key_of(request)
 
-    def page(corpora: Corpora) -> tuple[list[Description], str | None]:
+    def page(corpora: Backend) -> tuple[list[Description], str | None]:
         names = [name for name in corpora.names() if key is None or key.sees(name)]
         ahead = names[0 if cursor is None else bisect_right(names, cursor) :]
         listed = ahead[:limit]
@@ -227,7 +227,7 @@ def _answer(described: Description, service: Service) -> CorpusAnswer:
     )
 
 
-def _map(corpora: Corpora, name: str, size: int, field: str | None) -> tuple[Sample, Projection, list[str]]:
+def _map(corpora: Backend, name: str, size: int, field: str | None) -> tuple[Sample, Projection, list[str]]:
     sample = corpora.sample(name, size, field)
     return sample, project(sample.vectors), corpora.unmatched(name, Exists(field)) if field else []
 

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 from serving.api.routing.deps import CLOSED, CorpusName, DocumentId, ServiceDep
 from serving.api.routing.route import Route
 from serving.api.schemas.corpora import DeleteAnswer, DeleteRequest, DocumentAnswer, DocumentsAnswer, warnings_of
-from serving.corpora.corpora import Corpora, DocumentCursor
+from serving.corpora.backend import Backend, DocumentCursor
 from serving.corpora.filters import compile_filter, is_large, read_filter
 from serving.corpora.ports import Document
 from serving.errors import Invalid
@@ -63,7 +63,7 @@ async def delete_where(name: CorpusName, body: DeleteRequest, service: ServiceDe
     where = await service.library.prepare(partial(compile_filter, body.filter), of=name, large=is_large(body.filter))
     before_commit = partial(check_stays, service.jobs, name)
 
-    def delete(corpora: Corpora) -> DeleteAnswer:
+    def delete(corpora: Backend) -> DeleteAnswer:
         unmatched = corpora.unmatched(name, where)
         removed = corpora.delete_where(name, where, before_commit)
         return DeleteAnswer(deleted=removed, **({"warnings": warnings_of(unmatched)} if unmatched else {}))
@@ -81,7 +81,7 @@ async def get(name: CorpusName, id: DocumentId, service: ServiceDep) -> Document
 async def delete(name: CorpusName, id: DocumentId, service: ServiceDep) -> None:
     """Delete a document by its id. The deletion is durable."""
 
-    def removed(corpora: Corpora) -> None:
+    def removed(corpora: Backend) -> None:
         check_stays(service.jobs, name)
         corpora.delete(name, id)
 
@@ -89,10 +89,8 @@ async def delete(name: CorpusName, id: DocumentId, service: ServiceDep) -> None:
 
 
 def _after(cursor: str) -> DocumentCursor:
-    generation, _, key = cursor.rpartition(".")
-    if not (key.isascii() and key.isdecimal() and len(key) <= 18):
-        raise Invalid("not a cursor of this server", field="cursor")
-    return DocumentCursor(generation, int(key))
+    generation, _, key = cursor.partition(".")
+    return DocumentCursor(generation, key)
 
 
 def _answer(document: Document) -> DocumentAnswer:

@@ -12,7 +12,7 @@ from threading import Event
 import orjson
 
 from models.python_docs import Section, sections
-from serving.corpora.corpora import is_stale
+from serving.corpora.backend import is_stale
 from serving.corpora.ingest import Options
 from serving.corpora.ports import Corpus, Document, Size
 from serving.errors import ServiceError

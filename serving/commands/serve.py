@@ -16,7 +16,7 @@ from serving.app import routes
 from serving.commands import demo
 from serving.commands.server import BindError, Server, bind
 from serving.commands.starting import opened_models, opened_service, with_bundles
-from serving.corpora.corpora import is_stale
+from serving.corpora.backend import is_stale
 from serving.corpora.ports import StoreError
 from serving.inference.engine import EngineError
 from serving.operations import logs

@@ -12,8 +12,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from models import cpus
 from models.bundle.sources import DEFAULT, as_bundle
+from serving.corpora.corpora import Corpora
 from serving.corpora.indexes.building import THREAD as BUILDS
+from serving.corpora.open_corpus import Indexes
 from serving.corpora.ports import RESERVED_BYTES, Store
 from serving.corpora.stores import STORES
 from serving.inference.encoders import THREAD as LOADS
@@ -34,11 +37,31 @@ def opened_service(
         BundleError: two models have the same name.
         StoreError: see `opened_store`.
     """
-    store = opened_store(settings)
+    corpora = local_corpora(settings, opened_store(settings))
     if shutil.disk_usage(settings.data).free < RESERVED_BYTES:
         log.warning("the disk of %s is full: writes are refused (507) until there is room", settings.data.absolute())
     try:
-        return Service(settings, models[0], store, prepare, models[1:])
+        return Service(settings, models[0], corpora, prepare, models[1:])
+    except BaseException:
+        corpora.close()
+        raise
+
+
+def local_corpora(settings: Settings, store: Store) -> Corpora:
+    """Return the corpora of `store`, with indexes in the data folder.
+
+    Raises:
+        StoreError: `--index gpu` is set, but FAISS can't search on a GPU.
+    """
+    try:
+        indexes = Indexes(
+            settings.data / "indexes",
+            approximate=settings.index != "exact",
+            gpu=settings.index == "gpu",
+            threads=settings.threads or cpus.available(),
+            least=settings.exact_below,
+        )
+        return Corpora(store, indexes)
     except BaseException:
         store.close()
         raise

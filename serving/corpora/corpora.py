@@ -1,4 +1,4 @@
-"""All corpora of a store, with their indexes.
+"""The corpora of a local store, with indexes in memory.
 
 The store is the source of truth. An index can be rebuilt from the store.
 """
@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from models.bundle.bundle import Manifest
+from models.runtimes.base import Floats
+from serving.corpora.backend import Backend, Description, DocumentCursor, DocumentPage, check_generation
 from serving.corpora.filters import Filter, with_id
 from serving.corpora.indexes.live import LiveIndex
 from serving.corpora.indexes.saved import Read
@@ -30,6 +30,7 @@ from serving.corpora.ports import (
     Facets,
     IndexSize,
     KnownText,
+    PassageKey,
     Removal,
     Size,
     Stemming,
@@ -37,8 +38,8 @@ from serving.corpora.ports import (
     Store,
     never,
 )
-from serving.corpora.search import Query, SearchOptions, SearchResult, find
-from serving.errors import Conflict, Invalid, NotFound, ServiceError, Stopped
+from serving.corpora.search import Hit, IndexedCorpus, Query, SearchOptions, SearchResult, find
+from serving.errors import Invalid, NotFound, ServiceError, Stopped
 from serving.operations.bounds import BOUNDS, Bounds
 
 log = logging.getLogger(__name__)
@@ -47,9 +48,11 @@ REMOVED_TOGETHER = 500
 GIVEN_BACK_FROM = 1 << 20
 """Minimum number of bytes that a deletion must free before the space is returned to the disk. Returning space takes
 another commit."""
+MAX_DIGITS = 18
+"""Maximum digits of a cursor's key."""
 
 
-class Corpora:
+class Corpora(Backend):
     """The corpora of a store, with search.
 
     Methods block, so the service calls them from threads. When a write returns, it is committed. Every search that
@@ -63,6 +66,9 @@ class Corpora:
 
     def names(self) -> list[str]:
         return self._store.names()
+
+    def use_gpu(self) -> str | None:
+        return self._indexes.use_gpu()
 
     def warm(self) -> None:
         """Open every index before the first search.
@@ -106,34 +112,12 @@ class Corpora:
     def corpus(self, name: str) -> tuple[Corpus, Size]:
         return self._store.described(name)
 
-    def listing(self) -> list[tuple[Corpus, Size]]:
-        """Return every corpus and its size, sorted by name. Damaged corpora are skipped."""
-        found = []
-        for name in self.names():
-            with suppress(ServiceError):  # dropped since its name was listed, or damaged
-                found.append(self.corpus(name))
-        return found
-
     def description(self, name: str) -> Description:
         live = self._open.named(name).live
         if live is None:
             with self._open.locked(name) as corpus:
                 live = corpus.index()
         return Description(*self.corpus(name), None if live is None else live.report)
-
-    def descriptions(self, names: Iterable[str]) -> list[Description]:
-        """Return the descriptions of the named corpora. Corpora that were dropped meanwhile are left out."""
-        found = []
-        for name in names:
-            try:
-                found.append(self.description(name))
-            except NotFound:  # dropped since its name was listed
-                continue
-            except Stopped:
-                raise
-            except ServiceError as error:
-                found.append(Description(Corpus(name), Size(0, 0, 0), None, error.message))
-        return found
 
     def build_now(self, name: str) -> Report | None:
         """Build the corpus's index and wait until it serves.
@@ -211,11 +195,11 @@ class Corpora:
         Raises:
             Invalid: `after` belongs to another generation of the corpus.
         """
-        generation = self._store.corpus(name).generation
+        position, generation = _key(after) if after else 0, self._store.corpus(name).generation
         if after:
             check_generation(after.generation, generation)
-        rows, more, total = self._store.page(name, after.key if after else 0, limit, where)
-        following = DocumentCursor(generation, rows[-1][0]) if rows and more else None
+        rows, more, total = self._store.page(name, position, limit, where)
+        following = DocumentCursor(generation, str(rows[-1][0])) if rows and more else None
         warnings = self.unmatched(name, where) if where else ()
         return DocumentPage([document for _, document in rows], following, total, warnings)
 
@@ -239,7 +223,7 @@ class Corpora:
             generation = self._generation(name, index, options)
         failure = None
         try:
-            found = find(self._store, name, index, queries, options)
+            found = self._find(name, index, queries, options)
         except Exception as error:  # a concurrent change may be the cause: other dimensions, or a closed index
             failure = error
         with self._open.locked(name) as now:
@@ -247,7 +231,7 @@ class Corpora:
                 # The search may have missed a document that was replaced meanwhile, so it is repeated under the lock.
                 index = self._searched_index(name, now, queries, fingerprint)
                 generation = self._generation(name, index, options)
-                found = find(self._store, name, index, queries, options)
+                found = self._find(name, index, queries, options)
             elif failure:
                 raise failure
         kind = "exact" if index is None or options.exact else index.kind
@@ -263,28 +247,19 @@ class Corpora:
         live = self._open.named(name).live
         return None if live is None else live.fingerprint
 
-    def encoder(self, name: str, served: Sequence[str]) -> str:
-        """Return the fingerprint of the served encoder that embeds the texts and queries of the corpus.
+    def accept(self, name: str, job: str) -> None:
+        self._store.accept(name, job)
 
-        This is the encoder that embedded the corpus. If that encoder is not served and the corpus is empty, it is the
-        first served encoder.
+    def accepted(self, name: str) -> list[str]:
+        return self._store.accepted(name)
 
-        Raises:
-            Stale: the corpus was embedded by a bundle that is not served. Vectors of different encoders can't be
-                compared.
-        """
-        corpus, size = self.corpus(name)
-        if is_stale(corpus, size, served):
-            raise Stale(
-                f"corpus {corpus.name!r} was embedded by an encoder (fingerprint {str(corpus.fingerprint)[:12]}) that "
-                "this server does not serve"
-            )
-        return next((one for one in served if one == corpus.fingerprint), served[0])
+    def release(self, name: str, job: str) -> None:
+        self._store.release(name, job)
 
     def stale(self, name: str, fingerprint: str, limit: int) -> list[tuple[int, str]]:
         return self._store.stale(name, fingerprint, limit)
 
-    def refresh(self, name: str, fingerprint: str, keys: Sequence[int], vectors: np.ndarray) -> None:
+    def refresh(self, name: str, fingerprint: str, keys: Sequence[PassageKey], vectors: Floats) -> None:
         self._store.refresh(name, fingerprint, np.array(keys, dtype=np.int64), vectors)
 
     def read_fresh(self, name: str) -> Read | None:
@@ -309,6 +284,9 @@ class Corpora:
         self._store.give_back(name)
         return True
 
+    def check_snapshots(self) -> None:
+        pass
+
     def copy(self, name: str, to: Path, stop: Stop = never) -> tuple[Corpus, Size]:
         with self._open.named(name).copying:
             return self._store.copy(name, to, stop)
@@ -324,6 +302,14 @@ class Corpora:
         self._open.close()
         self._indexes.close()
         self._store.close()
+
+    def _find(
+        self, name: str, index: LiveIndex | None, queries: Sequence[Query], options: SearchOptions
+    ) -> list[list[Hit]]:
+        """Return the hits of each query. `index` is None if the corpus never contained a vector."""
+        return (
+            [[] for _ in queries] if index is None else find(IndexedCorpus(self._store, name, index), queries, options)
+        )
 
     def _searched_index(
         self, name: str, corpus: OpenCorpus, queries: Sequence[Query], fingerprint: str | None
@@ -355,54 +341,8 @@ class Corpora:
                 live.reconsider()
 
 
-@dataclass(frozen=True)
-class Description:
-    """A corpus, its size, its index, and its damage, if any."""
-
-    corpus: Corpus
-    size: Size
-    index: Report | None
-    """The report of the index. None before the first document."""
-    damage: str | None = None
-    """The reason why the corpus can't be served, if it can't."""
-
-
-class DocumentCursor(NamedTuple):
-    """The end of a page: the key of its last document, in listing order."""
-
-    generation: str
-    key: int
-
-
-class DocumentPage(NamedTuple):
-    """A page of documents."""
-
-    documents: list[Document]
-    following: DocumentCursor | None
-    """Cursor of the next page. None on the last page."""
-    total: int
-    """Number of documents on all pages."""
-    warnings: Sequence[str]
-    """Warnings of `Store.unmatched`."""
-
-
-class Stale(Conflict):
-    """Error for a corpus whose encoder is not served."""
-
-
-def is_stale(corpus: Corpus, size: Size, served: Collection[str]) -> bool:
-    """Return whether the corpus has documents, but was embedded by a bundle whose fingerprint is not in `served`."""
-    return size.documents > 0 and corpus.fingerprint not in served
-
-
-def check_generation(seen: str, now: str) -> None:
-    """Check that a cursor belongs to the corpus's current generation, because keys change between generations.
-
-    Raises:
-        Invalid: since the cursor was made, the corpus was recreated, restored or embedded again.
-    """
-    if seen != now:
-        raise Invalid(
-            "of the corpus as it was before it was deleted, restored or embedded again: begin with the first page",
-            field="cursor",
-        )
+def _key(after: DocumentCursor) -> int:
+    """Return the number of the last document of the previous page."""
+    if not (after.key.isascii() and after.key.isdecimal() and len(after.key) <= MAX_DIGITS):
+        raise Invalid("not a cursor of this server", field="cursor")
+    return int(after.key)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from models.bundle.disk import size
-from serving.corpora.corpora import Corpora
+from serving.corpora.backend import Backend
 from serving.errors import Damaged, NotFound
 from serving.operations.files import disk_errors
 from serving.operations.keys import Key
@@ -26,7 +26,7 @@ class DiskQuota:
     `uploaded` returns the bytes of all uploads except those of one job. `answers` returns the bytes of a key's answers.
     """
 
-    corpora: Corpora
+    corpora: Backend
     folders: Sequence[Path]
     uploaded: Callable[[Sees, str], int]
     answers: Callable[[str], int]

@@ -13,7 +13,7 @@ import numpy as np
 
 from models.bundle.tokenizer import Piece
 from models.runtimes.base import Floats
-from serving.corpora.corpora import Corpora, Stale
+from serving.corpora.backend import Backend, Stale
 from serving.corpora.ingest.chunking import cut
 from serving.corpora.ports import Chunking, Content, Document, KnownText, Span
 from serving.corpora.search import Query, SearchOptions, SearchResult
@@ -47,7 +47,7 @@ class Library:
 
     def __init__(
         self,
-        corpora: Corpora,
+        corpora: Backend,
         encoders: Encoders,
         metrics: Metrics,
         admitted: Callable[[], AbstractContextManager[None]],
@@ -148,7 +148,7 @@ class Library:
             found = await self._found(corpus, asked, options, made.manifest.fingerprint)
             return replace(found, truncated=made.truncated)
 
-    async def run(self, work: Callable[[Corpora], T], of: str = "", on_cancel: Callable[[], None] = lambda: None) -> T:
+    async def run(self, work: Callable[[Backend], T], of: str = "", on_cancel: Callable[[], None] = lambda: None) -> T:
         """Run blocking work in a thread, once the server is ready. `of` is the name of the work's corpus, if any.
 
         If the caller is cancelled, `on_cancel` is called, and the caller still waits for the work's end.
@@ -156,7 +156,7 @@ class Library:
         with self._admitted():
             return await self.threads.run(of, lambda: work(self.corpora), on_cancel)
 
-    async def read(self, work: Callable[[Corpora], T], of: str = "") -> T:
+    async def read(self, work: Callable[[Backend], T], of: str = "") -> T:
         """Run work that changes nothing. If the caller is cancelled, it returns at once."""
         with self._admitted():
             return await self.threads.read(of, lambda: work(self.corpora))
@@ -165,7 +165,7 @@ class Library:
         """Prepare a request by `work`. A `large` request is prepared in a thread, to keep the event loop free."""
         return await self.read(lambda _: work(), of) if large else work()
 
-    async def scan(self, work: Callable[[Corpora], T], of: str) -> T:
+    async def scan(self, work: Callable[[Backend], T], of: str) -> T:
         """Run work that may read every document. The CPU time is charged to the API key.
 
         Raises:
@@ -175,7 +175,7 @@ class Library:
         with self._admitted():
             return await self.threads.read(of, lambda: work(self.corpora), charged=True)
 
-    async def remove(self, work: Callable[[Corpora], T], of: str) -> T:
+    async def remove(self, work: Callable[[Backend], T], of: str) -> T:
         """Run work that may read every document and then change many documents.
 
         The CPU time is charged to the API key. If the caller leaves, the work ends between two commits.
@@ -187,7 +187,7 @@ class Library:
         with self._admitted():
             return await self.threads.stoppable(of, lambda: work(self.corpora), charged=True)
 
-    async def stoppable(self, work: Callable[[Corpora], T], of: str) -> T:
+    async def stoppable(self, work: Callable[[Backend], T], of: str) -> T:
         """Run a long read.
 
         If the caller is cancelled, the read is stopped, and the caller waits until the read has stopped.

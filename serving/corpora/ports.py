@@ -23,6 +23,10 @@ Blocks = Iterator[tuple[Keys, Floats]]
 """(n,) keys and (n, D) vectors, in order of keys."""
 
 
+PassageKey = int | str
+"""Key of a passage. A local store has numbers. Other backends may have strings."""
+
+
 class Ranking(NamedTuple):
     """Hits of one query, best first. Equal scores are ordered oldest first."""
 
@@ -255,8 +259,24 @@ class StoreError(RuntimeError):
     """The folder of the corpora, or a file in it, can't be used. The message names it."""
 
 
+class UploadLedger(Protocol):
+    """Records of accepted uploads, by corpus; see `Store.accept`."""
+
+    def names(self) -> list[str]:
+        """Return the names of all corpora."""
+
+    def accept(self, name: str, job: str) -> None:
+        """Start the protection of writes that are later than this job."""
+
+    def accepted(self, name: str) -> list[str]:
+        """Return the jobs that were accepted and not released, sorted."""
+
+    def release(self, name: str, job: str) -> None:
+        """End the protection."""
+
+
 class Store(Protocol):
-    """The durable store of corpora.
+    """The durable store of local corpora.
 
     A method that returns has committed; one that raises has changed nothing. Thread-safe.
 

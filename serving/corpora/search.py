@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -114,17 +115,72 @@ class SearchResult:
         return Cursor(self.generation, hit.seen, hit.score, hit.key)
 
 
-def find(
-    store: Store, name: str, index: LiveIndex | None, queries: Sequence[Query], options: SearchOptions
-) -> list[list[Hit]]:
-    """Return the hits of each query in the corpus `name`. `index` is None if the corpus never contained a vector.
+class Searchable(Protocol):
+    """A corpus that can be searched: rankings by meaning and by words, and the passages of a ranking's keys."""
+
+    def filtered(self, where: Filter) -> Searchable:
+        """Return the same corpus, restricted to the documents whose metadata match."""
+
+    def dense(self, queries: Floats, k: int, *, exact: bool) -> list[Ranking]:
+        """Return the best `k` passages by cosine for each row of (Q, D) `queries`, which are unit vectors."""
+
+    def lexical(self, query: str, k: int) -> Ranking:
+        """Return the best `k` passages by BM25; see `Store.words`."""
+
+    def passages(self, keys: Sequence[int]) -> dict[int, Passage]:
+        """Return the passages of the keys of rankings. Keys without a passage are left out."""
+
+    def vectors(self, keys: Sequence[int]) -> dict[int, Floats]:
+        """Return the (D,) vectors of the keys of rankings."""
+
+    def highlights(self, texts: Sequence[str], query: str) -> list[list[Span]]:
+        """Return for each of `texts` the spans that match words of `query`; see `Store.highlights`."""
+
+
+@dataclass(frozen=True)
+class IndexedCorpus:
+    """A corpus of a local store, and its index."""
+
+    store: Store
+    name: str
+    index: LiveIndex
+    where: Filter | None = None
+
+    def filtered(self, where: Filter) -> IndexedCorpus:
+        return replace(self, where=where)
+
+    def dense(self, queries: Floats, k: int, *, exact: bool) -> list[Ranking]:
+        return self.index.search(queries, k, self._allowed, exact=exact)
+
+    def lexical(self, query: str, k: int) -> Ranking:
+        return self.store.words(self.name, query, k, self.where)
+
+    def passages(self, keys: Sequence[int]) -> dict[int, Passage]:
+        return self.store.passages(self.name, keys)
+
+    def vectors(self, keys: Sequence[int]) -> dict[int, Floats]:
+        found: dict[int, Floats] = {}
+        for block, rows in self.store.vectors(self.name, keys) if keys else ():
+            found.update(zip(block.tolist(), rows, strict=True))
+        return found
+
+    def highlights(self, texts: Sequence[str], query: str) -> list[list[Span]]:
+        return self.store.highlights(self.name, texts, query)
+
+    @cached_property
+    def _allowed(self) -> Keys | None:
+        return None if self.where is None else self.store.matching(self.name, self.where)
+
+
+def find(corpus: Searchable, queries: Sequence[Query], options: SearchOptions) -> list[list[Hit]]:
+    """Return the hits of each query.
 
     Raises:
         TooLarge: the texts exceed `options.max_characters`, or the limit on highlighting.
     """
-    if index is None:
-        return [[] for _ in queries]
-    search = _Search(store, name, index, options)
+    if options.where:
+        corpus = corpus.filtered(options.where)
+    search = _Search(corpus, options)
     found: list[list[Hit]] = []
     characters = 0
     for together in _together(search.ranked(queries)):
@@ -141,15 +197,15 @@ def find(
             f"the texts found have {looked_at} characters to look at, more than {MARKED_TOGETHER}: ask for fewer hits",
             field="highlight",
         )
-    return [_highlighted(store, name, hits, query.text or "") for hits, query in zip(found, queries, strict=True)]
+    return [_highlighted(corpus, hits, query.text or "") for hits, query in zip(found, queries, strict=True)]
 
 
 def _too_large(options: SearchOptions) -> TooLarge:
     return TooLarge(f"the texts found are more than {options.max_characters} characters: ask for fewer hits")
 
 
-def _highlighted(store: Store, name: str, hits: Sequence[Hit], query: str) -> list[Hit]:
-    marked = store.highlights(name, [hit.text for hit in hits], query)
+def _highlighted(corpus: Searchable, hits: Sequence[Hit], query: str) -> list[Hit]:
+    marked = corpus.highlights([hit.text for hit in hits], query)
     return [hit._replace(highlights=spans) for hit, spans in zip(hits, marked, strict=True)]
 
 
@@ -176,13 +232,9 @@ class _Ranked(NamedTuple):
 
 
 class _Search:
-    def __init__(self, store: Store, name: str, index: LiveIndex, options: SearchOptions) -> None:
-        self._store = store
-        self._name = name
-        self._index = index
+    def __init__(self, corpus: Searchable, options: SearchOptions) -> None:
+        self._corpus = corpus
         self._options = options
-        dense = options.mode != "lexical"
-        self._allowed = store.matching(name, options.where) if options.where and dense else None
 
     def ranked(self, queries: Sequence[Query]) -> list[_Ranked]:
         """Return the ranked page of hits for each query.
@@ -196,7 +248,7 @@ class _Search:
     def hits(self, rankings: Sequence[_Ranked]) -> list[list[Hit]]:
         keys = sorted({key for ranked in rankings for key in ranked.ranking.keys.tolist()})
         passages = self._passages(keys)
-        vectors = self._vectors(keys) if self._options.with_vector else {}
+        vectors = self._corpus.vectors(keys) if self._options.with_vector else {}
         return [self._hits(ranked, passages, vectors) for ranked in rankings]
 
     def _passages(self, keys: Sequence[int]) -> dict[int, Passage]:
@@ -207,7 +259,7 @@ class _Search:
         passages: dict[int, Passage] = {}
         left = self._options.max_characters
         for start in range(0, len(keys), READ_AT_ONCE):
-            some = self._store.passages(self._name, keys[start : start + READ_AT_ONCE])
+            some = self._corpus.passages(keys[start : start + READ_AT_ONCE])
             passages |= some
             if left is not None:
                 left -= sum(len(passage.document.text) for passage in some.values())
@@ -263,28 +315,22 @@ class _Search:
         ranking = fuse(dense, lexical, depth, self._options.fusion, self._options.alpha)
         cosines = dict(zip(dense.keys.tolist(), dense.scores.tolist(), strict=True))
         if len(ranking.keys) < depth and len(dense.keys) == CANDIDATES:
-            (others,) = self._index.search(_units([query]), depth, self._allowed, exact=True)
+            (others,) = self._corpus.dense(_units([query]), depth, exact=True)
             ranking = continued(ranking, others, depth)
             cosines |= zip(others.keys.tolist(), others.scores.tolist(), strict=True)
         missing = [key for key in ranking.keys.tolist() if key not in cosines]
         unit = _units([query])[0]
-        for key, vector in self._vectors(missing).items():
+        for key, vector in self._corpus.vectors(missing).items():
             cosines[key] = shown(float(vector @ unit))
         return _Ranked(ranking, cosines, dict(zip(lexical.keys.tolist(), lexical.scores.tolist(), strict=True)))
 
     def _dense(self, queries: Sequence[Query], depth: int) -> list[Ranking]:
         exact = self._options.exact or depth > DEEP
-        return self._index.search(_units(queries), depth, self._allowed, exact=exact)
+        return self._corpus.dense(_units(queries), depth, exact=exact)
 
     def _lexical(self, query: Query, depth: int) -> Ranking:
         assert query.text is not None, "words are looked for only where the query has some"
-        return self._store.words(self._name, query.text, depth, self._options.where)
-
-    def _vectors(self, keys: Sequence[int]) -> dict[int, Floats]:
-        found: dict[int, Floats] = {}
-        for block, rows in self._store.vectors(self._name, keys) if keys else ():
-            found.update(zip(block.tolist(), rows, strict=True))
-        return found
+        return self._corpus.lexical(query.text, depth)
 
 
 def _units(queries: Sequence[Query]) -> Floats:

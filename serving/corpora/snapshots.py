@@ -20,7 +20,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from models.bundle.disk import fsync, make_folder, replacing
-from serving.corpora.corpora import Corpora
+from serving.corpora.backend import Backend
 from serving.corpora.ports import StoreError
 from serving.errors import Invalid, NotFound, Stopped, TooLarge
 from serving.operations.bounds import BOUNDS, CORPUS_NAME, Bounds, Count, Fingerprint, Moment
@@ -67,7 +67,7 @@ class Snapshot:
 class Snapshots:
     """Snapshots of all corpora, in one folder for each corpus. `bounds` limit restored corpora. Methods block."""
 
-    def __init__(self, corpora: Corpora, folder: Path, bounds: Bounds = BOUNDS) -> None:
+    def __init__(self, corpora: Backend, folder: Path, bounds: Bounds = BOUNDS) -> None:
         self._corpora = corpora
         self._folder = folder
         self._bounds = bounds

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from serving.corpora.library import Library, embed_passages
+from serving.corpora.ports import PassageKey
 from serving.inference.embedder import Embedder
 from serving.inference.encoders import Encoders
 from serving.jobs import Running
@@ -66,7 +67,7 @@ async def _embedded(library: Library, encoders: Encoders, job: Running, embedder
     return truncated
 
 
-async def _refresh(library: Library, name: str, embedder: Embedder, rows: Sequence[tuple[int, str]]) -> int:
+async def _refresh(library: Library, name: str, embedder: Embedder, rows: Sequence[tuple[PassageKey, str]]) -> int:
     """Embed and store passages. Return the number of truncated passages."""
     keys = [key for key, _ in rows]
     vectors, cut = await embed_passages(embedder, [text for _, text in rows], lambda i: f"passage {keys[i]}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from serving.corpora.ports import Store
+from serving.corpora.ports import UploadLedger
 from serving.errors import Conflict, NotFound, ServiceError
 from serving.jobs import Job, Jobs
 
@@ -20,7 +20,7 @@ class UploadOrder:
     While an accepted upload runs, writes and removals by other requests win over it.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: UploadLedger) -> None:
         self._store = store
 
     def accept(self, job: Job) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from isosphere import Encoder, load
 from models.bundle.sources import SourceError
 from serving.app import create_app
+from serving.commands.starting import local_corpora
 from serving.corpora.stores import STORES
 from serving.inference.engines import ENGINES
 from serving.service import Service
@@ -32,7 +33,9 @@ def encoder(tiny_bundle: Path) -> Encoder:
 
 def test_its_vectors_are_those_of_the_server(encoder: Encoder, tiny_bundle: Path, tmp_path: Path) -> None:
     settings = Settings(data=tmp_path, no_demo=True, engine="onnxruntime", precision="fp32", bundle=str(tiny_bundle))
-    service = Service(settings, ENGINES["onnxruntime"](tiny_bundle), STORES["memory"](tmp_path))
+    service = Service(
+        settings, ENGINES["onnxruntime"](tiny_bundle), local_corpora(settings, STORES["memory"](tmp_path))
+    )
     with TestClient(create_app(service)) as client:
         _wait_until_ready(client)
         for options in ({}, {"normalize": False}, {"dimensions": 8}):

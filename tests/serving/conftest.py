@@ -20,6 +20,7 @@ from fastapi.testclient import TestClient
 
 from models.bundle.tokenizer import Tokens
 from serving.app import create_app
+from serving.commands.starting import local_corpora
 from serving.corpora.stores import STORES
 from serving.inference.engine import Embedded, Model
 from serving.inference.engines import ENGINES
@@ -42,7 +43,7 @@ def make_service(tmp_path: Path) -> MakeService:
     def make(model: Model | None = None, store: str = "sqlite", **options: Any) -> Service:
         settings = Settings(data=tmp_path, no_demo=True, engine="fake", **options)
         opened = model or ENGINES["fake"](tmp_path)
-        return Service(settings, opened, STORES[store](tmp_path / "corpora"))
+        return Service(settings, opened, local_corpora(settings, STORES[store](tmp_path / "corpora")))
 
     return make
 
@@ -63,7 +64,11 @@ def _wait_until_ready(client: TestClient) -> None:
 @pytest.fixture(scope="session")
 def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     folder = tmp_path_factory.mktemp("shared")
-    service = Service(Settings(data=folder, no_demo=True), ENGINES["fake"](folder), STORES["sqlite"](folder))
+    service = Service(
+        Settings(data=folder, no_demo=True),
+        ENGINES["fake"](folder),
+        local_corpora(Settings(data=folder, no_demo=True), STORES["sqlite"](folder)),
+    )
     with TestClient(create_app(service), raise_server_exceptions=False) as client:
         _wait_until_ready(client)
         yield client

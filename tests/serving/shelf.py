@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi.testclient import TestClient
 
 from models.bundle.bundle import BundleError
+from serving.commands.starting import local_corpora
 from serving.corpora.stores import STORES
 from serving.inference.engine import Model
 from serving.inference.fake_engine import FakeEngine
@@ -40,7 +41,7 @@ class Shelf:
         bundle = ":".join(str(self.folder / name) for name in names)
         settings = Settings(bundle=bundle, data=self.folder, no_demo=True, engine="fake", **options)
         model, *others = [self.open(folder) for folder in settings.bundles]
-        return Service(settings, model, STORES["memory"](self.folder), others=others)
+        return Service(settings, model, local_corpora(settings, STORES["memory"](self.folder)), others=others)
 
     def named(self, name: str, fingerprint: str) -> Callable[[], Model]:
         return lambda: self.bundles.turned(name=name, fingerprint=fingerprint)

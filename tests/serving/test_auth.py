@@ -16,6 +16,7 @@ from starlette.requests import Request
 
 from serving.api.routing.auth import scope_for
 from serving.app import create_app
+from serving.commands.starting import local_corpora
 from serving.corpora.stores import STORES
 from serving.inference.engines import ENGINES
 from serving.operations.keys import Key, changed_keys, digest
@@ -48,7 +49,7 @@ def _guarded(
 ) -> Iterator[TestClient]:
     folder = tmp_path_factory.mktemp("guarded")
     settings = Settings(data=folder, no_demo=True, engine="fake", api_keys_file=keys_in(folder))
-    service = Service(settings, ENGINES["fake"](folder), STORES["sqlite"](folder / "corpora"))
+    service = Service(settings, ENGINES["fake"](folder), local_corpora(settings, STORES["sqlite"](folder / "corpora")))
     with TestClient(create_app(service), raise_server_exceptions=False) as client:
         wait_until_ready(client)
         yield client

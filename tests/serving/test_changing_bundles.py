@@ -15,6 +15,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.app import create_app
+from serving.commands.starting import local_corpora
 from serving.corpora.stores import STORES
 from serving.errors import Forbidden, NotFound, Unhealthy
 from serving.inference.embeddings import EmbedOptions
@@ -111,7 +112,7 @@ def test_what_is_not_unloaded(pair: TestClient) -> None:
 
 def test_a_bundle_beside_the_root_of_the_file_system_lends_no_folder(shelf: Shelf, run: Run) -> None:
     settings = Settings(bundle="/fake", data=shelf.folder, no_demo=True, engine="fake")
-    service = Service(settings, shelf.bundles.fake, STORES["memory"](shelf.folder))
+    service = Service(settings, shelf.bundles.fake, local_corpora(settings, STORES["memory"](shelf.folder)))
 
     async def work() -> None:
         await service.loaded.wait()

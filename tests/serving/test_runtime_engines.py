@@ -20,6 +20,7 @@ from models.runtimes.graph import golden_cosine
 from models.runtimes.measurement import Measured
 from serving import settings
 from serving.app import create_app
+from serving.commands.starting import local_corpora
 from serving.corpora.stores import STORES
 from serving.inference.engine import Engine, EngineError, EngineOptions
 from serving.inference.engines import ENGINES
@@ -78,7 +79,7 @@ def test_the_whole_server_on_it(
     name: str, tiny_bundle: Path, tmp_path: Path, wait_until_ready: Callable[[TestClient], None]
 ) -> None:
     settings = Settings(data=tmp_path, no_demo=True, engine=name, device="cpu")
-    service = Service(settings, ENGINES[name](tiny_bundle), STORES["sqlite"](tmp_path))
+    service = Service(settings, ENGINES[name](tiny_bundle), local_corpora(settings, STORES["sqlite"](tmp_path)))
     with TestClient(create_app(service)) as client:
         wait_until_ready(client)
         golden = json.loads((tiny_bundle / "manifest.json").read_text())["golden"]
@@ -105,7 +106,9 @@ def test_the_choice_is_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     settings = Settings(data=tmp_path, no_demo=True, engine="onnxruntime", device="cpu", precision="fp32")
-    service = Service(settings, ENGINES["onnxruntime"](tiny_bundle), STORES["memory"](tmp_path))
+    service = Service(
+        settings, ENGINES["onnxruntime"](tiny_bundle), local_corpora(settings, STORES["memory"](tmp_path))
+    )
     with caplog.at_level(logging.INFO), TestClient(create_app(service)) as client:
         wait_until_ready(client)
         assert client.get("/info").json()["engines"] == [], "nothing was measured, for there was nothing to choose"

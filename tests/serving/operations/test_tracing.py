@@ -222,9 +222,10 @@ MADE = """
 import sys
 from pathlib import Path
 from serving.app import create_app
-from serving.commands.starting import ENGINES, STORES, Service, Settings
+from serving.commands.starting import ENGINES, STORES, Service, Settings, local_corpora
 data = Path(sys.argv[1])
-create_app(Service(Settings(data=data), ENGINES["fake"](data), STORES["memory"](data)))
+settings = Settings(data=data)
+create_app(Service(settings, ENGINES["fake"](data), local_corpora(settings, STORES["memory"](data))))
 print([name for name in sys.modules if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter"))])
 """
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from models.runtimes.base import Floats
+from serving.corpora.corpora import Corpora
 from serving.corpora.indexes import KINDS, gpu
 from serving.corpora.indexes.approximate import Flat, Ivf
 from serving.corpora.indexes.building import Plan
@@ -392,7 +393,9 @@ def test_a_device_searches_where_it_embeds_and_is_asked_for_nothing_elsewhere(
     run(service, work)
     tried = engine is OnCuda and index == "auto"
     assert len(asked) == tried
-    assert (service._indexes._plan.kinds[:1] == ("gpu-flat",)) == (tried and not trouble)
+    corpora = service.library.corpora
+    assert isinstance(corpora, Corpora)
+    assert (corpora._indexes._plan.kinds[:1] == ("gpu-flat",)) == (tried and not trouble)
     warned = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert warned == ([f"indexes stay on the CPU: {trouble}"] if trouble else [])
 
