@@ -106,7 +106,7 @@ class Job:
     options: Options
 
     def wanted(self) -> dict[str, Any]:
-        """Return the settings that decide the content of the file, with path, size and modification time of each input."""
+        """Return the settings that decide the content of the file, with path, size and mtime of each input."""
         inputs = [[str(path), (stat := path.stat()).st_size, stat.st_mtime_ns] for path in self.paths]
         return {**self._made_by(), **asdict(self.options), "rows_of_a_part": ROWS, "inputs": inputs}
 
