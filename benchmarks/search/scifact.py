@@ -12,8 +12,9 @@ from typing import Any
 
 from benchmarks.encodings import BUNDLE, DATA
 from serving.commands.starting import opened_models, opened_service
+from serving.corpora.fusion import Fusion
 from serving.corpora.ports import Document, Stemming
-from serving.corpora.search import Fusion, Mode, SearchOptions
+from serving.corpora.search import Mode, SearchOptions
 from serving.operations.context import bulk_work
 from serving.service import Service
 from serving.settings import read_settings

@@ -1,17 +1,27 @@
-"""Documents of a corpus: list, get, delete."""
+"""Documents of a corpus: list, get, change metadata, delete."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
 from serving.api.routing.deps import CLOSED, CorpusName, DocumentId, ServiceDep
 from serving.api.routing.route import Route
-from serving.api.schemas.corpora import DeleteAnswer, DeleteRequest, DocumentAnswer, DocumentsAnswer, warnings_of
+from serving.api.schemas.corpora import (
+    DeleteAnswer,
+    DeleteRequest,
+    DocumentAnswer,
+    DocumentPatchRequest,
+    DocumentsAnswer,
+    PatchAnswer,
+    PatchRequest,
+    warnings_of,
+)
 from serving.corpora.backend import Backend, DocumentCursor
-from serving.corpora.filters import compile_filter, is_large, read_filter
+from serving.corpora.filters import Filter, compile_filter, is_large, read_filter
 from serving.corpora.ports import Document
 from serving.errors import Invalid
 from serving.jobs.upload_order import check_stays
@@ -69,6 +79,41 @@ async def delete_where(name: CorpusName, body: DeleteRequest, service: ServiceDe
         return DeleteAnswer(deleted=removed, **({"warnings": warnings_of(unmatched)} if unmatched else {}))
 
     return await service.library.remove(delete, of=name)
+
+
+@router.patch("", summary="Change the metadata of documents", response_model_exclude_unset=True)
+async def patch_several(name: CorpusName, body: PatchRequest, service: ServiceDep) -> PatchAnswer:
+    """Merge metadata into the documents that `ids` names or `filter` matches. Nothing is embedded again.
+
+    Unknown ids are skipped: compare `patched` with the number of ids. If the caller disconnects, or a document's
+    metadata would become too large, the documents that are already changed stay changed.
+    """
+    if (body.ids is None) == (not body.filter):
+        raise Invalid("give one of ids and filter", field="ids")
+    if body.ids is not None:
+        return PatchAnswer(patched=await _patched(name, body.ids, body.metadata, service))
+    where = await service.library.prepare(partial(compile_filter, body.filter), of=name, large=is_large(body.filter))
+    unmatched = await service.library.scan(lambda corpora: corpora.unmatched(name, where), of=name)
+    patched = await _patched(name, where, body.metadata, service)
+    return PatchAnswer(patched=patched, **({"warnings": warnings_of(unmatched)} if unmatched else {}))
+
+
+@router.patch("/{id:any}", summary="Change the metadata of a document")
+async def patch(name: CorpusName, id: DocumentId, body: DocumentPatchRequest, service: ServiceDep) -> DocumentAnswer:
+    """Merge metadata into the document's metadata, and return the document. Nothing is embedded again."""
+    await _patched(name, [id], body.metadata, service)
+    return await get(name, id, service)
+
+
+async def _patched(name: str, which: Sequence[str] | Filter, metadata: Mapping[str, Any], service: ServiceDep) -> int:
+    before_commit = partial(check_stays, service.jobs, name)
+    bounds = service.settings.bounds
+
+    def patched(corpora: Backend) -> int:
+        service.disk_quota.check()
+        return corpora.patch(name, which, metadata, bounds, before_commit)
+
+    return await service.library.remove(patched, of=name)
 
 
 @router.get("/{id:any}", summary="Get a document")

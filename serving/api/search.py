@@ -7,26 +7,34 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
 
 import numpy as np
 import orjson
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import ValidationError
 
 from models.runtimes.base import Floats
 from serving.api.middleware.unread_answers import largest_answer
 from serving.api.routing.answers import json_response, truncation_header, written
 from serving.api.routing.auth import check_corpus_allowed
 from serving.api.routing.deps import CLOSED, CorpusName, ServiceDep
+from serving.api.routing.errors import invalid
 from serving.api.routing.route import Route
 from serving.api.schemas.corpora import CorpusSearchRequest, SearchAnswer, SearchRequest, warnings_of
-from serving.corpora.filters import compile_filter, is_large
-from serving.corpora.search import Cursor, Hit, SearchOptions, SearchResult, shown
+from serving.corpora.arranging import CANDIDATES, DIVERSE, Sort
+from serving.corpora.backend import Backend
+from serving.corpora.filters import Filter, compile_filter, is_large
+from serving.corpora.ports import Counts
+from serving.corpora.search import Cursor, Examples, Hit, Mode, SearchOptions, SearchResult, shown
 from serving.errors import Empty, Invalid, TooLarge
 from serving.operations.bounds import check_corpus_name, check_text
 from serving.operations.json_body import LARGE
 from serving.service import Service
 
+VALUES = 20
+"""Maximum number of values of a facet."""
 DEEPEST = 100_000_000
 """Maximum number of hits before a cursor."""
 
@@ -42,17 +50,60 @@ async def search(name: CorpusName, body: SearchRequest, service: ServiceDep) -> 
     """
     if body.corpus not in (None, name):
         raise Invalid(f"is not {name!r}, which the path names", field="corpus")
-    return await _search(service, name, body)
+    return await _search(service, [name], body)
 
 
-@router.post("/search", summary="Search the corpus named in the body", **_DOCUMENTED)
+@router.get("/corpora/{name}/search", summary="Search a corpus by URL", **_DOCUMENTED)
+async def search_by_url(
+    name: CorpusName,
+    service: ServiceDep,
+    *,
+    q: Annotated[str, Query(description="The query.", examples=["wait until several tasks have finished"])],
+    k: Annotated[int, Query(ge=1, le=1000)] = 10,
+    offset: Annotated[int, Query(ge=0)] = 0,
+    mode: Mode = "dense",
+    filter: Annotated[str | None, Query(description="Filter as JSON.", examples=['{"year": {"$gte": 2020}}'])] = None,
+    sort: Annotated[str | None, Query(description="Order by metadata, such as `year:desc,title:asc`.")] = None,
+    cursor: str | None = None,
+    highlight: bool = False,
+) -> Response:
+    """Find the passages that best answer the query `q`. POST has more options."""
+    asked: dict[str, Any] = {"k": k, "offset": offset, "mode": mode, "cursor": cursor, "highlight": highlight}
+    if filter is not None:
+        try:
+            asked["filter"] = orjson.loads(filter)
+        except orjson.JSONDecodeError as error:
+            raise Invalid(f"not JSON: {error}", field="filter") from None
+    if sort is not None:
+        asked["sort"] = sort.split(",")
+    try:
+        body = SearchRequest(query=q, **asked)
+    except ValidationError as error:
+        raise invalid(error.errors()) from None
+    return await _search(service, [name], body)
+
+
+@router.post("/search", summary="Search the corpora named in the body", **_DOCUMENTED)
 async def search_named(body: CorpusSearchRequest, service: ServiceDep, request: Request) -> Response:
-    """Search as /corpora/{name}/search does."""
-    return await _search(service, check_corpus_allowed(check_corpus_name(body.corpus), request), body)
+    """Search as /corpora/{name}/search does, in one corpus or in several corpora of one encoder.
+
+    The hits of several corpora are merged by score. Cosines of different corpora are comparable. BM25 scores are only
+    comparable if the corpora are alike, because a word's weight depends on its corpus.
+    """
+    if (body.corpus is None) == (body.corpora is None):
+        raise Invalid("give one of corpus and corpora", field="corpus")
+    names = body.corpora or [body.corpus or ""]
+    fields = [f"corpora.{i}" for i in range(len(names))] if body.corpora else ["corpus"]
+    for name, field in zip(names, fields, strict=True):
+        check_corpus_allowed(check_corpus_name(name, field), request)
+    if len(set(names)) < len(names):
+        raise Invalid("names a corpus twice", field="corpora")
+    return await _search(service, names, body)
 
 
-async def _search(service: Service, name: str, body: SearchRequest) -> Response:
+async def _search(service: Service, names: Sequence[str], body: SearchRequest) -> Response:
     started = time.perf_counter()
+    name, several = names[0], isinstance(body, CorpusSearchRequest) and body.corpora is not None
     queries = _queries(body, service.settings.max_text_bytes)
     where, orders = await service.library.prepare(
         lambda: (compile_filter(body.filter) if body.filter else None, _orders(name, body)),
@@ -71,23 +122,34 @@ async def _search(service: Service, name: str, body: SearchRequest) -> Response:
         min_score=body.min_score,
         with_vector=body.with_vector,
         highlight=body.highlight,
+        sort=_sorts(body),
+        diversity=body.diversity,
+        group_by=body.group_by,
+        group_size=body.group_size,
+        explain=body.explain,
         max_characters=service.settings.max_search_characters,
     )
-    hits, limit = len(queries) * (body.k + body.offset), service.settings.max_search_hits
+    _check_combination(body, options, several=several)
+    asked = 1 if isinstance(queries, Examples) else len(queries)
+    hits, limit = asked * len(names) * (body.k + body.offset) * body.group_size, service.settings.max_search_hits
     if hits > limit:
         raise TooLarge(
-            f"{hits} hits, over all queries and with the offset, are more than the {limit} of one request: "
+            f"{hits} hits, over all queries and groups and with the offset, are more than the {limit} of one request: "
             "the cursor of an answer leads to what follows it",
             field="k",
         )
-    found = await service.library.search(name, queries, options)
+    if several and not isinstance(queries, Examples):
+        found = await service.library.search_several(names, queries, options)
+    else:
+        found = await service.library.search(name, queries, options)
+    counts = await _counts(service, names, body, where) if body.total or body.facets else None
     write = _Written(body, largest_answer(service.settings))
 
     def answered() -> Response:
         results = [_result(found, hits, order, write) for hits, order in zip(found.hits, orders, strict=True)]
         answer: dict[str, Any] = {"results": results} if body.queries is not None else results[0]
         took = round(1000 * (time.perf_counter() - started), 3)
-        facts: dict[str, Any] = {"took_ms": took, "mode": body.mode, "index": found.index}
+        facts: dict[str, Any] = {"took_ms": took, "mode": body.mode, "index": found.index, **_counted(counts, body)}
         if found.warnings:
             facts["warnings"] = warnings_of(found.warnings)
         return json_response(answer | facts, headers=truncation_header(found.truncated))
@@ -96,17 +158,72 @@ async def _search(service: Service, name: str, body: SearchRequest) -> Response:
     return await service.library.prepare(answered, of=name, large=characters >= LARGE)
 
 
-def _queries(body: SearchRequest, most: int) -> list[str] | Floats:
+def _sorts(body: SearchRequest) -> list[Sort]:
+    parts = (one.rpartition(":") for one in body.sort or ())
+    return [Sort(path, descending=order == "desc") for path, _, order in parts]
+
+
+async def _counts(service: Service, names: Sequence[str], body: SearchRequest, where: Filter | None) -> Counts:
+    """Count the passages that the search chooses from, in all corpora together, and the values of their documents.
+
+    A lexical search chooses from the passages with a word of the query, and other searches from all that match.
+    """
+    query = body.query if body.mode == "lexical" else None
+    paths = list(dict.fromkeys(body.facets or ()))
+    found = []
+    for name in names:
+        count = partial(_count, name=name, query=query, where=where, paths=paths)
+        found.append(await service.library.scan(count, of=name))
+    return found[0]._replace(passages=sum(one.passages for one in found))
+
+
+def _count(corpora: Backend, name: str, query: str | None, where: Filter | None, paths: Sequence[str]) -> Counts:
+    return corpora.counts(name, query, where, paths, VALUES)
+
+
+def _counted(counts: Counts | None, body: SearchRequest) -> dict[str, Any]:
+    if counts is None:
+        return {}
+    answer: dict[str, Any] = {"total": counts.passages} if body.total else {}
+    if body.facets:
+        answer["facets"] = {path: [value._asdict() for value in values] for path, values in counts.values.items()}
+        answer["facets_complete"] = counts.complete
+    return answer
+
+
+def _check_combination(body: SearchRequest, options: SearchOptions, *, several: bool) -> None:
+    """Refuse options that contradict each other."""
+    if several:
+        for field in ("cursor", "like", "sort", "diversity", "group_by", "facets"):
+            if getattr(body, field):
+                raise Invalid("does not work in a search of several corpora: search each by itself", field=field)
+    if (body.total or body.facets) and body.queries is not None:
+        raise Invalid("total and facets belong to one query: send one at a time", field="queries")
+    if body.group_size > 1 and not body.group_by:
+        raise Invalid("is the size of the groups of group_by: give that, too", field="group_size")
+    if not options.arranged:
+        return
+    if body.sort and body.diversity:
+        raise Invalid("gives hits another order than sort: give one of them", field="diversity")
+    if body.cursor is not None:
+        raise Invalid("does not work with sort, diversity and group_by: use offset", field="cursor")
+    if body.queries is not None:
+        raise Invalid("does not work with sort, diversity and group_by: send one query at a time", field="queries")
+    if body.k + body.offset > (most := DIVERSE if body.diversity else CANDIDATES):
+        raise Invalid(f"the hits are chosen from the best {most}: k and offset are more than that", field="k")
+
+
+def _queries(body: SearchRequest, most: int) -> list[str] | Floats | Examples:
     """Return the validated queries.
 
     Lexical search uses no encoder, so this function refuses illegal texts.
     """
-    given = [name for name in ("query", "queries", "vector") if getattr(body, name) is not None]
+    given = [name for name in ("query", "queries", "vector", "like") if getattr(body, name) is not None]
     if len(given) != 1:
-        raise Invalid(f"give one of query, queries and vector, not {len(given)} of them", field="query")
-    if body.vector is not None and body.mode != "dense":
-        raise Invalid(f"{body.mode} search looks for words: give query or queries", field="vector")
-    if body.vector is not None and body.highlight:
+        raise Invalid(f"give one of query, queries, vector and like, not {len(given)} of them", field="query")
+    if given[0] in ("vector", "like") and body.mode != "dense":
+        raise Invalid(f"{body.mode} search looks for words: give query or queries", field=given[0])
+    if given[0] in ("vector", "like") and body.highlight:
         raise Invalid("words of a query are highlighted: give query or queries", field="highlight")
     if body.query is not None:
         check_text(body.query, most, "query")
@@ -117,6 +234,8 @@ def _queries(body: SearchRequest, most: int) -> list[str] | Floats:
         for i, query in enumerate(body.queries):
             check_text(query, most, f"queries.{i}")
         return body.queries
+    if body.like is not None:
+        return Examples(body.like.positive, body.like.negative)
     return _unit(body.vector or [])
 
 
@@ -141,6 +260,7 @@ class _Written:
 
     def __init__(self, body: SearchRequest, most: int) -> None:
         self.body, self._most, self._bytes = body, most, 0
+        self.unpaged = bool(body.sort or body.diversity or body.group_by or getattr(body, "corpora", None))
 
     def __call__(self, hit: Hit) -> orjson.Fragment:
         """Write the next hit.
@@ -159,7 +279,8 @@ class _Written:
 
 def _result(found: SearchResult, hits: Sequence[Hit], order: str, write: _Written) -> dict[str, Any]:
     """Return the hits of a query as JSON, with a cursor if the page is full."""
-    more = len(hits) == write.body.k
+    body = write.body
+    more = len(hits) == body.k and not write.unpaged
     cursor = _cursor(order, found.behind(hits[-1])) if more else None
     return {"hits": [write(hit) for hit in hits], "cursor": cursor}
 
@@ -167,8 +288,14 @@ def _result(found: SearchResult, hits: Sequence[Hit], order: str, write: _Writte
 def _hit(hit: Hit, body: SearchRequest) -> dict[str, Any]:
     document, span = hit.passage
     answer: dict[str, Any] = {"id": document.id, "score": shown(hit.score)}
+    if hit.corpus is not None:
+        answer["corpus"] = hit.corpus
     if body.mode == "hybrid":
         answer |= {"dense": _rounded(hit.dense), "lexical": _rounded(hit.lexical)}
+    if body.group_by:
+        answer["group"] = hit.group
+    if body.explain:
+        answer["explain"] = _explanation(hit, body)
     if span is not None:
         answer["span"] = {"start": span.start, "end": span.end}
     if body.with_text:
@@ -180,6 +307,17 @@ def _hit(hit: Hit, body: SearchRequest) -> dict[str, Any]:
     if body.highlight:
         answer["highlights"] = [{"start": start, "end": end} for start, end in hit.highlights]
     return answer
+
+
+def _explanation(hit: Hit, body: SearchRequest) -> dict[str, Any]:
+    """Return rank and score of the hit in each ranking of the search."""
+    dense, lexical = hit.ranks
+    scores = {"dense": (hit.score, None), "lexical": (None, hit.score), "hybrid": (hit.dense, hit.lexical)}[body.mode]
+    return {
+        name: {"rank": rank, "score": _rounded(score)}
+        for name, rank, score in (("dense", dense, scores[0]), ("lexical", lexical, scores[1]))
+        if body.mode in (name, "hybrid")
+    }
 
 
 def _rounded(score: float | None) -> float | None:
@@ -216,7 +354,9 @@ def _orders(name: str, body: SearchRequest) -> list[str]:
     """
     asked = {"mode": body.mode, "fusion": body.fusion, "alpha": body.alpha, "filter": body.filter}
     alike = _digest([name, asked])
-    sought: list[Any] = body.queries or [body.query if body.query is not None else body.vector]
+    sought: list[Any] = body.queries or [next((one for one in (body.query, body.vector) if one is not None), None)]
+    if body.like is not None:
+        sought = [body.like.model_dump()]
     return [_digest([alike, one]) for one in sought]
 
 

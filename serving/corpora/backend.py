@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from models.bundle.bundle import Manifest
 from models.runtimes.base import Floats
@@ -21,6 +21,7 @@ from serving.corpora.ports import (
     Chunking,
     Content,
     Corpus,
+    Counts,
     Document,
     Facets,
     IndexSize,
@@ -104,6 +105,23 @@ class Backend(Protocol):
         `before_commit` is called before each commit. It prevents the commit by raising an exception.
         """
 
+    def patch(
+        self,
+        name: str,
+        which: Sequence[str] | Filter,
+        metadata: Mapping[str, Any],
+        bounds: Bounds = BOUNDS,
+        before_commit: Callable[[], None] = lambda: None,
+    ) -> int:
+        """Merge `metadata` into the metadata of documents (RFC 7396), and return the number of these documents.
+
+        `which` has the ids of the documents, or a filter. Unknown ids are skipped. `before_commit` is as in
+        `delete_where`.
+
+        Raises:
+            Invalid, TooLarge: the merged metadata of a document can't be stored. Earlier commits stay.
+        """
+
     def unmatched(self, name: str, where: Filter) -> list[str]:
         """Return a warning for each condition that no document can meet."""
 
@@ -124,6 +142,9 @@ class Backend(Protocol):
 
     def facets(self, name: str, values: int) -> Facets:
         """Return the fields of the metadata, each with up to `values` of its most frequent values."""
+
+    def counts(self, name: str, query: str | None, where: Filter | None, paths: Sequence[str], values: int) -> Counts:
+        """Count the passages that a search chooses from, and the values of their documents; see `Store.counts`."""
 
     def sample(self, name: str, size: int, field: str | None) -> Sample:
         """Return up to `size` passages, each with its vector and its value of `field`."""

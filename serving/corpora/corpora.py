@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from models.bundle.bundle import Manifest
 from models.runtimes.base import Floats
 from serving.corpora.backend import Backend, Description, DocumentCursor, DocumentPage, check_generation
-from serving.corpora.filters import Filter, with_id
+from serving.corpora.filters import ID, Filter, In, with_id
 from serving.corpora.indexes.live import LiveIndex
 from serving.corpora.indexes.saved import Read
 from serving.corpora.indexes.state import Report
@@ -26,11 +27,13 @@ from serving.corpora.ports import (
     Chunking,
     Content,
     Corpus,
+    Counts,
     Document,
     Facets,
     IndexSize,
     KnownText,
     PassageKey,
+    Patch,
     Removal,
     Size,
     Stemming,
@@ -44,7 +47,7 @@ from serving.operations.bounds import BOUNDS, Bounds
 
 log = logging.getLogger(__name__)
 REMOVED_TOGETHER = 500
-"""Maximum documents removed in one commit. Other reads and writes run between two commits."""
+"""Maximum documents removed or patched in one commit. Other reads and writes run between two commits."""
 GIVEN_BACK_FROM = 1 << 20
 """Minimum number of bytes that a deletion must free before the space is returned to the disk. Returning space takes
 another commit."""
@@ -170,6 +173,30 @@ class Corpora(Backend):
             self._store.give_back(name, least=GIVEN_BACK_FROM)
         return removed
 
+    def patch(
+        self,
+        name: str,
+        which: Sequence[str] | Filter,
+        metadata: Mapping[str, Any],
+        bounds: Bounds = BOUNDS,
+        before_commit: Callable[[], None] = lambda: None,
+    ) -> int:
+        """Merge `metadata` into the metadata of documents (RFC 7396), and return the number of these documents.
+
+        `which` has the ids of the documents, or a filter. Other reads and writes run between two commits.
+        """
+        before_commit()
+        where: Filter = In(ID, tuple(which)) if isinstance(which, Sequence) else which
+        corpus, patched = self._open.named(name), 0
+        found = self._store.ids_matching(name, where)
+        for start in range(0, len(found), REMOVED_TOGETHER):
+            with corpus.locked():
+                before_commit()
+                ids = [id for id in found[start : start + REMOVED_TOGETHER] if self._matches(name, id, where)]
+                corpus.write(Patch(ids, metadata, bounds))
+            patched += len(ids)
+        return patched
+
     def _matches(self, name: str, document: str, where: Filter) -> bool:
         """Return whether the document still matches. It may have been replaced since it was found."""
         with suppress(NotFound):
@@ -205,6 +232,9 @@ class Corpora(Backend):
 
     def facets(self, name: str, values: int) -> Facets:
         return self._store.facets(name, values)
+
+    def counts(self, name: str, query: str | None, where: Filter | None, paths: Sequence[str], values: int) -> Counts:
+        return self._store.counts(name, query, where, paths, values)
 
     def sample(self, name: str, size: int, field: str | None) -> Sample:
         return sampled(self._store, name, size, field)

@@ -16,7 +16,7 @@ from models.runtimes.base import Floats
 from serving.corpora.backend import Backend, Stale
 from serving.corpora.ingest.chunking import cut
 from serving.corpora.ports import Chunking, Content, Document, KnownText, Span
-from serving.corpora.search import Query, SearchOptions, SearchResult
+from serving.corpora.search import Examples, Query, SearchOptions, SearchResult, merged
 from serving.errors import Conflict, Overloaded
 from serving.inference.embedder import Embedder
 from serving.inference.embeddings import AS_DOCUMENTS, AS_QUERIES, Embeddings
@@ -120,24 +120,46 @@ class Library:
             await self.threads.run(corpus, put)
             return UploadResult(truncated, sum(map(len, vectors)))
 
-    async def search(self, corpus: str, queries: Sequence[str] | Floats, options: SearchOptions) -> SearchResult:
-        """Return the best passages for each query, given as text or as rows of a matrix.
+    async def search(
+        self, corpus: str, queries: Sequence[str] | Floats | Examples, options: SearchOptions
+    ) -> SearchResult:
+        """Return the best passages for each query, given as text or as rows of a matrix, or for examples.
 
         Raises:
             Conflict: the corpus was embedded by a different bundle than the queries.
         """
-        if isinstance(queries, np.ndarray):
+        if isinstance(queries, Examples | np.ndarray) or options.mode == "lexical":
             with self._admitted():
                 check_no_debt()
-                return await self._found(corpus, [Query(None, row) for row in queries], options)
-        if options.mode == "lexical":
-            with self._admitted():
-                check_no_debt()
-                return await self._found(corpus, [Query(text, None) for text in queries], options)
+                return await self._found(corpus, _unembedded(queries), options)
         try:
             return await self._searched(corpus, queries, options)
         except Conflict:  # the corpus may have been re-embedded meanwhile
             return await self._searched(corpus, queries, options, again=True)
+
+    async def search_several(
+        self, corpora: Sequence[str], queries: Sequence[str] | Floats, options: SearchOptions
+    ) -> SearchResult:
+        """Search several corpora of one encoder, and merge the hits by score.
+
+        Raises:
+            Conflict: a corpus was embedded by another encoder than the first corpus.
+        """
+        deep = replace(options, k=options.k + options.offset, offset=0)
+        if isinstance(queries, np.ndarray) or options.mode == "lexical":
+            return merged({name: await self.search(name, queries, deep) for name in corpora}, options)
+        async with self.encoder_of(corpora[0], from_store=True) as embedder:
+            made = await embedder.embed(queries, AS_QUERIES, "queries")
+            asked = [Query(text, row) for text, row in zip(queries, made.vectors, strict=True)]
+            found: dict[str, SearchResult] = {}
+            for name in corpora:
+                try:
+                    found[name] = await self._found(name, asked, deep, made.manifest.fingerprint)
+                except Stale:
+                    raise Conflict(
+                        f"the corpora {corpora[0]!r} and {name!r} have different encoders: search each by itself"
+                    ) from None
+            return replace(merged(found, options), truncated=made.truncated)
 
     async def _searched(
         self, corpus: str, queries: Sequence[str], options: SearchOptions, *, again: bool = False
@@ -233,6 +255,15 @@ class Library:
         """Wait for running work, then close the corpora."""
         self.threads.close()
         self.corpora.close()
+
+
+def _unembedded(queries: Sequence[str] | Floats | Examples) -> list[Query]:
+    """Return queries that need no encoder."""
+    if isinstance(queries, Examples):
+        return [Query(None, None, queries)]
+    if isinstance(queries, np.ndarray):
+        return [Query(None, row) for row in queries]
+    return [Query(text, None) for text in queries]
 
 
 async def embed_passages(embedder: Embedder, texts: Sequence[str], names: Callable[[int], str]) -> tuple[Floats, int]:

@@ -26,6 +26,7 @@ from serving.corpora.ports import (
     Corpus,
     IndexSize,
     Keys,
+    Patch,
     Stop,
     Store,
     StoreError,
@@ -165,8 +166,8 @@ class OpenCorpus:
         self.live: LiveIndex | None = None
         """The index if it is open, else None. A corpus that has never contained a document has no index."""
         self.removals = 0
-        """Number of writes that removed passages. If this number changes between two reads, the results of the reads
-        may be inconsistent."""
+        """Number of writes that removed passages or changed metadata. If this number changes between two reads, the
+        results of the reads may be inconsistent."""
         self.damage: str | None = None
         """The reason why the index can't be opened, if the corpus's file is damaged. Writes are then refused,
         because no search would find the documents."""
@@ -253,8 +254,8 @@ class OpenCorpus:
 
     def _follow(self, change: Change, write: Write) -> None:
         """Update the index by a committed write. A failure closes the index, because the write can't be undone."""
-        self.removals += len(change.removed) > 0
-        if self.live is None:
+        self.removals += len(change.removed) > 0 or isinstance(write, Patch)
+        if self.live is None or isinstance(write, Patch):
             return
         if isinstance(write, Content) and write.fingerprint != self.live.fingerprint:
             self.close()  # the corpus was empty, and a new encoder needs a new index

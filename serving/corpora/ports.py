@@ -162,7 +162,17 @@ class Removal:
     ids: Sequence[str]
 
 
-Write = Content | Removal
+@dataclass(frozen=True)
+class Patch:
+    """A JSON merge patch (RFC 7396) for the metadata of documents. Unknown ids are skipped."""
+
+    ids: Sequence[str]
+    metadata: Mapping[str, Any]
+    bounds: Bounds = BOUNDS
+    """Limits of the merged metadata."""
+
+
+Write = Content | Removal | Patch
 
 
 class Change(NamedTuple):
@@ -175,6 +185,10 @@ class Change(NamedTuple):
     added: Keys
     vectors: Floats
     """Vectors of the added keys, in order."""
+
+    @classmethod
+    def nothing(cls) -> Change:
+        return cls(np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, 0), np.float32))
 
 
 class Page(NamedTuple):
@@ -235,6 +249,17 @@ class Facet(NamedTuple):
     complete: bool
     """Whether `values` has all values of the field. False if there are more than requested, or if a value was too
     large to be indexed."""
+
+
+class Counts(NamedTuple):
+    """Number of passages that a search chooses from, and the values of some fields of their documents."""
+
+    passages: int
+    values: Mapping[str, Sequence[FacetValue]]
+    """By path, the most frequent values first."""
+    complete: bool
+    """False if a value was too large to be indexed, or if there are too many postings to count. Counts are then
+    minimums."""
 
 
 class Facets(NamedTuple):
@@ -338,6 +363,12 @@ class Store(Protocol):
     def passages(self, name: str, keys: Sequence[int]) -> dict[int, Passage]:
         """Return the passages of `keys`. Keys without a passage are left out."""
 
+    def owners(self, name: str, keys: Sequence[int]) -> dict[int, Document]:
+        """Return the documents of the passages of `keys`, with empty texts. Keys without a passage are left out.
+
+        The texts are not read, so this is much faster than `passages`.
+        """
+
     def page(self, name: str, after: int, limit: int, where: Filter | None = None) -> Page:
         """Return up to `limit` documents after the position `after` whose metadata match.
 
@@ -358,6 +389,12 @@ class Store(Protocol):
 
     def facets(self, name: str, values: int) -> Facets:
         """Return the fields of the metadata, each with up to `values` of its most frequent values."""
+
+    def counts(self, name: str, query: str | None, where: Filter | None, paths: Sequence[str], values: int) -> Counts:
+        """Count the passages that contain any word of `query` and whose documents match, and their documents' values.
+
+        Without `query`, all matching passages are counted. Each of `paths` has up to `values` values.
+        """
 
     def words(self, name: str, query: str, k: int, where: Filter | None = None) -> Ranking:
         """Return the best `k` passages by BM25 that contain any word of `query`.

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, NamedTuple, Protocol
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from models.runtimes.base import Floats
-from serving.corpora.filters import Filter
-from serving.corpora.indexes.exact import DECIMALS, best, rounded, union
+from serving.corpora import arranging
+from serving.corpora.arranging import Sort, value_at
+from serving.corpora.filters import ID, All, Filter, In, Not
+from serving.corpora.fusion import Fusion, continued, fuse, scaled_to_one
+from serving.corpora.indexes.exact import DECIMALS
 from serving.corpora.indexes.live import LiveIndex
-from serving.corpora.ports import MAX_MARKED, Keys, Passage, Ranking, Span, Store
-from serving.errors import TooLarge
+from serving.corpora.ports import MAX_MARKED, Document, Keys, Passage, Ranking, Scalar, Span, Store
+from serving.errors import Invalid, TooLarge
 
-RRF_CONSTANT = 60
-"""The constant of Cormack, Clarke and Büttcher 2009, "Reciprocal rank fusion outperforms Condorcet and …"."""
-Fusion = Literal["rrf", "weighted"]
+NONE: Mapping[int, Any] = MappingProxyType({})
 Mode = Literal["dense", "lexical", "hybrid"]
+DEEPEST = 16_000
+"""Number of passages after which a search looks for no more groups."""
 DEEP = 2048
 """Number of hits from which search is exact. Approximate indexes are tuned for the first hits."""
 READ_TOGETHER = 1000
@@ -33,12 +37,20 @@ MARKED_TOGETHER = 1_000_000
 """Maximum characters that one search highlights, which takes up to three seconds."""
 
 
+class Examples(NamedTuple):
+    """Ids of documents that hits resemble, and of documents that hits do not resemble."""
+
+    positive: Sequence[str]
+    negative: Sequence[str] = ()
+
+
 class Query(NamedTuple):
-    """A query: a text, a vector, or both."""
+    """A query: a text, a vector, both, or examples."""
 
     text: str | None
     vector: Floats | None
     """(D,) vector of nonzero length."""
+    like: Examples | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +69,20 @@ class SearchOptions:
     min_score: float | None = None
     with_vector: bool = False
     highlight: bool = False
+    sort: Sequence[Sort] = ()
+    diversity: float = 0.0
+    """Weight of the difference from other hits, in [0, 1]; see `arranging.diverse`."""
+    group_by: str | None = None
+    """Path of a metadata field. Each of its values has up to `group_size` hits, and `k` counts values."""
+    group_size: int = 1
+    explain: bool = False
     max_characters: int | None = None
     """Maximum characters in the documents of all hits of a search, because each document is read whole."""
+
+    @property
+    def arranged(self) -> bool:
+        """Whether hits are chosen from the best candidates in an order of their own."""
+        return bool(self.sort or self.diversity or self.group_by)
 
 
 class Cursor(NamedTuple):
@@ -88,6 +112,12 @@ class Hit(NamedTuple):
     vector: Floats | None = None
     highlights: Sequence[Span] = ()
     """Spans of the query's words in `text`, if requested."""
+    corpus: str | None = None
+    """Name of the corpus, in a search of several corpora."""
+    group: Scalar = None
+    """Value of the field of `group_by`."""
+    ranks: tuple[int | None, int | None] = (None, None)
+    """Ranks in the dense and in the lexical ranking, from 1, if requested by `explain`."""
 
     @property
     def text(self) -> str:
@@ -115,6 +145,23 @@ class SearchResult:
         return Cursor(self.generation, hit.seen, hit.score, hit.key)
 
 
+def merged(found: Mapping[str, SearchResult], options: SearchOptions) -> SearchResult:
+    """Merge the hits of several corpora by score. Hits of equal score are in the order of the corpora."""
+    hits = []
+    for of_query in zip(*(result.hits for result in found.values()), strict=True):
+        ordered = [hit._replace(corpus=name) for name, own in zip(found, of_query, strict=True) for hit in own]
+        ordered.sort(key=lambda hit: -hit.score)
+        hits.append(ordered[options.offset : options.offset + options.k])
+    kinds = {result.index for result in found.values()}
+    return SearchResult(
+        hits,
+        generation="",
+        index=kinds.pop() if len(kinds) == 1 else "mixed",
+        truncated=max(result.truncated for result in found.values()),
+        warnings=[f"{name}: {warning}" for name, result in found.items() for warning in result.warnings],
+    )
+
+
 class Searchable(Protocol):
     """A corpus that can be searched: rankings by meaning and by words, and the passages of a ranking's keys."""
 
@@ -129,6 +176,12 @@ class Searchable(Protocol):
 
     def passages(self, keys: Sequence[int]) -> dict[int, Passage]:
         """Return the passages of the keys of rankings. Keys without a passage are left out."""
+
+    def documents(self, keys: Sequence[int]) -> dict[int, Document]:
+        """Return the documents of the keys of rankings, with empty texts. Keys without a passage are left out."""
+
+    def keys_of(self, ids: Sequence[str]) -> list[int]:
+        """Return the keys of all passages of these documents. Unknown ids are left out."""
 
     def vectors(self, keys: Sequence[int]) -> dict[int, Floats]:
         """Return the (D,) vectors of the keys of rankings."""
@@ -158,6 +211,13 @@ class IndexedCorpus:
     def passages(self, keys: Sequence[int]) -> dict[int, Passage]:
         return self.store.passages(self.name, keys)
 
+    def documents(self, keys: Sequence[int]) -> dict[int, Document]:
+        return self.store.owners(self.name, keys)
+
+    def keys_of(self, ids: Sequence[str]) -> list[int]:
+        keys: list[int] = self.store.matching(self.name, In(ID, tuple(ids))).tolist()
+        return keys
+
     def vectors(self, keys: Sequence[int]) -> dict[int, Floats]:
         found: dict[int, Floats] = {}
         for block, rows in self.store.vectors(self.name, keys) if keys else ():
@@ -177,7 +237,10 @@ def find(corpus: Searchable, queries: Sequence[Query], options: SearchOptions) -
 
     Raises:
         TooLarge: the texts exceed `options.max_characters`, or the limit on highlighting.
+        Invalid: an example is not in the corpus.
     """
+    if queries and queries[0].like:
+        queries, options = resembling(corpus, queries[0].like, options)
     if options.where:
         corpus = corpus.filtered(options.where)
     search = _Search(corpus, options)
@@ -198,6 +261,39 @@ def find(corpus: Searchable, queries: Sequence[Query], options: SearchOptions) -
             field="highlight",
         )
     return [_highlighted(corpus, hits, query.text or "") for hits, query in zip(found, queries, strict=True)]
+
+
+def resembling(corpus: Searchable, like: Examples, options: SearchOptions) -> tuple[list[Query], SearchOptions]:
+    """Return a query by vector for examples, and options that exclude the examples.
+
+    The vector of a document is the mean of its passages, scaled to length 1. With p and n as the mean vectors of the
+    positive and of the negative examples, the query is p + (p - n), or p without negative examples.
+
+    Raises:
+        Invalid: a document is not in the corpus, or the examples cancel each other out.
+    """
+    positive = _mean(corpus, like.positive, "like.positive")
+    wanted = 2 * positive - _mean(corpus, like.negative, "like.negative") if like.negative else positive
+    if not np.linalg.norm(wanted) > 1e-6:
+        raise Invalid("the positive and the negative examples cancel each other out", field="like")
+    others = Not(In(ID, (*like.positive, *like.negative)))
+    return [Query(None, wanted)], replace(options, where=All((options.where, others)) if options.where else others)
+
+
+def _mean(corpus: Searchable, ids: Sequence[str], field: str) -> Floats:
+    """Return the (D,) mean of the vectors of the documents."""
+    keys = corpus.keys_of(ids)
+    vectors, owners = corpus.vectors(keys), corpus.documents(keys)
+    of_document: dict[str, list[Floats]] = {}
+    for key, document in owners.items():
+        if key in vectors:
+            of_document.setdefault(document.id, []).append(vectors[key])
+    for i, id in enumerate(ids):
+        if id not in of_document:
+            raise Invalid(f"the corpus has no document {id!r}", field=f"{field}.{i}")
+    means = [np.mean(of_document[id], axis=0) for id in ids]
+    mean: Floats = np.mean([one / max(float(np.linalg.norm(one)), 1e-12) for one in means], axis=0, dtype=np.float64)
+    return mean
 
 
 def _too_large(options: SearchOptions) -> TooLarge:
@@ -227,8 +323,11 @@ class _Ranked(NamedTuple):
     """A ranking. After a hybrid search it also has the dense and the lexical scores, by key."""
 
     ranking: Ranking
-    dense: dict[int, float]
-    lexical: dict[int, float]
+    dense: Mapping[int, float] = NONE
+    lexical: Mapping[int, float] = NONE
+    dense_ranks: Mapping[int, int] = NONE
+    """Ranks from 1, for `explain`."""
+    lexical_ranks: Mapping[int, int] = NONE
 
 
 class _Search:
@@ -241,6 +340,8 @@ class _Search:
 
         If the page is not full because of writes since the previous page, search deeper.
         """
+        if self._options.arranged:
+            return [self._arranged(query) for query in queries]
         depth = self._options.k + self._options.offset + (self._options.after.seen if self._options.after else 0)
         found = self._rankings(queries, depth)
         return [self._page([query], ranked, depth) for query, ranked in zip(queries, found, strict=True)]
@@ -270,8 +371,19 @@ class _Search:
     def _hits(self, ranked: _Ranked, passages: dict[int, Passage], vectors: dict[int, Floats]) -> list[Hit]:
         keys, scores = ranked.ranking
         before = self._options.offset + (self._options.after.seen if self._options.after else 0)
+        path = self._options.group_by
         return [
-            Hit(passage, key, seen, score, ranked.dense.get(key), ranked.lexical.get(key), vectors.get(key))
+            Hit(
+                passage,
+                key,
+                seen,
+                score,
+                ranked.dense.get(key),
+                ranked.lexical.get(key),
+                vectors.get(key),
+                group=value_at(passage.document, path) if path else None,
+                ranks=(ranked.dense_ranks.get(key), ranked.lexical_ranks.get(key)),
+            )
             for seen, (key, score) in enumerate(zip(keys.tolist(), scores.tolist(), strict=True), start=before + 1)
             if (passage := passages.get(key))
         ]
@@ -289,20 +401,56 @@ class _Search:
                 keys, scores = keys[behind], scores[behind]
             keys, scores = keys[options.offset :], scores[options.offset :]
             if len(keys) >= options.k or whole:
-                keep = slice(0, options.k)
-                if options.min_score is not None:
-                    good = np.array([shown(score) >= options.min_score for score in scores.tolist()], dtype=bool)
-                    keys, scores = keys[good], scores[good]
-                return ranked._replace(ranking=Ranking(keys[keep], scores[keep]))
+                keys, scores = self._good(Ranking(keys, scores))
+                return ranked._replace(ranking=Ranking(keys[: options.k], scores[: options.k]))
             depth *= 2
             (ranked,) = self._rankings(query, depth)
+
+    def _arranged(self, query: Query) -> _Ranked:
+        """Return the page of hits in the order of the options. If there are too few groups, search deeper."""
+        options = self._options
+        page = slice(options.offset, options.offset + options.k)
+        depth = arranging.DIVERSE if options.diversity else arranging.CANDIDATES
+        while True:
+            (ranked,) = self._rankings([query], depth)
+            ranking = self._good(ranked.ranking)
+            documents = self._corpus.documents(ranking.keys.tolist()) if options.sort or options.group_by else {}
+            ranking = self._ordered(ranking, documents)
+            if not options.group_by:
+                return ranked._replace(ranking=Ranking(ranking.keys[page], ranking.scores[page]))
+            chosen, groups = arranging.grouped(documents, ranking, options.group_by, page, options.group_size)
+            if groups >= page.stop or len(ranked.ranking.keys) < depth or depth >= DEEPEST or options.diversity:
+                return ranked._replace(ranking=Ranking(ranking.keys[chosen], ranking.scores[chosen]))
+            depth *= 4
+
+    def _ordered(self, ranking: Ranking, documents: dict[int, Document]) -> Ranking:
+        options, keys = self._options, ranking.keys.tolist()
+        order: Sequence[int] = range(len(keys))
+        if options.sort:
+            there = [i for i, key in enumerate(keys) if key in documents]
+            order = [there[i] for i in arranging.sorted_by([documents[keys[i]] for i in there], options.sort)]
+        elif options.diversity:
+            vectors = self._corpus.vectors(keys)
+            there = [i for i, key in enumerate(keys) if key in vectors]
+            relevance = ranking.scores.astype(np.float32) if options.mode == "dense" else scaled_to_one(ranking)
+            matrix = np.array([vectors[keys[i]] for i in there], np.float32)
+            order = [there[i] for i in arranging.diverse(relevance[there], matrix, options.diversity, len(there))]
+        return Ranking(ranking.keys[list(order)], ranking.scores[list(order)])
+
+    def _good(self, ranking: Ranking) -> Ranking:
+        """Return the hits that reach `min_score`."""
+        if self._options.min_score is None:
+            return ranking
+        good = np.array([shown(score) >= self._options.min_score for score in ranking.scores.tolist()], dtype=bool)
+        return Ranking(ranking.keys[good], ranking.scores[good])
 
     def _rankings(self, queries: Sequence[Query], depth: int) -> list[_Ranked]:
         mode = self._options.mode
         if mode == "dense":
-            return [_Ranked(ranking, {}, {}) for ranking in self._dense(queries, depth)]
+            return [_Ranked(ranking, dense_ranks=self._ranks(ranking)) for ranking in self._dense(queries, depth)]
         if mode == "lexical":
-            return [_Ranked(self._lexical(query, depth), {}, {}) for query in queries]
+            found = [self._lexical(query, depth) for query in queries]
+            return [_Ranked(ranking, lexical_ranks=self._ranks(ranking)) for ranking in found]
         dense = self._dense(queries, CANDIDATES)
         return [self._fused(query, ranking, depth) for query, ranking in zip(queries, dense, strict=True)]
 
@@ -322,7 +470,11 @@ class _Search:
         unit = _units([query])[0]
         for key, vector in self._corpus.vectors(missing).items():
             cosines[key] = shown(float(vector @ unit))
-        return _Ranked(ranking, cosines, dict(zip(lexical.keys.tolist(), lexical.scores.tolist(), strict=True)))
+        bm25 = dict(zip(lexical.keys.tolist(), lexical.scores.tolist(), strict=True))
+        return _Ranked(ranking, cosines, bm25, self._ranks(dense), self._ranks(lexical))
+
+    def _ranks(self, ranking: Ranking) -> Mapping[int, int]:
+        return {key: i for i, key in enumerate(ranking.keys.tolist(), start=1)} if self._options.explain else NONE
 
     def _dense(self, queries: Sequence[Query], depth: int) -> list[Ranking]:
         exact = self._options.exact or depth > DEEP
@@ -348,43 +500,3 @@ def shown(score: float) -> float:
     The order of hits by BM25 depends on the unrounded scores.
     """
     return round(score, DECIMALS)
-
-
-# Fusion of a dense and a lexical ranking of the same passages.
-
-
-def fuse(dense: Ranking, lexical: Ranking, k: int, fusion: Fusion, alpha: float) -> Ranking:
-    """Return the best `k` of both rankings. `alpha` in [0, 1] is the weight of `dense` in a weighted sum.
-
-    `rrf`: the sum of 1 / (60 + rank), with ranks from 1, over the rankings that contain the passage. `weighted`: the
-    weighted sum of scores. The scores of each ranking are first scaled to [0, 1]: its last passage gets 0, and its
-    first passage gets 1. A passage that is missing in a ranking scores 0 there.
-    """
-    keys: Keys = union(dense.keys, lexical.keys)
-    scores = np.zeros(len(keys))
-    for ranking, weight in ((dense, alpha), (lexical, 1 - alpha)):
-        part = _reciprocal(ranking) if fusion == "rrf" else weight * _scaled(ranking)
-        scores[np.searchsorted(keys, ranking.keys)] += part
-    return best(keys, rounded(scores.astype(np.float32)), k)
-
-
-def continued(ranking: Ranking, others: Ranking, k: int) -> Ranking:
-    """Return the first `k` passages of `ranking`, followed by the missing passages of `others` with score 0."""
-    behind = others.keys[~np.isin(others.keys, ranking.keys)]
-    scores = np.concatenate([ranking.scores, np.zeros(len(behind), np.float32)])
-    return Ranking(np.concatenate([ranking.keys, behind])[:k], scores[:k])
-
-
-def _reciprocal(ranking: Ranking) -> Floats:
-    ranks = 1.0 / (RRF_CONSTANT + 1 + np.arange(len(ranking.keys)))
-    return ranks.astype(np.float32)
-
-
-def _scaled(ranking: Ranking) -> Floats:
-    """Return the scores scaled to [0, 1]. If all scores are equal, all become 1, because a match is evidence."""
-    scores = ranking.scores.astype(np.float32)
-    if not len(scores):
-        return scores
-    low, high = scores.min(), scores.max()
-    scaled: Floats = (scores - low) / (high - low) if high > low else np.ones_like(scores)
-    return scaled

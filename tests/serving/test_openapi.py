@@ -74,6 +74,8 @@ def test_whatever_writes_may_find_the_disk_full() -> None:
         f"put {corpus}",
         f"delete {corpus}",
         f"post {corpus}/documents",
+        f"patch {corpus}/documents",
+        f"patch {corpus}/documents/{{id}}",
         f"delete {corpus}/documents",
         f"delete {corpus}/documents/{{id}}",
         f"post {corpus}/reembed",

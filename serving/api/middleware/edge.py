@@ -26,7 +26,7 @@ REQUEST_ID = "x-request-id"
 PROBES = {"/health", "/healthz", "/livez", "/readyz", "/ping", "/metrics"}
 """Paths that monitoring requests every few seconds. Their requests are not traced. Successful requests are logged at
 debug level."""
-CORS_METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE")
+CORS_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _ACCEPTED_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 

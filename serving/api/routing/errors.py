@@ -23,7 +23,7 @@ from serving.operations.json_body import FITS
 
 log = logging.getLogger(__name__)
 
-METHODS = ("GET", "POST", "PUT", "DELETE")
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _OPENAI_PATHS = ("/v1/", "/embeddings", "/models")
 _SAID = {
     **dict.fromkeys(("model_type", "model_attributes_type"), "must be a JSON object"),

@@ -174,6 +174,33 @@ class DeleteRequest(ClosedBody):
     filter: Conditions = Field(examples=[{"module": "asyncio.tasks"}], json_schema_extra={"minProperties": 1})
 
 
+class PatchRequest(ClosedBody):
+    """Metadata to merge into documents, which `ids` or `filter` name."""
+
+    metadata: dict[str, Any] = Field(
+        description="JSON merge patch (RFC 7396): objects are merged, other values replace, and null removes a field.",
+        examples=[{"reviewed": True, "draft": None}],
+    )
+    ids: list[str] | None = Field(default=None, min_length=1, max_length=100_000)
+    filter: Conditions | None = Field(default=None, json_schema_extra={"minProperties": 1})
+
+
+class DocumentPatchRequest(ClosedBody):
+    """Metadata to merge into a document."""
+
+    metadata: dict[str, Any] = Field(
+        description="JSON merge patch (RFC 7396): objects are merged, other values replace, and null removes a field.",
+        examples=[{"reviewed": True, "draft": None}],
+    )
+
+
+class PatchAnswer(BaseModel):
+    """Number of patched documents."""
+
+    patched: int
+    warnings: Warnings = None
+
+
 class DeleteAnswer(BaseModel):
     """Number of deleted documents."""
 
@@ -181,8 +208,21 @@ class DeleteAnswer(BaseModel):
     warnings: Warnings = None
 
 
+DocumentIds = Annotated[list[str], Field(max_length=100, fail_fast=True)]
+"""Ids of example documents."""
+Path = Annotated[str, Field(min_length=1, max_length=512)]
+"""A metadata field, as a dotted path. `$id` is the document's id."""
+
+
+class LikeRequest(ClosedBody):
+    """Documents that hits resemble, and documents that hits do not resemble. None of them is a hit."""
+
+    positive: Annotated[DocumentIds, Field(min_length=1)]
+    negative: DocumentIds = Field(default_factory=list)
+
+
 class SearchRequest(ClosedBody):
-    """A search by `query`, `queries` or `vector`, and its options."""
+    """A search by `query`, `queries`, `vector` or `like`, and its options."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -190,12 +230,14 @@ class SearchRequest(ClosedBody):
                 {"required": ["query"], "properties": {"query": {"type": "string"}}},
                 {"required": ["queries"], "properties": {"queries": {"type": "array"}}},
                 {"required": ["vector"], "properties": {"vector": {"type": "array"}}},
+                {"required": ["like"], "properties": {"like": {"type": "object"}}},
             ]
         }
     )
     query: str | None = Field(default=None, examples=["run a coroutine with a time limit"])
     queries: Strings | None = None
     vector: list[FiniteFloat] | None = Field(default=None, max_length=MAX_VECTOR, fail_fast=True)
+    like: LikeRequest | None = Field(default=None, description="Search by example, in dense mode: more like this.")
     k: int = Field(default=10, ge=1, le=1000)
     offset: int = Field(
         default=0,
@@ -223,6 +265,34 @@ class SearchRequest(ClosedBody):
     min_score: FiniteFloat | None = Field(
         default=None, description="Minimum score of a hit. It is compared with the rounded `score` in the response."
     )
+    sort: list[Annotated[str, Field(pattern="^.+:(asc|desc)$", max_length=520)]] | None = Field(
+        default=None,
+        max_length=8,
+        description="Order of the best 1,000 hits by metadata, such as `year:desc`. Numbers come before strings, and "
+        "documents without the field come last.",
+        examples=[["year:desc", "title:asc"]],
+    )
+    diversity: float = Field(
+        default=0,
+        ge=0,
+        le=1,
+        description="Weight of the difference from the hits before (maximal marginal relevance), among the best 200 "
+        "hits. 0 keeps the order by relevance.",
+    )
+    group_by: Path | None = Field(
+        default=None,
+        description="Metadata field that groups the hits. `k` and `offset` then count groups, and each hit has its "
+        "`group`. `$id` groups by document. Documents without the field are left out.",
+    )
+    group_size: int = Field(default=1, ge=1, le=100, description="Maximum number of hits in a group.")
+    facets: list[Path] | None = Field(
+        default=None,
+        max_length=16,
+        description="Metadata fields whose values are counted in all documents that the search chooses from.",
+        examples=[["module"]],
+    )
+    total: bool = Field(default=False, description="Return the number of passages that the search chooses from.")
+    explain: bool = Field(default=False, description="Return the rank and the score of each hit in both rankings.")
     with_text: bool = True
     with_metadata: bool = True
     with_vector: bool = False
@@ -233,9 +303,12 @@ class SearchRequest(ClosedBody):
 
 
 class CorpusSearchRequest(SearchRequest):
-    """A search that names its corpus in the body."""
+    """A search that names its corpus, or several corpora of one encoder, in the body."""
 
-    corpus: str = Field(json_schema_extra={"pattern": CORPUS_NAME})
+    corpus: str | None = Field(default=None, json_schema_extra={"pattern": CORPUS_NAME})
+    corpora: list[str] | None = Field(
+        default=None, min_length=1, max_length=32, description="Names of corpora, whose hits are merged by score."
+    )
 
 
 class SpanAnswer(BaseModel):
@@ -245,9 +318,24 @@ class SpanAnswer(BaseModel):
     end: int
 
 
+class PartAnswer(BaseModel):
+    """The place of a hit in one ranking."""
+
+    rank: int | None = Field(description="Rank from 1. null if the hit is not in the ranking.")
+    score: float | None = Field(description="Cosine similarity or BM25 score.")
+
+
+class ExplainAnswer(BaseModel):
+    """The place of a hit in each ranking of the search."""
+
+    dense: PartAnswer | None = None
+    lexical: PartAnswer | None = None
+
+
 class HitAnswer(BaseModel):
     """A passage that was found: a document, or a `span` of a document that was split. `text` then has only the span."""
 
+    corpus: str | None = Field(default=None, description="Name of the corpus. Present only in a search of `corpora`.")
     id: str
     score: float = Field(
         description="Cosine similarity in dense search, BM25 score in lexical search, fused score in hybrid search."
@@ -265,6 +353,8 @@ class HitAnswer(BaseModel):
     highlights: list[SpanAnswer] | None = Field(
         default=None, description="Positions of the query's words in the first 20,000 characters of `text`."
     )
+    group: str | int | float | bool | None = Field(default=None, description="Value of the field of `group_by`.")
+    explain: ExplainAnswer | None = None
 
 
 class ResultAnswer(BaseModel):
@@ -282,6 +372,13 @@ class SearchAnswer(BaseModel):
     results: list[ResultAnswer] | None = None
     took_ms: float
     mode: Literal["dense", "lexical", "hybrid"]
+    total: int | None = Field(default=None, description="Number of passages that the search chooses from.")
+    facets: dict[str, list[ValueAnswer]] | None = Field(
+        default=None, description="The 20 most frequent values of each requested field, with their documents."
+    )
+    facets_complete: bool | None = Field(
+        default=None, description="false if some values were too large or too many to be counted."
+    )
     index: str | None = Field(
         description="Index of the dense search: `exact`, or the kind of the approximate index. null in lexical search."
     )

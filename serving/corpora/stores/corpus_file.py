@@ -21,8 +21,8 @@ from serving.corpora.ports import (
     Blocks,
     Change,
     Chunking,
-    Content,
     Corpus,
+    Counts,
     Document,
     Facets,
     Keys,
@@ -30,15 +30,15 @@ from serving.corpora.ports import (
     Page,
     Passage,
     Ranking,
+    Removal,
     Size,
     Span,
     Stop,
     Write,
     never,
 )
-from serving.corpora.stores import fields, reading, records, words, writing
+from serving.corpora.stores import facets, fields, reading, records, words, writing
 from serving.corpora.stores.connections import Connections, OpenFiles, stopping
-from serving.corpora.stores.facets import facets
 from serving.corpora.stores.foreign import check_values
 from serving.corpora.stores.matching import FilterCache, matching
 from serving.corpora.stores.migrations import check_ours, check_schema, mark, migrate, verify
@@ -169,7 +169,7 @@ class CorpusFile:
     def write(self, writes: Sequence[Write]) -> list[Change | ServiceError]:
         with self._connections.writing() as writer:
             full = self._full()
-            return [full if full and isinstance(write, Content) else attempt(writer, write) for write in writes]
+            return [full if full and not isinstance(write, Removal) else attempt(writer, write) for write in writes]
 
     def _full(self) -> InsufficientStorage | None:
         """Return the error for writes that add data, or None if more than `RESERVED_BYTES` are free."""
@@ -208,6 +208,10 @@ class CorpusFile:
         with self._connections.reading() as reader:
             return records.passages(reader, keys)
 
+    def owners(self, keys: Sequence[int]) -> dict[int, Document]:
+        with self._connections.reading() as reader:
+            return records.owners(reader, keys)
+
     def page(self, after: int, limit: int, where: Filter | None = None) -> Page:
         with self._connections.reading() as reader:
             among = None if where is None else self._filter_cache.numbers(self.path, reader, where)
@@ -231,7 +235,17 @@ class CorpusFile:
 
     def facets(self, values: int) -> Facets:
         with self._connections.reading() as reader:
-            return facets(reader, values)
+            return facets.facets(reader, values)
+
+    def counts(self, query: str | None, where: Filter | None, paths: Sequence[str], values: int) -> Counts:
+        with self._connections.reading() as reader:
+            keys = None if where is None else self._filter_cache.keys(self.path, reader, where)
+            if query is not None:
+                keys = words.having(reader, query, keys, stemming=reading.corpus(reader).wanted_stemming)
+            passages = reading.size(reader).passages if keys is None else len(keys)
+            documents = None if keys is None or not paths else records.numbers_of(reader, keys)
+            found, complete = facets.counts(reader, documents, paths, values)
+            return Counts(passages, found, complete)
 
     def words(self, query: str, k: int, where: Filter | None) -> Ranking:
         with self._connections.reading() as reader:

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import NoneType
 from typing import Any
 
+import orjson
+
 from serving.corpora.filters import is_number, values_at
-from serving.corpora.ports import Facet, Facets, FacetValue
-from serving.corpora.stores.fields import FALSE, LIST, NULL, OBJECT, OPAQUE, TRUE, WHOLE, Value, documents, numbers
+from serving.corpora.ports import Facet, Facets, FacetValue, Scalar
+from serving.corpora.stores.fields import (
+    FALSE,
+    LIST,
+    NULL,
+    OBJECT,
+    OPAQUE,
+    TRUE,
+    WHOLE,
+    Numbers,
+    Value,
+    documents,
+    numbers,
+)
 from serving.operations.threads import check_cancelled
 
 MAX_FIELDS = 64
@@ -20,6 +35,9 @@ have no counts."""
 OPEN = 100
 """Maximum documents with inconclusive postings that are read for a field. If there are more such documents, the
 field's range is not reported."""
+READ = 2000
+"""Maximum number of documents whose metadata are read for counts. Counts of more documents come from the postings."""
+_AMONG = "AND document IN (SELECT value FROM json_each(?))"
 _SCALARS = {FALSE: False, TRUE: True, NULL: None}
 _KINDS = {NULL: "null", FALSE: "boolean", TRUE: "boolean", LIST: "list", OBJECT: "object"}
 KIND_OF: dict[type, str] = {
@@ -55,6 +73,58 @@ def facets(reader: sqlite3.Connection, values: int) -> Facets:
         _facet(reader, field, path, counted.get(field, first[field]), values) for field, path in paths[:MAX_FIELDS]
     ]
     return Facets(found, len(paths) <= MAX_FIELDS and not _has(reader, WHOLE, "true"))
+
+
+def counts(
+    reader: sqlite3.Connection, chosen: Numbers | None, paths: Sequence[str], values: int
+) -> tuple[dict[str, list[FacetValue]], bool]:
+    """Return the most frequent values of each path among the `chosen` documents, or among all if None.
+
+    Also return whether the counts are complete; see `Counts`.
+    """
+    if chosen is not None and len(chosen) <= READ:
+        return _counted_in(documents(reader, chosen), paths, values), True
+    found: dict[str, list[FacetValue]] = {}
+    complete, left = not _has(reader, WHOLE, "true"), COUNTED
+    for path in paths:
+        known = reader.execute("SELECT number FROM fields WHERE path = ?", (path,)).fetchone()
+        postings = _postings(reader, known[0], left + 1) if known else 0
+        if known and postings <= left:
+            found[path] = list(_most_frequent(reader, known[0], values, chosen))
+            complete = complete and not _has(reader, known[0], "value = ?", OPAQUE)
+        else:
+            found[path] = []
+            complete = complete and not postings
+        left = max(0, left - postings)
+    return found, complete
+
+
+def _counted_in(
+    given: Iterable[tuple[int, str, Mapping[str, Any]]], paths: Sequence[str], values: int
+) -> dict[str, list[FacetValue]]:
+    """Count the scalars at each path, once for each document, as the postings do."""
+    counters: dict[str, Counter[tuple[type, Scalar]]] = {path: Counter() for path in paths}
+    for _, _, metadata in given:
+        for path, counter in counters.items():
+            found = values_at(metadata, path)
+            elements = [one for value in found for one in (value if isinstance(value, list) else (value,))]
+            counter.update({(_type(one), one) for one in elements if isinstance(one, Scalar)})
+    return {
+        path: [FacetValue(value, many) for (_, value), many in _ordered(counter)[:values]]
+        for path, counter in counters.items()
+    }
+
+
+def _type(value: Scalar) -> type:
+    return float if is_number(value) else type(value)
+
+
+def _ordered(counter: Counter[tuple[type, Scalar]]) -> list[tuple[tuple[type, Scalar], int]]:
+    """Order by count, then as SQLite orders postings: numbers, strings, then false, true and null."""
+    kinds = {float: 0, str: 1, bool: 2, NoneType: 3}
+    return sorted(
+        counter.items(), key=lambda one: (-one[1], kinds[one[0][0]], one[0][1] if one[0][1] is not None else 0)
+    )
 
 
 def _facet(reader: sqlite3.Connection, field: int, path: str, listed: Sequence[FacetValue], values: int) -> Facet:
@@ -110,14 +180,17 @@ def _has(reader: sqlite3.Connection, field: int, condition: str, *values: Value)
     return reader.execute(select, (field, *values)).fetchone() is not None
 
 
-def _most_frequent(reader: sqlite3.Connection, field: int, limit: int) -> Iterator[FacetValue]:
-    """Yield up to `limit` values with their counts, most frequent first.
+def _most_frequent(
+    reader: sqlite3.Connection, field: int, limit: int, among: Numbers | None = None
+) -> Iterator[FacetValue]:
+    """Yield up to `limit` values with their counts, most frequent first. `among` restricts the documents.
 
     Values of equal count are in SQLite's order.
     """
-    select = """SELECT value, count(*) AS many FROM postings
-        WHERE field = ? AND value < ? GROUP BY value ORDER BY many DESC, value LIMIT ?"""
-    for value, many in reader.execute(select, (field, OBJECT, limit)):
+    within, listed = ("", ()) if among is None else (_AMONG, (orjson.dumps(among.tolist()).decode(),))
+    select = f"""SELECT value, count(*) AS many FROM postings
+        WHERE field = ? AND value < ? {within} GROUP BY value ORDER BY many DESC, value LIMIT ?"""
+    for value, many in reader.execute(select, (field, OBJECT, *listed, limit)):
         yield FacetValue(_SCALARS[value] if isinstance(value, bytes) else value, many)
 
 

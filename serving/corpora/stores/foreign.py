@@ -63,6 +63,7 @@ class _Corpus(BaseModel):
     fresh: Fingerprint | None = None
     stemming: Stemming | None = None
     unicode: _Stamp | None = None
+    revision: Count = 0
 
 
 def check_values(path: Path, bounds: Bounds, stop: Stop) -> None:

@@ -69,9 +69,9 @@ KEPT_BYTES = 64 << 20
 BESIDE_BYTES = 400
 """Bytes of a cache entry besides its keys and its filter's name. They contain the version and the header of the
 array."""
-_Moment = tuple[str, int, int]
-"""Version of a corpus: its generation, its number of documents, and the greatest key ever assigned. Additions raise the
-key, and other changes lower the number of documents."""
+_Moment = tuple[str, int, int, int]
+"""Version of a corpus: its generation, its number of documents, the greatest key ever assigned, and the number of
+patches. Additions raise the key, and removals lower the number of documents."""
 
 
 def matching(reader: sqlite3.Connection, where: Filter) -> Numbers:
@@ -489,7 +489,8 @@ class FilterCache:
 
 
 def _moment(reader: sqlite3.Connection) -> _Moment:
-    generation, documents, last = reader.execute(
-        "SELECT generation, documents, (SELECT max(seq) FROM sqlite_sequence WHERE name = 'passages') FROM corpora"
+    generation, documents, last, revision = reader.execute(
+        "SELECT generation, documents, (SELECT max(seq) FROM sqlite_sequence WHERE name = 'passages'), revision "
+        "FROM corpora"
     ).fetchone()
-    return generation, documents, last or 0
+    return generation, documents, last or 0, revision

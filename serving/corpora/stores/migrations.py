@@ -98,7 +98,12 @@ def _first(connection: sqlite3.Connection) -> None:
     words.create(connection)
 
 
-MIGRATIONS: tuple[Step, ...] = (_first,)
+def _second(connection: sqlite3.Connection) -> None:
+    """Add the number of patches of metadata, which makes cached results of filters invalid."""
+    connection.execute("ALTER TABLE corpora ADD COLUMN revision INTEGER NOT NULL DEFAULT 0")
+
+
+MIGRATIONS: tuple[Step, ...] = (_first, _second)
 
 
 def migrate(connection: sqlite3.Connection, file: Path) -> None:

@@ -14,7 +14,7 @@ import orjson
 
 from models.runtimes.base import Floats
 from serving.corpora.ports import Chunking, Document, Keys, Page, Passage, Span
-from serving.corpora.stores.fields import Numbers
+from serving.corpora.stores.fields import Numbers, numbers
 from serving.operations.files import DamageError
 
 T = TypeVar("T")
@@ -66,6 +66,13 @@ class DocumentRow(NamedTuple):
         digest = content_hash(document.text, chunking)
         checksum = _checksum(number, document.id, document.text, metadata, digest)
         return cls(number, document.id, document.text, metadata, digest, checksum)
+
+    @classmethod
+    def merged(cls, row: tuple[int, str, str, str, bytes, int], document: Document) -> DocumentRow:
+        """Return a row of the same text with the metadata of `document`."""
+        number, name, text, _, digest, _ = row
+        metadata = orjson.dumps(document.metadata).decode()
+        return cls(number, name, text, metadata, digest, _checksum(number, name, text, metadata, digest))
 
 
 def document_in(row: tuple[int, str, str, str, bytes, int]) -> Document:
@@ -183,6 +190,26 @@ def passages(reader: sqlite3.Connection, keys: Sequence[int]) -> dict[int, Passa
         spans += [(row[0], row[1], PassageRow(*row).span()) for row in reader.execute(select, block)]
     owners = documents(reader, sorted({number for _, number, _ in spans}))
     return {key: Passage(owners[number], span) for key, number, span in spans}
+
+
+def owners(reader: sqlite3.Connection, keys: Sequence[int]) -> dict[int, Document]:
+    """Implement `Store.owners`. The checksum of a document covers its text, so it is not checked here."""
+    wanted = orjson.dumps([*keys]).decode()
+    select = """SELECT passages.key, documents.id, metadata FROM json_each(?) AS wanted
+        JOIN passages ON passages.key = wanted.value JOIN documents ON number = document"""
+    return {
+        key: Document(name, "", orjson.loads(metadata)) for key, name, metadata in reader.execute(select, (wanted,))
+    }
+
+
+def numbers_of(reader: sqlite3.Connection, keys: Keys) -> Numbers:
+    """Return the sorted numbers of the documents of the passages `keys`."""
+    if reader.execute("SELECT 1 FROM corpora WHERE passages = documents").fetchone():
+        return keys  # a document's number is the key of its first passage
+    wanted = orjson.dumps(keys.tolist()).decode()
+    select = """SELECT DISTINCT document AS number FROM json_each(?) AS wanted
+        JOIN passages ON passages.key = wanted.value"""
+    return np.sort(numbers(reader, select, wanted))
 
 
 def passages_of(reader: sqlite3.Connection, numbers: Sequence[int]) -> Iterator[PassageRow]:

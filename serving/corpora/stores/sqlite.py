@@ -23,6 +23,7 @@ from serving.corpora.ports import (
     Change,
     Chunking,
     Corpus,
+    Counts,
     Document,
     Facets,
     Keys,
@@ -174,6 +175,9 @@ class SqliteStore:
     def passages(self, name: str, keys: Sequence[int]) -> dict[int, Passage]:
         return self._file(name).passages(keys)
 
+    def owners(self, name: str, keys: Sequence[int]) -> dict[int, Document]:
+        return self._file(name).owners(keys)
+
     def page(self, name: str, after: int, limit: int, where: Filter | None = None) -> Page:
         return self._file(name).page(after, limit, where)
 
@@ -191,6 +195,9 @@ class SqliteStore:
 
     def facets(self, name: str, values: int) -> Facets:
         return self._file(name).facets(values)
+
+    def counts(self, name: str, query: str | None, where: Filter | None, paths: Sequence[str], values: int) -> Counts:
+        return self._file(name).counts(query, where, paths, values)
 
     def words(self, name: str, query: str, k: int, where: Filter | None = None) -> Ranking:
         return self._file(name).words(query, k, where)

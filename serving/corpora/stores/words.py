@@ -131,6 +131,14 @@ def search(
     return _best(reader, terms, k, allowed)
 
 
+def having(reader: sqlite3.Connection, query: str, allowed: Keys | None, *, stemming: Stemming) -> Keys:
+    """Return the sorted keys of all passages that `search` chooses from."""
+    terms, phrases = parse(query, stemming=stemming)
+    if phrases:
+        allowed = _common(allowed, _having(reader, phrases, "AND"))
+    return _common(allowed, _having(reader, terms, "OR")) if terms else np.empty(0, np.int64)
+
+
 def parse(query: str, *, stemming: Stemming) -> Asked:
     """Parse any text as a query. Words in double quotes must occur as a phrase. All other words are optional.
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import secrets
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import Literal
+from typing import Any, Literal
 from unicodedata import unidata_version
 
 import numpy as np
 import orjson
 
 from models.runtimes.base import Floats
-from serving.corpora.ports import Change, Content, Corpus, Keys, Removal, Span, Stemming, Write
+from serving.corpora.ports import Change, Content, Corpus, Keys, Patch, Removal, Span, Stemming, Write
 from serving.corpora.stores import fields, reading, records, words
 from serving.corpora.stores.records import (
     DOCUMENT,
@@ -29,6 +29,7 @@ from serving.corpora.stores.records import (
     passages_of,
 )
 from serving.errors import Conflict, Invalid, ServiceError
+from serving.operations.bounds import check_metadata
 
 TABLES = (
     "CREATE TABLE uploads (job TEXT PRIMARY KEY) STRICT, WITHOUT ROWID",
@@ -82,6 +83,10 @@ def apply(writer: sqlite3.Connection, write: Write) -> Change:
         case Removal(ids):
             note_newer_writes(writer, ids)
             return Change(_remove(writer, ids), np.array([], dtype=np.int64), np.empty((0, 0), dtype=np.float32))
+        case Patch(ids):
+            note_newer_writes(writer, ids)
+            _patch(writer, write)
+            return Change.nothing()
         case Content(job=None):
             note_newer_writes(writer, [document.id for document in write.documents])
             return _put(writer, write)
@@ -134,6 +139,39 @@ def _put(writer: sqlite3.Connection, content: Content) -> Change:
     words.index(writer, texts)
     _count(writer, 1, len(documents), passages)
     return Change(removed, added, content.vectors)
+
+
+def _patch(writer: sqlite3.Connection, patch: Patch) -> None:
+    """Merge metadata into documents. Passages, vectors and words stay as they are.
+
+    Raises:
+        Invalid, TooLarge: the merged metadata of a document can't be stored.
+    """
+    for block in blocks(patch.ids):
+        select = f"SELECT {DOCUMENT} FROM documents WHERE id IN ({marks(block)})"
+        for row in writer.execute(select, block).fetchall():
+            before = document_in(row)
+            metadata = merge_patch(before.metadata, patch.metadata)
+            check_metadata(metadata, patch.bounds.metadata_bytes, "metadata")
+            after = DocumentRow.merged(row, before._replace(metadata=metadata))
+            fields.remove(writer, [(after.number, before.metadata)])
+            update = "UPDATE documents SET metadata = ?, checksum = ? WHERE number = ?"
+            writer.execute(update, (after.metadata, after.checksum, after.number))
+            fields.index(writer, [(after.number, metadata)])
+    writer.execute("UPDATE corpora SET revision = revision + 1")
+
+
+def merge_patch(target: Any, patch: Any) -> Any:
+    """Return `target` after a JSON merge patch: objects are merged, and null removes a member (RFC 7396, section 2)."""
+    if not isinstance(patch, Mapping):
+        return patch
+    merged = dict(target) if isinstance(target, Mapping) else {}
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = merge_patch(merged.get(name), value)
+    return merged
 
 
 def promise(writer: sqlite3.Connection, wanted: Corpus) -> None:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serving.corpora.fusion import Fusion, fuse
 from serving.corpora.ports import Ranking
-from serving.corpora.search import Fusion, fuse
 
 scores = st.floats(-1, 1).map(lambda x: round(x, 3))
 rankings = st.lists(st.tuples(st.integers(1, 12), scores), unique_by=lambda row: row[0], max_size=8)

@@ -16,7 +16,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from serving.corpora.filters import compile_filter
-from serving.corpora.ports import Change, Chunking, Content, Corpus, Document, Removal, Span, Stemming, Store, Write
+from serving.corpora.ports import (
+    Change,
+    Chunking,
+    Content,
+    Corpus,
+    Document,
+    Patch,
+    Removal,
+    Span,
+    Stemming,
+    Store,
+    Write,
+)
 from serving.corpora.stores import STORES
 from serving.corpora.stores.connections import MOST, OpenFiles
 from serving.corpora.stores.corpus_file import Shared
@@ -80,7 +92,10 @@ class AsADictionary(RuleBasedStateMachine):
 
     @rule(
         wanted=st.lists(
-            st.tuples(rows, chunkings, st.none() | jobs) | st.sets(ids) | st.sampled_from(["other", "twice"]),
+            st.tuples(rows, chunkings, st.none() | jobs)
+            | st.sets(ids)
+            | st.builds(Patch, st.lists(ids, max_size=3, unique=True), metadata)
+            | st.sampled_from(["other", "twice"]),
             max_size=4,
         )
     )
@@ -92,8 +107,10 @@ class AsADictionary(RuleBasedStateMachine):
                 continue
             assert isinstance(outcome, Change)
             write = self._stays(asked)
-            ids = write.ids if isinstance(write, Removal) else [document.id for document in write.documents]
-            gone = {key for name in ids if name in self.held for key in self.held.pop(name).keys}
+            gone = set[int]()
+            if not isinstance(write, Patch):
+                ids = write.ids if isinstance(write, Removal) else [document.id for document in write.documents]
+                gone = {key for name in ids if name in self.held for key in self.held.pop(name).keys}
             assert set(outcome.removed.tolist()) == gone
             assert len(outcome.removed) == len(gone)
             self.tombstones |= gone
@@ -104,6 +121,8 @@ class AsADictionary(RuleBasedStateMachine):
             return content([("z", "z", {})], "other")
         if wanted == "twice":
             return content([("z", "z", {}), ("z", "y", {})], self.fingerprint)
+        if isinstance(wanted, Patch):
+            return wanted
         if isinstance(wanted, set):
             return Removal(sorted(wanted))
         return replace(content(wanted[0], self.fingerprint, wanted[1]), job=wanted[2])
@@ -115,7 +134,7 @@ class AsADictionary(RuleBasedStateMachine):
             rows = [(one.id, one.text, dict(one.metadata)) for one in write.documents if one.id not in gone]
             return content(rows, write.fingerprint, write.chunking)
         for gone in self.accepted.values():
-            gone.update(write.ids if isinstance(write, Removal) else [one.id for one in write.documents])
+            gone.update([one.id for one in write.documents] if isinstance(write, Content) else write.ids)
         return write
 
     @rule(job=jobs)
@@ -129,14 +148,20 @@ class AsADictionary(RuleBasedStateMachine):
         self.accepted.pop(job, None)
 
     def _refused(self, write: Write) -> type[Exception] | None:
-        if isinstance(write, Removal):
+        if not isinstance(write, Content):
             return None
         if len({document.id for document in write.documents}) < len(write.documents):
             return Invalid
         return Conflict if self.held and write.fingerprint != self.fingerprint else None
 
     def _take(self, write: Write, added: list[int]) -> None:
-        if isinstance(write, Removal):
+        if isinstance(write, Patch):
+            for name in {*write.ids} & self.held.keys():
+                entry = self.held[name]
+                both = {**entry.document.metadata, **write.metadata}
+                merged = {key: value for key, value in both.items() if write.metadata.get(key, 0) is not None}
+                self.held[name] = entry._replace(document=entry.document._replace(metadata=merged))
+        if not isinstance(write, Content):
             assert added == []
             return
         self.fingerprint = write.fingerprint
