@@ -72,6 +72,27 @@ class Walk(RuleBasedStateMachine):
         assert answer.status_code == 200, answer.text
         self.held = {name: document for name, document in self.held.items() if document[1].get("n") != n}
 
+    @rule(name=NAMES, metadata=METADATA, gone=st.booleans())
+    def patch(self, name: str, metadata: dict[str, Any], gone: bool) -> None:
+        """Merge metadata into a document that may not exist. With `gone`, also remove its tag."""
+        merge = metadata | ({"tag": None} if gone else {})
+        answer = self.client.patch(f"/corpora/{CORPUS}/documents/{name}", json={"metadata": merge})
+        assert answer.status_code == (200 if name in self.held else 404), answer.text
+        if name in self.held:
+            text, before = self.held[name]
+            self.held[name] = text, {key: value for key, value in (before | merge).items() if value is not None}
+
+    @rule(n=st.integers(0, 3), to=st.integers(0, 3))
+    def patch_where(self, n: int, to: int) -> None:
+        """Merge metadata into all documents that match a filter."""
+        asked = {"metadata": {"n": to}, "filter": {"n": n}}
+        answer = self.client.patch(f"/corpora/{CORPUS}/documents", json=asked)
+        fits = [name for name, (_, more) in self.held.items() if more.get("n") == n]
+        assert (answer.status_code, answer.json()["patched"]) == (200, len(fits)), answer.text
+        for name in fits:
+            text, before = self.held[name]
+            self.held[name] = text, before | {"n": to}
+
     @rule(text=TEXTS, k=st.integers(1, 5), tag=st.sampled_from((None, "a", "b")), exact=st.booleans())
     def search(self, text: str, k: int, tag: str | None, exact: bool) -> None:
         """Check that hits and scores equal those of brute force."""
