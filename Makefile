@@ -92,7 +92,7 @@ clients: $(STAMP) $(CLIENTS) $(BUNDLE)/manifest.json ## other people's clients a
 	@echo "in the versions of constraints-clients.txt …"
 	@ISOSPHERE_BUNDLE=$(BUNDLE) OMP_NUM_THREADS=1 .venv-clients/bin/python -m pytest tests/clients -W ignore $(ARGS)
 	@echo "in the versions of constraints.txt, those that it has …"
-	@ISOSPHERE_BUNDLE=$(BUNDLE) OMP_NUM_THREADS=1 $(BIN)/pytest -W ignore $(addprefix tests/clients/test_,openai.py huggingface_hub.py sentence_transformers.py)
+	@ISOSPHERE_BUNDLE=$(BUNDLE) OMP_NUM_THREADS=1 $(BIN)/pytest -W ignore $(addprefix tests/clients/test_,ollama.py openai.py huggingface_hub.py sentence_transformers.py)
 
 locks: $(TOOLS) ## the hashes of all that an image installs, in the versions of constraints.txt: writes requirements/
 	@for runtime in cpu gpu; do \

@@ -9,6 +9,7 @@ from serving.api import (
     documents,
     inference,
     jobs,
+    ollama,
     openai,
     pages,
     search,
@@ -20,7 +21,10 @@ from serving.api import (
 ROUTERS = (
     inference.router,
     openai.embedding,
+    openai.deployments,
     cohere.router,
+    ollama.embedding,
+    ollama.router,
     inference.reranking,
     inference.pipelines,
     status.reports,  # before /models/{id}, whose ids may contain slashes

@@ -10,8 +10,7 @@ from serving.api.routing.answers import embedding_headers, encoded, json_respons
 from serving.api.routing.deps import ServiceDep
 from serving.api.routing.route import DirectRoute
 from serving.api.schemas.cohere import CohereEmbeddings, CohereEmbedRequest, meta
-from serving.errors import Invalid
-from serving.service import Service
+from serving.operations.bounds import check_max_tokens
 
 router = APIRouter(tags=["cohere"], route_class=DirectRoute)
 
@@ -23,7 +22,8 @@ async def embed(body: CohereEmbedRequest, service: ServiceDep) -> Response:
     Only texts are embedded: `images`, and blocks of images in `inputs`, are refused.
     """
     texts = body.all_texts()
-    _check_cut(body, service)
+    read = service.encoders.requested(body.model).model.manifest.max_length
+    check_max_tokens(body.max_tokens, read, "max_tokens")
     embeddings = await service.embed(texts, body.options(), body.field, model=body.model)
     answer = {
         "id": str(uuid4()),
@@ -33,18 +33,3 @@ async def embed(body: CohereEmbedRequest, service: ServiceDep) -> Response:
         "response_type": "embeddings_by_type",
     }
     return json_response(answer, headers=embedding_headers(embeddings))
-
-
-def _check_cut(body: CohereEmbedRequest, service: Service) -> None:
-    """Refuse a `max_tokens` below the model's maximum length.
-
-    Raises:
-        Invalid: `max_tokens` is smaller than that.
-        NotFound: several models are served, and none has this name.
-    """
-    read = service.encoders.requested(body.model).model.manifest.max_length
-    if body.max_tokens is not None and body.max_tokens < read:
-        raise Invalid(
-            f"texts are cut to the {read} tokens that the model reads, and to no fewer: cut them before you ask",
-            field="max_tokens",
-        )

@@ -16,6 +16,7 @@ from serving.api.routing.errors import Family, family_of
 from serving.api.routing.route import LONGEST_TIMEOUT, TIMEOUT
 from serving.api.schemas.bodies import ErrorAnswer
 from serving.api.schemas.cohere import CohereError
+from serving.api.schemas.ollama import OllamaError
 from serving.api.schemas.openai import OpenAIError
 from serving.operations.context import PRIORITY
 
@@ -26,8 +27,8 @@ For optional fields, `null` means absent. Enums are read in any case.
 Routes under `/search`, `/corpora`, `/jobs` and `/admin` refuse unknown fields and query parameters. Other routes ignore
 them, since clients of other servers send some.
 
-Every response has `x-request-id`. Errors are JSON: `{"error", "error_type"}`, OpenAI's `{"error": {...}}` under `/v1`,
-and Cohere's `{"message"}` under `/v2`."""
+Every response has `x-request-id`. Errors are JSON: `{"error", "error_type"}`, OpenAI's `{"error": {...}}` under `/v1`
+and `/openai`, Cohere's `{"message"}` under `/v2`, and Ollama's `{"error"}` under `/api`."""
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"description": "The request is malformed or empty."},
@@ -50,6 +51,7 @@ _BODIES: dict[Family, type[BaseModel]] = {
     Family.NATIVE: ErrorAnswer,
     Family.OPENAI: OpenAIError,
     Family.COHERE: CohereError,
+    Family.OLLAMA: OllamaError,
 }
 _PARAMETERS: dict[str, dict[str, Any]] = {
     TIMEOUT: {

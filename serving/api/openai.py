@@ -1,4 +1,4 @@
-"""OpenAI's routes: embeddings and models, with and without /v1."""
+"""OpenAI's routes: embeddings and models, with and without /v1, and embeddings on the path of Azure."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from serving.api.schemas.openai import OpenAIEmbeddings, OpenAIEmbeddingsRequest
 
 router = APIRouter(tags=["openai"], route_class=Route)
 embedding = APIRouter(tags=["openai"], route_class=DirectRoute)
+deployments = APIRouter(tags=["openai"], route_class=Route)
 
 
 @embedding.post(
@@ -36,6 +37,32 @@ async def embeddings(body: OpenAIEmbeddingsRequest, service: ServiceDep, request
         {"object": "list", "data": data, "model": result.manifest.name, "usage": usage},
         headers=embedding_headers(result),
     )
+
+
+@deployments.post(
+    "/openai/deployments/{id:any}/embeddings",
+    response_model=OpenAIEmbeddings,
+    responses=RAW_ANSWER,
+    summary="Embed texts or token ids (Azure)",
+    openapi_extra={
+        "parameters": [
+            {
+                "name": "api-version",
+                "in": "query",
+                "description": "Version of Azure's API. Every version gets the same answer.",
+                "schema": {"type": "string"},
+            }
+        ]
+    },
+)
+async def deployment_embeddings(
+    id: ModelName, body: OpenAIEmbeddingsRequest, service: ServiceDep, request: Request
+) -> Response:
+    """Answer clients of Azure as `/v1/embeddings` does. The deployment is a model of `/v1/models`.
+
+    Clients of Azure send the key in the header `api-key`.
+    """
+    return await embeddings(body.model_copy(update={"model": id}), service, request)
 
 
 @router.get("/v1/models", summary="List models")

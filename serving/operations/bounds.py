@@ -105,6 +105,19 @@ def check_count(given: int, limit: int, field: str, of: str = "texts") -> None:
         raise TooLarge(f"{given} {of} are more than the {limit} of one request", field=field)
 
 
+def check_max_tokens(asked: int | None, read: int, field: str) -> None:
+    """Refuse a limit on the tokens of a text that is below the model's maximum length `read`.
+
+    Raises:
+        Invalid: the caller asks for fewer tokens.
+    """
+    if asked is not None and asked < read:
+        raise Invalid(
+            f"texts are cut to the {read} tokens that the model reads, and to no fewer: cut them before you ask",
+            field=field,
+        )
+
+
 def check_text(text: str, limit: int, field: str) -> None:
     """Refuse a text that can't be embedded or is too long.
 

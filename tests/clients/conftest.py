@@ -45,6 +45,8 @@ class Server:
     """A server process, and keys that open it."""
 
     address: str
+    model: str
+    """Name of the served model."""
     key: str
     slow_key: str
     """It may ask once in two seconds."""
@@ -90,7 +92,7 @@ def serving(bundle: Path, folder: Path) -> Iterator[Server]:
         process = subprocess.Popen([*SERVING, *options], cwd=ROOT, stdout=log, stderr=log)
     try:
         _wait_until_ready(f"http://127.0.0.1:{port}", process, folder / "log")
-        server = Server(f"http://127.0.0.1:{port}", key, slow_key, spent_key)
+        server = Server(f"http://127.0.0.1:{port}", bundle.name, key, slow_key, spent_key)
         server.embed(["a"], spent_key)
         yield server
     finally:
@@ -176,6 +178,7 @@ def run_snippet(heading: str, server: Server) -> dict[str, Any]:
         ("http://127.0.0.1:8080", server.address),
         ("your-key", server.key),
         ("artifacts/default", str(BUNDLE)),
+        ('"default"', f'"{server.model}"'),
     ):
         code = code.replace(written, meant)
     exec(compile(code, f"{PAGE} ({heading})", "exec"), names)

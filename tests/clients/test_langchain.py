@@ -4,13 +4,15 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import ollama
 import openai
 import pytest
 import tiktoken
 from huggingface_hub import AsyncInferenceClient, InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 from langchain_huggingface import HuggingFaceEndpointEmbeddings
-from langchain_openai import OpenAIEmbeddings
+from langchain_ollama import OllamaEmbeddings
+from langchain_openai import AzureOpenAIEmbeddings, OpenAIEmbeddings
 
 from tests.clients.conftest import TEXTS, Server
 
@@ -59,3 +61,26 @@ def test_huggingface(server: Server, same: Same) -> None:
     client.client = InferenceClient(server.address, token="wrong")
     with pytest.raises(HfHubHTTPError, match="needs a key"):
         client.embed_query("a")
+
+
+def test_ollama(server: Server, same: Same) -> None:
+    def client(model: str, key: str = server.key) -> OllamaEmbeddings:
+        options = {"headers": {"authorization": f"Bearer {key}"}}
+        return OllamaEmbeddings(model=model, base_url=server.address, client_kwargs=options, num_ctx=8192)
+
+    same([client(server.model).embed_query(TEXTS[0])], TEXTS[:1])
+    same(asyncio.run(client(f"{server.model}:latest").aembed_documents(TEXTS)))
+    for refused, says in ((client("other"), "no model 'other'"), (client(server.model, "wrong"), "needs a key")):
+        with pytest.raises(ollama.ResponseError, match=says):
+            refused.embed_query("a")
+
+
+def test_azure(server: Server, same: Same) -> None:
+    client = AzureOpenAIEmbeddings(
+        azure_endpoint=server.address,
+        azure_deployment=server.model,
+        api_version="2024-10-21",
+        api_key=server.key,
+        check_embedding_ctx_length=False,
+    )
+    same(client.embed_documents(TEXTS))

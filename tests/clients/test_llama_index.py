@@ -3,9 +3,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import ollama
 import openai
 import pytest
 from llama_index.core.schema import NodeWithScore, TextNode
+from llama_index.embeddings.ollama import OllamaEmbedding
 from llama_index.embeddings.openai_like import OpenAILikeEmbedding
 from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
 from llama_index.postprocessor.tei_rerank import TextEmbeddingInference
@@ -48,3 +50,16 @@ def test_rerank(server: Server) -> None:
     assert [one.text for one in best] == server.ranking()[:2]
     cosines = dict(zip(TEXTS, server.cosines(), strict=True))
     assert {one.text: one.score for one in nodes} == pytest.approx(cosines, abs=1e-5)
+
+
+def test_ollama(server: Server, same: Same) -> None:
+    def client(model: str, key: str = server.key) -> OllamaEmbedding:
+        options = {"headers": {"authorization": f"Bearer {key}"}}
+        return OllamaEmbedding(model_name=model, base_url=server.address, client_kwargs=options)
+
+    same([client(server.model).get_query_embedding(TEXTS[0])], TEXTS[:1])
+    same(client(server.model).get_text_embedding_batch(TEXTS))
+    same(asyncio.run(client(f"{server.model}:latest").aget_text_embedding_batch(TEXTS)))
+    for refused, says in ((client("other"), "no model 'other'"), (client(server.model, "wrong"), "needs a key")):
+        with pytest.raises(ollama.ResponseError, match=says):
+            refused.get_text_embedding("a")

@@ -68,6 +68,45 @@ def test_async(server: Server, same: Same) -> None:
     asyncio.run(main())
 
 
+@pytest.fixture
+def azure(server: Server) -> openai.AzureOpenAI:
+    return openai.AzureOpenAI(
+        azure_endpoint=server.address, api_version="2024-10-21", api_key=server.key, max_retries=0
+    )
+
+
+def test_azure(azure: openai.AzureOpenAI, server: Server, same: Same) -> None:
+    raw = azure.embeddings.with_raw_response.create(model=server.model, input=TEXTS)
+    sent = raw.http_request
+    assert (sent.url.path, sent.url.query) == (
+        f"/openai/deployments/{server.model}/embeddings",
+        b"api-version=2024-10-21",
+    )
+    assert sent.headers["api-key"] == server.key and "authorization" not in sent.headers
+    same([one.embedding for one in raw.parse().data])
+
+
+def test_a_deployment_of_azure_in_the_address(server: Server, same: Same) -> None:
+    """A client of Entra ID sends a token as `Authorization`; here it is the key."""
+    client = openai.AzureOpenAI(
+        azure_endpoint=server.address,
+        azure_deployment=server.model,
+        api_version="2024-10-21",
+        azure_ad_token=server.key,
+    )
+    same([one.embedding for one in client.embeddings.create(model="any", input=TEXTS).data])
+
+
+def test_azure_refuses(azure: openai.AzureOpenAI, server: Server) -> None:
+    with pytest.raises(openai.NotFoundError, match="no-such-model") as missing:
+        azure.embeddings.create(model="no-such-model", input="a")
+    assert (missing.value.code, missing.value.param) == ("model_not_found", "model")
+    with pytest.raises(openai.AuthenticationError, match="needs a key"):
+        azure.with_options(api_key="wrong").embeddings.create(model=server.model, input="a")
+    with pytest.raises(openai.RateLimitError, match="used up"):
+        azure.with_options(api_key=server.spent_key).embeddings.create(model=server.model, input="a")
+
+
 def test_it_comes_back_after_a_429(server: Server, client: openai.OpenAI) -> None:
     patient = client.with_options(api_key=server.slow_key, max_retries=2).embeddings.with_raw_response
     assert max(patient.create(model="any", input="a").retries_taken for _ in range(2)) >= 1

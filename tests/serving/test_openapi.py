@@ -23,6 +23,7 @@ OPERATIONS = [
 ]
 EVERYWHERE = {"400", "401", "403", "408", "413", "415", "422", "429", "503", "504"}
 ERRORS = EVERYWHERE | {"404", "409", "424", "507"}
+FAMILIES = {"cohere": ("/v2/",), "ollama": ("/api/",), "openai": ("/v1/", "/models/", "/openai/")}
 SAYS_WHAT_IT_IS = {"type", "anyOf", "oneOf", "$ref", "enum", "const"}
 
 
@@ -59,8 +60,9 @@ def test_every_operation_says_what_it_answers(method: str, path: str, operation:
     assert results and results <= {"200", "201", "202", "204"}, "a result, and no status that nobody chose"
     assert set(operation["responses"]) >= EVERYWHERE
     for status, answer in operation["responses"].items():
-        family = "cohere" if path.startswith("/v2/") else "openai" if _is_openai(path) else "native"
+        family = next((name for name, paths in FAMILIES.items() if path.startswith(paths)), "native")
         if status in ERRORS:
+            family = "native" if "/pipeline/" in path else family
             assert answer == {"$ref": f"#/components/responses/{family}-{status}"}
         else:
             assert ("content" in answer) == (status != "204")
@@ -86,17 +88,13 @@ def test_whatever_writes_may_find_the_disk_full() -> None:
     }
 
 
-def _is_openai(path: str) -> bool:
-    return path.startswith(("/v1/", "/models/")) and "/pipeline/" not in path
-
-
 def test_a_body_is_refused_the_options_that_the_query_has() -> None:
     parameters = DOCUMENT["paths"]["/corpora/{name}/documents"]["post"]["parameters"]
     assert {one["name"] for one in parameters if one.get("in") == "query"} == set(OPTIONS)
 
 
 def test_every_error_has_the_body_of_its_family() -> None:
-    bodies = {"native": "ErrorAnswer", "openai": "OpenAIError", "cohere": "CohereError"}
+    bodies = {"native": "ErrorAnswer", "openai": "OpenAIError", "cohere": "CohereError", "ollama": "OllamaError"}
     responses = DOCUMENT["components"]["responses"]
     assert set(responses) == {f"{family}-{status}" for family in bodies for status in ERRORS}
     for name, response in responses.items():

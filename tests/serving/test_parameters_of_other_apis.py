@@ -14,12 +14,15 @@ from fastapi.testclient import TestClient
 from serving.inference.fake_engine import DIM
 
 EMBED, COHERE, RERANK = "/v1/embeddings", "/v2/embed", "/v2/rerank"
+OLLAMA, PROMPT = "/api/embed", "/api/embeddings"
 TEXTS = ["a b c", "x y"]
 LONG = ["left " * 126 + "right " * 126]
 PLAIN: dict[str, dict[str, Any]] = {
     EMBED: {"input": TEXTS},
     COHERE: {"texts": TEXTS},
     RERANK: {"query": "a b c", "documents": ["x y z", "a b c", "a b d"]},
+    OLLAMA: {"model": "fake", "input": TEXTS},
+    PROMPT: {"model": "fake", "prompt": "a b c"},
 }
 BLOCKS = [{"content": [{"type": "text", "text": text}]} for text in TEXTS]
 HARMLESS: dict[str, Any] = {}
@@ -89,6 +92,16 @@ CASES: dict[Row, list[tuple[dict[str, Any], dict[str, Any] | int]]] = {
     (COHERE, "Cohere", "truncate"): [({"texts": LONG, "truncate": "END"}, {"texts": LONG})],
     (COHERE, "Cohere", "max_tokens"): [({"max_tokens": 128}, HARMLESS), ({"max_tokens": 5}, 422)],
     (COHERE, "Cohere", "priority"): [({"priority": 5}, HARMLESS)],
+    (OLLAMA, "Ollama", "model"): [({"model": "fake:latest"}, HARMLESS), ({"model": "all-minilm"}, 404)],
+    (OLLAMA, "Ollama", "input"): [({"input": "a b c"}, {"input": ["a b c"]}), ({"input": [5]}, 422)],
+    (OLLAMA, "Ollama", "truncate"): [({"input": LONG, "truncate": True}, {"input": LONG})],
+    (OLLAMA, "Ollama", "dimensions"): [({"dimensions": DIM}, HARMLESS), ({"dimensions": 0}, 422)],
+    (OLLAMA, "Ollama", "options"): [
+        ({"options": {"num_ctx": 8192, "num_gpu": 1, "seed": 1}}, HARMLESS),
+        ({"options": {"num_ctx": 5}}, 422),
+    ],
+    (OLLAMA, "Ollama", "keep_alive"): [({"keep_alive": "5m"}, HARMLESS), ({"keep_alive": 0}, HARMLESS)],
+    (PROMPT, "Ollama", "prompt"): [({"prompt": ["a b c"]}, 422)],
     (RERANK, "all", "query"): [({"query": 5}, 422)],
     (RERANK, "all", "documents"): [({"documents": [{"text": "x y z"}, "a b c", "a b d"]}, HARMLESS)],
     (RERANK, "all", "model"): [({"model": "rerank-v4.0"}, HARMLESS)],
@@ -113,7 +126,7 @@ CASES: dict[Row, list[tuple[dict[str, Any], dict[str, Any] | int]]] = {
 def vectors(client: TestClient, path: str, body: dict[str, Any]) -> Any:
     answer = client.post(path, json=PLAIN[path] | body)
     assert answer.status_code == 200, answer.text
-    return [answer.json().get(key) for key in ("data", "embeddings", "texts", "results")]
+    return [answer.json().get(key) for key in ("data", "embeddings", "embedding", "texts", "results")]
 
 
 @pytest.mark.parametrize("row", CASES, ids=" ".join)
@@ -131,7 +144,7 @@ def test_a_field_does_what_its_row_says(client: TestClient, row: Row) -> None:
 def test_the_table_has_these_rows() -> None:
     text = Path("docs/clients.md").read_text(encoding="utf-8")
     rows = re.findall(
-        r"^\| `(/v\d/\w+)`[^|]*\| ([^|]+) \| `(\w+)` \| (?:honoured|harmless|refused)", text, re.MULTILINE
+        r"^\| `(/(?:v\d|api)/\w+)`[^|]*\| ([^|]+) \| `(\w+)` \| (?:honoured|harmless|refused)", text, re.MULTILINE
     )
     assert sorted(rows) == sorted(CASES)
 
@@ -142,6 +155,7 @@ def test_the_table_has_these_rows() -> None:
         (EMBED, {"input": LONG, "truncate": False}),
         (EMBED, {"input": LONG, "truncation": False}),
         (COHERE, {"texts": LONG, "truncate": "NONE"}),
+        (OLLAMA, {"input": LONG, "truncate": False}),
         (RERANK, {"query": LONG[0], "truncation": False}),
     ],
 )

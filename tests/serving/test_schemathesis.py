@@ -56,9 +56,11 @@ def _cases(operation: Operation, there: dict[str, str]) -> st.SearchStrategy[Any
     """What the document shows, what it allows and what it forbids; at any place and at one that exists."""
     from schemathesis import GenerationMode
 
-    def in_known_corpus(case: AnyCase) -> AnyCase:
+    def of_known_things(case: AnyCase) -> AnyCase:
         if operation.path == "/search" and isinstance(case.body, dict):
             case.body["corpus"] = CORPUS
+        if operation.path.startswith("/api/") and isinstance(case.body, dict):
+            case.body["model"] = MODEL
         return case
 
     known = [
@@ -66,7 +68,7 @@ def _cases(operation: Operation, there: dict[str, str]) -> st.SearchStrategy[Any
         operation.as_strategy(GenerationMode.POSITIVE, path_parameters=there),
     ]
     return st.one_of(
-        *(cases.map(in_known_corpus) for cases in known),
+        *(cases.map(of_known_things) for cases in known),
         operation.as_strategy(GenerationMode.NEGATIVE, path_parameters=there),
         operation.as_strategy(GenerationMode.POSITIVE),
         operation.as_strategy(GenerationMode.NEGATIVE),
@@ -136,7 +138,7 @@ class Examiner:
 
     def _known(self, operation: Operation) -> dict[str, str]:
         """Values of the path's parameters that lead to something."""
-        id = {"jobs": self._job, "models": lambda: MODEL, "snapshots": self._snapshot}
+        id = {"jobs": self._job, "models": lambda: MODEL, "deployments": lambda: MODEL, "snapshots": self._snapshot}
         kind = next((kind for kind in id if f"/{kind}/" in operation.path), None)
         values = {"name": lambda: CORPUS, "id": id[kind] if kind else lambda: DOCUMENT["id"]}
         return {name: value() for name, value in values.items() if f"{{{name}}}" in operation.path}

@@ -29,6 +29,7 @@ BODIES = {
     "/embed": b'{"inputs": "a"}',
     "/v1/embeddings": b'{"input": "a", "model": "fake"}',
     "/v2/embed": b'{"texts": ["a"], "model": "fake", "input_type": "search_query"}',
+    "/api/embed": b'{"input": "a", "model": "fake"}',
 }
 
 
@@ -92,7 +93,7 @@ def test_a_drain_that_fails_ends_the_process_all_the_same(
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("path", ["/embed", "/v1/embeddings", "/v2/embed"])
+@pytest.mark.parametrize("path", ["/embed", "/v1/embeddings", "/v2/embed", "/api/embed"])
 def test_a_request_that_outlasts_the_drain_gets_a_503_in_its_family(
     make_service: Callable[..., Service],
     path: str,

@@ -87,6 +87,10 @@ def _is_public(method: str, path: str) -> bool:
 
 
 def _secret(scope: Scope) -> str:
-    """Return the key as it was sent. Some clients leave out `Bearer`."""
-    sent: str = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"), "")
+    """Return the key as it was sent. Some clients leave out `Bearer`, and those of Azure send the header `api-key`."""
+    sent = _header(scope, b"authorization") or _header(scope, b"api-key")
     return _BEARER.sub("", sent.strip(), count=1)
+
+
+def _header(scope: Scope, name: bytes) -> str:
+    return next((value.decode("latin-1") for known, value in scope["headers"] if known == name), "")

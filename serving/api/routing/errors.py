@@ -1,6 +1,6 @@
 """Error bodies by family of routes.
 
-Native routes have text-embeddings-inference's format, /v1 OpenAI's and /v2 Cohere's.
+Native routes have text-embeddings-inference's format, /v1 and /openai OpenAI's, /v2 Cohere's and /api Ollama's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from serving.operations.json_body import FITS
 log = logging.getLogger(__name__)
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
-_OPENAI_PATHS = ("/v1/", "/embeddings", "/models")
+_OPENAI_PATHS = ("/v1/", "/openai/", "/embeddings", "/models")
 _SAID = {
     **dict.fromkeys(("model_type", "model_attributes_type"), "must be a JSON object"),
     "missing": "is required",
@@ -51,12 +51,15 @@ class Family(Enum):
     NATIVE = "text-embeddings-inference"
     OPENAI = "OpenAI"
     COHERE = "Cohere"
+    OLLAMA = "Ollama"
 
 
 def family_of(path: str) -> Family:
     """Return the family of the route at `path`."""
     if path.startswith("/v2/"):
         return Family.COHERE
+    if path.startswith("/api/"):
+        return Family.OLLAMA
     if path.startswith(_OPENAI_PATHS) and "/pipeline/" not in path:
         return Family.OPENAI
     return Family.NATIVE
@@ -158,6 +161,8 @@ def _answer(
     match family_of(request.url.path):
         case Family.COHERE:
             content = {"message": message}
+        case Family.OLLAMA:
+            content = {"error": message}
         case Family.OPENAI:
             content = {"error": _openai(status, kind, message, field)}
     return json_response(content, status=status, headers=headers)

@@ -50,7 +50,8 @@ def _or_null(schema: JsonSchemaValue) -> JsonSchemaValue:
     return {"anyOf": [*(one_of_several or [itself]), {"type": "null"}]} | about
 
 
-def _listed(value: Any) -> Any:
+def listed(value: Any) -> Any:
+    """Accept a single text in place of a list."""
     if not isinstance(value, str | list):
         raise ValueError("must be a text or a list of texts")
     return [value] if isinstance(value, str) else value
@@ -82,7 +83,7 @@ _SomeIds = Annotated[list[NonNegativeInt], Field(min_length=1)]
 """Types for the OpenAPI document. Our own code validates the limits, with its own messages."""
 Texts = Annotated[
     Strings,
-    BeforeValidator(_listed, json_schema_input_type=str | _SomeStrings),
+    BeforeValidator(listed, json_schema_input_type=str | _SomeStrings),
     Field(examples=[["A list of texts.", "Or one text."]]),
 ]
 TextsOrIds = Annotated[
