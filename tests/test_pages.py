@@ -30,6 +30,7 @@ RUN = {
     "docs/clients.md": "tests/clients/test_docs.py",
     "docs/corpora.md": "tests/serving/test_printed_requests.py",
     "docs/keys.md": "tests/test_pages.py",
+    "docs/mcp.md": "tests/test_pages.py",
     "docs/python.md": "tests/test_pages.py",
     "docs/tutorials/adapt.md": "tests/test_pages.py",
     "docs/tutorials/search.md": "tests/serving/test_printed_requests.py",
@@ -136,6 +137,18 @@ def _status_soon(reader: Reader, key: str, status: int) -> bool:
             return True
         time.sleep(0.2)
     return False
+
+
+@pytest.mark.slow
+def test_the_page_about_assistants(reader: Reader, tiny_bundle: Path) -> None:
+    ours = f'command="{sys.executable}", env={{"PYTHONPATH": "{ROOT}"}}, args=["-m", "isosphere", '
+    reader.instead = {
+        "isosphere serve": f"isosphere serve --bundle {tiny_bundle}",
+        'command="isosphere", args=[': ours,
+    }
+    *_, printed = reader.follow("docs/mcp.md")
+    (expected,) = [block.code for block in blocks(ROOT / "docs/mcp.md", "text")]
+    assert printed.strip() == expected.strip()
 
 
 @pytest.mark.slow

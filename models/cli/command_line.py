@@ -55,6 +55,23 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}{suggestion}\n")
 
 
+def add_key(parser: argparse.ArgumentParser) -> None:
+    """Add the option for the key of a running server."""
+    parser.add_argument(
+        "--key",
+        type=_key,
+        default=os.environ.get("ISOSPHERE_API_KEY"),
+        help="API key of the server (default: $ISOSPHERE_API_KEY)",
+    )
+
+
+def _key(text: str) -> str:
+    """Check the API key, because the error message of the HTTP client would contain the key."""
+    if text.isascii() and text.isprintable() and text == text.strip():
+        return text
+    raise argparse.ArgumentTypeError("expected printable ASCII without blanks around it (or ISOSPHERE_API_KEY is not)")
+
+
 def near_option(message: str, options: Iterable[str]) -> str:
     """Suggest an option if a message says that one is not recognized. Return an empty text otherwise."""
     found = UNRECOGNIZED.search(message)

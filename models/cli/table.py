@@ -27,6 +27,12 @@ GROUPS: dict[str, dict[str, Command]] = {
         "embed": Command(
             "write the vectors of texts to a file", "embed notes.jsonl --out notes.parquet", "isosphere.embed", ""
         ),
+        "mcp": Command(
+            "give an assistant tools to search a running server",
+            "mcp --url http://127.0.0.1:8080",
+            "isosphere.mcp_server",
+            "",
+        ),
         "ingest": Command("add documents to a corpus without a server", "ingest notes.jsonl --corpus docs", "serving"),
         "search": Command("search a corpus without a server", 'search "how to install" --corpus docs', "serving"),
         "export-corpus": Command(

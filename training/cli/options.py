@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from models.cli.command_line import Parser
+from models.cli.command_line import Parser, add_key
 from models.cli.table import about, described
 from models.names import RUNTIME_NAMES
 from training.objectives import OBJECTIVES
@@ -190,20 +189,8 @@ def _evaluate(command: argparse.ArgumentParser) -> None:
         metavar="JSON",
         help="results of other evaluations to include in the report",
     )
-    command.add_argument(
-        "--key",
-        type=_key,
-        default=os.environ.get("ISOSPHERE_API_KEY"),
-        help="API key of the server (default: $ISOSPHERE_API_KEY)",
-    )
+    add_key(command)
     command.set_defaults(load=_later("evaluate", "evaluate"))
-
-
-def _key(text: str) -> str:
-    """Check the API key, because the error message of the HTTP client would contain the key."""
-    if text.isascii() and text.isprintable() and text == text.strip():
-        return text
-    raise argparse.ArgumentTypeError("expected printable ASCII without blanks around it (or ISOSPHERE_API_KEY is not)")
 
 
 def _pooling(text: str) -> str:

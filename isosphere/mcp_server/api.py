@@ -1,0 +1,70 @@
+"""Requests to a running Isosphere server. Its errors become errors of tools, which say what to do."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+import httpx2
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
+
+SECONDS = 60
+HINTS = {
+    401: "`isosphere mcp` takes the key from ISOSPHERE_API_KEY. Over HTTP, a client may send its own as Authorization.",
+    403: "The owner of the server can make a key with `isosphere keys add`.",
+    404: "`list_corpora` lists the corpora, and `search` returns the ids of documents.",
+}
+"""Sentences that follow the server's own message, by status."""
+
+
+class Api:
+    """The HTTP API of one server."""
+
+    def __init__(self, http: httpx2.AsyncClient, key: str | None, *, key_of_caller: bool) -> None:
+        """`key` opens the server unless the caller of a tool sends its own key, which `key_of_caller` requires."""
+        self._http = http
+        self._key = key
+        self._key_of_caller = key_of_caller
+
+    async def ask(self, caller: Context, method: str, *path: str, **sent: Any) -> Any:
+        """Send a request to the path of these segments, and return the JSON of the answer.
+
+        Raises:
+            ToolError: the server does not answer, or answers with an error.
+        """
+        headers = self._authorization(caller)
+        try:
+            answer = await self._http.request(method, f"/{'/'.join(map(_segment, path))}", headers=headers, **sent)
+        except httpx2.TransportError as error:
+            raise ToolError(
+                f"no server answers at {self._http.base_url} ({type(error).__name__}). `isosphere serve` starts one; "
+                "`isosphere mcp --url URL` names another one."
+            ) from None
+        try:
+            content: Any = answer.json() if answer.content else {}
+            if answer.is_success:
+                return content
+            message = content["error"]
+        except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
+            raise ToolError(
+                f"{self._http.base_url} answered {answer.status_code}, not as an Isosphere server does. "
+                "Check the URL that `isosphere mcp` was started with."
+            ) from None
+        seconds = answer.headers.get("retry-after")
+        hint = f"Try again in {seconds} s." if seconds else HINTS.get(answer.status_code, "")
+        raise ToolError(f"{message}. {hint}".rstrip())
+
+    def _authorization(self, caller: Context) -> dict[str, str]:
+        sent = (caller.headers or {}).get("authorization")
+        if sent:
+            return {"authorization": sent}
+        if self._key_of_caller:
+            raise ToolError("this address needs a key of the Isosphere server, sent as Authorization: Bearer KEY")
+        return {"authorization": f"Bearer {self._key}"} if self._key else {}
+
+
+def _segment(name: str) -> str:
+    """Escape a part of a path. Dots are escaped, too, because HTTP clients resolve `..`."""
+    return quote(name, safe="").replace(".", "%2E")

@@ -1,0 +1,167 @@
+"""The tools that an assistant gets."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated, Any
+
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.types import ToolAnnotations
+from pydantic import BaseModel, Field
+
+from isosphere.mcp_server.api import Api
+
+INSTRUCTIONS = """Search documents by meaning and by words. Call `list_corpora` to see which corpora there are, `search`
+to find passages in one of them, and `fetch` to read a whole document."""
+MOST_HITS = 100
+MOST_CHARACTERS = 2000
+"""Maximum characters of a hit. An assistant reads the rest with `fetch`."""
+MOST_DOCUMENTS = 256
+"""Documents that the server stores at once. More would become a job."""
+READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
+
+Corpus = Annotated[str, Field(description="Name of the corpus, as `list_corpora` returns it.")]
+Limit = Annotated[int, Field(ge=1, le=MOST_HITS, description="Maximum number of hits.")]
+Filter = Annotated[
+    dict[str, Any] | None,
+    Field(
+        description="Conditions on metadata. `list_corpora` with a corpus returns its fields. Operators: $eq, $ne, "
+        "$gt, $gte, $lt, $lte, $in, $nin, $exists, $and, $or, $not.",
+        examples=[{"year": {"$gte": 2020}, "lang": "en"}],
+    ),
+]
+
+
+class Hit(BaseModel):
+    """A passage that was found."""
+
+    id: str = Field(description="Id of the document. `fetch` returns its whole text.")
+    score: float
+    text: str = Field(description=f"The passage, cut to {MOST_CHARACTERS} characters. An ellipsis marks a cut.")
+    metadata: dict[str, Any]
+
+
+class Hits(BaseModel):
+    """Passages, best first."""
+
+    hits: list[Hit]
+    warnings: list[str] = Field(description="Conditions of the filter that no document can meet.")
+
+
+class Document(BaseModel):
+    """A whole document."""
+
+    id: str = Field(min_length=1)
+    text: str
+    metadata: dict[str, Any] = {}
+
+
+class FieldOfMetadata(BaseModel):
+    """A field of the metadata that a filter can use."""
+
+    field: str
+    kinds: list[str]
+    least: float | None
+    greatest: float | None
+    values: list[Any] = Field(description="The most frequent values.")
+
+
+class CorpusFacts(BaseModel):
+    """A corpus. `fields` is null unless the request names the corpus."""
+
+    name: str
+    description: str | None
+    documents: int
+    state: str = Field(description="`ready`, or the reason why it can't be searched.")
+    fields: list[FieldOfMetadata] | None = None
+
+
+class Corpora(BaseModel):
+    """The corpora that the key may read, by name."""
+
+    corpora: list[CorpusFacts]
+
+
+class Stored(BaseModel):
+    """Ids of the documents that were stored."""
+
+    ids: list[str]
+
+
+class Deleted(BaseModel):
+    """Id of the document that was deleted."""
+
+    id: str
+
+
+def server_of(api: Api, *, writes: bool = False) -> MCPServer:
+    """Return a server of the Model Context Protocol whose tools read the corpora of `api`, or also write to them."""
+    server = MCPServer(
+        "isosphere",
+        title="Isosphere",
+        instructions=INSTRUCTIONS,
+        version=version("isosphere"),
+        log_level="WARNING",  # INFO would log messages that quote documents
+    )
+
+    @server.tool(title="Search a corpus", annotations=READS)
+    async def search(query: str, corpus: Corpus, caller: Context, limit: Limit = 10, filter: Filter = None) -> Hits:
+        """Find the passages of a corpus that best answer a query, by meaning and by words.
+
+        A phrase in double quotes must occur word by word to count as found by words.
+        """
+        body = {"corpus": corpus, "query": query, "k": limit, "mode": "hybrid", "fusion": "weighted", "filter": filter}
+        found = await api.ask(caller, "POST", "search", json=body)
+        return Hits(hits=[_hit(one) for one in found["hits"]], warnings=found.get("warnings", []))
+
+    @server.tool(title="Read a document", annotations=READS)
+    async def fetch(
+        corpus: Corpus, id: Annotated[str, Field(description="Id of a hit of `search`.")], caller: Context
+    ) -> Document:
+        """Return the whole text and the metadata of a document."""
+        return Document(**await api.ask(caller, "GET", "corpora", corpus, "documents", id))
+
+    @server.tool(title="List corpora", annotations=READS)
+    async def list_corpora(
+        caller: Context,
+        corpus: Annotated[
+            str | None, Field(description="Name of a corpus, to get this one alone, with its fields for filters.")
+        ] = None,
+    ) -> Corpora:
+        """List the corpora that `search` can search, or describe one corpus with the fields of its metadata."""
+        if corpus is None:
+            return Corpora(corpora=(await api.ask(caller, "GET", "corpora"))["corpora"])
+        facts = await api.ask(caller, "GET", "corpora", corpus)
+        fields = (await api.ask(caller, "GET", "corpora", corpus, "fields"))["fields"]
+        for field in fields:
+            field["values"] = [one["value"] for one in field["values"]]
+        return Corpora(corpora=[CorpusFacts(**{**facts, "fields": fields})])
+
+    if writes:
+        _add_writing(server, api)
+    return server
+
+
+def _add_writing(server: MCPServer, api: Api) -> None:
+    @server.tool(title="Store documents", annotations=WRITES)
+    async def store(
+        corpus: Corpus,
+        documents: Annotated[list[Document], Field(min_length=1, max_length=MOST_DOCUMENTS)],
+        caller: Context,
+    ) -> Stored:
+        """Store documents in a corpus. A document replaces the stored document of the same id."""
+        body = {"documents": [one.model_dump() for one in documents]}
+        return Stored(**await api.ask(caller, "POST", "corpora", corpus, "documents", json=body))
+
+    @server.tool(title="Delete a document", annotations=WRITES)
+    async def delete(corpus: Corpus, id: str, caller: Context) -> Deleted:
+        """Delete a document from a corpus."""
+        await api.ask(caller, "DELETE", "corpora", corpus, "documents", id)
+        return Deleted(id=id)
+
+
+def _hit(found: dict[str, Any]) -> Hit:
+    text = found["text"]
+    shown = text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 1] + "…"
+    return Hit(id=found["id"], score=found["score"], text=shown, metadata=found["metadata"])
