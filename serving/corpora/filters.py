@@ -48,7 +48,10 @@ ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "$lt": operator.lt,
     "$lte": operator.le,
 }
-OPERATORS = ("$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$in", "$nin", "$exists", "$elemMatch", "$not")
+SUBSTRING: dict[str, Callable[[Any, Any], bool]] = {"$contains": operator.contains, "$startswith": str.startswith}
+"""Operators for parts of strings. They compare code points, so case matters."""
+_COMPARISONS = ORDER | SUBSTRING
+OPERATORS = ("$eq", "$ne", *ORDER, "$in", "$nin", *SUBSTRING, "$exists", "$elemMatch", "$not")
 """Operators for the value of a field."""
 _LOGIC = ("$and", "$or", "$not")
 """Operators that combine filters."""
@@ -162,8 +165,9 @@ class In(_Named):
 class Compares(_Named):
     """Filter that matches if a value at `path`, or an element of a list at `path`, satisfies all `bounds`.
 
-    Each bound is an operator of `ORDER` and its operand. Finite numbers compare with numbers. If all operands are
-    dates, strings compare as points in time. Otherwise strings compare by code point.
+    Each bound is an operator of `ORDER` or `SUBSTRING` and its operand. Finite numbers compare with numbers. If all
+    operands are dates, strings compare as points in time. Otherwise, and with an operator of `SUBSTRING`, strings
+    compare by code point.
     """
 
     path: _Path
@@ -175,7 +179,7 @@ class Compares(_Named):
     def accepts(self, value: Any) -> bool:
         """Return whether a single value is within the bounds."""
         place = _placed(value, self.kind)
-        return place is not None and all(ORDER[name](place, operand) for name, operand in self.placed)
+        return place is not None and all(_COMPARISONS[name](place, operand) for name, operand in self.placed)
 
     @cached_property
     def kind(self) -> Kind:
@@ -183,7 +187,10 @@ class Compares(_Named):
         operands = [operand for _, operand in self.bounds]
         if any(map(is_number, operands)):
             return "number"
-        return "date" if all(isinstance(one, str) and instant(one) for one in operands) else "string"
+        dates = not SUBSTRING.keys() & dict(self.bounds) and all(
+            isinstance(one, str) and instant(one) for one in operands
+        )
+        return "date" if dates else "string"
 
     @cached_property
     def placed(self) -> list[tuple[str, int | float | str | bytes]]:
@@ -334,6 +341,10 @@ class _Compiler:
         if name in ORDER:
             if not is_number(operand) and not _is_string(operand):
                 raise Invalid("must be a number or a string", field=field)
+            return Compares(path, ((name, operand),))
+        if name in SUBSTRING:
+            if not _is_string(operand):
+                raise Invalid("must be a string", field=field)
             return Compares(path, ((name, operand),))
         nearest = difflib.get_close_matches(name[:20].lower(), [one.lower() for one in OPERATORS], n=1, cutoff=0.7)
         meant = f", did you mean {_MEANT[nearest[0].strip('$')]}?" if nearest else ""

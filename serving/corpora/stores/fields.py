@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
+import sys
 from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 from typing import Any
 
@@ -110,6 +111,13 @@ def posted(metadata: Mapping[str, Any]) -> KeysView[tuple[str | None, Value]]:
 def posted_date(date: bytes) -> bytes:
     """Return the posting of an `instant`."""
     return DATES + date
+
+
+def text_after(prefix: str) -> str:
+    """Return the first string after all strings that begin with `prefix`, or "" if there is none."""
+    kept = prefix.rstrip(chr(sys.maxunicode))
+    after = ord(kept[-1]) + 1 if kept else 0
+    return kept[:-1] + chr(0xE000 if after == 0xD800 else after) if kept else ""  # surrogates are no characters
 
 
 def stored(value: Any) -> Value:

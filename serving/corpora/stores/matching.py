@@ -40,6 +40,7 @@ from serving.corpora.stores.fields import (
     numbers,
     posted_date,
     stored,
+    text_after,
 )
 from serving.corpora.stores.records import BLOCK, blocks, marks
 from serving.operations.json_body import is_unicode
@@ -53,7 +54,13 @@ MANY = 20_000
 MANY_OPTIONS = 10_000
 """Maximum options in one statement. SQLite's limit on values can be as low as 32,766."""
 _NO_FIELD = -1
-_SQL = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
+_SQL = {
+    "$gt": "value > ?",
+    "$gte": "value >= ?",
+    "$lt": "value < ?",
+    "$lte": "value <= ?",
+    "$contains": "instr(value, ?)",
+}
 _OF_KIND = {"number": (None, "''"), "string": ("''", "x''"), "date": (f"x'{DATES.hex()}'", None)}
 """Lower and upper limit of the postings of each kind, in SQLite's order."""
 _AtPath = In | Compares | Exists | Element
@@ -256,15 +263,23 @@ def _lookups(where: _AtPath, field: int) -> tuple[list[_Lookup], list[_Lookup]]:
             return [], _equal(field, {LIST, OPAQUE})
         case Compares():
             opaque = _equal(field, {OPAQUE})
-            bounds = [(_SQL[name], _bound(operand)) for name, operand in where.placed]
-            known = [(sign, bound) for sign, bound in bounds if bound is not None]
-            conditions = [f"value {sign} ?" for sign, _ in known]
+            bounds = [(name, _bound(operand)) for name, operand in where.placed]
+            known = [test for name, bound in bounds if bound is not None for test in _tests(name, bound)]
+            conditions = [_SQL[name] for name, _ in known]
             # SQLite seeks one bound per side, maybe the wider one. So a kind's bound is added only where there is none.
             for sign, end in zip((">", "<"), _OF_KIND[where.kind], strict=True):
-                if end and not any(one.startswith(sign) for one, _ in known):
+                if end and not any(one.startswith(f"value {sign}") for one in conditions):
                     conditions.append(f"value {sign}{'=' if sign == '>' else ''} {end}")
             within = [_Lookup(field, " AND ".join(conditions), tuple(bound for _, bound in known))]
-            return (within, opaque) if len(known) == len(bounds) else ([], [*within, *opaque])
+            return (within, opaque) if all(bound is not None for _, bound in bounds) else ([], [*within, *opaque])
+
+
+def _tests(name: str, bound: Value) -> list[tuple[str, Value]]:
+    """Return the tests of `_SQL` for an operator. A prefix is a range of strings."""
+    if name != "$startswith":
+        return [(name, bound)]
+    end = text_after(str(bound))
+    return [("$gte", bound), *([("$lt", end)] if end else [])]
 
 
 def _bound(operand: int | float | str | bytes) -> Value | None:

@@ -33,7 +33,24 @@ from serving.corpora.stores.fields import (
 from serving.errors import Invalid
 
 NUMBERS = [0, 1, -1, 2, 1.5, -0.0, 2**53, 2**53 + 1, 2.0**53, 2**63 - 1, 2**63, 2**63 + 1, 2.0**63, -(2**63), 1e300]
-STRINGS = ["", "a", "b", "ab", "é", "z", "\U0001f600", "\uffff", "a\0", "1", "x" * MAX_TEXT, "x" * MAX_TEXT + "y"]
+STRINGS = [
+    "",
+    "a",
+    "b",
+    "ab",
+    "A",
+    "a\ud7ff",
+    "a\ue000",
+    "a\U0010ffffb",
+    "é",
+    "z",
+    "\U0001f600",
+    "\uffff",
+    "a\0",
+    "1",
+    "x" * MAX_TEXT,
+    "x" * MAX_TEXT + "y",
+]
 DATES = [
     "2024-03-05",
     "2024-03-05T00:00:00Z",
@@ -54,6 +71,9 @@ value = st.recursive(
 )
 metadata = st.dictionaries(st.sampled_from(NAMES), value, max_size=4)
 ordered = st.sampled_from([*NUMBERS, 10**400, -(10**400)]) | strings | st.just("\ud800")
+pieces = (
+    strings | st.text(max_size=2) | st.sampled_from(["\U0010ffff", "a\U0010ffff", "\ud7ff", "\ud800", "x" * MAX_TEXT])
+)
 bounds = st.sampled_from(["$gt", "$gte", "$lt", "$lte"])
 test = (
     st.builds(lambda operator, operand: {operator: operand}, st.sampled_from(["$eq", "$ne"]), value)
@@ -65,6 +85,8 @@ test = (
     | st.builds(
         lambda options, bound: {"$in": options} | bound, st.lists(scalar), st.dictionaries(bounds, ordered, max_size=1)
     )
+    | st.dictionaries(st.sampled_from(["$contains", "$startswith", "$gte"]), pieces, min_size=1, max_size=3)
+    | st.builds(lambda options, part: {"$in": options, "$contains": part}, st.lists(scalar), pieces)
     | st.builds(lambda exists: {"$exists": exists}, st.booleans())
     | st.just({"$eq": float("nan")})
 )
