@@ -28,7 +28,7 @@ from serving.api.schemas.corpora import (
 from serving.corpora.backend import Backend, Description, is_stale
 from serving.corpora.filters import Exists
 from serving.corpora.maps import Projection, Sample, project
-from serving.corpora.ports import Scalar
+from serving.corpora.ports import Scalar, WordSettings
 from serving.errors import Conflict, Damaged, NotFound
 from serving.jobs.upload_order import check_stays
 from serving.operations.bounds import check_corpus_name
@@ -51,7 +51,9 @@ async def create(
 ) -> CorpusAnswer:
     """Create a corpus, or change it: 201 if it is new, else 200.
 
-    Given values replace its description and recall target. Another stemming is a 409 once it has documents.
+    Given values replace its description, recall target, synonyms, stop words and searched fields. If other fields are
+    searched, the words of all documents are indexed again before the answer. Another stemming is a 409 once it has
+    documents.
 
     `model` embeds texts and queries, if no model has embedded them yet. 409 if another model has, or if the corpus is
     being deleted. 409 also if it is being restored and values are given, since they would be lost.
@@ -74,6 +76,7 @@ async def create(
             description=wanted.description,
             recall_target=wanted.recall_target,
             stemming=wanted.stemming,
+            words=WordSettings(wanted.synonyms, wanted.stop_words, wanted.fields),
             encoder=encoder,
         )
         return created, corpora.description(name)
@@ -105,7 +108,7 @@ async def listing(
         return corpora.descriptions(listed), listed[-1] if len(listed) < len(ahead) else None
 
     found, last = await service.library.read(page)
-    return CorporaAnswer(corpora=[_answer(one, service) for one in found], cursor=last)
+    return CorporaAnswer(corpora=[_answer(one, service, listed=True) for one in found], cursor=last)
 
 
 @router.get("/corpora/{name}", summary="Describe a corpus")
@@ -206,7 +209,7 @@ def unknown(otherwise: ASGIApp) -> ASGIApp:
     return answer
 
 
-def _answer(described: Description, service: Service) -> CorpusAnswer:
+def _answer(described: Description, service: Service, *, listed: bool = False) -> CorpusAnswer:
     corpus, size, index = described.corpus, described.size, described.index
     stale = is_stale(corpus, size, service.encoders.fingerprints)
     return CorpusAnswer(
@@ -219,6 +222,9 @@ def _answer(described: Description, service: Service) -> CorpusAnswer:
         fingerprint=corpus.fingerprint,
         recall_target=corpus.wanted_recall,
         stemming=corpus.wanted_stemming,
+        synonyms=None if listed else corpus.words.synonyms or {},
+        stop_words=None if listed else corpus.words.stop_words or [],
+        fields=corpus.words.fields or {},
         index="exact" if index is None else index.kind,
         recall=1.0 if index is None else index.recall,
         index_details=None if index is None else IndexAnswer(**asdict(index)),

@@ -26,7 +26,7 @@ from serving.api.schemas.corpora import CorpusSearchRequest, SearchAnswer, Searc
 from serving.corpora.arranging import CANDIDATES, DIVERSE, Sort
 from serving.corpora.backend import Backend
 from serving.corpora.filters import Filter, compile_filter, is_large
-from serving.corpora.ports import Counts
+from serving.corpora.ports import Counts, WordOptions
 from serving.corpora.search import Cursor, Examples, Hit, Mode, SearchOptions, SearchResult, shown
 from serving.errors import Empty, Invalid, TooLarge
 from serving.operations.bounds import check_corpus_name, check_text
@@ -66,9 +66,12 @@ async def search_by_url(
     sort: Annotated[str | None, Query(description="Order by metadata, such as `year:desc,title:asc`.")] = None,
     cursor: str | None = None,
     highlight: bool = False,
+    prefix: bool = False,
+    typos: bool = False,
 ) -> Response:
     """Find the passages that best answer the query `q`. POST has more options."""
-    asked: dict[str, Any] = {"k": k, "offset": offset, "mode": mode, "cursor": cursor, "highlight": highlight}
+    asked: dict[str, Any] = {"k": k, "offset": offset, "mode": mode, "cursor": cursor}
+    asked |= {"highlight": highlight, "prefix": prefix, "typos": typos}
     if filter is not None:
         try:
             asked["filter"] = orjson.loads(filter)
@@ -127,6 +130,7 @@ async def _search(service: Service, names: Sequence[str], body: SearchRequest) -
         group_by=body.group_by,
         group_size=body.group_size,
         explain=body.explain,
+        words=WordOptions(body.prefix, body.typos),
         max_characters=service.settings.max_search_characters,
     )
     _check_combination(body, options, several=several)
@@ -172,13 +176,22 @@ async def _counts(service: Service, names: Sequence[str], body: SearchRequest, w
     paths = list(dict.fromkeys(body.facets or ()))
     found = []
     for name in names:
-        count = partial(_count, name=name, query=query, where=where, paths=paths)
+        options = WordOptions(body.prefix, body.typos)
+        count = partial(_count, name=name, query=query, where=where, paths=paths, options=options)
         found.append(await service.library.scan(count, of=name))
     return found[0]._replace(passages=sum(one.passages for one in found))
 
 
-def _count(corpora: Backend, name: str, query: str | None, where: Filter | None, paths: Sequence[str]) -> Counts:
-    return corpora.counts(name, query, where, paths, VALUES)
+def _count(
+    corpora: Backend,
+    *,
+    name: str,
+    query: str | None,
+    where: Filter | None,
+    paths: Sequence[str],
+    options: WordOptions,
+) -> Counts:
+    return corpora.counts(name, query, where, paths, VALUES, options=options)
 
 
 def _counted(counts: Counts | None, body: SearchRequest) -> dict[str, Any]:
@@ -225,6 +238,9 @@ def _queries(body: SearchRequest, most: int) -> list[str] | Floats | Examples:
         raise Invalid(f"{body.mode} search looks for words: give query or queries", field=given[0])
     if given[0] in ("vector", "like") and body.highlight:
         raise Invalid("words of a query are highlighted: give query or queries", field="highlight")
+    for option in ("prefix", "typos"):
+        if getattr(body, option) and body.mode == "dense":
+            raise Invalid("dense search looks for no words: set mode to lexical or hybrid", field=option)
     if body.query is not None:
         check_text(body.query, most, "query")
         return [body.query]
@@ -305,7 +321,12 @@ def _hit(hit: Hit, body: SearchRequest) -> dict[str, Any]:
     if body.with_vector:
         answer["vector"] = hit.vector
     if body.highlight:
-        answer["highlights"] = [{"start": start, "end": end} for start, end in hit.highlights]
+        answer["highlights"] = [span._asdict() for span in hit.highlights]
+        if hit.field_highlights is not None:
+            answer["field_highlights"] = [
+                one._asdict() | {"highlights": [span._asdict() for span in one.highlights]}
+                for one in hit.field_highlights
+            ]
     return answer
 
 
@@ -352,7 +373,8 @@ def _orders(name: str, body: SearchRequest) -> list[str]:
     The digest includes the corpus, because keys belong to one corpus. A query has the same digest alone and among
     several queries.
     """
-    asked = {"mode": body.mode, "fusion": body.fusion, "alpha": body.alpha, "filter": body.filter}
+    names = ("mode", "fusion", "alpha", "filter", "prefix", "typos")
+    asked = {name: getattr(body, name) for name in names}
     alike = _digest([name, asked])
     sought: list[Any] = body.queries or [next((one for one in (body.query, body.vector) if one is not None), None)]
     if body.like is not None:

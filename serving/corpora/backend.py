@@ -18,6 +18,8 @@ from serving.corpora.indexes.saved import Read
 from serving.corpora.indexes.state import Report
 from serving.corpora.maps import Sample
 from serving.corpora.ports import (
+    NO_OPTIONS,
+    NO_SETTINGS,
     Chunking,
     Content,
     Corpus,
@@ -30,6 +32,8 @@ from serving.corpora.ports import (
     Size,
     Stemming,
     Stop,
+    WordOptions,
+    WordSettings,
     never,
 )
 from serving.corpora.search import Query, SearchOptions, SearchResult
@@ -60,6 +64,7 @@ class Backend(Protocol):
         description: str | None = None,
         recall_target: float | None = None,
         stemming: Stemming | None = None,
+        words: WordSettings = NO_SETTINGS,
         encoder: Manifest | None = None,
     ) -> bool:
         """Create an empty corpus, or update an existing corpus. Return True if the corpus is new.
@@ -68,6 +73,7 @@ class Backend(Protocol):
 
         Raises:
             Conflict: the corpus exists and has a different encoder, or has documents indexed with different stemming.
+            Invalid: the backend can't search by `words`.
         """
 
     def drop(self, name: str) -> None:
@@ -143,7 +149,16 @@ class Backend(Protocol):
     def facets(self, name: str, values: int) -> Facets:
         """Return the fields of the metadata, each with up to `values` of its most frequent values."""
 
-    def counts(self, name: str, query: str | None, where: Filter | None, paths: Sequence[str], values: int) -> Counts:
+    def counts(
+        self,
+        name: str,
+        query: str | None,
+        where: Filter | None,
+        paths: Sequence[str],
+        values: int,
+        *,
+        options: WordOptions = NO_OPTIONS,
+    ) -> Counts:
         """Count the passages that a search chooses from, and the values of their documents; see `Store.counts`."""
 
     def sample(self, name: str, size: int, field: str | None) -> Sample:
@@ -156,7 +171,8 @@ class Backend(Protocol):
 
         Raises:
             Conflict: the bundle of `fingerprint`, which made the query vectors, did not embed the corpus.
-            Invalid: the dimension of the query vectors is wrong, or the previous page is of an earlier generation.
+            Invalid: the backend can't search with `options`, the dimension of the query vectors is wrong, or the
+                previous page is of an earlier generation.
         """
 
     def index_fingerprint(self, name: str) -> str | None:

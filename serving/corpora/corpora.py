@@ -24,6 +24,8 @@ from serving.corpora.indexes.state import Report
 from serving.corpora.maps import Sample, sampled
 from serving.corpora.open_corpus import Indexes, OpenCorpora, OpenCorpus
 from serving.corpora.ports import (
+    NO_OPTIONS,
+    NO_SETTINGS,
     Chunking,
     Content,
     Corpus,
@@ -39,6 +41,8 @@ from serving.corpora.ports import (
     Stemming,
     Stop,
     Store,
+    WordOptions,
+    WordSettings,
     never,
 )
 from serving.corpora.search import Hit, IndexedCorpus, Query, SearchOptions, SearchResult, find
@@ -94,6 +98,7 @@ class Corpora(Backend):
         description: str | None = None,
         recall_target: float | None = None,
         stemming: Stemming | None = None,
+        words: WordSettings = NO_SETTINGS,
         encoder: Manifest | None = None,
     ) -> bool:
         """Create an empty corpus, or update an existing corpus. Return True if the corpus is new.
@@ -103,7 +108,7 @@ class Corpora(Backend):
         Raises:
             Conflict: the corpus exists and has a different encoder, or has documents indexed with different stemming.
         """
-        corpus = Corpus(name, description, recall_target, created=time.time(), stemming=stemming)
+        corpus = Corpus(name, description, recall_target, created=time.time(), stemming=stemming, words=words)
         created = self._open.create(corpus, encoder)
         if recall_target is not None:
             self._reconsider(name)
@@ -233,8 +238,17 @@ class Corpora(Backend):
     def facets(self, name: str, values: int) -> Facets:
         return self._store.facets(name, values)
 
-    def counts(self, name: str, query: str | None, where: Filter | None, paths: Sequence[str], values: int) -> Counts:
-        return self._store.counts(name, query, where, paths, values)
+    def counts(
+        self,
+        name: str,
+        query: str | None,
+        where: Filter | None,
+        paths: Sequence[str],
+        values: int,
+        *,
+        options: WordOptions = NO_OPTIONS,
+    ) -> Counts:
+        return self._store.counts(name, query, where, paths, values, options=options)
 
     def sample(self, name: str, size: int, field: str | None) -> Sample:
         return sampled(self._store, name, size, field)

@@ -42,6 +42,8 @@ LARGE = 1000
 millisecond."""
 MAX_NAME = 65_536
 """Maximum characters of a field name or operator. Error messages repeat the names of all enclosing conditions."""
+MAX_TEXTS = 1000
+"""Maximum characters of a field that word search looks at."""
 ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "$gt": operator.gt,
     "$gte": operator.ge,
@@ -452,6 +454,16 @@ def values_at(metadata: Mapping[str, Any], path: str) -> Iterator[Any]:
             for one in value if isinstance(value, list) else (value,):
                 if isinstance(one, Mapping):
                     yield from values_at(one, path[len(name) + 1 :])
+
+
+def texts_at(metadata: Mapping[str, Any], path: str) -> Iterator[str]:
+    """Yield the strings at a dotted path, and in lists there, up to `MAX_TEXTS` characters in all."""
+    left = MAX_TEXTS
+    for value in values_at(metadata, path):
+        for text in value if isinstance(value, list) else (value,):
+            if isinstance(text, str) and left > 0:
+                yield text[:left]
+                left -= len(text)
 
 
 def _at(found: Any, path: _Path) -> list[Any]:

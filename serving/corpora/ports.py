@@ -84,6 +84,33 @@ suffix stripping, 1980)."""
 
 
 @dataclass(frozen=True)
+class WordSettings:
+    """Settings of word search in a corpus. None means that nothing was set."""
+
+    synonyms: dict[str, list[str]] | None = None
+    """Further words to search for, by the word or phrase of a query that they stand for."""
+    stop_words: list[str] | None = None
+    """Words of a query that are not searched for."""
+    fields: dict[str, float] | None = None
+    """Metadata fields whose words are searched. A word counts as this many words of the text."""
+
+
+NO_SETTINGS = WordSettings()
+
+
+class WordOptions(NamedTuple):
+    """Options of one search for the words of a query that are incomplete or misspelt."""
+
+    prefix: bool = False
+    """Whether the last word may be the beginning of a word."""
+    typos: bool = False
+    """Whether words that are similar to a word of the query are searched for, too."""
+
+
+NO_OPTIONS = WordOptions()
+
+
+@dataclass(frozen=True)
 class Corpus:
     """A named collection of documents, all embedded by one encoder."""
 
@@ -97,6 +124,7 @@ class Corpus:
     for a bundle."""
     dim: int | None = None
     stemming: Stemming | None = None
+    words: WordSettings = NO_SETTINGS
     generation: str = field(default="", compare=False)
     """Identifier from the store. It changes whenever a key may get another passage or another vector."""
 
@@ -316,10 +344,10 @@ class Store(Protocol):
         """Create an empty corpus and return True. If the corpus exists, call `describe` and return False."""
 
     def describe(self, corpus: Corpus) -> None:
-        """Update an existing corpus with the description, recall target and stemming that are not None.
+        """Update an existing corpus with the description, recall target, stemming and word settings that are not None.
 
-        Set the fingerprint if it has none. Nothing changes on `Conflict`: the corpus has another fingerprint, or has
-        documents with another stemming.
+        If other fields are searched, index the words of all documents again. Set the fingerprint if it has none.
+        Nothing changes on `Conflict`: the corpus has another fingerprint, or has documents with another stemming.
         """
 
     def corpus(self, name: str) -> Corpus:
@@ -390,20 +418,35 @@ class Store(Protocol):
     def facets(self, name: str, values: int) -> Facets:
         """Return the fields of the metadata, each with up to `values` of its most frequent values."""
 
-    def counts(self, name: str, query: str | None, where: Filter | None, paths: Sequence[str], values: int) -> Counts:
+    def counts(
+        self,
+        name: str,
+        query: str | None,
+        where: Filter | None,
+        paths: Sequence[str],
+        values: int,
+        *,
+        options: WordOptions = NO_OPTIONS,
+    ) -> Counts:
         """Count the passages that contain any word of `query` and whose documents match, and their documents' values.
 
         Without `query`, all matching passages are counted. Each of `paths` has up to `values` values.
         """
 
-    def words(self, name: str, query: str, k: int, where: Filter | None = None) -> Ranking:
+    def words(
+        self, name: str, query: str, k: int, where: Filter | None = None, options: WordOptions = NO_OPTIONS
+    ) -> Ranking:
         """Return the best `k` passages by BM25 that contain any word of `query`.
 
         A greater score is better. Passages of equal score are ordered oldest first. `query` has no operators and may
         contain any characters. Only a phrase in double quotes is special: it must occur.
+
+        A store that can't search with `options` or with the settings of the corpus raises `Invalid`.
         """
 
-    def highlights(self, name: str, texts: Sequence[str], query: str) -> list[list[Span]]:
+    def highlights(
+        self, name: str, texts: Sequence[str], query: str, options: WordOptions = NO_OPTIONS
+    ) -> list[list[Span]]:
         """Return for each of `texts` the spans that match words of `query`.
 
         Words match as in `words`. Only the first `MAX_MARKED` characters of a text are searched.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -13,11 +13,22 @@ import numpy as np
 from models.runtimes.base import Floats
 from serving.corpora import arranging
 from serving.corpora.arranging import Sort, value_at
-from serving.corpora.filters import ID, All, Filter, In, Not
+from serving.corpora.filters import ID, All, Filter, In, Not, texts_at
 from serving.corpora.fusion import Fusion, continued, fuse, scaled_to_one
 from serving.corpora.indexes.exact import DECIMALS
 from serving.corpora.indexes.live import LiveIndex
-from serving.corpora.ports import MAX_MARKED, Document, Keys, Passage, Ranking, Scalar, Span, Store
+from serving.corpora.ports import (
+    MAX_MARKED,
+    NO_OPTIONS,
+    Document,
+    Keys,
+    Passage,
+    Ranking,
+    Scalar,
+    Span,
+    Store,
+    WordOptions,
+)
 from serving.errors import Invalid, TooLarge
 
 NONE: Mapping[int, Any] = MappingProxyType({})
@@ -69,6 +80,7 @@ class SearchOptions:
     min_score: float | None = None
     with_vector: bool = False
     highlight: bool = False
+    words: WordOptions = NO_OPTIONS
     sort: Sequence[Sort] = ()
     diversity: float = 0.0
     """Weight of the difference from other hits, in [0, 1]; see `arranging.diverse`."""
@@ -96,6 +108,14 @@ class Cursor(NamedTuple):
     key: int
 
 
+class FieldHighlights(NamedTuple):
+    """A string in a searched metadata field, with the spans of the query's words."""
+
+    field: str
+    text: str
+    highlights: Sequence[Span]
+
+
 class Hit(NamedTuple):
     """A passage found, with its scores and, where requested, its vector."""
 
@@ -112,6 +132,8 @@ class Hit(NamedTuple):
     vector: Floats | None = None
     highlights: Sequence[Span] = ()
     """Spans of the query's words in `text`, if requested."""
+    field_highlights: Sequence[FieldHighlights] | None = None
+    """Strings in searched fields that have words of the query, if requested. None if no fields are searched."""
     corpus: str | None = None
     """Name of the corpus, in a search of several corpora."""
     group: Scalar = None
@@ -171,8 +193,15 @@ class Searchable(Protocol):
     def dense(self, queries: Floats, k: int, *, exact: bool) -> list[Ranking]:
         """Return the best `k` passages by cosine for each row of (Q, D) `queries`, which are unit vectors."""
 
-    def lexical(self, query: str, k: int) -> Ranking:
-        """Return the best `k` passages by BM25; see `Store.words`."""
+    def lexical(self, query: str, k: int, options: WordOptions) -> Ranking:
+        """Return the best `k` passages by BM25; see `Store.words`.
+
+        Raises:
+            Invalid: the corpus can't be searched with `options`.
+        """
+
+    def searched_fields(self) -> Collection[str]:
+        """Return the metadata fields whose words are searched."""
 
     def passages(self, keys: Sequence[int]) -> dict[int, Passage]:
         """Return the passages of the keys of rankings. Keys without a passage are left out."""
@@ -186,7 +215,7 @@ class Searchable(Protocol):
     def vectors(self, keys: Sequence[int]) -> dict[int, Floats]:
         """Return the (D,) vectors of the keys of rankings."""
 
-    def highlights(self, texts: Sequence[str], query: str) -> list[list[Span]]:
+    def highlights(self, texts: Sequence[str], query: str, options: WordOptions) -> list[list[Span]]:
         """Return for each of `texts` the spans that match words of `query`; see `Store.highlights`."""
 
 
@@ -205,8 +234,11 @@ class IndexedCorpus:
     def dense(self, queries: Floats, k: int, *, exact: bool) -> list[Ranking]:
         return self.index.search(queries, k, self._allowed, exact=exact)
 
-    def lexical(self, query: str, k: int) -> Ranking:
-        return self.store.words(self.name, query, k, self.where)
+    def lexical(self, query: str, k: int, options: WordOptions) -> Ranking:
+        return self.store.words(self.name, query, k, self.where, options)
+
+    def searched_fields(self) -> Collection[str]:
+        return self.store.corpus(self.name).words.fields or ()
 
     def passages(self, keys: Sequence[int]) -> dict[int, Passage]:
         return self.store.passages(self.name, keys)
@@ -224,8 +256,8 @@ class IndexedCorpus:
             found.update(zip(block.tolist(), rows, strict=True))
         return found
 
-    def highlights(self, texts: Sequence[str], query: str) -> list[list[Span]]:
-        return self.store.highlights(self.name, texts, query)
+    def highlights(self, texts: Sequence[str], query: str, options: WordOptions) -> list[list[Span]]:
+        return self.store.highlights(self.name, texts, query, options)
 
     @cached_property
     def _allowed(self) -> Keys | None:
@@ -254,13 +286,20 @@ def find(corpus: Searchable, queries: Sequence[Query], options: SearchOptions) -
             raise _too_large(options)
     if not options.highlight:
         return found
-    looked_at = sum(min(len(hit.text), MAX_MARKED) for hits in found for hit in hits)
+    searched = corpus.searched_fields()
+    looked_at = sum(
+        min(len(hit.text), MAX_MARKED) + sum(len(text) for _, text in _in_fields(hit, searched))
+        for hits in found
+        for hit in hits
+    )
     if looked_at > MARKED_TOGETHER:
         raise TooLarge(
             f"the texts found have {looked_at} characters to look at, more than {MARKED_TOGETHER}: ask for fewer hits",
             field="highlight",
         )
-    return [_highlighted(corpus, hits, query.text or "") for hits, query in zip(found, queries, strict=True)]
+    return [
+        _highlighted(corpus, hits, query.text or "", options.words) for hits, query in zip(found, queries, strict=True)
+    ]
 
 
 def resembling(corpus: Searchable, like: Examples, options: SearchOptions) -> tuple[list[Query], SearchOptions]:
@@ -300,9 +339,25 @@ def _too_large(options: SearchOptions) -> TooLarge:
     return TooLarge(f"the texts found are more than {options.max_characters} characters: ask for fewer hits")
 
 
-def _highlighted(corpus: Searchable, hits: Sequence[Hit], query: str) -> list[Hit]:
-    marked = corpus.highlights([hit.text for hit in hits], query)
-    return [hit._replace(highlights=spans) for hit, spans in zip(hits, marked, strict=True)]
+def _highlighted(corpus: Searchable, hits: Sequence[Hit], query: str, options: WordOptions) -> list[Hit]:
+    """Return the hits with the spans of the query's words in their texts and in their searched fields."""
+    searched = corpus.searched_fields()
+    fields = [_in_fields(hit, searched) for hit in hits]
+    texts = [*(hit.text for hit in hits), *(text for own in fields for _, text in own)]
+    marked = iter(corpus.highlights(texts, query, options))
+    found = [hit._replace(highlights=next(marked)) for hit in hits]
+    if not searched:
+        return found
+    in_fields = [[FieldHighlights(field, text, next(marked)) for field, text in own] for own in fields]
+    return [
+        hit._replace(field_highlights=[one for one in own if one.highlights])
+        for hit, own in zip(found, in_fields, strict=True)
+    ]
+
+
+def _in_fields(hit: Hit, searched: Collection[str]) -> list[tuple[str, str]]:
+    """Return the strings of the hit's document in `searched` fields, each with the name of its field."""
+    return [(field, text) for field in searched for text in texts_at(hit.passage.document.metadata, field)]
 
 
 def _together(rankings: Sequence[_Ranked]) -> Iterator[list[_Ranked]]:
@@ -482,7 +537,7 @@ class _Search:
 
     def _lexical(self, query: Query, depth: int) -> Ranking:
         assert query.text is not None, "words are looked for only where the query has some"
-        return self._corpus.lexical(query.text, depth)
+        return self._corpus.lexical(query.text, depth, self._options.words)
 
 
 def _units(queries: Sequence[Query]) -> Floats:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import orjson
-from pydantic import Field, FiniteFloat
+from pydantic import AfterValidator, Field, FiniteFloat
 
 from serving.errors import Empty, Invalid, TooLarge
 
@@ -28,6 +28,35 @@ About = Annotated[str, Field(max_length=2000)]
 RecallTarget = Annotated[float, Field(gt=0, le=1)]
 Fingerprint = Annotated[str, Field(max_length=255)]
 """Fingerprint of a bundle."""
+MAX_SETTING_BYTES = 65_536
+"""Maximum bytes of a setting of word search, as JSON."""
+
+
+def _check_setting(given: Any) -> Any:
+    try:
+        size = len(orjson.dumps(given))
+    except TypeError:
+        raise ValueError("not valid Unicode: a lone surrogate") from None
+    if size > MAX_SETTING_BYTES:
+        raise ValueError(f"{size} bytes are more than the {MAX_SETTING_BYTES} of one setting")
+    return given
+
+
+_Words = Annotated[str, Field(min_length=1, max_length=100)]
+Synonyms = Annotated[
+    dict[_Words, Annotated[list[_Words], Field(max_length=20)]], Field(max_length=1000), AfterValidator(_check_setting)
+]
+"""Further words to search for, by the word or phrase of a query that they stand for."""
+StopWords = Annotated[list[_Words], Field(max_length=1000), AfterValidator(_check_setting)]
+"""Words of a query that are not searched for."""
+_FieldPath = Annotated[str, Field(min_length=1, max_length=512)]
+MAX_SEARCHED_FIELDS = 8
+SearchedFields = Annotated[
+    dict[_FieldPath, Annotated[FiniteFloat, Field(gt=0, le=100)]],
+    Field(max_length=MAX_SEARCHED_FIELDS),
+    AfterValidator(_check_setting),
+]
+"""Metadata fields whose words are searched, with the weight of a word in comparison with a word of the text."""
 Moment = Annotated[FiniteFloat, Field(ge=0, lt=253_402_300_800)]
 """Seconds since the epoch, before the year 10000."""
 MAX_COUNT = 2**48

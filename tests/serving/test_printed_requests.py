@@ -58,7 +58,7 @@ def test_every_request_of_the_readme_is_answered(launch: Launch, tmp_path: Path)
 @pytest.mark.slow
 def test_every_request_about_corpora_is_answered(launch: Launch, tmp_path: Path) -> None:
     server = launch()
-    first, jobs, listing, snapshots = blocks("docs/corpora.md")
+    first, jobs, like, groups, _, listing, patching, words, snapshots = blocks("docs/corpora.md")
     created, added, listed, found = map(json.loads, sent(server, first, tmp_path))
     assert created["recall_target"] == 0.97
     assert added == {"ids": ["1", "2"], "count": 2}
@@ -74,6 +74,17 @@ def test_every_request_about_corpora_is_answered(launch: Launch, tmp_path: Path)
     page, counted = map(json.loads, sent(server, listing, tmp_path))
     assert ([one["id"] for one in page["documents"]], page["count"]) == (["1"], 1)
     assert counted == {"documents": [], "cursor": None, "count": 2}
+
+    for block in (like, groups, patching):
+        assert sent(server, block, tmp_path)
+
+    *_, misspelt, begun = map(json.loads, sent(server, words, tmp_path))
+    (film,) = misspelt["hits"]
+    assert [film["text"][one["start"] : one["end"]] for one in film["highlights"]] == ["motion picture"]
+    assert film["field_highlights"] == [
+        {"field": "title", "text": "The Captain", "highlights": [{"start": 4, "end": 11}]}
+    ]
+    assert [(hit["id"], hit["lexical"] is not None) for hit in begun["hits"]] == [("2", True)]
 
     *made, restoring = re.split(r"^(?=curl)", snapshots, flags=re.MULTILINE)[1:]
     succeeds(server, *sent(server, made[0], tmp_path))

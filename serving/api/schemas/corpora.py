@@ -10,7 +10,15 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat
 from serving.api.schemas.bodies import AskedModel, ClosedBody, Strings, lower
 from serving.corpora.filters import MAX_CONDITIONS, MAX_VALUES
 from serving.corpora.ports import Stemming
-from serving.operations.bounds import CORPUS_NAME, MAX_VECTOR, About, RecallTarget
+from serving.operations.bounds import (
+    CORPUS_NAME,
+    MAX_VECTOR,
+    About,
+    RecallTarget,
+    SearchedFields,
+    StopWords,
+    Synonyms,
+)
 
 Conditions = Annotated[
     dict[str, Any],
@@ -48,6 +56,24 @@ class CorpusRequest(ClosedBody):
         default=None,
         description="Stemming for lexical search. `porter` compares English words by their stems. `none` compares "
         "whole words.",
+    )
+    synonyms: Synonyms | None = Field(
+        default=None,
+        description="Further words of lexical search, by the word or phrase of a query that they stand for. `{}` "
+        "removes all.",
+        examples=[{"ny": ["new york"], "new york": ["ny"]}],
+    )
+    stop_words: StopWords | None = Field(
+        default=None,
+        description="Words that lexical search ignores in queries, unless the query has no other word. `[]` removes "
+        "all.",
+        examples=[["the", "of"]],
+    )
+    fields: SearchedFields | None = Field(
+        default=None,
+        description="Metadata fields whose strings lexical search looks at, each with a weight. A word in the field "
+        "counts as this many words in the text. `{}` removes all.",
+        examples=[{"title": 2.0}],
     )
     model: AskedModel = None
 
@@ -90,6 +116,13 @@ class CorpusAnswer(BaseModel):
     stemming: Stemming = Field(
         description="Stemming for lexical search. `none` compares whole words, `porter` compares English stems."
     )
+    synonyms: Synonyms | None = Field(
+        description="Further words of lexical search, by the words that they stand for. null in a list of corpora."
+    )
+    stop_words: StopWords | None = Field(
+        description="Words that lexical search ignores in queries. null in a list of corpora."
+    )
+    fields: SearchedFields = Field(description="Metadata fields of lexical search, with their weights.")
     index: str = Field(description="`exact`, or the kind of the approximate index.")
     recall: float = Field(description="Measured recall@10 against exact search. 1 if search is exact.")
     index_details: IndexAnswer | None = Field(description="Details of the index. null until the corpus has a document.")
@@ -299,6 +332,16 @@ class SearchRequest(ClosedBody):
     highlight: bool = Field(
         default=False, description="Return the positions of the query's words in the text of each hit."
     )
+    prefix: bool = Field(
+        default=False,
+        description="Find words that begin with the last word of the query, as in search as you type. A space at the "
+        "end of the query completes the last word.",
+    )
+    typos: bool = Field(
+        default=False,
+        description="Find words that differ from a word of the query by one typo, if it has 5 letters or more, or by "
+        "two typos, if it has 9 or more. They count less than the word itself.",
+    )
     corpus: str | None = Field(default=None, description="Name of the corpus. It must equal the name in the path.")
 
 
@@ -332,6 +375,14 @@ class ExplainAnswer(BaseModel):
     lexical: PartAnswer | None = None
 
 
+class FieldHighlightsAnswer(BaseModel):
+    """A string in a searched field, and the query's words in it."""
+
+    field: str
+    text: str = Field(description="The string, or its beginning. Up to 1,000 characters of a field are searched.")
+    highlights: list[SpanAnswer]
+
+
 class HitAnswer(BaseModel):
     """A passage that was found: a document, or a `span` of a document that was split. `text` then has only the span."""
 
@@ -355,6 +406,11 @@ class HitAnswer(BaseModel):
     )
     group: str | int | float | bool | None = Field(default=None, description="Value of the field of `group_by`.")
     explain: ExplainAnswer | None = None
+    field_highlights: list[FieldHighlightsAnswer] | None = Field(
+        default=None,
+        description="The strings in searched metadata fields that have words of the query. Absent if the corpus has no "
+        "searched fields.",
+    )
 
 
 class ResultAnswer(BaseModel):

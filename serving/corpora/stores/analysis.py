@@ -111,6 +111,11 @@ def is_character(token: str) -> bool:
     return _CHARACTER.fullmatch(token) is not None
 
 
+def has_unspaced(token: str) -> bool:
+    """Return whether `token` has a character of a script without spaces."""
+    return _CHARACTER.search(token) is not None
+
+
 def ends_run(tokens: Sequence[str], at: int) -> bool:
     """Return whether `tokens[at]` is the last character of a run, which the pair `tokens[at - 1]` also contains."""
     return at > 0 and is_character(tokens[at]) and _is_pair(tokens[at - 1])

@@ -17,6 +17,8 @@ from models.bundle.disk import fsync
 from models.runtimes.base import Floats
 from serving.corpora.filters import Filter
 from serving.corpora.ports import (
+    NO_OPTIONS,
+    NO_SETTINGS,
     RESERVED_BYTES,
     Blocks,
     Change,
@@ -34,6 +36,7 @@ from serving.corpora.ports import (
     Size,
     Span,
     Stop,
+    WordOptions,
     Write,
     never,
 )
@@ -42,8 +45,9 @@ from serving.corpora.stores.connections import Connections, OpenFiles, stopping
 from serving.corpora.stores.foreign import check_values
 from serving.corpora.stores.matching import FilterCache, matching
 from serving.corpora.stores.migrations import check_ours, check_schema, mark, migrate, verify
+from serving.corpora.stores.queries import Rules, expanded, parse
 from serving.corpora.stores.records import Table, blocks
-from serving.corpora.stores.writing import attempt, create, promise, stem
+from serving.corpora.stores.writing import attempt, create, promise, set_words, stem
 from serving.errors import InsufficientStorage, NotFound, ServiceError, Unhealthy
 from serving.operations.bounds import Bounds
 from serving.operations.failpoints import reach
@@ -88,6 +92,7 @@ class CorpusFile:
         self._connections = Connections(path, synchronous, stop, shared.open_files)
         self._filter_cache = shared.filter_cache
         self._described: tuple[int, tuple[Corpus, Size]] | None = None
+        self._rules: tuple[int, Rules] | None = None
         try:
             with self._connections.disk_errors():
                 if new:
@@ -137,13 +142,15 @@ class CorpusFile:
             writer.execute("UPDATE corpora SET name = ?, generation = ?", (name, secrets.token_hex(8)))
 
     def describe(self, wanted: Corpus) -> None:
-        if (wanted.description, wanted.recall_target, wanted.stemming, wanted.fingerprint) == (None, None, None, None):
+        settings = wanted.description, wanted.recall_target, wanted.stemming, wanted.fingerprint
+        if settings == (None, None, None, None) and wanted.words == NO_SETTINGS:
             return
         with self._connections.writing() as writer:
             if wanted.stemming is not None:
                 stem(writer, wanted.stemming)
             if wanted.fingerprint is not None:
                 promise(writer, wanted)
+            set_words(writer, wanted.words)
             writer.execute(
                 "UPDATE corpora SET description = coalesce(?, description), recall_target = coalesce(?, recall_target)",
                 (wanted.description, wanted.recall_target),
@@ -237,23 +244,43 @@ class CorpusFile:
         with self._connections.reading() as reader:
             return facets.facets(reader, values)
 
-    def counts(self, query: str | None, where: Filter | None, paths: Sequence[str], values: int) -> Counts:
+    def counts(
+        self, query: str | None, where: Filter | None, paths: Sequence[str], values: int, *, options: WordOptions
+    ) -> Counts:
         with self._connections.reading() as reader:
             keys = None if where is None else self._filter_cache.keys(self.path, reader, where)
             if query is not None:
-                keys = words.having(reader, query, keys, stemming=reading.corpus(reader).wanted_stemming)
+                asked = expanded(reader, query, reading.word_rules(reader), options)
+                keys = words.having(reader, asked, keys)
             passages = reading.size(reader).passages if keys is None else len(keys)
             documents = None if keys is None or not paths else records.numbers_of(reader, keys)
             found, complete = facets.counts(reader, documents, paths, values)
             return Counts(passages, found, complete)
 
-    def words(self, query: str, k: int, where: Filter | None) -> Ranking:
+    def words(self, query: str, k: int, where: Filter | None, options: WordOptions) -> Ranking:
         with self._connections.reading() as reader:
             allowed = None if where is None else self._filter_cache.keys(self.path, reader, where)
-            return words.search(reader, query, k, allowed, stemming=reading.corpus(reader).wanted_stemming)
+            rules = reading.word_rules(reader)
+            return words.search(reader, expanded(reader, query, rules, options), k, allowed, rules)
 
-    def highlights(self, texts: Sequence[str], query: str) -> list[list[Span]]:
-        return words.highlights(texts, query, stemming=self.corpus().wanted_stemming)
+    def highlights(self, texts: Sequence[str], query: str, options: WordOptions) -> list[list[Span]]:
+        rules = self._word_rules()
+        if options == NO_OPTIONS:
+            return words.highlights(texts, parse(query, rules).terms, rules.stemming)
+        with self._connections.reading() as reader:
+            terms = expanded(reader, query, rules, options).matching
+        return words.highlights(texts, terms, rules.stemming)
+
+    def _word_rules(self) -> Rules:
+        """Return the rules of word search. They are cached until the next write."""
+        self._connections.check_open()
+        writes, kept = self._connections.writes, self._rules
+        if kept and kept[0] == writes:
+            return kept[1]
+        with self._connections.reading() as reader:
+            found = reading.word_rules(reader)
+        self._rules = writes, found
+        return found
 
     def vectors(self, keys: Sequence[int] | None, after: int) -> Blocks:
         """Yield blocks of vectors. No transaction is open between two blocks."""
@@ -327,7 +354,7 @@ class CorpusFile:
         with self._connections.reading() as reader:
             found = verify(reader)
         with self._connections.maintaining() as writer:
-            return found + words.check(writer, stemming=reading.corpus(writer).wanted_stemming)
+            return found + words.check(writer, reading.word_rules(writer))
 
     def size(self) -> Size:
         """Return the number of documents, bytes of the database without its log, and passages."""

@@ -13,10 +13,11 @@ from typing import Annotated
 
 import numpy as np
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError
 
 from serving.corpora.ports import Stemming, Stop, StoreError
 from serving.corpora.stores.connections import stopping
+from serving.corpora.stores.corrections import MAX_WORD
 from serving.corpora.stores.fields import MAX_PATH, MAX_TEXT
 from serving.corpora.stores.records import STORED
 from serving.errors import ServiceError
@@ -31,6 +32,9 @@ from serving.operations.bounds import (
     Fingerprint,
     Moment,
     RecallTarget,
+    SearchedFields,
+    StopWords,
+    Synonyms,
     check_document_id,
     check_metadata,
 )
@@ -62,6 +66,9 @@ class _Corpus(BaseModel):
     spans: Count = 0
     fresh: Fingerprint | None = None
     stemming: Stemming | None = None
+    synonyms: Json[Synonyms] | None = None
+    stop_words: Json[StopWords] | None = None
+    searched_fields: Json[SearchedFields] | None = None
     unicode: _Stamp | None = None
     revision: Count = 0
 
@@ -93,6 +100,7 @@ def _lengths(reader: sqlite3.Connection, bounds: Bounds) -> Iterator[str]:
         ("fields", "path"): (4 * MAX_PATH, ""),
         ("postings", "value"): (4 * MAX_TEXT, ""),
         ("overtaken", "id"): (MAX_ID_BYTES, ""),
+        ("vocabulary", "word"): (4 * MAX_WORD, ""),
     }
     before = reader.getlimit(sqlite3.SQLITE_LIMIT_LENGTH)
     for table, column in _columns(reader):

@@ -11,13 +11,16 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 from unicodedata import unidata_version
 
 from serving.corpora.ports import Stemming, StoreError
-from serving.corpora.stores import fields, reading, records, words, writing
+from serving.corpora.stores import corrections, fields, reading, records, words, writing
+from serving.corpora.stores.queries import Rules
 from serving.corpora.stores.records import DOCUMENT, PASSAGE, PassageRow, document_in
+from serving.operations.bounds import MAX_SEARCHED_FIELDS
 from serving.operations.files import UNREADABLE, DamageError
 
 log = logging.getLogger(__name__)
@@ -99,8 +102,13 @@ def _first(connection: sqlite3.Connection) -> None:
 
 
 def _second(connection: sqlite3.Connection) -> None:
-    """Add the number of patches of metadata, which makes cached results of filters invalid."""
+    """Add a count of patches, the settings of word search, and the vocabulary, which `_index_words` fills."""
+    # revision: number of patches of metadata, which makes cached results of filters invalid.
     connection.execute("ALTER TABLE corpora ADD COLUMN revision INTEGER NOT NULL DEFAULT 0")
+    for column in reading.WORDS.split(", "):
+        connection.execute(f"ALTER TABLE corpora ADD COLUMN {column} TEXT")
+    connection.execute(corrections.TABLE)
+    connection.execute("UPDATE corpora SET unicode = NULL")
 
 
 MIGRATIONS: tuple[Step, ...] = (_first, _second)
@@ -124,7 +132,7 @@ def migrate(connection: sqlite3.Connection, file: Path) -> None:
 
 
 def _index_words(connection: sqlite3.Connection, file: Path) -> None:
-    """Reindex all words if another version of Unicode folded them.
+    """Reindex all words if another version of Unicode folded them, or if a migration requires it.
 
     FTS5 can only delete a passage if it gets the words that it indexed.
     """
@@ -132,20 +140,8 @@ def _index_words(connection: sqlite3.Connection, file: Path) -> None:
     if found in (None, (unidata_version,)):
         return
     log.info("%s: words are indexed anew, by Unicode %s", file, unidata_version)
-    words.create(connection, reading.corpus(connection).wanted_stemming)
-    words.index(connection, _texts(connection))
+    writing.index_words_again(connection)
     connection.execute("UPDATE corpora SET unicode = ?", (unidata_version,))
-
-
-def _texts(connection: sqlite3.Connection) -> Iterator[tuple[int, str]]:
-    """Yield the texts of all passages in the order of their keys.
-
-    Wrong checksums don't keep the corpus from being served.
-    """
-    parts = 'SELECT key, start, "end" FROM passages WHERE document = ? ORDER BY key'
-    for number, text in connection.execute("SELECT number, text FROM documents ORDER BY number"):
-        for key, start, end in connection.execute(parts, (number,)):
-            yield key, text[start:end]
 
 
 def check_ours(path: Path) -> None:
@@ -199,14 +195,15 @@ def check_schema(path: Path) -> None:
 
 @cache
 def _schemas(format: int) -> list[Schema]:
-    """Return the schemas of a format, one for each kind of stemming."""
+    """Return the schemas of a format, one for each kind of stemming and each number of searched fields."""
     found = []
-    for stemming in get_args(Stemming):
+    fields = range(MAX_SEARCHED_FIELDS + 1 if format > 1 else 1)
+    for stemming, count in product(get_args(Stemming), fields):
         with closing(sqlite3.connect(":memory:", isolation_level=None)) as made:
             for step in MIGRATIONS[:format]:
                 step(made)
             if format:
-                words.create(made, stemming)
+                words.create(made, Rules(stemming, weights={str(number): 1.0 for number in range(count)}))
             found.append(_schema(made))
     return found
 

@@ -8,14 +8,19 @@ from collections.abc import Iterator, Sequence
 from typing import get_args
 
 import numpy as np
+import orjson
 
 from models.runtimes.base import Floats
-from serving.corpora.ports import Chunking, Corpus, KnownText, Size, Stemming
+from serving.corpora.ports import Chunking, Corpus, KnownText, Size, Stemming, WordSettings
 from serving.corpora.stores import records
+from serving.corpora.stores.queries import Rules, rules
 from serving.corpora.stores.records import PassageRow, blocks, marks
+from serving.corpora.stores.words import IndexedRow, searched_texts
 from serving.operations.files import DamageError
 
 CORPUS = "name, description, recall_target, created, fingerprint, dim, stemming, generation"
+WORDS = "synonyms, stop_words, searched_fields"
+"""Columns with `WordSettings` as JSON."""
 
 
 def corpus(reader: sqlite3.Connection) -> Corpus:
@@ -24,13 +29,43 @@ def corpus(reader: sqlite3.Connection) -> Corpus:
     Raises:
         DamageError: the file has no corpus, or the corpus's stemming is unknown.
     """
-    row = reader.execute(f"SELECT {CORPUS} FROM corpora").fetchone()
+    row = reader.execute(f"SELECT {WORDS}, {CORPUS} FROM corpora").fetchone()
     if row is None:
         raise DamageError("holds no corpus")
-    found = Corpus(*row)
-    if found.wanted_stemming not in get_args(Stemming):
-        raise DamageError(f"has a corpus of unknown stemming: {found.stemming!r}")
-    return found
+    *settings, name, description, recall_target, created, fingerprint, dim, stemming, generation = row
+    words = WordSettings(*(None if one is None else orjson.loads(one) for one in settings))
+    _check_stemming(stemming)
+    return Corpus(name, description, recall_target, created, fingerprint, dim, stemming, words, generation)
+
+
+def word_rules(reader: sqlite3.Connection) -> Rules:
+    """Return the rules of word search in the corpus.
+
+    Raises:
+        DamageError: the file has no corpus, or the corpus's stemming is unknown.
+    """
+    row = reader.execute(f"SELECT stemming, {WORDS} FROM corpora").fetchone()
+    if row is None:
+        raise DamageError("holds no corpus")
+    _check_stemming(row[0])
+    return rules(*row)
+
+
+def _check_stemming(stemming: str | None) -> None:
+    if stemming not in (None, *get_args(Stemming)):
+        raise DamageError(f"has a corpus of unknown stemming: {stemming!r}")
+
+
+def indexed_rows(reader: sqlite3.Connection, rules: Rules) -> Iterator[IndexedRow]:
+    """Yield the row of each passage in the word index.
+
+    Wrong checksums don't keep the corpus from being served.
+    """
+    parts = 'SELECT key, start, "end" FROM passages WHERE document = ? ORDER BY key'
+    for number, text, metadata in reader.execute("SELECT number, text, metadata FROM documents ORDER BY number"):
+        searched = searched_texts(orjson.loads(metadata) if rules.weights else {}, rules)
+        for key, start, end in reader.execute(parts, (number,)):
+            yield key, text[start:end], *searched
 
 
 def size(reader: sqlite3.Connection) -> Size:

@@ -19,6 +19,7 @@ from models.bundle.disk import fsync, make_folder
 from models.runtimes.base import Floats
 from serving.corpora.filters import Filter
 from serving.corpora.ports import (
+    NO_OPTIONS,
     Blocks,
     Change,
     Chunking,
@@ -36,6 +37,7 @@ from serving.corpora.ports import (
     Span,
     Stop,
     StoreError,
+    WordOptions,
     Write,
     never,
 )
@@ -196,14 +198,27 @@ class SqliteStore:
     def facets(self, name: str, values: int) -> Facets:
         return self._file(name).facets(values)
 
-    def counts(self, name: str, query: str | None, where: Filter | None, paths: Sequence[str], values: int) -> Counts:
-        return self._file(name).counts(query, where, paths, values)
+    def counts(
+        self,
+        name: str,
+        query: str | None,
+        where: Filter | None,
+        paths: Sequence[str],
+        values: int,
+        *,
+        options: WordOptions = NO_OPTIONS,
+    ) -> Counts:
+        return self._file(name).counts(query, where, paths, values, options=options)
 
-    def words(self, name: str, query: str, k: int, where: Filter | None = None) -> Ranking:
-        return self._file(name).words(query, k, where)
+    def words(
+        self, name: str, query: str, k: int, where: Filter | None = None, options: WordOptions = NO_OPTIONS
+    ) -> Ranking:
+        return self._file(name).words(query, k, where, options)
 
-    def highlights(self, name: str, texts: Sequence[str], query: str) -> list[list[Span]]:
-        return self._file(name).highlights(texts, query)
+    def highlights(
+        self, name: str, texts: Sequence[str], query: str, options: WordOptions = NO_OPTIONS
+    ) -> list[list[Span]]:
+        return self._file(name).highlights(texts, query, options)
 
     def vectors(self, name: str, keys: Sequence[int] | None = None, after: int = 0) -> Blocks:
         return self._file(name).vectors(keys, after)

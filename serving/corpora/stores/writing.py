@@ -15,8 +15,21 @@ import numpy as np
 import orjson
 
 from models.runtimes.base import Floats
-from serving.corpora.ports import Change, Content, Corpus, Keys, Patch, Removal, Span, Stemming, Write
+from serving.corpora.ports import (
+    Change,
+    Content,
+    Corpus,
+    Document,
+    Keys,
+    Patch,
+    Removal,
+    Span,
+    Stemming,
+    WordSettings,
+    Write,
+)
 from serving.corpora.stores import fields, reading, records, words
+from serving.corpora.stores.queries import Rules
 from serving.corpora.stores.records import (
     DOCUMENT,
     PASSAGE,
@@ -58,6 +71,7 @@ def create(writer: sqlite3.Connection, corpus: Corpus) -> None:
     )
     writer.execute(f"INSERT INTO corpora ({reading.CORPUS}, unicode) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
     stem(writer, corpus.wanted_stemming)
+    set_words(writer, corpus.words)
 
 
 def attempt(writer: sqlite3.Connection, write: Write) -> Change | ServiceError:
@@ -108,8 +122,28 @@ def stem(writer: sqlite3.Connection, stemming: Stemming) -> None:
             f"corpus {corpus.name!r} holds documents, indexed with the stemming {corpus.wanted_stemming!r}: "
             f"make another corpus with {stemming!r} and upload them there"
         )
-    words.create(writer, stemming)
     writer.execute("UPDATE corpora SET stemming = ?", (stemming,))
+    words.create(writer, reading.word_rules(writer))
+
+
+def set_words(writer: sqlite3.Connection, settings: WordSettings) -> None:
+    """Set the given settings. If other fields are to be searched, index all words again."""
+    before = reading.word_rules(writer).weights.keys()
+    given = settings.synonyms, settings.stop_words, settings.fields
+    values = [None if one is None else orjson.dumps(one, option=orjson.OPT_SORT_KEYS).decode() for one in given]
+    coalesced = ", ".join(f"{column} = coalesce(?, {column})" for column in reading.WORDS.split(", "))
+    writer.execute(f"UPDATE corpora SET {coalesced}", values)
+    if reading.word_rules(writer).weights.keys() != before:
+        index_words_again(writer)
+
+
+def index_words_again(writer: sqlite3.Connection) -> None:
+    """Replace the word index by the words of all passages, by the current rules."""
+    rules = reading.word_rules(writer)
+    words.create(writer, rules)
+    words.clear(writer)
+    words.index(writer, reading.indexed_rows(writer, rules), rules)
+    words.optimize(writer)
 
 
 def _put(writer: sqlite3.Connection, content: Content) -> Change:
@@ -122,31 +156,34 @@ def _put(writer: sqlite3.Connection, content: Content) -> Change:
         "SELECT 1 + coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'passages'"
     ).fetchone()
     keys = count(first)
-    documents, passages, texts = [], [], []
+    documents, passages, texts = [], list[PassageRow](), list[words.IndexedRow]()
+    rules = reading.word_rules(writer)
     spans: Sequence[Sequence[Span | None]] = content.spans or [[None]] * len(ids)
     for document, cut in zip(content.documents, spans, strict=True):
         own = [next(keys) for _ in cut]
         documents.append(DocumentRow.of(own[0], document, content.chunking))
         passages += [PassageRow.of(key, own[0], span) for key, span in zip(own, cut, strict=True)]
-        texts += [(key, part(document.text, span)) for key, span in zip(own, cut, strict=True)]
+        searched = words.searched_texts(document.metadata, rules)
+        texts += [(key, part(document.text, span), *searched) for key, span in zip(own, cut, strict=True)]
     writer.executemany(f"INSERT INTO documents ({DOCUMENT}) VALUES (?, ?, ?, ?, ?, ?)", documents)
     writer.executemany(f"INSERT INTO passages ({PASSAGE}) VALUES (?, ?, ?, ?, ?)", passages)
-    added = np.array([key for key, _ in texts], dtype=np.int64)
+    added = np.array([row.key for row in passages], dtype=np.int64)
     writer.executemany(
         "INSERT INTO vectors (key, vector, checksum) VALUES (?, ?, ?)", records.rows(added.tolist(), content.vectors)
     )
     fields.index(writer, ((row.number, orjson.loads(row.metadata)) for row in documents))
-    words.index(writer, texts)
+    words.index(writer, texts, rules)
     _count(writer, 1, len(documents), passages)
     return Change(removed, added, content.vectors)
 
 
 def _patch(writer: sqlite3.Connection, patch: Patch) -> None:
-    """Merge metadata into documents. Passages, vectors and words stay as they are.
+    """Merge metadata into documents. Passages and vectors stay as they are.
 
     Raises:
         Invalid, TooLarge: the merged metadata of a document can't be stored.
     """
+    rules = reading.word_rules(writer)
     for block in blocks(patch.ids):
         select = f"SELECT {DOCUMENT} FROM documents WHERE id IN ({marks(block)})"
         for row in writer.execute(select, block).fetchall():
@@ -158,6 +195,11 @@ def _patch(writer: sqlite3.Connection, patch: Patch) -> None:
             update = "UPDATE documents SET metadata = ?, checksum = ? WHERE number = ?"
             writer.execute(update, (after.metadata, after.checksum, after.number))
             fields.index(writer, [(after.number, metadata)])
+            if words.searched_texts(before.metadata, rules) != words.searched_texts(metadata, rules):
+                passages = list(passages_of(writer, [after.number]))
+                words.remove(writer, (_indexed(row, before, rules) for row in passages), rules)
+                patched = before._replace(metadata=metadata)
+                words.index(writer, (_indexed(row, patched, rules) for row in passages), rules)
     writer.execute("UPDATE corpora SET revision = revision + 1")
 
 
@@ -204,11 +246,12 @@ def _remove(writer: sqlite3.Connection, ids: Sequence[str]) -> np.ndarray[tuple[
     SQLite also deletes the documents' passages and vectors.
     """
     gone: list[int] = []
+    rules = reading.word_rules(writer)
     for block in blocks(ids):
         select = f"SELECT {DOCUMENT} FROM documents WHERE id IN ({marks(block)})"
         documents = {row[0]: document_in(row) for row in writer.execute(select, block)}
         passages = list(passages_of(writer, list(documents)))
-        words.remove(writer, [(row.key, part(documents[row.document].text, row.span())) for row in passages])
+        words.remove(writer, [_indexed(row, documents[row.document], rules) for row in passages], rules)
         fields.remove(writer, ((number, document.metadata) for number, document in documents.items()))
         keys = [row.key for row in passages]
         writer.executemany("DELETE FROM documents WHERE number = ?", ((number,) for number in documents))
@@ -216,6 +259,10 @@ def _remove(writer: sqlite3.Connection, ids: Sequence[str]) -> np.ndarray[tuple[
         _count(writer, -1, len(documents), passages)
         gone += keys
     return np.sort(np.array(gone, dtype=np.int64))
+
+
+def _indexed(row: PassageRow, document: Document, rules: Rules) -> words.IndexedRow:
+    return row.key, part(document.text, row.span()), *words.searched_texts(document.metadata, rules)
 
 
 def _count(writer: sqlite3.Connection, sign: Literal[1, -1], documents: int, passages: Sequence[PassageRow]) -> None:

@@ -27,6 +27,7 @@ from serving.corpora.ports import (
     Span,
     Stemming,
     Store,
+    WordSettings,
     Write,
 )
 from serving.corpora.stores import STORES
@@ -47,6 +48,7 @@ rows = st.lists(st.tuples(ids, texts, metadata), min_size=1, max_size=4, unique_
 chunkings = st.none() | st.builds(Chunking, st.integers(1, 3), st.just(0))
 jobs = st.sampled_from(["j", "k"])
 stemmings: st.SearchStrategy[Stemming | None] = st.sampled_from([None, "none", "porter"])
+fields = st.none() | st.dictionaries(st.sampled_from("xyz"), st.sampled_from([0.5, 1.0, 2.0]), max_size=2)
 conditions = st.dictionaries(st.sampled_from("xyz"), st.none() | st.booleans() | st.integers(-3, 3), max_size=2)
 
 
@@ -83,6 +85,7 @@ class AsADictionary(RuleBasedStateMachine):
         self.tombstones: set[int] = set()
         self.fresh: dict[int, str] = {}
         self.stemming = stemming or "none"
+        self.fields: dict[str, float] = {}
         self.accepted: dict[str, set[str]] = {}
         """Of each upload the ids that overtook it."""
 
@@ -195,9 +198,9 @@ class AsADictionary(RuleBasedStateMachine):
             assert self.store.stale("c", fingerprint, 1) == []
             self.fingerprint, self.fresh = fingerprint, {}
 
-    @rule(stemming=stemmings)
-    def describe(self, stemming: Stemming | None) -> None:
-        wanted = Corpus("c", description=f"with {stemming}", stemming=stemming)
+    @rule(stemming=stemmings, fields=fields)
+    def describe(self, stemming: Stemming | None, fields: dict[str, float] | None) -> None:
+        wanted = Corpus("c", description=f"with {stemming}", stemming=stemming, words=WordSettings(fields=fields))
         if self.held and stemming not in (None, self.stemming):
             before = self.store.corpus("c")
             with pytest.raises(Conflict):
@@ -207,6 +210,8 @@ class AsADictionary(RuleBasedStateMachine):
             assert not self.store.create(wanted)
             assert self.store.corpus("c").description == wanted.description
             self.stemming = stemming or self.stemming
+            self.fields = self.fields if fields is None else fields
+            assert self.store.corpus("c").words.fields in (self.fields, None)
 
     @rule(count=st.integers(0, 9))
     def bury(self, count: int) -> None:
@@ -252,8 +257,12 @@ class AsADictionary(RuleBasedStateMachine):
             for entry in self.held.values()
             if where is None or where.matches(entry.document.metadata)
             for key, part in zip(entry.keys, entry.parts, strict=True)
-            if same & {*re.findall(r"\w+", part)}
+            if same & {*re.findall(r"\w+", part), *self._words_in_fields(entry)}
         ]
+
+    def _words_in_fields(self, entry: Entry) -> list[str]:
+        values = (entry.document.metadata.get(field) for field in self.fields)
+        return [word for value in values if isinstance(value, str) for word in re.findall(r"\w+", value)]
 
     @rule(asked=rows, chunking=chunkings)
     def embedded(self, asked: list[Row], chunking: Chunking | None) -> None:

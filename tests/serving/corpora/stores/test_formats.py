@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from serving.corpora.filters import compile_filter
-from serving.corpora.ports import Document, Removal, Span
+from serving.corpora.ports import Document, Removal, Span, WordOptions
 from serving.corpora.stores.sqlite import SqliteStore
 from tests.serving.corpora.stores.contents import content, filled
 
@@ -66,6 +66,9 @@ def test_it_finds_by_words_fields_and_content(opened: tuple[SqliteStore, str]) -
     for query, document in (("zurich river", "d3"), ("機械学習", "lists"), ("softhyphen", "parts")):
         (key,) = store.words(name, query, 5).keys.tolist()
         assert store.passages(name, [key])[key].document.id == document
+    for query, options in (("zurcih", WordOptions(typos=True)), ("zuri", WordOptions(prefix=True))):
+        (key,) = store.words(name, query, 5, options=options).keys.tolist()
+        assert store.passages(name, [key])[key].document.id == "d3"
     for where, ids in (
         ({"tags": "b", "even": True}, ["d2", "d8", "d14"]),
         ({"by": {"$elemMatch": {"name": "Burney"}}}, ["lists"]),

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.corpora.ports import Keys, Ranking, Span, Stemming
-from serving.corpora.stores import words
+from serving.corpora.stores import corrections, words
+from serving.corpora.stores.queries import MAX_WORDS, Rules, expanded, parse
 
 VOCABULARY = ["a", "b", "c", "d", "é", "x1"]
 texts = st.lists(st.sampled_from(VOCABULARY), min_size=0, max_size=12).map(" ".join)
@@ -27,7 +28,8 @@ queries = st.tuples(terms, st.lists(terms, max_size=2))
 def indexed(*rows: str, stemming: Stemming = "none") -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         connection.execute("CREATE TABLE passages (key INTEGER PRIMARY KEY)")
-        words.create(connection, stemming)
+        connection.execute(corrections.TABLE)
+        words.create(connection, Rules(stemming))
         keyed = list(enumerate(rows, start=1))
         connection.executemany("INSERT INTO passages VALUES (?)", [(key,) for key, _ in keyed])
         words.index(connection, keyed)
@@ -37,11 +39,12 @@ def indexed(*rows: str, stemming: Stemming = "none") -> Iterator[sqlite3.Connect
 def searched(
     connection: sqlite3.Connection, query: str, k: int, allowed: Keys | None = None, stemming: Stemming = "none"
 ) -> Ranking:
-    return words.search(connection, query, k, allowed, stemming=stemming)
+    rules = Rules(stemming)
+    return words.search(connection, expanded(connection, query, rules), k, allowed, rules)
 
 
 def marked(text: str, query: str, stemming: Stemming = "none") -> list[Span]:
-    first, second = words.highlights([text, text], query, stemming=stemming)
+    first, second = words.highlights([text, text], parse(query, Rules(stemming)).terms, stemming)
     assert first == second
     return first
 
@@ -100,7 +103,7 @@ def test_scores_are_bm25(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(words, "RARE", rare)  # in so few passages none is
             assert keys(searched(connection, query, 2, sorted_keys)) == keys(found)[:2]
-        assert words.check(connection, stemming="none") == []
+        assert words.check(connection, Rules("none")) == []
 
 
 def test_equal_scores_are_ordered_oldest_first() -> None:
@@ -180,8 +183,10 @@ def test_words_of_one_stem_are_one_word(query: str, found: list[int]) -> None:
         assert sorted(keys(searched(connection, query, 10, stemming="porter"))) == found
         words.remove(connection, list(enumerate(rows, start=1)))
         connection.execute("DELETE FROM passages")
-        assert words.check(connection, stemming="porter") == []
-        assert words.check(connection, stemming="none") == ["words: not indexed with the stemming 'none'"]
+        assert words.check(connection, Rules("porter")) == []
+        assert words.check(connection, Rules("none")) == [
+            "words: not indexed with the stemming 'none' and the fields []"
+        ]
 
 
 def test_words_of_one_stem_are_asked_for_once() -> None:
@@ -190,9 +195,11 @@ def test_words_of_one_stem_are_asked_for_once() -> None:
         one = searched(connection, "connected", 10, stemming="porter")
         many = searched(connection, "connected connection connects", 10, stemming="porter")
         assert one.scores.tolist() == many.scores.tolist()
-    assert words.parse('connects "connected" other', stemming="porter") == (
+    assert parse('connects "connected" other', Rules("porter")) == (
         [("connects",), ("other",)],
         [("connects",)],
+        ["connects", "other"],
+        "other",
     )
 
 
@@ -218,12 +225,12 @@ def test_any_text_is_a_query(query: str, text: str, stemming: Stemming) -> None:
         assert np.isfinite(found.scores).all()
         for span in marked(text, query, stemming):
             assert 0 <= span.start < span.end <= len(text)
-        own = words.parse(text.replace('"', " "), stemming=stemming).terms
-        if own and len(own) < words.MAX_WORDS:  # every text is found by its own words
+        own = parse(text.replace('"', " "), Rules(stemming)).terms
+        if own and len(own) < MAX_WORDS:  # every text is found by its own words
             assert 1 in keys(searched(connection, text.replace('"', " "), 10, stemming=stemming))
         words.remove(connection, [(1, text), (2, "a b")])
         connection.execute("DELETE FROM passages")
-        assert words.check(connection, stemming=stemming) == []
+        assert words.check(connection, Rules(stemming)) == []
 
 
 @pytest.mark.parametrize("query", ["你" * 50_000, "word " * 50_000, '"' * 50_000, "é" * 100_000, '"a b" ' * 10_000])
@@ -233,8 +240,8 @@ def test_very_long_queries(query: str) -> None:
 
 
 def test_only_the_first_words_count() -> None:
-    first = " ".join(f"w{i}" for i in range(words.MAX_WORDS))
-    with indexed("late", "w0", f"w{words.MAX_WORDS - 1}") as connection:
+    first = " ".join(f"w{i}" for i in range(MAX_WORDS))
+    with indexed("late", "w0", f"w{MAX_WORDS - 1}") as connection:
         assert sorted(keys(searched(connection, f"{first} late", 10))) == [2, 3]
         assert sorted(keys(searched(connection, f'{first} "late"', 10))) == [2, 3]
 
@@ -259,15 +266,15 @@ def test_check_names_what_is_wrong() -> None:
     with indexed("a", "b", "c") as connection:
         connection.execute("DELETE FROM passages WHERE key < 3")
         connection.execute("INSERT INTO passages VALUES (9)")
-        assert words.check(connection, stemming="none") == [
+        assert words.check(connection, Rules("none")) == [
             "words: 1 passages without words",
             "words: 2 passages of no passage",
         ]
         connection.execute("DELETE FROM words_data WHERE id > 10")
-        assert words.check(connection, stemming="none")[0].startswith("words: ")
-        assert len(words.check(connection, stemming="none")) == 3
+        assert words.check(connection, Rules("none"))[0].startswith("words: ")
+        assert len(words.check(connection, Rules("none"))) == 3
         connection.execute("DROP TABLE words")
-        assert words.check(connection, stemming="none") == ["words: no such table"]
+        assert words.check(connection, Rules("none")) == ["words: no such table"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,139 @@
+"""Corrections of misspelt words, from the words of the corpus.
+
+A word of 5 letters or more may have one typo, a word of 9 letters or more two typos, as in Meilisearch. A typo is a
+letter that is wrong, missing or superfluous, or two neighbouring letters in the wrong order (optimal string alignment
+distance). A typo in the first letter counts twice.
+
+A lookup compares few words of the vocabulary. If a word is cut into one piece more than it may have typos, one piece
+has no typo (pigeonhole principle). A character between two pieces belongs to neither, because two letters in the wrong
+order may be on both sides of a cut.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import sys
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.corpora.stores import analysis
+from serving.operations.threads import check_cancelled
+
+ONE_TYPO, TWO_TYPOS = 5, 9
+"""Minimum letters of a word that may have one typo, and of a word that may have two."""
+MAX_WORD = 32
+"""Maximum letters of a word in the vocabulary."""
+MAX_FOUND = 100
+"""Maximum number of corrections of a word. The nearest corrections are used."""
+MAX_COMPARED = 50_000
+"""Maximum number of words of the vocabulary that are compared with a word."""
+TABLE = "CREATE TABLE vocabulary (word TEXT PRIMARY KEY) STRICT, WITHOUT ROWID"
+"""The table of the words of all passages, not stemmed. A removed passage leaves its words, because counting them would
+rewrite many pages for each document. A correction that no passage contains finds nothing."""
+_SPELLED = re.compile(rf"[^\d_]{{{ONE_TYPO - 1},{MAX_WORD}}}")
+_LAST = chr(sys.maxunicode)
+_Distances = NDArray[np.int8]
+
+
+def is_spelled(word: str) -> bool:
+    """Return whether `word` belongs in the vocabulary: it is long enough, has no digits, and its script has spaces."""
+    return _SPELLED.fullmatch(word) is not None and not analysis.has_unspaced(word)
+
+
+def add(writer: sqlite3.Connection, words: Iterable[str]) -> None:
+    """Add words of new passages to the vocabulary."""
+    spelled = ((word,) for word in words if is_spelled(word))
+    writer.executemany("INSERT OR IGNORE INTO vocabulary (word) VALUES (?)", spelled)
+
+
+def beginning(reader: sqlite3.Connection, prefix: str, limit: int) -> list[str]:
+    """Return up to `limit` words of the vocabulary that begin with `prefix`, in order."""
+    select = "SELECT word FROM vocabulary WHERE word BETWEEN ? AND ? ORDER BY word LIMIT ?"
+    return [word for (word,) in reader.execute(select, (prefix, prefix + _LAST, limit))]
+
+
+def nearest(reader: sqlite3.Connection, word: str, *, continued: bool = False) -> list[str]:
+    """Return up to `MAX_FOUND` words that `word` may be a misspelling of, nearest first.
+
+    With `continued`, return words that begin with a correction of `word`, shortest first at the same distance.
+    """
+    check_cancelled()
+    typos = (len(word) >= ONE_TYPO) + (len(word) >= TWO_TYPOS)
+    if not typos or not is_spelled(word):
+        return []
+    compared = [*_with_first_letter(reader, word, typos, continued=continued)]
+    if typos > 1:
+        compared += _with_another_first_letter(reader, word, continued=continued)
+    if not compared:
+        return []
+    compared = list(dict.fromkeys(compared))
+    found = distances(word, compared, continued=continued)
+    near = [(int(found[i]), len(compared[i]), compared[i]) for i in np.flatnonzero(found <= typos)]
+    return [one for _, _, one in sorted(near) if one != word][:MAX_FOUND]
+
+
+def _with_first_letter(reader: sqlite3.Connection, word: str, typos: int, *, continued: bool) -> Iterator[str]:
+    """Yield words with the first letter of `word` that contain one of its pieces."""
+    size = (len(word) - typos) // (typos + 1)
+    pieces = [word[at : at + size] for at in range(0, (size + 1) * typos, size + 1)]
+    pieces.append(word[(size + 1) * typos :])
+    longest = MAX_WORD if continued else len(word) + typos
+    select = f"""SELECT word FROM vocabulary
+        WHERE word BETWEEN ? AND ? AND length(word) BETWEEN ? AND ?
+        AND (word BETWEEN ? AND ? OR {" OR ".join(["instr(word, ?)"] * typos)}) LIMIT {MAX_COMPARED}"""
+    first, *others = pieces
+    bounds = (word[0], word[0] + _LAST, len(word) - typos, longest, first, first + _LAST, *others)
+    yield from (found for (found,) in reader.execute(select, bounds))
+
+
+def _with_another_first_letter(reader: sqlite3.Connection, word: str, *, continued: bool) -> Iterator[str]:
+    """Yield words that differ from `word` by one typo in the first letter."""
+    rest = word[1:]
+    wanted = {rest, word[1] + word[0] + word[2:]}
+    wanted |= {letter + end for letter in _first_letters(reader) for end in (rest, word)}
+    for one in sorted(wanted):
+        if continued:
+            yield from beginning(reader, one, MAX_FOUND)
+        else:
+            yield from (found for (found,) in reader.execute("SELECT word FROM vocabulary WHERE word = ?", (one,)))
+
+
+def _first_letters(reader: sqlite3.Connection) -> Iterator[str]:
+    """Yield the first letters of the vocabulary. Each takes one lookup."""
+    after = ""
+    while row := reader.execute(
+        "SELECT word FROM vocabulary WHERE word > ? ORDER BY word LIMIT 1", (after,)
+    ).fetchone():
+        yield row[0][0]
+        after = row[0][0] + _LAST
+
+
+def distances(word: str, others: list[str], *, continued: bool = False) -> _Distances:
+    """Return the distance of `word` to each of `others`. With `continued`, return the distance to the nearest prefix.
+
+    The distances are computed for all words at once, column by column of the usual table (Damerau, A technique for
+    computer detection and correction of spelling errors, 1964).
+    """
+    width = min(max(map(len, others)), len(word) + 2)
+    lengths = np.array([len(other) for other in others], dtype=np.int64)
+    letters = np.array([other[:width].ljust(width, "\0") for other in others], dtype=f"U{width}")
+    table = np.ascontiguousarray(letters.view(np.uint32).reshape(len(others), -1).T)
+    before = above = np.empty((0, len(others)), dtype=np.int8)
+    rows = np.repeat(np.arange(width + 1, dtype=np.int8)[:, None], len(others), axis=1)
+    for i, letter in enumerate(map(ord, word)):
+        before, above, rows = above, rows, np.empty_like(rows)
+        rows[0] = i + 1
+        for j in range(width):
+            same = table[j] == letter
+            rows[j + 1] = np.minimum(np.minimum(above[j + 1], rows[j]) + 1, above[j] + ~same)
+            if i and j:
+                swapped = (table[j - 1] == letter) & (table[j] == ord(word[i - 1]))
+                np.minimum(rows[j + 1], before[j - 1] + 1, out=rows[j + 1], where=swapped)
+    ends = np.arange(width + 1)[:, None]
+    reached = ends <= lengths if continued else ends == lengths
+    nearest: _Distances = np.where(reached, rows, np.int8(np.iinfo(np.int8).max - 1)).min(axis=0, initial=126)
+    nearest += table[0] != ord(word[0])
+    return nearest

@@ -1,0 +1,215 @@
+"""Queries of word search: terms, phrases, synonyms, completions of the last word, and corrections.
+
+A term is a word or a phrase of a query. Synonyms and completions of the last word are further terms. A correction is
+similar to a word of the query.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import orjson
+
+from serving.corpora.ports import NO_OPTIONS, Stemming, WordOptions
+from serving.corpora.stores import analysis, corrections
+from serving.corpora.stores.tokenizers import tokenizers
+
+MAX_WORDS = 64
+"""Maximum words of a query that are searched for, including words in phrases. Later words are ignored."""
+MAX_ASKED = 20_000
+"""Maximum characters of a query that are parsed."""
+MAX_ADDED = 64
+"""Maximum words of synonyms, and maximum completions in a corpus with stemming, that a query is expanded by."""
+MAX_COMPLETIONS = 2000
+"""Maximum words of the vocabulary that begin with the last word of a query. If there are more, the last word is not
+completed, because FTS5 would read the postings of all these words."""
+MAX_CORRECTED = 10
+"""Maximum number of words of a query that are corrected. Later words are not corrected."""
+FREQUENT = 10_000
+"""Number of passages. A word in more passages is not corrected."""
+_PREFIX = "*"
+"""Mark behind the last word of a term that begins with this word. No word contains it."""
+Term = tuple[str, ...]
+"""A word, or the words of a phrase. Words are not stemmed, because FTS5 stems them. A second stemming may change a
+stem."""
+
+
+class Rules(NamedTuple):
+    """How the words of a corpus are searched."""
+
+    stemming: Stemming = "none"
+    synonyms: Mapping[Term, Sequence[str]] = {}
+    """Further words to search for, by the stems that they stand for."""
+    stop_words: Collection[str] = ()
+    weights: Mapping[str, float] = {}
+    """Searched metadata fields with their weights, in the order of the columns of the index."""
+
+
+@lru_cache(64)
+def rules(
+    stemming: Stemming | None, synonyms: str | None = None, stop_words: str | None = None, fields: str | None = None
+) -> Rules:
+    """Return the rules that follow from the settings of a corpus, given as JSON."""
+    stemming = stemming or "none"
+    by_stems: dict[Term, list[str]] = {}
+    for word, others in orjson.loads(synonyms or "{}").items():
+        by_stems.setdefault(tuple(tokenizers[stemming].words(analysis.indexed(word))), []).extend(others)
+    stops = tokenizers["none"].words(analysis.indexed(" ".join(orjson.loads(stop_words or "[]"))))
+    return Rules(stemming, by_stems, frozenset(stops), orjson.loads(fields or "{}"))
+
+
+PLAIN = Rules()
+
+
+class Asked(NamedTuple):
+    """A parsed query."""
+
+    terms: list[Term]
+    phrases: list[Term]
+    """The terms that must occur in a passage."""
+    loose: list[str]
+    """The words outside of phrases, each stem once."""
+    last: str | None
+    """The last word, if it ends the query."""
+
+
+class Expanded(NamedTuple):
+    """A query with completions and corrections of its words."""
+
+    terms: list[Term]
+    phrases: list[Term]
+    corrections: list[tuple[list[Term], list[Term]]]
+    """Pairs: the terms of a word, and the corrections of the word."""
+
+    @property
+    def matching(self) -> list[Term]:
+        """All terms and corrections."""
+        return [*self.terms, *(term for _, corrected in self.corrections for term in corrected)]
+
+
+def parse(query: str, rules: Rules = PLAIN) -> Asked:
+    """Parse any text as a query. Words in double quotes must occur as a phrase. All other words are optional.
+
+    Only the first `MAX_WORDS` words count, and only the first of several terms with the same stems is used. Synonyms
+    are further terms. Stop words are left out, unless the query has no other word.
+    """
+    terms: dict[Term, Term] = {}
+    required: set[Term] = set()
+    loose: list[str] = []
+    last: str | None = None
+    left, synonyms = MAX_WORDS, list[str]()
+    parts = query[:MAX_ASKED].split('"', 2 * MAX_WORDS)
+    for i, part in enumerate(parts):
+        words, stems = _words_and_stems(part, rules.stemming)
+        quoted = i % 2 == 1 and i + 1 < len(parts)  # the last quote may be unpaired
+        # A run of the query may continue in a passage, so the end of the run is dropped. Inside a phrase, another word
+        # follows.
+        ends = range(len(words) - 1 if quoted else 0, len(words))
+        kept = [at for at in range(len(words)) if not (at in ends and analysis.ends_run(words, at))]
+        if not quoted:
+            kept = [at for at in kept if words[at] not in rules.stop_words]
+            last = words[-1] if words and not part[-1].isspace() and not analysis.has_unspaced(words[-1]) else None
+            synonyms += _synonyms(stems, rules)
+        kept = kept[:left]
+        left -= len(kept)
+        groups = [kept] if quoted else [[at] for at in kept]
+        for group in groups:
+            stem = tuple(stems[at] for at in group)
+            if not quoted and stem not in terms:
+                loose.append(words[group[0]])
+            terms.setdefault(stem, tuple(words[at] for at in group))
+            if quoted:
+                required.add(stem)
+    terms.pop((), None)
+    if not terms and rules.stop_words:
+        return parse(query, rules._replace(stop_words=()))
+    added = MAX_ADDED
+    for synonym in synonyms:
+        words, stems = _words_and_stems(synonym, rules.stemming)
+        kept = [at for at in range(len(words)) if at + 1 < len(words) or not analysis.ends_run(words, at)]
+        added -= len(kept)
+        if kept and added >= 0:
+            terms.setdefault(tuple(stems[at] for at in kept), tuple(words[at] for at in kept))
+    return Asked(list(terms.values()), [term for stem, term in terms.items() if stem in required], loose, last)
+
+
+def _words_and_stems(text: str, stemming: Stemming) -> tuple[list[str], list[str]]:
+    prepared = analysis.indexed(text)
+    words = tokenizers["none"].words(prepared)
+    return words, words if stemming == "none" else tokenizers[stemming].words(prepared)
+
+
+def _synonyms(stems: Sequence[str], rules: Rules) -> Iterator[str]:
+    """Yield the synonyms of each word and phrase among the first words of a query."""
+    for length in {len(key) for key in rules.synonyms}:
+        for at in range(min(len(stems) - length + 1, MAX_WORDS)):
+            yield from rules.synonyms.get(tuple(stems[at : at + length]), ())
+
+
+def expanded(
+    reader: sqlite3.Connection, query: str, rules: Rules = PLAIN, options: WordOptions = NO_OPTIONS
+) -> Expanded:
+    """Parse a query, and add completions of its last word and corrections of its first words."""
+    asked = parse(query, rules)
+    last = asked.last if options.prefix else None
+    completions = _completions(reader, last, rules) if last else []
+    corrections = []
+    for word in asked.loose[:MAX_CORRECTED] if options.typos else ():
+        own = [(word,), *(completions if word == last else [])]
+        if corrected := _corrections(reader, word, own, rules, continued=word == last):
+            corrections.append((own, corrected))
+    return Expanded(asked.terms + completions, asked.phrases, corrections)
+
+
+def _completions(reader: sqlite3.Connection, word: str, rules: Rules) -> list[Term]:
+    """Return terms that find the words which begin with `word`, unless there are more than `MAX_COMPLETIONS`.
+
+    With stemming, FTS5 finds only the stems that begin with a stem. Words with another stem come from the vocabulary.
+    """
+    _, stems = _words_and_stems(word, rules.stemming)
+    whole: list[Term] = [(word + _PREFIX,)] if stems == [word] else []
+    beginning = corrections.beginning(reader, word, MAX_COMPLETIONS + 1)
+    if len(beginning) > MAX_COMPLETIONS:
+        return []
+    if rules.stemming == "none":
+        return whole
+    return [*whole, *_by_stems(beginning, rules.stemming, lambda stem: bool(whole) and stem.startswith(word))]
+
+
+def _corrections(
+    reader: sqlite3.Connection, word: str, own: Sequence[Term], rules: Rules, *, continued: bool
+) -> list[Term]:
+    """Return the corrections of `word`, unless it is frequent. `own` are the terms that find the word itself."""
+    select = f"SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT {FREQUENT + 1})"
+    ((having,),) = reader.execute(select, (expression(own, "OR"),))
+    if having > FREQUENT:
+        return []
+    near = corrections.nearest(reader, word, continued=continued)
+    if continued:
+        near = [one for one in near if not one.startswith(word)]
+    _, known = _words_and_stems(" ".join(term.removesuffix(_PREFIX) for (term,) in own), rules.stemming)
+    return _by_stems(near, rules.stemming, known.__contains__)
+
+
+def _by_stems(words: Sequence[str], stemming: Stemming, known: Callable[[str], bool]) -> list[Term]:
+    """Return a term for each stem of `words` that is not `known`, up to `MAX_ADDED` terms."""
+    found: dict[str, Term] = {}
+    for word, stem in zip(*_words_and_stems(" ".join(words), stemming), strict=True):
+        if not known(stem):
+            found.setdefault(stem, (word,))
+    return [*found.values()][:MAX_ADDED]
+
+
+def expression(terms: Sequence[Term], operator: str, *, single_as_prefix: bool = True) -> str:
+    """Join the quoted terms by `operator`. FTS5 parses no syntax within quotes, and no word contains one.
+
+    A single character of a script without spaces is a prefix of its pairs, unless `single_as_prefix` is false.
+    """
+    quoted = []
+    for *words, last in terms:
+        prefix = last.endswith(_PREFIX) or (single_as_prefix and analysis.is_character(last))
+        quoted.append(f'"{" ".join([*words, last.removesuffix(_PREFIX)])}"{_PREFIX * prefix}')
+    return f" {operator} ".join(quoted)
