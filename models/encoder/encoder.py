@@ -218,7 +218,10 @@ class Encoder(nn.Module):
 
 
 class UnitVector(nn.Module):
-    """The exported module: token ids and mask (N, L) to unit vectors (N, D) and norms (N,) before normalisation."""
+    """The exported module: token ids and mask (N, L) to unit vectors (N, D) and norms (N,) before normalisation.
+
+    The third output are the token vectors (N, L, H), the backbone's last hidden state.
+    """
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
@@ -229,10 +232,11 @@ class UnitVector(nn.Module):
         """The backbone's configuration, which optimum reads from the exported module."""
         return self.encoder.backbone.config
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-        pooled = self.encoder(input_ids, attention_mask)
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        layers = self.encoder.layers(input_ids, attention_mask)
+        pooled = self.encoder.pooled(layers, attention_mask)
         norm = pooled.norm(dim=-1)
-        return pooled / norm.clamp_min(MIN_NORM).unsqueeze(-1), norm
+        return pooled / norm.clamp_min(MIN_NORM).unsqueeze(-1), norm, full_precision(layers[-1])
 
 
 def save_tokenizer(hub_tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:

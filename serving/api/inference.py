@@ -13,11 +13,13 @@ from fastapi import APIRouter, Request, Response
 from numpy.typing import NDArray
 
 from models.runtimes.base import Floats
+from serving.api.middleware.unread_answers import largest_answer
 from serving.api.routing.answers import RAW_ANSWER, embedding_headers, encoded, json_response, raw_response, wants_raw
 from serving.api.routing.deps import ModelName, ServiceDep
 from serving.api.routing.route import DirectRoute, Route
 from serving.api.schemas.bodies import (
     DecodeRequest,
+    EmbedAllRequest,
     EmbedRequest,
     InferenceRequest,
     Rank,
@@ -29,14 +31,16 @@ from serving.api.schemas.bodies import (
     Vectors,
 )
 from serving.api.schemas.cohere import CohereRanking, CohereRerankRequest, meta
-from serving.corpora.indexes.exact import DECIMALS
 from serving.inference.embeddings import EmbedOptions
+from serving.inference.relevance import DECIMALS, MOST_COMPONENTS
 from serving.operations.bounds import check_some
+
+COMPONENT_BYTES = 13
+"""Maximum bytes of a component of a vector in JSON, to refuse a request whose answer would be too large."""
 
 router = APIRouter(tags=["inference"], route_class=DirectRoute)
 reranking = APIRouter(tags=["rerank"], route_class=DirectRoute)
-"""Reranking in the formats of text-embeddings-inference, Cohere and Jina. The server runs encoders, so a score is the
-cosine of query and text, each embedded alone. A cross-encoder would read both together."""
+"""Reranking in the formats of text-embeddings-inference, Cohere and Jina."""
 pipelines = APIRouter(prefix="/models/{id:any}/pipeline", tags=["inference"], route_class=Route)
 
 
@@ -50,6 +54,14 @@ async def embed(body: EmbedRequest, service: ServiceDep, request: Request) -> Re
     if wants_raw(request):
         return raw_response(embeddings, body.encoding_format)
     return json_response(encoded(embeddings, body.encoding_format), headers=embedding_headers(embeddings))
+
+
+@router.post("/embed_all", response_model=list[list[list[float]]], summary="Embed each token")
+async def embed_all(body: EmbedAllRequest, service: ServiceDep) -> Response:
+    """Return the vectors of the tokens of each text: the encoder's last layer, with special tokens, not normalised."""
+    most = min(MOST_COMPONENTS, largest_answer(service.settings) // COMPONENT_BYTES)
+    found = await service.embed_tokens(body.inputs, body.options(), most=most, model=body.model)
+    return json_response(found.by_text, headers=embedding_headers(found))
 
 
 @router.post("/similarity", response_model=list[float] | list[list[float]], summary="Compare texts")
@@ -140,13 +152,15 @@ async def rerank(body: RerankRequest, service: ServiceDep) -> Response:
 
     Query and texts get the bundle's prompts for their roles, unless the request names another prompt.
     """
-    cosines, embeddings = await service.relevance(body.query, body.texts, body.options(), "texts", model=body.model)
-    scores = _decimal(cosines if body.raw_scores else 1 / (1 + np.exp(-cosines)))
-    ranks: list[dict[str, Any]] = [{"index": i, "score": scores[i]} for i in _best_first(cosines)]
+    found = await service.relevance(
+        body.query, body.texts, body.options(), "texts", method=body.method, model=body.model
+    )
+    scores = _decimal(found.scores if body.raw_scores else 1 / (1 + np.exp(-found.scores)))
+    ranks: list[dict[str, Any]] = [{"index": i, "score": scores[i]} for i in _best_first(found.scores)]
     if body.return_text:
         for rank in ranks:
             rank["text"] = body.texts[rank["index"]]
-    return json_response(ranks, headers=embedding_headers(embeddings))
+    return json_response(ranks, headers=embedding_headers(found.computed))
 
 
 @reranking.post(
@@ -164,7 +178,7 @@ async def cohere_rerank(body: CohereRerankRequest, service: ServiceDep, request:
 
     `relevance_score` is a cosine. If only one model is served, `model` may have any value.
     """
-    cosines, embeddings = await service.relevance(
+    found = await service.relevance(
         body.query,
         body.documents,
         body.options(),
@@ -172,9 +186,9 @@ async def cohere_rerank(body: CohereRerankRequest, service: ServiceDep, request:
         model=body.model,
         max_tokens=body.max_tokens_per_doc,
     )
-    scores = _decimal(cosines)
+    scores, embeddings = _decimal(found.scores), found.computed
     results: list[dict[str, Any]] = [
-        {"index": i, "relevance_score": scores[i]} for i in _best_first(cosines)[: body.most]
+        {"index": i, "relevance_score": scores[i]} for i in _best_first(found.scores)[: body.most]
     ]
     if body.return_documents:
         for result in results:

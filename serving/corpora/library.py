@@ -16,6 +16,7 @@ from models.runtimes.base import Floats
 from serving.corpora.backend import Backend, Stale
 from serving.corpora.ingest.chunking import cut
 from serving.corpora.ports import Chunking, Content, Document, KnownText, Span
+from serving.corpora.reranking import Reranking, first_stage, reranked
 from serving.corpora.search import Examples, Query, SearchOptions, SearchResult, merged
 from serving.errors import Conflict, Overloaded
 from serving.inference.embedder import Embedder
@@ -119,6 +120,19 @@ class Library:
 
             await self.threads.run(corpus, put)
             return UploadResult(truncated, sum(map(len, vectors)))
+
+    async def reranked(
+        self, corpus: str, queries: Sequence[str], options: SearchOptions, reranking: Reranking
+    ) -> SearchResult:
+        """Search, and rerank the first hits of each query.
+
+        Raises:
+            Conflict: see `search`.
+            Invalid: the corpus's encoder was exported without the vectors of tokens.
+        """
+        found = await self.search(corpus, queries, first_stage(options, reranking))
+        async with self.encoder_of(corpus) as embedder:
+            return await reranked(found, queries, options, reranking, embedder)
 
     async def search(
         self, corpus: str, queries: Sequence[str] | Floats | Examples, options: SearchOptions

@@ -21,9 +21,9 @@ import numpy as np
 
 from models.bundle.bundle import GOLDEN_COSINE, BundleError
 from serving.errors import Backend, Conflict, Forbidden, Invalid, NotFound, ServiceError, Unhealthy
-from serving.inference.batcher import EngineSlots
 from serving.inference.embedder import Embedder
 from serving.inference.engine import EngineError, EngineOptions, Model
+from serving.inference.engine_slots import EngineSlots
 from serving.inference.engines import ENGINES
 from serving.inference.training_record import summary
 from serving.operations.metrics import Metrics

@@ -14,6 +14,7 @@ from models.runtimes.choice import Choice
 from serving.settings import Settings
 
 Embedded = base.Embedded
+Floats = base.Floats
 
 
 class EngineError(RuntimeError):
@@ -39,6 +40,10 @@ class Engine(Protocol):
     choice: Choice
     """The selected runtime and precision, and the reason."""
 
+    @property
+    def token_dim(self) -> int | None:
+        """Width of token vectors. None if the bundle's graph has no output for them."""
+
     def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
         """Return the tokens of each text, truncated to the model's length. `direction` is the truncated side."""
 
@@ -53,6 +58,9 @@ class Engine(Protocol):
 
     def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
         """Embed one padded batch. Row i of the result belongs to text i. `alone` means that no other batch runs."""
+
+    def embed_tokens(self, batch: Sequence[Tokens], *, alone: bool = False) -> list[Floats]:
+        """Return the vectors (L, H) of the tokens of each text, not normalised. `token_dim` must not be None."""
 
 
 @dataclass(frozen=True)

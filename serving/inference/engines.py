@@ -11,7 +11,7 @@ from models.bundle import bundle
 from models.bundle.bundle import Bundle
 from models.bundle.tokenizer import Direction, Piece, Tokenizer, Tokens
 from models.runtimes import RUNTIMES
-from models.runtimes.base import RuntimeUnavailable
+from models.runtimes.base import Floats, RuntimeUnavailable
 from models.runtimes.choice import candidates, open_fastest
 from serving.inference import fake_engine
 from serving.inference.engine import Embedded, EngineError, EngineOptions, Model
@@ -34,6 +34,7 @@ class RuntimeEngine:
         self.streams, self.batch_tokens = self._runtime.streams, self._runtime.batch_tokens
         self.length_step = self._runtime.length_step
         self.vocab_size = self._tokenizer.vocab_size
+        self.token_dim = self._runtime.token_dim
 
     def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
         """Return the tokens of each text, truncated to the bundle's `max_length`."""
@@ -49,6 +50,11 @@ class RuntimeEngine:
     def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
         """Run the graph once on the padded batch."""
         return self._runtime.run(*self._tokenizer.pad(batch), alone=alone)
+
+    def embed_tokens(self, batch: Sequence[Tokens], *, alone: bool = False) -> list[Floats]:
+        """Run the graph once on the padded batch, and cut the padding off its token vectors."""
+        vectors = self._runtime.run_tokens(*self._tokenizer.pad(batch), alone=alone)
+        return [row[: len(tokens)] for row, tokens in zip(vectors, batch, strict=True)]
 
 
 def open_bundle(folder: Path, *, runtime: str | None = None) -> Model:

@@ -45,6 +45,7 @@ class FakeEngine:
     batch_tokens = 4096
     length_step = 1
     vocab_size = VOCAB_SIZE
+    token_dim = DIM
     choice = Choice(Pair(name, precision))
 
     def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
@@ -64,6 +65,10 @@ class FakeEngine:
         pooled = np.stack([_directions()[tokens.ids].sum(axis=0) for tokens in batch])
         norms = np.linalg.norm(pooled, axis=1)
         return Embedded(pooled / norms[:, None], norms)
+
+    def embed_tokens(self, batch: Sequence[Tokens], *, alone: bool = False) -> list[Floats]:  # noqa: ARG002
+        """Return the direction of each token, whose sum is the text's vector."""
+        return [_directions()[tokens.ids] for tokens in batch]
 
 
 def _tokens(text: str, direction: Direction) -> Tokens:

@@ -125,9 +125,14 @@ class InputPreparation:
         tokens."""
 
     @cached_property
+    def special_ids(self) -> list[int]:
+        """Ids of the special tokens that the tokenizer puts around a text."""
+        return [piece.id for piece in self._engine.pieces([""], special_tokens=True)[0]]
+
+    @cached_property
     def length(self) -> int:
         """Maximum tokens of a text that the model reads, without special tokens."""
-        return self._manifest.max_length - len(self._engine.pieces([""], special_tokens=True)[0])
+        return self._manifest.max_length - len(self.special_ids)
 
     @cached_property
     def document_length(self) -> int:

@@ -255,6 +255,29 @@ class EmbedRequest(VectorFields):
         return called("inputs", value, "input")
 
 
+TEXT_VECTORS = {
+    "normalize": (False, "token vectors are those of the encoder's last layer"),
+    "dimensions": (None, "token vectors have all dimensions of the encoder's last layer"),
+    "encoding_format": ("float", "token vectors are numbers"),
+}
+"""Fields of /embed that /embed_all lacks, the value that changes nothing, and the message for other values."""
+
+
+class EmbedAllRequest(TextFields):
+    """Request of text-embeddings-inference's /embed_all."""
+
+    inputs: TextsOrIds = Field(examples=[["A list of texts.", "Or one text."]])
+    model: AskedModel = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_tokens(cls, value: Any) -> Any:
+        for name, (harmless, why) in TEXT_VECTORS.items() if isinstance(value, dict) else ():
+            if value.get(name) not in (None, harmless):
+                raise Invalid(f"is not supported: {why}", field=name)
+        return value
+
+
 class SourceSentences(Body):
     """A text, and the texts to compare it with."""
 
@@ -314,7 +337,11 @@ class RerankRequest(TextFields):
 
     query: str = Field(examples=["How do I read a file line by line?"])
     texts: Texts = Field(examples=[["A file object is its own iterator.", "Sockets are read by recv."]])
-    raw_scores: bool = Field(default=True, description="Return cosine similarities. If false, return their sigmoid.")
+    method: Annotated[Literal["cosine", "late_interaction"], BeforeValidator(lower)] = Field(
+        default="cosine",
+        description="`cosine` compares one vector of each text. `late_interaction` compares the vectors of all tokens.",
+    )
+    raw_scores: bool = Field(default=True, description="Return the scores. If false, return their sigmoid.")
     return_text: bool = False
     model: AskedModel = None
 
