@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 from models.bundle.bundle import Manifest
+from models.bundle.tokenizer import TextPair
 from models.runtimes.base import Floats
 from serving.corpora.backend import Backend
 from serving.corpora.disk_quota import DiskQuota
@@ -21,7 +22,7 @@ from serving.corpora.ports import StoreError
 from serving.corpora.snapshots import Snapshots
 from serving.errors import Unhealthy
 from serving.inference.embedder import Embedder
-from serving.inference.embeddings import Embeddings, EmbedOptions, Inputs, TokenEmbeddings
+from serving.inference.embeddings import Computed, Embeddings, EmbedOptions, Inputs, TokenEmbeddings
 from serving.inference.encoders import Encoders, Reloaded, in_daemon_thread
 from serving.inference.engine import EngineError, Model
 from serving.inference.inputs import At
@@ -269,6 +270,14 @@ class Service:
         with self.encoder(model) as embedder:
             return await embedder.embed_tokens(inputs, options, most=most)
 
+    async def scores(
+        self, pairs: Sequence[TextPair], options: EmbedOptions, *, model: str | None = None
+    ) -> tuple[Floats, Computed, str]:
+        """Return the scores (N,) of pairs by a cross-encoder, by default the first, and the name of its output."""
+        served = self.encoders.cross_encoder(model)
+        with self.admitted(), served.ready_embedder.held() as embedder:
+            return *await embedder.score(pairs, options), embedder.model.label
+
     async def similarity(
         self, a: Sequence[str], b: Sequence[str], options: EmbedOptions, at: At, *, model: str | None = None
     ) -> Compared:
@@ -284,7 +293,7 @@ class Service:
         options: EmbedOptions,
         field: str,
         *,
-        method: Method = "cosine",
+        method: Method | None = None,
         model: str | None = None,
         max_tokens: int | None = None,
     ) -> Relevance:
@@ -294,7 +303,8 @@ class Service:
         """
         check_some(texts, field)
         cut = 0
-        with self.encoder(model) as embedder:
+        served, method = self.encoders.scorer(model, method)
+        with self.admitted(), served.ready_embedder.held() as embedder:
             if max_tokens is not None:
                 texts, cut = await embedder.beginnings(texts, max_tokens, field)
             found = await relevance(embedder, query, texts, options, field, method=method)

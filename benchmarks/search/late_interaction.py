@@ -99,7 +99,9 @@ async def _measured(service: Service, collection: Collection) -> dict[str, Any]:
             figures["ndcg10"][way] = {"first": _ndcg10(before, collection)}
             for special in (service.embedder.preparation.special_ids, []):
                 for candidates in CANDIDATES:
-                    after = dict(_reranked(before, collection, questions, documents, special, candidates))
+                    after = dict(
+                        _reranked(before, collection, questions, documents, special=special, candidates=candidates)
+                    )
                     name = f"{candidates} reranked" + ("" if special else ", special tokens too")
                     gain = _gain(after, before, collection)
                     figures["ndcg10"][way][name] = {"ndcg10": _ndcg10(after, collection), "gain": gain}
@@ -113,6 +115,7 @@ def _reranked(
     collection: Collection,
     questions: TokenVectors,
     documents: TokenVectors,
+    *,
     special: Sequence[int],
     candidates: int,
 ) -> Iterator[tuple[str, list[str]]]:

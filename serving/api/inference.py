@@ -22,6 +22,8 @@ from serving.api.schemas.bodies import (
     EmbedAllRequest,
     EmbedRequest,
     InferenceRequest,
+    Prediction,
+    PredictRequest,
     Rank,
     RerankRequest,
     SentencePairs,
@@ -32,7 +34,7 @@ from serving.api.schemas.bodies import (
 )
 from serving.api.schemas.cohere import CohereRanking, CohereRerankRequest, meta
 from serving.inference.embeddings import EmbedOptions
-from serving.inference.relevance import DECIMALS, MOST_COMPONENTS
+from serving.inference.relevance import DECIMALS, MOST_COMPONENTS, squashed
 from serving.operations.bounds import check_some
 
 COMPONENT_BYTES = 13
@@ -150,12 +152,15 @@ async def sentence_similarity(
 async def rerank(body: RerankRequest, service: ServiceDep) -> Response:
     """Order texts, best first.
 
-    Query and texts get the bundle's prompts for their roles, unless the request names another prompt.
+    Query and texts get the encoder's prompts for their roles, unless the request names another prompt. A cross-encoder
+    reads each text together with the query.
     """
     found = await service.relevance(
         body.query, body.texts, body.options(), "texts", method=body.method, model=body.model
     )
-    scores = _decimal(found.scores if body.raw_scores else 1 / (1 + np.exp(-found.scores)))
+    scores = _decimal(
+        found.bounded if body.raw_scores is None else found.scores if body.raw_scores else squashed(found.scores)
+    )
     ranks: list[dict[str, Any]] = [{"index": i, "score": scores[i]} for i in _best_first(found.scores)]
     if body.return_text:
         for rank in ranks:
@@ -176,7 +181,8 @@ async def rerank(body: RerankRequest, service: ServiceDep) -> Response:
 async def cohere_rerank(body: CohereRerankRequest, service: ServiceDep, request: Request) -> Response:
     """Return the best `top_n` documents, best first.
 
-    `relevance_score` is a cosine. If only one model is served, `model` may have any value.
+    `relevance_score` is a cosine, or the sigmoid of a cross-encoder's score. If only one model is served, `model` may
+    have any value.
     """
     found = await service.relevance(
         body.query,
@@ -186,7 +192,7 @@ async def cohere_rerank(body: CohereRerankRequest, service: ServiceDep, request:
         model=body.model,
         max_tokens=body.max_tokens_per_doc,
     )
-    scores, embeddings = _decimal(found.scores), found.computed
+    scores, embeddings = _decimal(found.bounded), found.computed
     results: list[dict[str, Any]] = [
         {"index": i, "relevance_score": scores[i]} for i in _best_first(found.scores)[: body.most]
     ]
@@ -201,6 +207,18 @@ async def cohere_rerank(body: CohereRerankRequest, service: ServiceDep, request:
         "usage": {"prompt_tokens": embeddings.tokens, "total_tokens": embeddings.tokens},
     }
     return json_response(answer, headers=embedding_headers(embeddings))
+
+
+@reranking.post("/predict", response_model=list[Prediction] | list[list[Prediction]], summary="Score pairs of texts")
+async def predict(body: PredictRequest, service: ServiceDep) -> Response:
+    """Score pairs by a cross-encoder, which reads both texts together. A score is the sigmoid of the model's output."""
+    one = isinstance(body.inputs[0], str) if body.inputs else False
+    pairs = [(first, second) for first, second in ([body.inputs] if one else body.inputs)]
+    options = EmbedOptions(truncate=body.truncate, direction=body.truncation_direction)
+    scores, computed, label = await service.scores(pairs, options, model=body.model)
+    found = _decimal(scores if body.raw_scores else squashed(scores))
+    predictions = [[{"score": score, "label": label}] for score in found]
+    return json_response(predictions[0] if one else predictions, headers=embedding_headers(computed))
 
 
 def _decimal(scores: NDArray[np.floating]) -> list[float]:

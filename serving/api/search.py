@@ -258,7 +258,9 @@ def _reranking(body: SearchRequest) -> Reranking | None:
             f"must be at least offset plus k, which is {body.offset + body.k}: only candidates become hits",
             field="rerank.candidates",
         )
-    return Reranking(asked.method, asked.candidates)
+    if asked.model is not None and asked.method != "cross_encoder":
+        raise Invalid(f"{asked.method} uses the encoder of the corpus: leave it out", field="rerank.model")
+    return Reranking(asked.method, asked.candidates, asked.model)
 
 
 def _unit(numbers: list[float]) -> Floats:

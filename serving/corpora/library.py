@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from models.bundle.bundle import CROSS_ENCODER
 from models.bundle.tokenizer import Piece
 from models.runtimes.base import Floats
 from serving.corpora.backend import Backend, Stale
@@ -19,7 +20,7 @@ from serving.corpora.ports import Chunking, Content, Document, KnownText, Span
 from serving.corpora.reranking import Reranking, first_stage, reranked
 from serving.corpora.search import Examples, Query, SearchOptions, SearchResult, merged
 from serving.errors import Conflict, Overloaded
-from serving.inference.embedder import Embedder
+from serving.inference.embedder import Embedder, check_kind
 from serving.inference.embeddings import AS_DOCUMENTS, AS_QUERIES, Embeddings
 from serving.inference.encoders import Encoders
 from serving.inference.inputs import At
@@ -129,7 +130,13 @@ class Library:
         Raises:
             Conflict: see `search`.
             Invalid: the corpus's encoder was exported without the vectors of tokens.
+            NotFound: the named cross-encoder does not exist.
         """
+        if reranking.method == "cross_encoder":
+            with self._admitted(), self._encoders.cross_encoder(reranking.model).ready_embedder.held() as embedder:
+                check_kind(embedder.manifest, CROSS_ENCODER)
+                found = await self.search(corpus, queries, first_stage(options, reranking))
+                return await reranked(found, queries, options, reranking, embedder)
         found = await self.search(corpus, queries, first_stage(options, reranking))
         async with self.encoder_of(corpus) as embedder:
             return await reranked(found, queries, options, reranking, embedder)

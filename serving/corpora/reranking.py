@@ -20,6 +20,8 @@ class Reranking:
     method: Method
     candidates: int
     """Number of first hits that are reranked. All other hits are left out."""
+    model: str | None = None
+    """Name of the cross-encoder. None means the first."""
 
 
 def first_stage(options: SearchOptions, reranking: Reranking) -> SearchOptions:
@@ -42,6 +44,6 @@ async def reranked(
 async def _ordered(query: str, hits: Sequence[Hit], method: Method, embedder: Embedder) -> list[Hit]:
     """Return hits with their new scores, best first. Hits of equal scores keep their order."""
     texts = [hit.text for hit in hits]
-    scores = (await relevance(embedder, query, texts, AS_QUERIES, "rerank.candidates", method=method)).scores
-    order = np.argsort(-scores, kind="stable").tolist()
-    return [hits[i]._replace(score=float(scores[i]), seen=seen) for seen, i in enumerate(order, start=1)]
+    found = await relevance(embedder, query, texts, AS_QUERIES, "rerank.candidates", method=method)
+    order, scores = np.argsort(-found.scores, kind="stable").tolist(), found.bounded.tolist()
+    return [hits[i]._replace(score=scores[i], seen=seen) for seen, i in enumerate(order, start=1)]

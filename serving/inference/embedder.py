@@ -10,7 +10,8 @@ from time import perf_counter
 
 import numpy as np
 
-from models.bundle.tokenizer import Piece, Tokens
+from models.bundle.bundle import CROSS_ENCODER, ENCODER, Manifest
+from models.bundle.tokenizer import Piece, TextPair, Tokens
 from serving.errors import Backend, Invalid, Overloaded, TooLarge
 from serving.inference.batcher import Answer, Batcher
 from serving.inference.embeddings import (
@@ -37,8 +38,25 @@ from serving.settings import Settings
 NOT_MATRYOSHKA = "not-matryoshka"
 """Code of the warning for a request that truncates vectors of an encoder without Matryoshka training."""
 NOT_FINITE = "the engine gave numbers that are not finite"
+KINDS = {
+    ENCODER: "{name!r} is an encoder, which scores no pairs: name a cross-encoder",
+    CROSS_ENCODER: "{name!r} is a cross-encoder, which gives texts no vectors: /rerank and /predict use it",
+}
+"""Messages about a model that was requested instead of the other kind."""
+NO_PROMPT = {"default_prompt": None, "default_prompt_name": None}
+"""Settings of a cross-encoder, which has no prompts."""
 TOKENS_SHARE = 8
 """The token cache gets `1 / TOKENS_SHARE` of the configured cache bytes. The vector cache gets the remaining bytes."""
+
+
+def check_kind(manifest: Manifest, kind: str) -> None:
+    """Refuse a request for another kind of model.
+
+    Raises:
+        Invalid: the model is of another kind.
+    """
+    if kind != manifest.kind:
+        raise Invalid(KINDS[manifest.kind].format(name=manifest.name), field="model")
 
 
 class Embedder:
@@ -56,7 +74,8 @@ class Embedder:
         self.engine = engine
         self.model = model
         self.manifest = model.manifest
-        self.prompts = Prompts(model.manifest.prompts, settings)
+        default = settings if model.manifest.kind == ENCODER else settings.model_copy(update=NO_PROMPT)
+        self.prompts = Prompts(model.manifest.prompts, default)
         self._holders = 0
         self._free = asyncio.Event()
         self._free.set()
@@ -120,6 +139,7 @@ class Embedder:
             Empty, TooLarge, Invalid, ForeignTokens: the request is at fault.
             Overloaded, Backend: the server is at fault.
         """
+        check_kind(self.manifest, ENCODER)
         with self._metrics.request(len(inputs)):
             began = perf_counter()
             at = at or (lambda i: f"{field}.{i}")
@@ -160,6 +180,7 @@ class Embedder:
             Empty, TooLarge, Invalid, ForeignTokens: the request is at fault, or the bundle has no token vectors.
             Overloaded, Backend: the server is at fault.
         """
+        check_kind(self.manifest, ENCODER)
         with self._metrics.request(len(inputs)):
             began = perf_counter()
             at = at or (lambda i: f"{field}.{i}")
@@ -191,6 +212,30 @@ class Embedder:
                 field="model",
             )
         return width
+
+    async def score(
+        self, pairs: Sequence[TextPair], options: EmbedOptions, field: str = "inputs", at: At | None = None
+    ) -> tuple[Floats, Computed]:
+        """Return the scores (N,) of N pairs of texts, without a sigmoid.
+
+        In errors, `field` names the pairs, and `at` returns the name of a pair by its index.
+
+        Raises:
+            Empty, TooLarge, Invalid: the request is at fault, or the model is no cross-encoder.
+            Overloaded, Backend: the server is at fault.
+        """
+        check_kind(self.manifest, CROSS_ENCODER)
+        with self._metrics.request(len(pairs)):
+            began = perf_counter()
+            at = at or (lambda i: f"{field}.{i}")
+            check_count(len(pairs), self._settings.max_request_texts, field)
+            check_some(pairs, field)
+            tokens = await self.preparation.pair_tokens(pairs, options, at)
+            truncated = self.preparation.check_cut(tokens, options, at)
+            check_count(sum(map(len, tokens)), self._settings.max_request_tokens, field, "tokens")
+            texts = [text for pair in pairs for text in pair]
+            answer, computed = await self._run(tokens, self.batcher.submit, texts, began=began, truncated=truncated)
+            return answer.vectors[:, 0], computed
 
     async def _run(
         self,

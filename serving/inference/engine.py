@@ -8,7 +8,7 @@ from typing import Protocol
 
 from models import cpus
 from models.bundle.bundle import Manifest
-from models.bundle.tokenizer import Direction, Piece, Tokens
+from models.bundle.tokenizer import Direction, Piece, TextPair, Tokens
 from models.runtimes import base
 from models.runtimes.choice import Choice
 from serving.settings import Settings
@@ -46,6 +46,9 @@ class Engine(Protocol):
 
     def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
         """Return the tokens of each text, truncated to the model's length. `direction` is the truncated side."""
+
+    def tokenize_pairs(self, pairs: Sequence[TextPair], direction: Direction) -> list[Tokens]:
+        """Return the tokens of each pair of texts, truncated together. Only a cross-encoder embeds them."""
 
     def pieces(self, texts: Sequence[str], special_tokens: bool) -> list[list[Piece]]:
         """Return every token of each text, without truncation.
@@ -90,5 +93,7 @@ class Model:
     """The promotion report as HTML."""
     int8_limit: float | None = None
     """Calibrated range of int8 output. None if the bundle was not calibrated."""
+    label: str = ""
+    """Name of a cross-encoder's output."""
     matryoshka: Collection[int] = ()
     """Numbers of dimensions for which the model was trained (Matryoshka)."""

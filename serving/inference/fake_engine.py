@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from models.bundle.bundle import Golden, Manifest
-from models.bundle.tokenizer import Direction, Piece, Tokens
+from models.bundle.tokenizer import Direction, Piece, TextPair, Tokens
 from models.runtimes import Pair
 from models.runtimes.base import Floats
 from models.runtimes.choice import Choice
@@ -51,6 +51,10 @@ class FakeEngine:
     def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
         """Return one token per word, between a start and an end token."""
         return [_tokens(text, direction) for text in texts]
+
+    def tokenize_pairs(self, pairs: Sequence[TextPair], direction: Direction) -> list[Tokens]:
+        """Return the words of both texts, because the fake model scores no pairs."""
+        return [_tokens(f"{first} {second}", direction) for first, second in pairs]
 
     def pieces(self, texts: Sequence[str], special_tokens: bool) -> list[list[Piece]]:
         """Return the words and their positions."""

@@ -1,4 +1,8 @@
-"""Scores of texts for a query: the cosine of their vectors, or late interaction of the vectors of their tokens."""
+"""Scores of texts for a query, by one of three methods.
+
+They are the cosine of two vectors, late interaction of the vectors of tokens, and a cross-encoder, which reads both
+texts together.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from models.runtimes.base import Floats
 from serving.inference.embedder import Embedder
 from serving.inference.embeddings import Computed, EmbedOptions
 
-Method = Literal["cosine", "late_interaction"]
+Method = Literal["cosine", "late_interaction", "cross_encoder"]
 MOST_COMPONENTS = 1 << 26
 """Maximum components of all token vectors of a request, which are 256 MB."""
 DECIMALS = 6
@@ -30,16 +34,33 @@ class Relevance:
     scores: Floats
     """(N,), rounded to six decimals. Equal texts have equal scores."""
     computed: Computed
+    method: Method
+
+    @property
+    def bounded(self) -> Floats:
+        """Scores with limits: cosines from -1 to 1, or the sigmoid of a cross-encoder's scores."""
+        return squashed(self.scores) if self.method == "cross_encoder" else self.scores
+
+
+def squashed(scores: Floats) -> Floats:
+    """Return the sigmoid of scores."""
+    sigmoid: Floats = (1 / (1 + np.exp(-scores.astype(np.float64)))).astype(np.float32)
+    return sigmoid
 
 
 async def relevance(
     embedder: Embedder, query: str, texts: Sequence[str], options: EmbedOptions, field: str, *, method: Method
 ) -> Relevance:
-    """Score texts for a query. Both get the bundle's prompts for their roles. In errors, `field` names the texts.
+    """Score texts for a query. In errors, `field` names the texts.
+
+    An encoder's bundle has prompts for the roles of query and texts.
 
     Raises:
-        ServiceError: see `Embedder.embed` and `Embedder.embed_tokens`.
+        ServiceError: see `Embedder.embed`, `Embedder.embed_tokens` and `Embedder.score`.
     """
+    if method == "cross_encoder":
+        scores, computed = await embedder.score([(query, text) for text in texts], options, field)
+        return Relevance(scores.round(DECIMALS), computed, method)
     inputs, prompts = [query, *texts], embedder.prompts.of_a_search(len(texts), options)
 
     def at(i: int) -> str:
@@ -50,10 +71,10 @@ async def relevance(
             inputs, options, field, at, most=MOST_COMPONENTS, beside=1, prompts=prompts
         )
         parts = vectors.vectors, vectors.norms, vectors.texts, embedder.preparation.special_ids
-        return Relevance(await asyncio.to_thread(late_interaction, *parts), vectors)
+        return Relevance(await asyncio.to_thread(late_interaction, *parts), vectors, method)
     made = await embedder.embed(inputs, options, field, at, beside=1, prompts=prompts)
     cosines = np.vecdot(made.vectors[1:], made.vectors[0]).round(DECIMALS)  # one by one, as in searches
-    return Relevance(np.clip(cosines, -1, 1), made)
+    return Relevance(np.clip(cosines, -1, 1), made, method)
 
 
 def late_interaction(vectors: Floats, norms: Floats, texts: Sequence[Tokens], special: Sequence[int]) -> Floats:

@@ -29,9 +29,9 @@ from serving.errors import Invalid, Kind
 from serving.inference.embeddings import EmbedOptions, Encoding
 
 T = TypeVar("T")
-UNION_TAGS = _TEXTS, _IDS, _SOURCE, _PAIRS, _EMBED, _COMPARE = (
+UNION_TAGS = _TEXTS, _IDS, _SOURCE, _PAIRS, _EMBED, _COMPARE, _ONE_PAIR, _PAIR_LIST = (
     *("<texts>", "<ids>", "<source>", "<pairs>"),
-    *("<embed>", "<compare>"),
+    *("<embed>", "<compare>", "<one pair>", "<list of pairs>"),
 )
 """Names of union members that pydantic inserts into the location of an error. Callers don't know these names."""
 
@@ -337,13 +337,48 @@ class RerankRequest(TextFields):
 
     query: str = Field(examples=["How do I read a file line by line?"])
     texts: Texts = Field(examples=[["A file object is its own iterator.", "Sockets are read by recv."]])
-    method: Annotated[Literal["cosine", "late_interaction"], BeforeValidator(lower)] = Field(
-        default="cosine",
-        description="`cosine` compares one vector of each text. `late_interaction` compares the vectors of all tokens.",
+    method: Annotated[Literal["cosine", "late_interaction", "cross_encoder"] | None, BeforeValidator(lower)] = Field(
+        default=None,
+        description="`cosine` compares one vector of each text. `late_interaction` compares the vectors of all tokens. "
+        "`cross_encoder` reads query and text together. Default: `cross_encoder` if `model` is one, else `cosine`.",
     )
-    raw_scores: bool = Field(default=True, description="Return the scores. If false, return their sigmoid.")
+    raw_scores: bool | None = Field(
+        default=None,
+        description="Return the scores. If false, return their sigmoid. Default: false for a cross-encoder, else true.",
+    )
     return_text: bool = False
     model: AskedModel = None
+
+
+def _pairs_kind(value: Any) -> str:
+    return _PAIR_LIST if isinstance(value, list) and value and isinstance(value[0], list) else _ONE_PAIR
+
+
+_TwoTexts = Annotated[list[str], Field(min_length=2, max_length=2)]
+
+
+class PredictRequest(Body):
+    """Request of text-embeddings-inference's /predict, for pairs of texts."""
+
+    inputs: Annotated[
+        Annotated[_TwoTexts, Tag(_ONE_PAIR)] | Annotated[list[_TwoTexts], Field(fail_fast=True), Tag(_PAIR_LIST)],
+        Discriminator(_pairs_kind),
+    ] = Field(
+        description="One pair of texts, or a list of pairs.",
+        examples=[[["Who makes music?", "A man plays the guitar."]]],
+        json_schema_extra=_any_of,
+    )
+    truncate: bool = True
+    truncation_direction: Annotated[Literal["right", "left"], BeforeValidator(lower)] = "right"
+    raw_scores: bool = Field(default=False, description="Return the scores without the sigmoid.")
+    model: str | None = Field(default=None, description="Name of a cross-encoder. Default: the first.")
+
+
+class Prediction(BaseModel):
+    """A score and the name of the model's output."""
+
+    score: float
+    label: str
 
 
 class Rank(BaseModel):

@@ -226,9 +226,11 @@ class RerankOptions(Body):
 
     model_config = ConfigDict(extra="forbid")
 
-    method: Annotated[Literal["late_interaction"], BeforeValidator(lower)] = Field(
-        description="`late_interaction` compares the vectors of all tokens of query and passage."
+    method: Annotated[Literal["late_interaction", "cross_encoder"], BeforeValidator(lower)] = Field(
+        description="`late_interaction` compares the vectors of all tokens of query and passage. `cross_encoder` reads "
+        "query and passage together."
     )
+    model: str | None = Field(default=None, description="Name of the cross-encoder. Default: the first.")
     candidates: int = Field(
         default=100, ge=1, le=1000, description="Number of first hits to rerank. `offset` plus `k` must not exceed it."
     )
