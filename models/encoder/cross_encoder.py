@@ -90,7 +90,8 @@ class CrossEncoder(nn.Module):
     def scores(self, pairs: Sequence[TextPair]) -> NDArray[np.float32]:
         """Return the scores (N,) of pairs, without a sigmoid."""
         with torch.inference_mode(), dropout_off(self):
-            return self(*self.tensors(self.tokenizer.encode_pairs(pairs))).float().numpy()
+            found: NDArray[np.float32] = self(*self.tensors(self.tokenizer.encode_pairs(pairs))).float().numpy()
+            return found
 
     def save(self, folder: Path) -> None:
         """Save weights, architecture and tokenizer in the hub's format."""

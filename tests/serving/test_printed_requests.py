@@ -58,7 +58,7 @@ def test_every_request_of_the_readme_is_answered(launch: Launch, tmp_path: Path)
 @pytest.mark.slow
 def test_every_request_about_corpora_is_answered(launch: Launch, tmp_path: Path) -> None:
     server = launch()
-    first, jobs, listing, snapshots = blocks("docs/corpora.md")
+    first, jobs, reranking, listing, snapshots = blocks("docs/corpora.md")
     created, added, listed, found = map(json.loads, sent(server, first, tmp_path))
     assert created["recall_target"] == 0.97
     assert added == {"ids": ["1", "2"], "count": 2}
@@ -70,6 +70,10 @@ def test_every_request_about_corpora_is_answered(launch: Launch, tmp_path: Path)
     assert json.loads(shown)["id"] == upload.json()["id"]
     assert events.startswith("event: ") and '"succeeded"' in events.splitlines()[-2]
     assert json.loads(cancelled)["state"] == "succeeded"
+
+    (reranked,) = map(json.loads, sent(server, reranking, tmp_path))
+    assert {hit["id"] for hit in reranked["hits"]} >= {"1", "2"}
+    assert reranked["cursor"] is None
 
     page, counted = map(json.loads, sent(server, listing, tmp_path))
     assert ([one["id"] for one in page["documents"]], page["count"]) == (["1"], 1)
