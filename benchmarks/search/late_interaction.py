@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,9 +27,10 @@ from benchmarks.surroundings import surroundings
 from models.bundle.tokenizer import Tokens
 from models.cli.command_line import Parser
 from serving.commands.starting import opened_models, opened_service
+from serving.corpora.backend import Backend
 from serving.corpora.ports import Content, Document
 from serving.corpora.reranking import Reranking
-from serving.corpora.search import Query, SearchOptions
+from serving.corpora.search import Query, SearchOptions, SearchResult
 from serving.inference.embeddings import AS_DOCUMENTS
 from serving.inference.relevance import MOST_COMPONENTS, late_interaction
 from serving.service import Service
@@ -68,7 +70,8 @@ class TokenVectors:
             means += [one.mean(axis=0) for one in found.by_text]
             print(at, len(texts), file=sys.stderr, flush=True)
         vectors = np.array(means, dtype=np.float32)
-        return vectors / np.linalg.norm(vectors, axis=1)[:, None]
+        vectors /= np.linalg.norm(vectors, axis=1)[:, None]
+        return vectors
 
     def of(self, rows: Sequence[int]) -> tuple[NDArray[np.float32], list[Tokens]]:
         """Return the token vectors of the texts in `rows`, and their tokens."""
@@ -93,7 +96,7 @@ async def _measured(service: Service, collection: Collection) -> dict[str, Any]:
         for way, given in WAYS.items():
             options = SearchOptions(k=retrieval.DEPTH, **given)
             queries = [Query(*one) for one in zip(collection.queries.values(), asked, strict=True)]
-            found = await service.library.read(lambda _, o=options, q=queries: corpora.search(CORPUS, q, o), CORPUS)
+            found = await service.library.read(partial(_search, queries=queries, options=options), CORPUS)
             ids = [[hit.passage.document.id for hit in hits] for hits in found.hits]
             before = dict(zip(collection.queries, ids, strict=True))
             figures["ndcg10"][way] = {"first": _ndcg10(before, collection)}
@@ -108,6 +111,10 @@ async def _measured(service: Service, collection: Collection) -> dict[str, Any]:
             print(json.dumps(figures), file=sys.stderr, flush=True)
             figures["ms"][way] = await _milliseconds(service, list(collection.queries.values()), given)
         return figures
+
+
+def _search(corpora: Backend, queries: Sequence[Query], options: SearchOptions) -> SearchResult:
+    return corpora.search(CORPUS, queries, options)
 
 
 def _reranked(

@@ -78,12 +78,13 @@ def _export_cross_encoder(arguments: argparse.Namespace) -> None:
 
     quieten()
     print(f"loading the cross-encoder {arguments.source} …", flush=True)
-    loaded = CrossEncoder.load(arguments.source, max_length=arguments.max_length)
-    print("exporting to ONNX and comparing with torch …", flush=True)
     said = sources.manifest_of(arguments.source)
+    longest = arguments.max_length or (said.max_length if said else None)
+    loaded = CrossEncoder.load(arguments.source, max_length=longest)
+    print("exporting to ONNX and comparing with torch …", flush=True)
     name = arguments.name or (said.name if said and sources.local_bundle(arguments.source) else arguments.out.name)
     backbone = said.backbone if said else arguments.source
-    made = cross_encoder.export(loaded, arguments.out, name=name, backbone=backbone, run=said and said.run)
+    made = cross_encoder.export(loaded, arguments.out, name=name, backbone=backbone, run=said.run if said else None)
     parity = (made.manifest.scores or {})["onnx_parity"]
     print(f"{arguments.out}: a cross-encoder of {made.manifest.max_length} tokens, parity {parity:.1e}")
 

@@ -37,7 +37,8 @@ class CrossEncoder(nn.Module):
         self.max_length = max_length
         self.origin = origin
         self.tokenizer = fast_tokenizer(hub_tokenizer, max_length)
-        self.reads_types = int(getattr(model.config, "type_vocab_size", 0) or 0) > 1
+        several = int(getattr(model.config, "type_vocab_size", 0) or 0) > 1
+        self.reads_types = several and "token_type_ids" in hub_tokenizer.model_input_names
         """Whether the model distinguishes the first and the second text by token types."""
 
     @classmethod

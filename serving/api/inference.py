@@ -212,13 +212,11 @@ async def cohere_rerank(body: CohereRerankRequest, service: ServiceDep, request:
 @reranking.post("/predict", response_model=list[Prediction] | list[list[Prediction]], summary="Score pairs of texts")
 async def predict(body: PredictRequest, service: ServiceDep) -> Response:
     """Score pairs by a cross-encoder, which reads both texts together. A score is the sigmoid of the model's output."""
-    one = isinstance(body.inputs[0], str) if body.inputs else False
-    pairs = [(first, second) for first, second in ([body.inputs] if one else body.inputs)]
     options = EmbedOptions(truncate=body.truncate, direction=body.truncation_direction)
-    scores, computed, label = await service.scores(pairs, options, model=body.model)
+    scores, computed, label = await service.scores(body.pairs, options, model=body.model)
     found = _decimal(scores if body.raw_scores else squashed(scores))
     predictions = [[{"score": score, "label": label}] for score in found]
-    return json_response(predictions[0] if one else predictions, headers=embedding_headers(computed))
+    return json_response(predictions[0] if body.single else predictions, headers=embedding_headers(computed))
 
 
 def _decimal(scores: NDArray[np.floating]) -> list[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from models.bundle import bundle
 from models.bundle.bundle import BundleError
 from models.runtimes import pairs
 from serving.app import create_app
+from serving.commands.starting import local_corpora
 from serving.corpora.stores import STORES
 from serving.inference.engine import EngineOptions, Model
 from serving.inference.engines import ENGINES
@@ -29,16 +30,18 @@ QUERY = "the bird"
 def service_of(folder: Path, models: list[Model], **options: Any) -> Service:
     names = ":".join(str(folder / one.manifest.name) for one in models)
     settings = Settings(data=folder, bundle=names, no_demo=True, engine="fake", device="cpu", **options)
-    return Service(settings, models[0], STORES["memory"](folder), others=models[1:])
+    return Service(settings, models[0], local_corpora(settings, STORES["memory"](folder)), others=models[1:])
 
 
 @pytest.fixture(scope="module")
-def beside(cross_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+def beside(
+    cross_bundle: Path, tmp_path_factory: pytest.TempPathFactory, wait_until_ready: Callable[[TestClient], None]
+) -> Iterator[TestClient]:
     """A server of the fake encoder and of `cross`, whose default prompt the cross-encoder does not use."""
     folder = tmp_path_factory.mktemp("beside")
     models = [ENGINES["fake"](folder), ENGINES["auto"](cross_bundle)]
     with TestClient(create_app(service_of(folder, models, default_prompt_name="query"))) as client:
-        client.portal.call(client.app.state.service.loaded.wait)  # type: ignore[attr-defined,union-attr]
+        wait_until_ready(client)
         yield client
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from models.bundle import bundle, sources
+from models.bundle.tokenizer import Tokens
 from models.export import assembly
 from serving.app import create_app
+from serving.commands.starting import local_corpora
 from serving.corpora.stores import STORES
 from serving.inference.embeddings import EmbedOptions
 from serving.inference.engine import Model
@@ -98,10 +100,13 @@ def test_tokens_and_texts_share_a_batch_and_each_gets_its_own(run: Run, make_ser
         await service.loaded.wait()
         gate.open.clear()
         batches: list[list[bool]] = []
+
+        def watched(batch: Sequence[Tokens], *, alone: bool) -> Any:
+            batches.append([isinstance(one, EachToken) for one in batch])
+            return run_batch(batch, alone=alone)
+
         run_batch = service.embedder.batcher._embed
-        service.embedder.batcher._embed = lambda batch, *, alone: (
-            batches.append([isinstance(one, EachToken) for one in batch]) or run_batch(batch, alone=alone)
-        )
+        service.embedder.batcher._embed = watched
         first = asyncio.create_task(service.embed(["first"], EmbedOptions()))
         await asyncio.sleep(0.05)
         texts = asyncio.create_task(service.embed(["a b", "c"], EmbedOptions()))
@@ -206,7 +211,8 @@ def test_a_search_refuses_to_rerank(client: TestClient, refuses: Refuses, corpus
 
 
 def served(opened: Model, folder: Path) -> Iterator[TestClient]:
-    service = Service(Settings(data=folder, no_demo=True, device="cpu"), opened, STORES["memory"](folder))
+    settings = Settings(data=folder, no_demo=True, device="cpu")
+    service = Service(settings, opened, local_corpora(settings, STORES["memory"](folder)))
     with TestClient(create_app(service)) as client:
         client.portal.call(service.loaded.wait)  # type: ignore[union-attr]
         yield client

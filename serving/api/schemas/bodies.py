@@ -24,6 +24,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from models.bundle.tokenizer import TextPair
 from serving.corpora.filters import is_number
 from serving.errors import Invalid, Kind
 from serving.inference.embeddings import EmbedOptions, Encoding
@@ -372,6 +373,17 @@ class PredictRequest(Body):
     truncation_direction: Annotated[Literal["right", "left"], BeforeValidator(lower)] = "right"
     raw_scores: bool = Field(default=False, description="Return the scores without the sigmoid.")
     model: str | None = Field(default=None, description="Name of a cross-encoder. Default: the first.")
+
+    @property
+    def single(self) -> bool:
+        """Whether `inputs` is one pair instead of a list of pairs."""
+        return isinstance(self.inputs[0], str)
+
+    @property
+    def pairs(self) -> list[TextPair]:
+        """The pairs of texts."""
+        given: list[Any] = [self.inputs] if self.single else self.inputs
+        return [(first, second) for first, second in given]
 
 
 class Prediction(BaseModel):
