@@ -149,10 +149,8 @@ class Embedder:
             warning = self._checked_options(options)
             tokens = await self.preparation.tokens(inputs, options, at, prompts)
             truncated = self.preparation.check_cut(tokens, options, at)
-            if part is None:
-                check_count(sum(map(len, tokens)), self._settings.max_request_tokens, field, "tokens")
             answer, computed = await self._run(
-                tokens, self._embedded, inputs, began=began, truncated=truncated, warning=warning, begun=bool(part)
+                tokens, self._embedded, inputs, field, began=began, truncated=truncated, warning=warning, part=part
             )
             return Embeddings(
                 **vars(computed),
@@ -196,7 +194,8 @@ class Embedder:
                     field=field,
                 )
             each = [EachToken(one.ids, one.length) for one in tokens]
-            answer, computed = await self._run(each, self.batcher.submit, inputs, began=began, truncated=truncated)
+            submit = self.batcher.submit
+            answer, computed = await self._run(each, submit, inputs, field, began=began, truncated=truncated)
             return TokenEmbeddings(**vars(computed), vectors=answer.vectors, norms=answer.norms, texts=each)
 
     def _token_dim(self) -> int:
@@ -232,9 +231,8 @@ class Embedder:
             check_some(pairs, field)
             tokens = await self.preparation.pair_tokens(pairs, options, at)
             truncated = self.preparation.check_cut(tokens, options, at)
-            check_count(sum(map(len, tokens)), self._settings.max_request_tokens, field, "tokens")
-            texts = [text for pair in pairs for text in pair]
-            answer, computed = await self._run(tokens, self.batcher.submit, texts, began=began, truncated=truncated)
+            texts, submit = [text for pair in pairs for text in pair], self.batcher.submit
+            answer, computed = await self._run(tokens, submit, texts, field, began=began, truncated=truncated)
             return answer.vectors[:, 0], computed
 
     async def _run(
@@ -242,21 +240,25 @@ class Embedder:
         tokens: Sequence[Tokens],
         submit: Submit,
         inputs: Inputs,
+        field: str,
         *,
         began: float,
         truncated: int,
         warning: str | None = None,
-        begun: bool = False,
+        part: int | None = None,
     ) -> tuple[Answer, Computed]:
         """Charge the key for the tokens of `inputs`, and run them by `submit`.
 
-        `began` is the time at which the request arrived.
+        `began` is the time at which the request arrived. `part` is that of `embed`.
 
-        With `begun`, the key's rate limit can't refuse the tokens.
+        Raises:
+            TooLarge: the request has too many tokens.
         """
         total = sum(map(len, tokens))
+        if part is None:
+            check_count(total, self._settings.max_request_tokens, field, "tokens")
         self._metrics.lengths([one.length for one in tokens], truncated=truncated)
-        charge(total, begun=begun)
+        charge(total, begun=bool(part))
         tokenized = perf_counter()
         record("tokenise", began, tokenized, texts=len(tokens), tokens=total)
         try:
@@ -357,7 +359,7 @@ class Embedder:
         await self._tokenizing.close()
 
     def _checked(self, batch: Sequence[Tokens], *, alone: bool) -> Embedded | Mixed:
-        if any(isinstance(tokens, EachToken) for tokens in batch):
+        if EachToken in set(map(type, batch)):
             tokenwise = partial(self._checked_tokens, alone=alone)
             return mixed(batch, partial(self._checked_texts, alone=False), tokenwise)
         return self._checked_texts(batch, alone=alone)
