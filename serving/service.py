@@ -13,19 +13,20 @@ from typing import Literal
 import numpy as np
 
 from models.bundle.bundle import Manifest
+from models.bundle.tokenizer import TextPair
 from models.runtimes.base import Floats
 from serving.corpora.backend import Backend
 from serving.corpora.disk_quota import DiskQuota
-from serving.corpora.indexes.exact import rounded
 from serving.corpora.library import Library
 from serving.corpora.ports import StoreError
 from serving.corpora.snapshots import Snapshots
 from serving.errors import Unhealthy
 from serving.inference.embedder import Embedder
-from serving.inference.embeddings import Embeddings, EmbedOptions, Inputs
+from serving.inference.embeddings import Computed, Embeddings, EmbedOptions, Inputs, TokenEmbeddings
 from serving.inference.encoders import Encoders, Reloaded, in_daemon_thread
 from serving.inference.engine import EngineError, Model
 from serving.inference.inputs import At
+from serving.inference.relevance import Method, Relevance, relevance
 from serving.jobs import Jobs
 from serving.jobs.job import progress_of
 from serving.jobs.kinds import CHANGE_NOTHING, REEMBED, JobKinds
@@ -262,6 +263,21 @@ class Service:
         with self.encoder(model) as embedder:
             return await embedder.embed(inputs, options, field, at)
 
+    async def embed_tokens(
+        self, inputs: Inputs, options: EmbedOptions, *, most: int, model: str | None = None
+    ) -> TokenEmbeddings:
+        """Return the vector of each token; see `Embedder.embed_tokens`."""
+        with self.encoder(model) as embedder:
+            return await embedder.embed_tokens(inputs, options, most=most)
+
+    async def scores(
+        self, pairs: Sequence[TextPair], options: EmbedOptions, *, model: str | None = None
+    ) -> tuple[Floats, Computed, str]:
+        """Return the scores (N,) of pairs by a cross-encoder, by default the first, and the name of its output."""
+        served = self.encoders.cross_encoder(model)
+        with self.admitted(), served.ready_embedder.held() as embedder:
+            return *await embedder.score(pairs, options), embedder.model.label
+
     async def similarity(
         self, a: Sequence[str], b: Sequence[str], options: EmbedOptions, at: At, *, model: str | None = None
     ) -> Compared:
@@ -277,30 +293,23 @@ class Service:
         options: EmbedOptions,
         field: str,
         *,
+        method: Method | None = None,
         model: str | None = None,
         max_tokens: int | None = None,
-    ) -> Compared:
-        """Return the cosines (N,) of a query with N texts. Query and texts get the bundle's prompts for their roles.
+    ) -> Relevance:
+        """Score N texts for a query; see `serving.inference.relevance`.
 
-        Cosines are computed one by one and rounded, as in searches. Equal texts therefore get equal scores at any
-        position. At most `max_tokens` of each text are read. Texts cut by that limit count as truncated.
+        At most `max_tokens` of each text are read. Texts cut by that limit count as truncated.
         """
         check_some(texts, field)
         cut = 0
-        with self.encoder(model) as embedder:
+        served, method = self.encoders.scorer(model, method)
+        with self.admitted(), served.ready_embedder.held() as embedder:
             if max_tokens is not None:
                 texts, cut = await embedder.beginnings(texts, max_tokens, field)
-            embeddings = await embedder.embed(
-                [query, *texts],
-                options,
-                field,
-                at=lambda i: f"{field}.{i - 1}" if i else "query",
-                beside=1,
-                prompts=embedder.prompts.of_a_search(len(texts), options),
-            )
-            embeddings = replace(embeddings, truncated=min(embeddings.truncated + cut, 1 + len(texts)))
-        cosines = rounded(np.vecdot(embeddings.vectors[1:], embeddings.vectors[0]))
-        return np.clip(cosines, -1, 1), embeddings
+            found = await relevance(embedder, query, texts, options, field, method=method)
+        truncated = min(found.computed.truncated + cut, 1 + len(texts))
+        return replace(found, computed=replace(found.computed, truncated=truncated))
 
     async def _index_where_the_encoder_runs(self) -> None:
         """Search on the GPU if `--index auto` is set and an encoder runs on CUDA."""

@@ -153,6 +153,37 @@ def tiny_bundle(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture(scope="session")
+def tiny_cross_encoder(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cross-encoder with random weights: `tiny_backbone`'s sizes and tokenizer, with token types for pairs."""
+    import json
+    import shutil
+
+    import torch
+    from transformers import BertConfig, BertForSequenceClassification
+
+    folder = tmp_path_factory.mktemp("tiny_cross_encoder")
+    shutil.copytree(tiny_backbone, folder, dirs_exist_ok=True)
+    torch.manual_seed(1)
+    described = json.loads((folder / "tokenizer_config.json").read_text())
+    names = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}  # as BERT's own tokenizers
+    (folder / "tokenizer_config.json").write_text(json.dumps(described | names))
+    config = BertConfig.from_pretrained(tiny_backbone, num_labels=1)
+    BertForSequenceClassification(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def cross_bundle(tiny_cross_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundle of `tiny_cross_encoder`, 64 tokens."""
+    from models.encoder.cross_encoder import CrossEncoder
+    from models.export.cross_encoder import export
+
+    folder = tmp_path_factory.mktemp("bundles") / "cross"
+    export(CrossEncoder.load(tiny_cross_encoder), folder, name="cross", backbone="tiny")
+    return folder
+
+
+@pytest.fixture(scope="session")
 def other_bundle(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle like `tiny_bundle` with other weights."""
     import torch

@@ -22,6 +22,10 @@ from models.bundle.tokenizer import Tokenizer
 from models.errors import Refused
 
 FORMAT_VERSION = 1
+ENCODER = "encoder"
+"""Kind of a bundle that maps a text to a vector. Manifests of encoders don't contain their kind."""
+CROSS_ENCODER = "cross-encoder"
+"""Kind of a bundle that maps a pair of texts to a score."""
 MOST_JSON_BYTES = 64 << 20
 """Maximum bytes of a JSON file, which is read as a whole."""
 MOST_FILES = 1000
@@ -69,6 +73,8 @@ class Golden:
 
     text: str
     vector: list[float]
+    text_pair: str | None = None
+    """The second text of a pair. `vector` is then the score of the pair."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +98,7 @@ class Manifest:
     golden: list[Golden]
     adapter: dict[str, Any] | None = None
     """SHA-256 of base and adapter, if the weights were merged; see `models.bundle.adapter`."""
+    kind: str = ENCODER
 
 
 @dataclass(frozen=True)
@@ -150,6 +157,12 @@ class Bundle:
                 )
             return widths
         return range(1, self.manifest.dim + 1) if config.get("is_matryoshka") else ()
+
+    @property
+    def label(self) -> str:
+        """Name of a cross-encoder's output."""
+        names = _config(self.folder).get("id2label")
+        return str(names.get("0")) if isinstance(names, dict) and names.get("0") else "LABEL_0"
 
     def tokenizer(self) -> Tokenizer:
         """Load the tokenizer.
@@ -222,7 +235,10 @@ def dumped(manifest: Manifest) -> str:
     With indentation, the numbers of golden vectors would fill most of the file.
     """
     fields = asdict(manifest)
-    golden = ",\n  ".join(json.dumps(one, ensure_ascii=False, allow_nan=False) for one in fields.pop("golden"))
+    if manifest.kind == ENCODER:  # version 1.0 has no kinds
+        del fields["kind"]
+    rows = [{key: one for key, one in row.items() if one is not None} for row in fields.pop("golden")]
+    golden = ",\n  ".join(json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows)
     text = json.dumps(fields, ensure_ascii=False, indent=1, allow_nan=False)
     return text.removesuffix("\n}") + f',\n "golden": [\n  {golden}\n ]\n}}\n'
 
@@ -250,6 +266,8 @@ def fingerprint(folder: Path, manifest: Manifest) -> str:
         decides["transform"] = {**manifest.transform, "weights": manifest.files[TRANSFORM]}
     if prompts := nonempty(manifest.prompts):
         decides["prompts"] = prompts
+    if manifest.kind != ENCODER:
+        decides["kind"] = manifest.kind
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
 
@@ -330,6 +348,7 @@ def parse_manifest(content: bytes, file: str, *, required: Sequence[str] = REQUI
         raise BundleError(f"{file}: not a manifest of format version {FORMAT_VERSION}")
     for later in ("transform", "adapter"):  # earlier bundles lack these fields
         raw.setdefault(later, None)
+    raw.setdefault("kind", ENCODER)
     known = {f.name for f in fields(Manifest)}
     if missing := known - raw.keys():
         raise BundleError(f"{file}: lacks {', '.join(sorted(missing))}")
@@ -355,6 +374,8 @@ def _check_consistency(manifest: Manifest, required: Sequence[str]) -> None:
         raise BundleError(f"{TRANSFORM} and the manifest's transform must be both there or both absent")
     if MANIFEST in manifest.files:
         raise BundleError(f"lists {MANIFEST}, which can't hold its own hash")
+    if any((golden.text_pair is None) != (manifest.kind == ENCODER) for golden in manifest.golden):
+        raise BundleError("the golden vectors of a cross-encoder have a text_pair, those of an encoder have none")
     if not manifest.golden or any(len(golden.vector) != manifest.dim for golden in manifest.golden):
         raise BundleError(f"golden vectors must be there and have {manifest.dim} numbers")
 
@@ -432,10 +453,15 @@ def _golden(value: object) -> bool:
 
 
 def _golden_vector(value: object) -> bool:
-    if not _object(value) or value.keys() != {"text", "vector"}:
+    if not _object(value) or value.keys() - {"text_pair"} != {"text", "vector"}:
         return False
     vector = value["vector"]
-    return _text(value["text"]) and isinstance(vector, list) and all(map(_number, vector))
+    return (
+        _text(value["text"])
+        and _text(value.get("text_pair", ""))
+        and isinstance(vector, list)
+        and all(map(_number, vector))
+    )
 
 
 def _or_null(fits: Callable[[object], bool]) -> Callable[[object], bool]:
@@ -443,6 +469,7 @@ def _or_null(fits: Callable[[object], bool]) -> Callable[[object], bool]:
 
 
 FIELD_KINDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
+    "kind": (lambda value: value in (ENCODER, CROSS_ENCODER), f"{ENCODER} or {CROSS_ENCODER}"),
     "name": (_text, "text"),
     "objective": (_or_null(_text), "text or null"),
     "backbone": (_text, "text"),

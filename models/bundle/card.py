@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from models.bundle.bundle import Manifest
+from models.bundle.bundle import CROSS_ENCODER, Manifest
 from models.bundle.origin import UNKNOWN_LICENCE, Origin
 from models.bundle.prompts import DOCUMENT, QUERY, prompt_for
 
@@ -24,6 +24,16 @@ ADAPTER_FILE = "adapter_config.json"
 PARITY = "onnx_parity"
 BULKY = ("curve", "environment")
 """Parts of a run's record that are too long for a card."""
+
+
+ENCODER_ABOUT = (
+    "A sentence encoder. It maps a text to a unit vector of {dim} numbers. Texts with similar meaning have a high "
+    "cosine."
+)
+PAIR_ABOUT = (
+    "A cross-encoder. It reads a query and a text together, and returns one score. A higher score means that the text "
+    "is more relevant. The sigmoid of the score is between 0 and 1."
+)
 
 
 class Measure(NamedTuple):
@@ -87,6 +97,17 @@ def text(manifest: Manifest, origin: Origin, citations: Sequence[str] = ()) -> s
 
 
 def _metadata(manifest: Manifest, origin: Origin) -> ModelCardData:
+    if manifest.kind == CROSS_ENCODER:
+        return ModelCardData(
+            base_model=list(origin.base_models) or None,
+            language=list(origin.languages) or None,
+            license=origin.licence.get("license", UNKNOWN_LICENCE),
+            license_name=origin.licence.get("license_name"),
+            license_link=origin.licence.get("license_link"),
+            library_name="sentence-transformers",
+            pipeline_tag="text-ranking",
+            tags=["sentence-transformers", "cross-encoder", "onnx", "isosphere"],
+        )
     readable, adapter = POOLING_FILE in manifest.files, ADAPTER_FILE in manifest.files
     tasks = ["sentence-similarity", "feature-extraction"]
     readers = ["sentence-transformers"] if readable else []
@@ -131,8 +152,8 @@ def _about(manifest: Manifest) -> str:
     return (
         f"# {manifest.name}\n\n"
         + (f"{about}\n\n" if about else "")
-        + f"A sentence encoder. It maps a text to a unit vector of {manifest.dim} numbers. Texts with similar meaning "
-        f"have a high cosine.\n\n"
+        + (PAIR_ABOUT if manifest.kind == CROSS_ENCODER else ENCODER_ABOUT.format(dim=manifest.dim))
+        + "\n\n"
         f"| | |\n|---|---|\n| backbone | `{manifest.backbone}` |\n{weights}"
         f"| pooling | `{manifest.pooling}`{transformed} |\n"
         f"| dimensions | {manifest.dim} |\n| tokens of a text, at most | {manifest.max_length} |\n"
@@ -253,6 +274,8 @@ def _json(content: Mapping[str, Any]) -> str:
 def _use(manifest: Manifest, origin: Origin) -> str:
     if ADAPTER_FILE in manifest.files:
         return _use_adapter(manifest, origin)
+    if manifest.kind == CROSS_ENCODER:
+        return _use_cross_encoder(manifest)
     roles = any(prompt_for(manifest.prompts, names) for names in (QUERY, DOCUMENT))
     encoded = (
         'documents = encoder.encode_document(["A man plays the guitar.", "Somebody makes music."])\n'
@@ -279,6 +302,21 @@ def _use(manifest: Manifest, origin: Origin) -> str:
             if roles
             else ""
         )
+    )
+
+
+def _use_cross_encoder(manifest: Manifest) -> str:
+    folder = shlex.quote(f"artifacts/{manifest.name}")
+    body = json.dumps({"model": manifest.name, "query": "Who makes music?", "texts": ["A man plays.", "It rains."]})
+    return (
+        "## Use\n\nWith sentence-transformers, `FOLDER` being this folder or its id on the hub:\n\n"
+        "```python\nfrom sentence_transformers import CrossEncoder\n\n"
+        'scores = CrossEncoder("FOLDER").predict([("Who makes music?", "A man plays the guitar.")])\n```\n\n'
+        "With Isosphere's server, which needs no torch. A server needs an encoder, too, which comes first:\n\n"
+        f"```sh\nisosphere pull ORG/NAME --out {folder}  # from the hub, every hash checked\n"
+        f"isosphere serve --bundle minilm+default --bundle {folder}\n"
+        "curl -s http://127.0.0.1:8080/rerank -H 'content-type: application/json' \\\n"
+        f"     -d {shlex.quote(body)}\n```"
     )
 
 

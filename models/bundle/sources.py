@@ -63,6 +63,8 @@ They are only read if there are no safetensors, and without running code.
 """
 MODULES = "modules.json"
 """Sentence-transformers' list of an encoder's modules."""
+CLASSIFIER = "ForSequenceClassification"
+"""End of the names of transformers' classes that classify sequences."""
 CODE = "such code is never run"
 
 
@@ -209,6 +211,27 @@ def read_json(file: Path) -> Any:
         return json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise SourceError(f"{file}: not JSON in UTF-8: {error}") from error
+
+
+def is_cross_encoder(name: str) -> bool:
+    """Return whether an encoder's name is that of a cross-encoder: a classifier of sequences with one output.
+
+    A folder with sentence-transformers' pooling is an encoder, whatever its architecture.
+
+    Raises:
+        SourceError: nothing usable is found.
+    """
+    if name == MINILM:
+        return False
+    folder = resolve(name)
+    file = folder / CONFIG
+    if not file.is_file() or any(module.kind == "Pooling" for module in modules(folder)):
+        return False
+    config = read_json(file)
+    if not isinstance(config, dict) or not isinstance(architectures := config.get("architectures"), list):
+        return False
+    outputs = config.get("num_labels") or len(config.get("id2label") or ())
+    return outputs == 1 and any(str(one).endswith(CLASSIFIER) for one in architectures)
 
 
 def weight_files(folder: Path) -> Sequence[Path]:

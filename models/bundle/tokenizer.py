@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer as FastTokenizer
 
 Direction = Literal["right", "left"]
+TextPair = tuple[str, str]
+"""Two texts that a cross-encoder reads together, such as a query and a document."""
 HIDDEN_REPETITION = re.compile(r"\(\?#|\(\?[a-wyzA-Z-]*x|\\g<")
 """Comments, free spacing and group calls in a regular expression, each of which may hide a repeated group."""
 
@@ -38,6 +40,8 @@ class Tokens:
 
     It is larger than `len(ids)` if the text was truncated.
     """
+    types: NDArray[np.int64] | None = None
+    """For a pair of texts, the type of each token (L,): 0 in the first text, 1 in the second. None for one text."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -113,6 +117,18 @@ class Tokenizer:
         with panics_as_errors():
             encodings = self._fast.encode_batch_fast(list(texts), add_special_tokens=True)
         return [_cut(encoding, limit, direction) for encoding in encodings]
+
+    def encode_pairs(self, pairs: Sequence[TextPair], *, direction: Direction = "right") -> list[Tokens]:
+        """Return the tokens of each pair of texts, truncated together to the maximum length.
+
+        The longer text is truncated first, on the side `direction`, as by transformers' `longest_first`.
+
+        Raises:
+            TokenizerFailure: the tokenizer failed on a text.
+        """
+        with panics_as_errors():
+            encodings = self._fast.encode_batch_fast(list(pairs), add_special_tokens=True)
+        return [_cut_pair(encoding, self.max_length, direction) for encoding in encodings]
 
     def pieces(self, texts: Sequence[str], *, special_tokens: bool = True) -> list[list[Piece]]:
         """Return every token of each text, without truncation."""
@@ -236,6 +252,33 @@ def _cut(encoding: Any, limit: int, direction: Direction) -> Tokens:
     room = limit - (first + length - 1 - last)
     kept = slice(first, first + room) if direction == "right" else slice(last + 1 - room, last + 1)
     return Tokens(np.concatenate([ids[:first], ids[kept], ids[last + 1 :]]), length)
+
+
+def _cut_pair(encoding: Any, limit: int, direction: Direction) -> Tokens:
+    ids, types = (np.asarray(one, dtype=np.int64) for one in (encoding.ids, encoding.type_ids))
+    length = len(ids)
+    if length <= limit:
+        return Tokens(ids, length, types)
+    part = np.array([-1 if one is None else one for one in encoding.sequence_ids])
+    first, second = (np.flatnonzero(part == one) for one in (0, 1))
+    kept = np.flatnonzero(part == -1)
+    short, long = sorted((len(first), len(second)))
+    room = limit - len(kept)
+    short, long = (short, room - short) if 2 * short <= room else (room // 2, room - room // 2)
+    sizes = (short, long) if len(first) <= len(second) else (long, short)
+    for rows, size in zip((first, second), sizes, strict=True):
+        kept = np.append(kept, rows[:size] if direction == "right" else rows[len(rows) - size :])
+    kept.sort()
+    return Tokens(ids[kept], length, types[kept])
+
+
+def padded_types(batch: Sequence[Tokens], shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """Return the token types (N, L) of padded pairs. Padding and single texts have the type 0."""
+    types = np.zeros(shape, dtype=np.int64)
+    for row, tokens in enumerate(batch):
+        if tokens.types is not None:
+            types[row, : len(tokens)] = tokens.types
+    return types
 
 
 def _pad_id(fast: FastTokenizer) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from models import cpus, remotes
 from models.bundle import adapter, bundle, sources
 from models.bundle.adapter import Adapter, AdapterError
-from models.bundle.bundle import BundleError
+from models.bundle.bundle import CROSS_ENCODER, ENCODER, BundleError
 from models.bundle.card import NDCG10
 from models.bundle.prompts import DOCUMENT, QUERY, nonempty, prompt_for
 from models.cli.command_line import quieten
@@ -46,6 +46,9 @@ def _export(arguments: argparse.Namespace) -> None:
     prompts = _prompts(arguments.prompt)
     options = None if arguments.no_measure else Options(threads=cpus.available())
     chosen: list[Choice] = []
+    if sources.is_cross_encoder(arguments.source):
+        _export_cross_encoder(arguments)
+        return
     as_it_is = not (arguments.pooling or arguments.max_length or prompts or arguments.fp16)
     if as_it_is and arguments.exporter == "torch" and sources.manifest_without_torch(arguments.source):
         from models.export import assembly  # imports onnx, which no other verb needs
@@ -62,6 +65,28 @@ def _export(arguments: argparse.Namespace) -> None:
         _export_by_torch(arguments, prompts, options, chosen)
     for choice in chosen:
         print(f"fastest engine here, which a server will take: {choice}")
+
+
+def _export_cross_encoder(arguments: argparse.Namespace) -> None:
+    given = {name: getattr(arguments, name) for name in ("pooling", "prompt", "fp16")}
+    if wrong := next((name for name, value in given.items() if value), None):
+        raise Refused(f"--{wrong}: {arguments.source} is a cross-encoder, which has no {wrong}")
+    if arguments.exporter != "torch":
+        raise Refused(f"--exporter {arguments.exporter}: cross-encoders are exported by torch")
+    from models.encoder.cross_encoder import CrossEncoder  # loads torch
+    from models.export import cross_encoder
+
+    quieten()
+    print(f"loading the cross-encoder {arguments.source} …", flush=True)
+    said = sources.manifest_of(arguments.source)
+    longest = arguments.max_length or (said.max_length if said else None)
+    loaded = CrossEncoder.load(arguments.source, max_length=longest)
+    print("exporting to ONNX and comparing with torch …", flush=True)
+    name = arguments.name or (said.name if said and sources.local_bundle(arguments.source) else arguments.out.name)
+    backbone = said.backbone if said else arguments.source
+    made = cross_encoder.export(loaded, arguments.out, name=name, backbone=backbone, run=said.run if said else None)
+    parity = (made.manifest.scores or {})["onnx_parity"]
+    print(f"{arguments.out}: a cross-encoder of {made.manifest.max_length} tokens, parity {parity:.1e}")
 
 
 def _export_by_torch(
@@ -143,16 +168,25 @@ def _inspect(arguments: argparse.Namespace) -> None:
     facts = asdict(_manifest(transfer.opened(arguments.folder)))
     facts["golden"] = [golden["text"] for golden in facts["golden"]]
     print(json.dumps(facts, ensure_ascii=False, indent=2))
-    if not facts["files"].keys() & {"1_Pooling/config.json", adapter.CONFIG}:
+    if facts["kind"] == ENCODER and not facts["files"].keys() & {"1_Pooling/config.json", adapter.CONFIG}:
         print("note: sentence-transformers has no words for this transform and can't open the bundle", file=sys.stderr)
 
 
 def _verify(arguments: argparse.Namespace) -> None:
+    from models.runtimes import pairs
     from models.runtimes.graph import golden_cosine
 
     folder = arguments.folder
     if isinstance(opened := transfer.opened(folder), Adapter):
         print(f"{folder}: {len(_manifest(opened).files)} files verified; `export` compares the golden vectors")
+        return
+    if opened.manifest.kind == CROSS_ENCODER:
+        difference = pairs.golden_difference(opened)
+        if not difference <= pairs.GOLDEN_DIFFERENCE:
+            raise BundleError(
+                f"{opened.onnx}: differs from a golden score by {difference:.6f}, more than {pairs.GOLDEN_DIFFERENCE}"
+            )
+        print(f"{folder}: {len(opened.manifest.files)} files verified, golden scores within {difference:.1e}")
         return
     worst = golden_cosine(opened)
     if not worst >= bundle.GOLDEN_COSINE:

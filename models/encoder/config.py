@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from models.bundle import adapter, sources
-from models.bundle.bundle import MANIFEST
+from models.bundle.bundle import CROSS_ENCODER, MANIFEST
 from models.bundle.sources import MODULES, Module, SourceError, backbone_folder, base_of, opened_adapter, read_json
 from models.encoder.pooling import JOINED, parts
 
@@ -71,6 +71,8 @@ def _bundled(file: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
 
     The full checks of `models.bundle` are not made, because the folder may not be a bundle of this project.
     """
+    if manifest.get("kind") == CROSS_ENCODER:
+        raise SourceError(f"{file}: a cross-encoder, which gives texts no vectors")
     match manifest:
         case {"pooling": str(pooling), "max_length": int(length), "prompts": dict(prompts)} if length > 0 and _known(
             pooling

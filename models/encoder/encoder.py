@@ -74,7 +74,7 @@ class Encoder(nn.Module):
         self.prompts = dict(prompts or {})
         self.origin = origin or Origin()
         self.hub_tokenizer = hub_tokenizer
-        self.tokenizer = _fast_tokenizer(hub_tokenizer, max_length)
+        self.tokenizer = fast_tokenizer(hub_tokenizer, max_length)
         if transform is not None:
             self.attach(transform)
 
@@ -121,13 +121,13 @@ class Encoder(nn.Module):
                 raise SourceError(f"{folder}: include_prompt of its Pooling is false: here prompts are pooled")
             if max_length is None:
                 max_length = said.get("max_length", min(DEFAULT_MAX_LENGTH, hub_tokenizer.model_max_length))
-            elif max_length > _positions(backbone):
-                log.warning("%s reads %d tokens, not %d", source, _positions(backbone), max_length)
+            elif max_length > positions(backbone):
+                log.warning("%s reads %d tokens, not %d", source, positions(backbone), max_length)
         made = cls(
             backbone,
             hub_tokenizer,
             pooling=pooling or own,
-            max_length=min(max_length, _positions(backbone)),
+            max_length=min(max_length, positions(backbone)),
             prompts=prompts,
             transform=transform,
             origin=origins.read(str(source), folder),
@@ -218,7 +218,10 @@ class Encoder(nn.Module):
 
 
 class UnitVector(nn.Module):
-    """The exported module: token ids and mask (N, L) to unit vectors (N, D) and norms (N,) before normalisation."""
+    """The exported module: token ids and mask (N, L) to unit vectors (N, D) and norms (N,) before normalisation.
+
+    The third output are the token vectors (N, L, H), the backbone's last hidden state.
+    """
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
@@ -229,10 +232,11 @@ class UnitVector(nn.Module):
         """The backbone's configuration, which optimum reads from the exported module."""
         return self.encoder.backbone.config
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-        pooled = self.encoder(input_ids, attention_mask)
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        layers = self.encoder.layers(input_ids, attention_mask)
+        pooled = self.encoder.pooled(layers, attention_mask)
         norm = pooled.norm(dim=-1)
-        return pooled / norm.clamp_min(MIN_NORM).unsqueeze(-1), norm
+        return pooled / norm.clamp_min(MIN_NORM).unsqueeze(-1), norm, full_precision(layers[-1])
 
 
 def save_tokenizer(hub_tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -305,7 +309,12 @@ def _merge(adapter: Adapter, backbone: PreTrainedModel, base: Path) -> None:
     backbone.load_state_dict({n: torch.from_numpy(x) for n, x in adapter.updates(state).items()}, strict=False)
 
 
-def _fast_tokenizer(hub_tokenizer: PreTrainedTokenizerBase, max_length: int) -> Tokenizer:
+def fast_tokenizer(hub_tokenizer: PreTrainedTokenizerBase, max_length: int) -> Tokenizer:
+    """Return the fast form of a tokenizer.
+
+    Raises:
+        SourceError: it has none.
+    """
     with TemporaryDirectory() as folder:
         hub_tokenizer.save_pretrained(folder)
         file = Path(folder) / "tokenizer.json"
@@ -320,11 +329,11 @@ def position_embeddings(backbone: PreTrainedModel) -> nn.Embedding | None:
     return table if isinstance(table, nn.Embedding) else None
 
 
-def _positions(backbone: PreTrainedModel) -> int:
+def positions(backbone: PreTrainedModel) -> int:
     """Return the maximum number of tokens that the position embeddings allow.
 
     Positions of RoBERTa's family begin after a padding index.
     """
-    positions = int(getattr(backbone.config, "max_position_embeddings", DEFAULT_MAX_LENGTH))
+    count = int(getattr(backbone.config, "max_position_embeddings", DEFAULT_MAX_LENGTH))
     table = position_embeddings(backbone)
-    return positions if table is None or table.padding_idx is None else positions - table.padding_idx - 1
+    return count if table is None or table.padding_idx is None else count - table.padding_idx - 1

@@ -2,6 +2,7 @@
 
 The graph includes pooling and normalisation, so that its users need not know the pooling. Its second output, `norm`, is
 the length of the vector before normalisation. For `normalize: false`, the server multiplies the unit vector by `norm`.
+The third output, `token_embeddings`, has the vectors of all tokens. Runtimes copy it only for requests that need it.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ def write_fp16(encoder: Encoder, graph: Path, file: Path) -> None:
         log.warning("the float16 graph is made without fused operators, with which %s", error)
         shutil.copyfile(graph, file)
     fp16.halve(file)
-    for case, torchs, got in _torch_and_onnx(encoder, file):
+    for case, torchs, got, _ in _torch_and_onnx(encoder, file):
         worst = float((torchs.vectors * got.vectors).sum(axis=1).min())
         if not worst >= bundle.GOLDEN_COSINE:  # also refuses NaN
             raise ExportError(
@@ -216,13 +217,13 @@ def check_parity(encoder: Encoder, file: Path) -> float:
     """Return the largest difference of a coordinate between ONNX Runtime and torch, over all input shapes of servers.
 
     Raises:
-        ExportError: the difference, or the relative difference of the norms, exceeds `PARITY`.
+        ExportError: the difference, or the relative difference of norms or token vectors, exceeds `PARITY`.
     """
     worst = 0.0
-    for case, torchs, got in _torch_and_onnx(encoder, file):
+    for case, torchs, got, tokens in _torch_and_onnx(encoder, file):
         with np.errstate(invalid="ignore"):  # non-finite numbers are reported below
             vectors, norms = _max_abs(got.vectors - torchs.vectors), _max_abs(got.norms / torchs.norms - 1)
-        difference = float(np.max([vectors, norms]))  # Unlike `max`, np.max returns NaN if a value is NaN.
+        difference = float(np.max([vectors, norms, tokens]))  # Unlike `max`, np.max returns NaN if a value is NaN.
         if not difference <= PARITY:  # also refuses NaN
             raise ExportError(f"{case}: ONNX Runtime differs from torch by {difference:.2e}, more than {PARITY:.0e}")
         worst = max(worst, difference)
@@ -233,6 +234,8 @@ class _Case(NamedTuple):
     name: str
     torchs: Embedded
     got: Embedded
+    tokens: float
+    """Largest difference of a coordinate between the token vectors, divided by the length of torch's."""
 
 
 def _torch_and_onnx(encoder: Encoder, file: Path) -> Iterator[_Case]:
@@ -240,8 +243,13 @@ def _torch_and_onnx(encoder: Encoder, file: Path) -> Iterator[_Case]:
     session, graph = Session(file, [CPU], cpus.available()), UnitVector(encoder)
     for name, batch in _parity_batches(encoder).items():
         with torch.inference_mode(), dropout_off(graph):
-            torchs = Embedded(*(out.float().cpu().numpy() for out in graph(*encoder.tensors(batch))))
-        yield _Case(name, torchs, session.run(*encoder.tokenizer.pad(batch)))
+            *torchs, tokens = (out.float().cpu().numpy() for out in graph(*encoder.tensors(batch)))
+        ids, mask = encoder.tokenizer.pad(batch)
+        expected, got = tokens[mask == 1], session.run_tokens(ids, mask)[mask == 1]
+        lengths = np.linalg.norm(expected, axis=1, keepdims=True).clip(MIN_NORM)
+        with np.errstate(invalid="ignore"):
+            difference = _max_abs((got - expected) / lengths)
+        yield _Case(name, Embedded(*torchs), session.run(ids, mask), difference)
 
 
 def _parity_batches(encoder: Encoder) -> dict[str, list[Tokens]]:

@@ -1,7 +1,8 @@
 """Exporters from a torch module to an ONNX file: torch's exporter, or optimum's (see ADR 0013).
 
 The graphs of both exporters have the same interface: `input_ids` and `attention_mask` (N, L) to `sentence_embedding`
-(N, D) and `norm` (N,), float32, with dynamic batch and length. Importing this module does not load torch.
+(N, D), `norm` (N,) and `token_embeddings` (N, L, H), float32, with dynamic batch and length. Importing this module does
+not load torch.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ if TYPE_CHECKING:
 
 OPSET = 17
 INPUTS = {"input_ids": {0: "batch", 1: "length"}, "attention_mask": {0: "batch", 1: "length"}}
-OUTPUTS = {"sentence_embedding": {0: "batch"}, "norm": {0: "batch"}}
+OUTPUTS = {
+    "sentence_embedding": {0: "batch"},
+    "norm": {0: "batch"},
+    "token_embeddings": {0: "batch", 1: "length"},
+}
 
 
 class ExporterUnavailable(Refused):

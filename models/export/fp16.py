@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-BACKBONE = "/encoder/backbone/"
+BACKBONE = "/backbone/"
 """Prefix of the backbone's nodes. Exporters name a node by the path of its module."""
 
 

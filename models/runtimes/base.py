@@ -87,6 +87,16 @@ class Runtime(Protocol):
 
     def __init__(self, bundle: Bundle, precision: str, options: Options) -> None: ...
 
+    @property
+    def token_dim(self) -> int | None:
+        """Width H of the vectors of tokens. None if the graph has no output for them."""
+
+    def run_tokens(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Floats:
+        """Return the vectors of all tokens (N, L, H) of a padded batch, not normalised. See `run`.
+
+        The graph must have this output: `token_dim` is its width.
+        """
+
     def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:
         """Run one padded batch, `ids` and `mask` each (N, L). Rows keep their order.
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
-from models.bundle.bundle import FP32, Bundle
+from models.bundle.bundle import ENCODER, FP32, Bundle, BundleError
 from models.bundle.tokenizer import Tokens
 from models.names import Device
 from models.runtimes import RUNTIMES
@@ -37,6 +37,8 @@ class Graph:
         threads: int | None = None,
         device: Device = "cpu",
     ) -> None:
+        if bundle.manifest.kind != ENCODER:
+            raise BundleError(f"{bundle.folder}: a {bundle.manifest.kind}, which gives texts no vectors")
         if isinstance(runtime, str):
             runtime = RUNTIMES[runtime](bundle, precision, Options(device, threads))
         self._runtime = runtime

@@ -10,7 +10,7 @@ import onnxruntime
 
 from models.bundle.bundle import Bundle, BundleError
 from models.names import Device
-from models.runtimes.base import CPU_BATCH_TOKENS, Embedded, Ids, Options, RuntimeUnavailable
+from models.runtimes.base import CPU_BATCH_TOKENS, Embedded, Floats, Ids, Options, RuntimeUnavailable
 from models.runtimes.session import CPU, CUDA, CUDA_BATCH_TOKENS, CUDA_PROVIDERS, Provider, Session, warm_up
 
 
@@ -41,6 +41,13 @@ class OnnxRuntime:
 
     def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:
         return (self._alone if alone else self._concurrent).run(ids, mask)
+
+    @property
+    def token_dim(self) -> int | None:
+        return self._alone.token_dim
+
+    def run_tokens(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Floats:
+        return (self._alone if alone else self._concurrent).run_tokens(ids, mask)
 
     @staticmethod
     def precisions(bundle: Bundle, options: Options) -> Sequence[str]:

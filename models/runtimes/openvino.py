@@ -12,7 +12,8 @@ import numpy as np
 
 from models.bundle.bundle import FP32, Bundle
 from models.errors import first_line
-from models.runtimes.base import CPU_BATCH_TOKENS, Embedded, Ids, Options, RuntimeUnavailable
+from models.runtimes.base import CPU_BATCH_TOKENS, Embedded, Floats, Ids, Options, RuntimeUnavailable
+from models.runtimes.session import OUTPUTS, TOKEN_OUTPUT
 
 HINTS = {FP32: "f32", "bf16": "bf16"}
 """OpenVINO's names of precisions."""
@@ -37,21 +38,31 @@ class OpenVino:
         self._longest = bundle.manifest.max_length
         self.streams = options.cpu_streams
         graph = _core().read_model(bundle.onnx)
+        widths = {name: output.partial_shape[-1] for output in graph.outputs for name in output.names}
+        self.token_dim = widths[TOKEN_OUTPUT].get_length() if TOKEN_OUTPUT in widths else None
         if precision != FP32:
             halve(graph)
         self._concurrent = self._requests(graph, self.streams, options.cpu_threads)
         self._alone = self._requests(graph, 1, options.cpu_threads) if self.streams > 1 else self._concurrent
 
     def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:
-        """Run the graph once. The output is copied, because OpenVINO overwrites the output in the next run."""
+        """Run the graph once."""
+        return Embedded(*self._outputs(OUTPUTS, ids, mask, alone=alone))
+
+    def run_tokens(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Floats:
+        (vectors,) = self._outputs([TOKEN_OUTPUT], ids, mask, alone=alone)
+        return vectors[:, : ids.shape[1]]
+
+    def _outputs(self, names: Sequence[str], ids: Ids, mask: Ids, *, alone: bool) -> list[Floats]:
+        """Run the graph. Outputs are copied, because OpenVINO overwrites them in the next run."""
         feed = {"input_ids": padded(ids, self._longest), "attention_mask": padded(mask, self._longest)}
         requests = self._alone if alone else self._concurrent
         request = requests.get()
         try:
-            results = request.infer(feed, share_inputs=True, share_outputs=False)
+            results = request.infer(feed, share_inputs=True, share_outputs=True)
+            return [np.array(results[name]) for name in names]
         finally:
             requests.put(request)
-        return Embedded(results["sentence_embedding"], results["norm"])
 
     def _requests(self, graph: Any, streams: int, threads: int) -> SimpleQueue[Any]:
         """Compile the graph with `threads` threads for `streams` concurrent batches.

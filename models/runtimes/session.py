@@ -13,7 +13,7 @@ import numpy as np
 import onnxruntime
 from onnxruntime import OrtValue
 
-from models.runtimes.base import Embedded, Ids
+from models.runtimes.base import Embedded, Floats, Ids
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +21,8 @@ CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
 OUTPUTS = ("sentence_embedding", "norm")
+TOKEN_OUTPUT = "token_embeddings"
+"""Output with the vectors of all tokens. Graphs that were exported before version 1.1 lack it."""
 
 Provider = str | tuple[str, dict[str, str]]
 
@@ -49,21 +51,36 @@ class Session:
             _load_cuda()
         self._session = onnxruntime.InferenceSession(str(graph), settings, providers=list(providers))
         self._inputs = {node.name for node in self._session.get_inputs()}
+        shapes = {node.name: node.shape for node in self._session.get_outputs()}
+        self.token_dim: int | None = shapes[TOKEN_OUTPUT][-1] if TOKEN_OUTPUT in shapes else None
         self.provider: str = self._session.get_providers()[0]
         self.device = "cpu" if self.provider == CPU else "cuda"
 
     def run(self, ids: Ids, mask: Ids) -> Embedded:
-        """Run the graph. Each input is copied to the device once, and each output is copied back once."""
+        """Run the graph for one vector of each text."""
+        return Embedded(*self.outputs(OUTPUTS, ids, mask))
+
+    def run_tokens(self, ids: Ids, mask: Ids) -> Floats:
+        """Run the graph for one vector of each token, (N, L, H)."""
+        (vectors,) = self.outputs([TOKEN_OUTPUT], ids, mask)
+        return vectors
+
+    def outputs(self, names: Sequence[str], ids: Ids, mask: Ids, types: Ids | None = None) -> list[Floats]:
+        """Run the graph, and return its outputs `names`. Token types are zeros if `types` is None.
+
+        Each input is copied to the device once, and each output is copied back once.
+        """
         feed = {"input_ids": ids, "attention_mask": mask}
         if "token_type_ids" in self._inputs:
-            feed["token_type_ids"] = np.zeros_like(ids)
+            feed["token_type_ids"] = np.zeros_like(ids) if types is None else types
         binding = self._session.io_binding()
         for name, batch in feed.items():
             binding.bind_ortvalue_input(name, OrtValue.ortvalue_from_numpy(batch, self.device, 0))
-        for name in OUTPUTS:
+        for name in names:
             binding.bind_output(name, self.device, 0)
         self._session.run_with_iobinding(binding)
-        return Embedded(*binding.copy_outputs_to_cpu())
+        outputs: list[Floats] = binding.copy_outputs_to_cpu()
+        return outputs
 
 
 @cache

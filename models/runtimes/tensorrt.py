@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime
 
 from models.bundle.bundle import FP32, ONNX, Bundle
-from models.runtimes.base import Embedded, Ids, Options, RuntimeUnavailable, cache_folder
+from models.runtimes.base import Embedded, Floats, Ids, Options, RuntimeUnavailable, cache_folder
 from models.runtimes.session import CUDA_BATCH_TOKENS, CUDA_PROVIDERS, TENSORRT, Session, warm_up
 
 log = logging.getLogger(__name__)
@@ -52,6 +52,15 @@ class TensorRt:
         """Run the engine on up to `ROWS` texts at a time."""
         parts = [self._session.run(ids[at : at + ROWS], mask[at : at + ROWS]) for at in range(0, len(ids), ROWS)]
         return Embedded(*map(np.concatenate, zip(*parts, strict=True)))
+
+    @property
+    def token_dim(self) -> int | None:
+        return self._session.token_dim
+
+    def run_tokens(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Floats:  # noqa: ARG002 - as in `run`
+        return np.concatenate(
+            [self._session.run_tokens(ids[at : at + ROWS], mask[at : at + ROWS]) for at in range(0, len(ids), ROWS)]
+        )
 
     @staticmethod
     def precisions(bundle: Bundle, options: Options) -> Sequence[str]:  # noqa: ARG004 - any float32 graph will do

@@ -60,7 +60,7 @@ async def create(
     """
     wanted = body or CorpusRequest()
     given = wanted.model_dump(exclude_none=True)
-    encoder = service.encoders.requested(wanted.model).model.manifest if wanted.model is not None else None
+    encoder = service.encoders.encoder(wanted.model).model.manifest if wanted.model is not None else None
 
     def check_room() -> None:
         if name not in service.library.corpora.names():

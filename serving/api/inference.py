@@ -13,13 +13,17 @@ from fastapi import APIRouter, Request, Response
 from numpy.typing import NDArray
 
 from models.runtimes.base import Floats
+from serving.api.middleware.unread_answers import largest_answer
 from serving.api.routing.answers import RAW_ANSWER, embedding_headers, encoded, json_response, raw_response, wants_raw
 from serving.api.routing.deps import ModelName, ServiceDep
 from serving.api.routing.route import DirectRoute, Route
 from serving.api.schemas.bodies import (
     DecodeRequest,
+    EmbedAllRequest,
     EmbedRequest,
     InferenceRequest,
+    Prediction,
+    PredictRequest,
     Rank,
     RerankRequest,
     SentencePairs,
@@ -29,14 +33,16 @@ from serving.api.schemas.bodies import (
     Vectors,
 )
 from serving.api.schemas.cohere import CohereRanking, CohereRerankRequest, meta
-from serving.corpora.indexes.exact import DECIMALS
 from serving.inference.embeddings import EmbedOptions
+from serving.inference.relevance import DECIMALS, MOST_COMPONENTS, squashed
 from serving.operations.bounds import check_some
+
+COMPONENT_BYTES = 13
+"""Maximum bytes of a component of a vector in JSON, to refuse a request whose answer would be too large."""
 
 router = APIRouter(tags=["inference"], route_class=DirectRoute)
 reranking = APIRouter(tags=["rerank"], route_class=DirectRoute)
-"""Reranking in the formats of text-embeddings-inference, Cohere and Jina. The server runs encoders, so a score is the
-cosine of query and text, each embedded alone. A cross-encoder would read both together."""
+"""Reranking in the formats of text-embeddings-inference, Cohere and Jina."""
 pipelines = APIRouter(prefix="/models/{id:any}/pipeline", tags=["inference"], route_class=Route)
 
 
@@ -50,6 +56,14 @@ async def embed(body: EmbedRequest, service: ServiceDep, request: Request) -> Re
     if wants_raw(request):
         return raw_response(embeddings, body.encoding_format)
     return json_response(encoded(embeddings, body.encoding_format), headers=embedding_headers(embeddings))
+
+
+@router.post("/embed_all", response_model=list[list[list[float]]], summary="Embed each token")
+async def embed_all(body: EmbedAllRequest, service: ServiceDep) -> Response:
+    """Return the vectors of the tokens of each text: the encoder's last layer, with special tokens, not normalised."""
+    most = min(MOST_COMPONENTS, largest_answer(service.settings) // COMPONENT_BYTES)
+    found = await service.embed_tokens(body.inputs, body.options(), most=most, model=body.model)
+    return json_response(found.by_text, headers=embedding_headers(found))
 
 
 @router.post("/similarity", response_model=list[float] | list[list[float]], summary="Compare texts")
@@ -138,15 +152,20 @@ async def sentence_similarity(
 async def rerank(body: RerankRequest, service: ServiceDep) -> Response:
     """Order texts, best first.
 
-    Query and texts get the bundle's prompts for their roles, unless the request names another prompt.
+    Query and texts get the encoder's prompts for their roles, unless the request names another prompt. A cross-encoder
+    reads each text together with the query.
     """
-    cosines, embeddings = await service.relevance(body.query, body.texts, body.options(), "texts", model=body.model)
-    scores = _decimal(cosines if body.raw_scores else 1 / (1 + np.exp(-cosines)))
-    ranks: list[dict[str, Any]] = [{"index": i, "score": scores[i]} for i in _best_first(cosines)]
+    found = await service.relevance(
+        body.query, body.texts, body.options(), "texts", method=body.method, model=body.model
+    )
+    scores = _decimal(
+        found.bounded if body.raw_scores is None else found.scores if body.raw_scores else squashed(found.scores)
+    )
+    ranks: list[dict[str, Any]] = [{"index": i, "score": scores[i]} for i in _best_first(found.scores)]
     if body.return_text:
         for rank in ranks:
             rank["text"] = body.texts[rank["index"]]
-    return json_response(ranks, headers=embedding_headers(embeddings))
+    return json_response(ranks, headers=embedding_headers(found.computed))
 
 
 @reranking.post(
@@ -162,9 +181,10 @@ async def rerank(body: RerankRequest, service: ServiceDep) -> Response:
 async def cohere_rerank(body: CohereRerankRequest, service: ServiceDep, request: Request) -> Response:
     """Return the best `top_n` documents, best first.
 
-    `relevance_score` is a cosine. If only one model is served, `model` may have any value.
+    `relevance_score` is a cosine, or the sigmoid of a cross-encoder's score. If only one model is served, `model` may
+    have any value.
     """
-    cosines, embeddings = await service.relevance(
+    found = await service.relevance(
         body.query,
         body.documents,
         body.options(),
@@ -172,9 +192,9 @@ async def cohere_rerank(body: CohereRerankRequest, service: ServiceDep, request:
         model=body.model,
         max_tokens=body.max_tokens_per_doc,
     )
-    scores = _decimal(cosines)
+    scores, embeddings = _decimal(found.bounded), found.computed
     results: list[dict[str, Any]] = [
-        {"index": i, "relevance_score": scores[i]} for i in _best_first(cosines)[: body.most]
+        {"index": i, "relevance_score": scores[i]} for i in _best_first(found.scores)[: body.most]
     ]
     if body.return_documents:
         for result in results:
@@ -187,6 +207,16 @@ async def cohere_rerank(body: CohereRerankRequest, service: ServiceDep, request:
         "usage": {"prompt_tokens": embeddings.tokens, "total_tokens": embeddings.tokens},
     }
     return json_response(answer, headers=embedding_headers(embeddings))
+
+
+@reranking.post("/predict", response_model=list[Prediction] | list[list[Prediction]], summary="Score pairs of texts")
+async def predict(body: PredictRequest, service: ServiceDep) -> Response:
+    """Score pairs by a cross-encoder, which reads both texts together. A score is the sigmoid of the model's output."""
+    options = EmbedOptions(truncate=body.truncate, direction=body.truncation_direction)
+    scores, computed, label = await service.scores(body.pairs, options, model=body.model)
+    found = _decimal(scores if body.raw_scores else squashed(scores))
+    predictions = [[{"score": score, "label": label}] for score in found]
+    return json_response(predictions[0] if body.single else predictions, headers=embedding_headers(computed))
 
 
 def _decimal(scores: NDArray[np.floating]) -> list[float]:

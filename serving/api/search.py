@@ -27,6 +27,7 @@ from serving.corpora.arranging import CANDIDATES, DIVERSE, Sort
 from serving.corpora.backend import Backend
 from serving.corpora.filters import Filter, compile_filter, is_large
 from serving.corpora.ports import Counts, WordOptions
+from serving.corpora.reranking import Reranking
 from serving.corpora.search import Cursor, Examples, Hit, Mode, SearchOptions, SearchResult, shown
 from serving.errors import Empty, Invalid, TooLarge
 from serving.operations.bounds import check_corpus_name, check_text
@@ -108,6 +109,7 @@ async def _search(service: Service, names: Sequence[str], body: SearchRequest) -
     started = time.perf_counter()
     name, several = names[0], isinstance(body, CorpusSearchRequest) and body.corpora is not None
     queries = _queries(body, service.settings.max_text_bytes)
+    reranking = _reranking(body)
     where, orders = await service.library.prepare(
         lambda: (compile_filter(body.filter) if body.filter else None, _orders(name, body)),
         of=name,
@@ -135,14 +137,17 @@ async def _search(service: Service, names: Sequence[str], body: SearchRequest) -
     )
     _check_combination(body, options, several=several)
     asked = 1 if isinstance(queries, Examples) else len(queries)
-    hits, limit = asked * len(names) * (body.k + body.offset) * body.group_size, service.settings.max_search_hits
+    depth = reranking.candidates if reranking else (body.k + body.offset) * body.group_size
+    hits, limit = asked * len(names) * depth, service.settings.max_search_hits
     if hits > limit:
         raise TooLarge(
             f"{hits} hits, over all queries and groups and with the offset, are more than the {limit} of one request: "
             "the cursor of an answer leads to what follows it",
             field="k",
         )
-    if several and not isinstance(queries, Examples):
+    if reranking and isinstance(queries, list):
+        found = await service.library.reranked(name, queries, options, reranking)
+    elif several and not isinstance(queries, Examples):
         found = await service.library.search_several(names, queries, options)
     else:
         found = await service.library.search(name, queries, options)
@@ -255,6 +260,25 @@ def _queries(body: SearchRequest, most: int) -> list[str] | Floats | Examples:
     return _unit(body.vector or [])
 
 
+def _reranking(body: SearchRequest) -> Reranking | None:
+    """Return the validated options of reranking, or None without reranking."""
+    if not (asked := body.rerank):
+        return None
+    if body.query is None and body.queries is None:
+        raise Invalid("compares texts: give query or queries", field="rerank")
+    for field in ("cursor", "sort", "diversity", "group_by", "explain", "corpora"):
+        if getattr(body, field, None):
+            raise Invalid("does not work with rerank, which orders the first hits of one corpus", field=field)
+    if body.offset + body.k > asked.candidates:
+        raise Invalid(
+            f"must be at least offset plus k, which is {body.offset + body.k}: only candidates become hits",
+            field="rerank.candidates",
+        )
+    if asked.model is not None and asked.method != "cross_encoder":
+        raise Invalid(f"{asked.method} uses the encoder of the corpus: leave it out", field="rerank.model")
+    return Reranking(asked.method, asked.candidates, asked.model)
+
+
 def _unit(numbers: list[float]) -> Floats:
     """Return a vector as a unit vector (1, D).
 
@@ -276,7 +300,9 @@ class _Written:
 
     def __init__(self, body: SearchRequest, most: int) -> None:
         self.body, self._most, self._bytes = body, most, 0
-        self.unpaged = bool(body.sort or body.diversity or body.group_by or getattr(body, "corpora", None))
+        self.unpaged = bool(
+            body.rerank or body.sort or body.diversity or body.group_by or getattr(body, "corpora", None)
+        )
 
     def __call__(self, hit: Hit) -> orjson.Fragment:
         """Write the next hit.

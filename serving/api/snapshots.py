@@ -95,7 +95,7 @@ async def reembed(name: CorpusName, service: ServiceDep, body: ReembedRequest | 
     The old vectors answer searches until the job has finished.
     """
     model = body.model if body else None
-    served = service.encoders.requested(model)
+    served = service.encoders.encoder(model)
     await service.library.read(lambda corpora: corpora.corpus(name), of=name)
     return await submitted(service.jobs, REEMBED, name, {"model": served.name})
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from importlib.metadata import version
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BeforeValidator
 
+from models.bundle.bundle import CROSS_ENCODER
 from serving.api.routing.answers import json_response, retry_headers
 from serving.api.routing.deps import ModelName, ServiceDep
 from serving.api.routing.route import Route
 from serving.api.schemas.bodies import lower
 from serving.api.schemas.status import InfoAnswer, StateAnswer
 from serving.errors import NotFound
+from serving.inference.engine import Model
 from serving.inference.training_record import PARITY, training
 from serving.service import RETRY_SECONDS, Service
 
@@ -83,7 +85,7 @@ async def info(
         if engine
         else None,
         "served_model_name": manifest.name,
-        "model_type": {"embedding": {"pooling": manifest.pooling}},
+        "model_type": _model_type(served.model),
         "max_concurrent_requests": None,
         "max_input_length": manifest.max_length,
         "max_batch_tokens": settings.max_batch_tokens or (engine.batch_tokens if engine else None),
@@ -112,6 +114,12 @@ async def info(
         "state": service.readiness.state,
     }
     return json_response(facts)
+
+
+def _model_type(model: Model) -> dict[str, Any]:
+    if model.manifest.kind == CROSS_ENCODER:
+        return {"reranker": {"id2label": {"0": model.label}, "label2id": {model.label: 0}}}
+    return {"embedding": {"pooling": model.manifest.pooling}}
 
 
 @router.get("/health", summary="Check readiness", response_model=StateAnswer)

@@ -11,14 +11,16 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from models.bundle.bundle import CROSS_ENCODER
 from models.bundle.tokenizer import Piece
 from models.runtimes.base import Floats
 from serving.corpora.backend import Backend, Stale
 from serving.corpora.ingest.chunking import cut
 from serving.corpora.ports import Chunking, Content, Document, KnownText, Span
+from serving.corpora.reranking import Reranking, first_stage, reranked
 from serving.corpora.search import Examples, Query, SearchOptions, SearchResult, merged
 from serving.errors import Conflict, Overloaded
-from serving.inference.embedder import Embedder
+from serving.inference.embedder import Embedder, check_kind
 from serving.inference.embeddings import AS_DOCUMENTS, AS_QUERIES, Embeddings
 from serving.inference.encoders import Encoders
 from serving.inference.inputs import At
@@ -119,6 +121,25 @@ class Library:
 
             await self.threads.run(corpus, put)
             return UploadResult(truncated, sum(map(len, vectors)))
+
+    async def reranked(
+        self, corpus: str, queries: Sequence[str], options: SearchOptions, reranking: Reranking
+    ) -> SearchResult:
+        """Search, and rerank the first hits of each query.
+
+        Raises:
+            Conflict: see `search`.
+            Invalid: the corpus's encoder was exported without the vectors of tokens.
+            NotFound: the named cross-encoder does not exist.
+        """
+        if reranking.method == "cross_encoder":
+            with self._admitted(), self._encoders.cross_encoder(reranking.model).ready_embedder.held() as embedder:
+                check_kind(embedder.manifest, CROSS_ENCODER)
+                found = await self.search(corpus, queries, first_stage(options, reranking))
+                return await reranked(found, queries, options, reranking, embedder)
+        found = await self.search(corpus, queries, first_stage(options, reranking))
+        async with self.encoder_of(corpus) as embedder:
+            return await reranked(found, queries, options, reranking, embedder)
 
     async def search(
         self, corpus: str, queries: Sequence[str] | Floats | Examples, options: SearchOptions

@@ -8,15 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from time import perf_counter
 from typing import NamedTuple, Protocol
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -24,7 +22,9 @@ from models.bundle.tokenizer import Tokens
 from models.runtimes.base import Floats
 from serving.errors import Backend, Overloaded, ServiceError, shutting_down
 from serving.inference.engine import Embedded
+from serving.inference.engine_slots import EngineSlots
 from serving.inference.fair_queue import FairQueue, Item, Waiting
+from serving.inference.token_vectors import Mixed, places, rows
 from serving.operations.limits import Caller, current_caller
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Answer(NamedTuple):
     """Vectors of a request's texts."""
 
     vectors: Floats
-    """(N, D) vectors of unit length."""
+    """(N, D) vectors of unit length. For `EachToken`, the vectors of all tokens in order, not normalised."""
     norms: Floats
     """(N,) lengths of the vectors before normalisation."""
     begun: float
@@ -66,11 +66,13 @@ class Request(Waiting):
     future: asyncio.Future[Answer]
     bulk: bool
     missing: int
-    """Number of rows without a vector."""
+    """Number of texts without a vector."""
     waiting: int
     """Tokens of this request that count as queued."""
     claim: int
     """Padded tokens that this request takes of the queue's limit; see `Batcher.check_room`."""
+    places: Sequence[int | slice]
+    """Row, or rows, of each text in the answer."""
     begun: float | None = None
     answer: Embedded | None = None
     """Vectors and norms embedded so far. None before the first batch."""
@@ -80,16 +82,19 @@ class Request(Waiting):
         """Return whether the request was answered, failed, or cancelled by its caller."""
         return self.future.done()
 
-    def take(self, row: int, vector: Floats, norm: np.float32) -> int:
-        """Store a vector (D,) and its norm in a row of the answer. The last missing row completes the answer.
+    def take(self, row: int, vector: Floats, norm: Floats | np.float32) -> int:
+        """Store the vector (D,) of a text, or the vectors (L, H) of its tokens, with their norms.
+
+        The last missing text completes the answer.
 
         Return the number of tokens that no longer count as queued.
         """
         if self.answer is None:
-            texts = len(self.texts)
-            self.answer = Embedded(np.empty((texts, len(vector)), vector.dtype), np.empty(texts, norm.dtype))
-        self.answer.vectors[row] = vector
-        self.answer.norms[row] = norm
+            height = rows(self.places)
+            self.answer = Embedded(np.empty((height, vector.shape[-1]), vector.dtype), np.empty(height, norm.dtype))
+        place = self.places[row]
+        self.answer.vectors[place] = vector
+        self.answer.norms[place] = norm
         self.missing -= 1
         done = min(self.lengths[row], self.waiting)
         self.waiting -= done
@@ -101,7 +106,7 @@ class Request(Waiting):
 class Embed(Protocol):
     """The embedding function of an engine."""
 
-    def __call__(self, batch: Sequence[Tokens], /, *, alone: bool) -> Embedded:
+    def __call__(self, batch: Sequence[Tokens], /, *, alone: bool) -> Embedded | Mixed:
         """Embed a batch. `alone` means that no other batch runs or waits."""
 
 
@@ -203,6 +208,7 @@ class Batcher:
             missing=len(texts),
             waiting=tokens,
             claim=claim,
+            places=places(texts),
             owner=current_caller(),
         )
         (self._bulk if bulk else self._interactive).add(request, queued=self.queued_tokens)
@@ -405,7 +411,7 @@ class Batcher:
         self._timer = None
         self._arrived.set()
 
-    def _deliver(self, batch: Sequence[Item[Request]], embedded: Embedded) -> None:
+    def _deliver(self, batch: Sequence[Item[Request]], embedded: Embedded | Mixed) -> None:
         for item, vector, norm in zip(batch, embedded.vectors, embedded.norms, strict=True):
             self.queued_tokens -= item.request.take(item.row, vector, norm)
             if item.request.bulk:
@@ -448,54 +454,3 @@ class Batcher:
 def _service_error(error: Exception) -> ServiceError:
     """Convert an exception of an engine to the error for callers."""
     return error if isinstance(error, ServiceError) else Backend(f"the engine failed: {error}")
-
-
-class EngineSlots:
-    """A fixed number of streams, shared by encoders.
-
-    A free stream goes to the waiting encoder whose last turn is oldest. While an encoder waits for a stream, each other
-    encoder therefore starts at most one batch.
-    """
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-        self.idle = number
-        self._waiting: dict[object, deque[asyncio.Future[None]]] = {}
-        """Waiting batches of each encoder in order of arrival. No stream is idle while a batch waits."""
-        self._begun = count()
-        self._last: WeakKeyDictionary[object, int] = WeakKeyDictionary()
-        """Sequence number of the last turn of each encoder."""
-
-    @property
-    def busy(self) -> int:
-        """Number of streams in use."""
-        return self._number - self.idle
-
-    async def take(self, encoder: object) -> None:
-        """Wait for a stream for a batch of `encoder`. The caller must call `give` after the batch."""
-        if self.idle:
-            self.idle -= 1
-            self._last[encoder] = next(self._begun)
-            return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(encoder, deque()).append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if not turn.cancelled():  # a stream was given to it before it noticed the cancellation
-                self.give()
-            raise
-
-    def give(self) -> None:
-        """Give a stream back. The next waiting encoder gets the stream."""
-        while self._waiting:
-            encoder = min(self._waiting, key=lambda one: self._last.get(one, -1))
-            turns = self._waiting[encoder]
-            turn = turns.popleft()
-            if not turns:
-                del self._waiting[encoder]
-            if not turn.done():
-                self._last[encoder] = next(self._begun)
-                turn.set_result(None)
-                return
-        self.idle += 1

@@ -10,14 +10,25 @@ from time import perf_counter
 
 import numpy as np
 
-from models.bundle.tokenizer import Piece, Tokens
-from serving.errors import Backend, Invalid, Overloaded
-from serving.inference.batcher import Batcher, EngineSlots
-from serving.inference.embeddings import AS_THEY_ARE, Embeddings, EmbedOptions, Inputs, finished
-from serving.inference.engine import Embedded, Engine, Model
+from models.bundle.bundle import CROSS_ENCODER, ENCODER, Manifest
+from models.bundle.tokenizer import Piece, TextPair, Tokens
+from serving.errors import Backend, Invalid, Overloaded, TooLarge
+from serving.inference.batcher import Answer, Batcher
+from serving.inference.embeddings import (
+    AS_THEY_ARE,
+    Computed,
+    Embeddings,
+    EmbedOptions,
+    Inputs,
+    TokenEmbeddings,
+    finished,
+)
+from serving.inference.engine import Embedded, Engine, Floats, Model
+from serving.inference.engine_slots import EngineSlots
 from serving.inference.inputs import CHARACTERS_PER_TOKEN, At, InputPreparation, Prompts
+from serving.inference.token_vectors import EachToken, Mixed, mixed
 from serving.inference.tokenizing import Tokenizing, Vocabulary
-from serving.inference.vector_cache import VectorCache
+from serving.inference.vector_cache import Submit, VectorCache
 from serving.operations.bounds import check_count, check_some
 from serving.operations.context import is_bulk, record
 from serving.operations.limits import charge, refund
@@ -26,8 +37,26 @@ from serving.settings import Settings
 
 NOT_MATRYOSHKA = "not-matryoshka"
 """Code of the warning for a request that truncates vectors of an encoder without Matryoshka training."""
+NOT_FINITE = "the engine gave numbers that are not finite"
+KINDS = {
+    ENCODER: "{name!r} is an encoder, which scores no pairs: name a cross-encoder",
+    CROSS_ENCODER: "{name!r} is a cross-encoder, which gives texts no vectors: /rerank and /predict use it",
+}
+"""Messages about a model that was requested instead of the other kind."""
+NO_PROMPT = {"default_prompt": None, "default_prompt_name": None}
+"""Settings of a cross-encoder, which has no prompts."""
 TOKENS_SHARE = 8
 """The token cache gets `1 / TOKENS_SHARE` of the configured cache bytes. The vector cache gets the remaining bytes."""
+
+
+def check_kind(manifest: Manifest, kind: str) -> None:
+    """Refuse a request for another kind of model.
+
+    Raises:
+        Invalid: the model is of another kind.
+    """
+    if kind != manifest.kind:
+        raise Invalid(KINDS[manifest.kind].format(name=manifest.name), field="model")
 
 
 class Embedder:
@@ -45,7 +74,8 @@ class Embedder:
         self.engine = engine
         self.model = model
         self.manifest = model.manifest
-        self.prompts = Prompts(model.manifest.prompts, settings)
+        default = settings if model.manifest.kind == ENCODER else settings.model_copy(update=NO_PROMPT)
+        self.prompts = Prompts(model.manifest.prompts, default)
         self._holders = 0
         self._free = asyncio.Event()
         self._free.set()
@@ -79,7 +109,7 @@ class Embedder:
             vocabulary=self._vocabulary,
             batcher=self.batcher,
         )
-        self._embedded = self.batcher.submit
+        self._embedded: Submit = self.batcher.submit
         if settings.cache_bytes:
             self._embedded = VectorCache(
                 self.batcher.submit, settings.cache_bytes - settings.cache_bytes // TOKENS_SHARE, metrics.cached
@@ -109,6 +139,7 @@ class Embedder:
             Empty, TooLarge, Invalid, ForeignTokens: the request is at fault.
             Overloaded, Backend: the server is at fault.
         """
+        check_kind(self.manifest, ENCODER)
         with self._metrics.request(len(inputs)):
             began = perf_counter()
             at = at or (lambda i: f"{field}.{i}")
@@ -118,35 +149,137 @@ class Embedder:
             warning = self._checked_options(options)
             tokens = await self.preparation.tokens(inputs, options, at, prompts)
             truncated = self.preparation.check_cut(tokens, options, at)
-            total = sum(map(len, tokens))
-            if part is None:
-                check_count(total, self._settings.max_request_tokens, field, "tokens")
-            self._metrics.lengths([one.length for one in tokens], truncated=truncated)
-            charge(total, begun=bool(part))
-            tokenized = perf_counter()
-            record("tokenise", began, tokenized, texts=len(inputs), tokens=total)
-            try:
-                answer = await self._embedded(tokens, bulk=is_bulk())
-            except Overloaded:  # no work was done
-                refund(total)
-                raise
-            done = perf_counter()
-            timing = Timing.between(began, tokenized, answer.begun, done)
-            self._metrics.timing(timing, len(inputs))
-            record("queue", tokenized, answer.begun)
-            record("infer", answer.begun, done)
+            answer, computed = await self._run(
+                tokens, self._embedded, inputs, field, began=began, truncated=truncated, warning=warning, part=part
+            )
             return Embeddings(
+                **vars(computed),
                 vectors=finished(answer.vectors, answer.norms, options),
                 unit=answer.vectors,
                 int8_limit=self.model.int8_limit,
-                characters=sum(map(len, inputs)),
-                tokens=total,
-                truncated=truncated,
-                timing=timing,
-                device=self.engine.device,
-                warning=warning,
-                manifest=self.manifest,
             )
+
+    async def embed_tokens(
+        self,
+        inputs: Inputs,
+        options: EmbedOptions,
+        field: str = "inputs",
+        at: At | None = None,
+        *,
+        most: int,
+        beside: int = 0,
+        prompts: Sequence[str] | None = None,
+    ) -> TokenEmbeddings:
+        """Return the vector of each token of texts or token ids, special tokens included.
+
+        `most` is the maximum number of components in all vectors. The other parameters are those of `embed`.
+
+        Raises:
+            Empty, TooLarge, Invalid, ForeignTokens: the request is at fault, or the bundle has no token vectors.
+            Overloaded, Backend: the server is at fault.
+        """
+        check_kind(self.manifest, ENCODER)
+        with self._metrics.request(len(inputs)):
+            began = perf_counter()
+            at = at or (lambda i: f"{field}.{i}")
+            width = self._token_dim()
+            check_count(len(inputs) - beside, self._settings.max_request_texts, field)
+            check_some(inputs, field)
+            tokens = await self.preparation.tokens(inputs, options, at, prompts)
+            truncated = self.preparation.check_cut(tokens, options, at)
+            total, limit = sum(map(len, tokens)), min(most // width, self._settings.max_request_tokens)
+            if total > limit:
+                raise TooLarge(
+                    f"the vectors of {total} tokens are more than the {limit} of one request: send fewer texts",
+                    field=field,
+                )
+            each = [EachToken(one.ids, one.length) for one in tokens]
+            submit = self.batcher.submit
+            answer, computed = await self._run(each, submit, inputs, field, began=began, truncated=truncated)
+            return TokenEmbeddings(**vars(computed), vectors=answer.vectors, norms=answer.norms, texts=each)
+
+    def _token_dim(self) -> int:
+        """Return the width of token vectors.
+
+        Raises:
+            Invalid: the bundle's graph has no output for them.
+        """
+        if (width := self.engine.token_dim) is None:
+            raise Invalid(
+                f"the bundle of {self.manifest.name!r} was exported without the vectors of tokens: "
+                "`isosphere export` it again",
+                field="model",
+            )
+        return width
+
+    async def score(
+        self, pairs: Sequence[TextPair], options: EmbedOptions, field: str = "inputs", at: At | None = None
+    ) -> tuple[Floats, Computed]:
+        """Return the scores (N,) of N pairs of texts, without a sigmoid.
+
+        In errors, `field` names the pairs, and `at` returns the name of a pair by its index.
+
+        Raises:
+            Empty, TooLarge, Invalid: the request is at fault, or the model is no cross-encoder.
+            Overloaded, Backend: the server is at fault.
+        """
+        check_kind(self.manifest, CROSS_ENCODER)
+        with self._metrics.request(len(pairs)):
+            began = perf_counter()
+            at = at or (lambda i: f"{field}.{i}")
+            check_count(len(pairs), self._settings.max_request_texts, field)
+            check_some(pairs, field)
+            tokens = await self.preparation.pair_tokens(pairs, options, at)
+            truncated = self.preparation.check_cut(tokens, options, at)
+            texts, submit = [text for pair in pairs for text in pair], self.batcher.submit
+            answer, computed = await self._run(tokens, submit, texts, field, began=began, truncated=truncated)
+            return answer.vectors[:, 0], computed
+
+    async def _run(
+        self,
+        tokens: Sequence[Tokens],
+        submit: Submit,
+        inputs: Inputs,
+        field: str,
+        *,
+        began: float,
+        truncated: int,
+        warning: str | None = None,
+        part: int | None = None,
+    ) -> tuple[Answer, Computed]:
+        """Charge the key for the tokens of `inputs`, and run them by `submit`.
+
+        `began` is the time at which the request arrived. `part` is that of `embed`.
+
+        Raises:
+            TooLarge: the request has too many tokens.
+        """
+        total = sum(map(len, tokens))
+        if part is None:
+            check_count(total, self._settings.max_request_tokens, field, "tokens")
+        self._metrics.lengths([one.length for one in tokens], truncated=truncated)
+        charge(total, begun=bool(part))
+        tokenized = perf_counter()
+        record("tokenise", began, tokenized, texts=len(tokens), tokens=total)
+        try:
+            answer = await submit(tokens, bulk=is_bulk())
+        except Overloaded:  # no work was done
+            refund(total)
+            raise
+        done = perf_counter()
+        timing = Timing.between(began, tokenized, answer.begun, done)
+        self._metrics.timing(timing, len(tokens))
+        record("queue", tokenized, answer.begun)
+        record("infer", answer.begun, done)
+        return answer, Computed(
+            characters=sum(map(len, inputs)),
+            tokens=total,
+            truncated=truncated,
+            timing=timing,
+            device=self.engine.device,
+            warning=warning,
+            manifest=self.manifest,
+        )
 
     async def pieces(
         self, texts: Sequence[str], *, special_tokens: bool, options: EmbedOptions, field: str = "inputs"
@@ -225,13 +358,25 @@ class Embedder:
         await self.batcher.close()
         await self._tokenizing.close()
 
-    def _checked(self, batch: Sequence[Tokens], *, alone: bool) -> Embedded:
+    def _checked(self, batch: Sequence[Tokens], *, alone: bool) -> Embedded | Mixed:
+        if EachToken in set(map(type, batch)):
+            tokenwise = partial(self._checked_tokens, alone=alone)
+            return mixed(batch, partial(self._checked_texts, alone=False), tokenwise)
+        return self._checked_texts(batch, alone=alone)
+
+    def _checked_texts(self, batch: Sequence[Tokens], *, alone: bool) -> Embedded:
         embedded = self.engine.embed(batch, alone=alone)
         if embedded.vectors.shape != (len(batch), self.manifest.dim):
             raise Backend(f"the engine gave {embedded.vectors.shape} for {len(batch)} × {self.manifest.dim}")
         if not (np.isfinite(embedded.vectors).all() and np.isfinite(embedded.norms).all()):
-            raise Backend("the engine gave numbers that are not finite")
+            raise Backend(NOT_FINITE)
         return embedded
+
+    def _checked_tokens(self, batch: Sequence[Tokens], *, alone: bool) -> Sequence[Floats]:
+        vectors = self.engine.embed_tokens(batch, alone=alone)
+        if not all(np.isfinite(one).all() for one in vectors):
+            raise Backend(NOT_FINITE)
+        return vectors
 
     def _checked_options(self, options: EmbedOptions) -> str | None:
         """Check the options.

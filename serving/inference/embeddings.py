@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from models.bundle import quantization
 from models.bundle.bundle import Manifest
-from models.bundle.tokenizer import Direction
+from models.bundle.tokenizer import Direction, Tokens
 from models.runtimes.base import Floats
 from serving.operations.metrics import Timing
 
@@ -56,14 +56,9 @@ AS_DOCUMENTS = EmbedOptions(role="search_document", by_the_bundle=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Embeddings:
-    """Result of an embedding request."""
+class Computed:
+    """Facts about a request that a model has computed."""
 
-    vectors: Floats
-    """(N, D) finite vectors."""
-    unit: Floats
-    """Unit vectors of shape (N, dimensions of the encoder). Quantised codes are computed from these vectors."""
-    int8_limit: float | None
     characters: int
     """Number of characters in the texts of the request. If the request has token ids, the number of ids."""
     tokens: int
@@ -75,7 +70,35 @@ class Embeddings:
     warning: str | None
     """`NOT_MATRYOSHKA` if the encoder was not trained for the requested dimensions, else None."""
     manifest: Manifest
-    """Manifest of the encoder that made all vectors."""
+    """Manifest of the model that computed the whole answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenEmbeddings(Computed):
+    """Vectors of the tokens of N texts."""
+
+    vectors: Floats
+    """(T, H) finite vectors of all tokens in order, not normalised."""
+    norms: Floats
+    """(T,) lengths of the vectors."""
+    texts: Sequence[Tokens]
+    """The tokens of each text."""
+
+    @property
+    def by_text(self) -> list[Floats]:
+        """The vectors (L, H) of each text."""
+        return np.split(self.vectors, np.cumsum([len(tokens) for tokens in self.texts])[:-1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embeddings(Computed):
+    """Result of an embedding request."""
+
+    vectors: Floats
+    """(N, D) finite vectors."""
+    unit: Floats
+    """Unit vectors of shape (N, dimensions of the encoder). Quantised codes are computed from these vectors."""
+    int8_limit: float | None
 
     def numbers(self, encoding: Encoding) -> NDArray[np.float32] | NDArray[np.uint8] | NDArray[np.int8]:
         """Return the vectors (N, D) in the given encoding.

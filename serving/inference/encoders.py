@@ -19,12 +19,14 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from models.bundle.bundle import GOLDEN_COSINE, BundleError
+from models.bundle.bundle import CROSS_ENCODER, ENCODER, GOLDEN_COSINE, BundleError
+from models.runtimes.pairs import GOLDEN_DIFFERENCE, largest_difference
 from serving.errors import Backend, Conflict, Forbidden, Invalid, NotFound, ServiceError, Unhealthy
-from serving.inference.batcher import EngineSlots
-from serving.inference.embedder import Embedder
+from serving.inference.embedder import Embedder, check_kind
 from serving.inference.engine import EngineError, EngineOptions, Model
+from serving.inference.engine_slots import EngineSlots
 from serving.inference.engines import ENGINES
+from serving.inference.relevance import Method
 from serving.inference.training_record import summary
 from serving.operations.metrics import Metrics
 from serving.settings import Settings
@@ -46,7 +48,7 @@ class Encoders:
 
     def __init__(self, settings: Settings, models: Sequence[Model], metrics: Metrics) -> None:
         self._served = [ServedModel(*one) for one in zip(settings.bundles, models, strict=True)]
-        if said := clash(self._served):
+        if said := clash(self._served) or unfit(self._served[0]):
             raise BundleError(said)
         self._binding = len(models) > 1
         """Whether unknown model names are refused. A server with one model accepts any name, because clients send
@@ -97,6 +99,42 @@ class Encoders:
             NotFound: the name is unknown.
         """
         return self.named(name) if self._binding and name is not None else self.default
+
+    def encoder(self, name: str | None) -> ServedModel:
+        """Return the requested model, which must be an encoder.
+
+        Raises:
+            NotFound: the name is unknown.
+            Invalid: the model is a cross-encoder.
+        """
+        served = self.requested(name)
+        check_kind(served.model.manifest, ENCODER)
+        return served
+
+    def cross_encoder(self, name: str | None) -> ServedModel:
+        """Return the cross-encoder of this name, by default the first. A model of another kind refuses pairs itself.
+
+        Raises:
+            NotFound: the name is unknown, or no cross-encoder is served.
+        """
+        if name is not None:
+            return self.named(name)
+        for served in self._served:
+            if served.model.manifest.kind == CROSS_ENCODER:
+                return served
+        raise NotFound(
+            "this server has no cross-encoder: `isosphere export` one, and start with a --bundle for it", field="model"
+        )
+
+    def scorer(self, name: str | None, method: Method | None) -> tuple[ServedModel, Method]:
+        """Return the model that scores texts for a query, and its method. The kind of model has a default method.
+
+        Raises:
+            NotFound: see `cross_encoder`.
+        """
+        served = self.cross_encoder(name) if method == "cross_encoder" else self.requested(name)
+        crosses = served.model.manifest.kind == CROSS_ENCODER
+        return served, method or ("cross_encoder" if crosses else "cosine")
 
     async def load(self, report: Callable[[str], None]) -> None:
         """Load and test the encoders at the start. `report` receives a description of each step.
@@ -213,6 +251,9 @@ class Encoders:
 
     async def _replace(self, old: Sequence[ServedModel]) -> list[Reloaded]:
         fresh = [ServedModel(served.folder, await self._opened(served.folder)) for served in old]
+        for before, after in zip(old, fresh, strict=True):
+            if before is self.default and (said := unfit(after)):
+                raise Conflict(said)
         embedders = await self._loaded(fresh, beside=[served for served in self._served if served not in old])
         return [self._put(served, embedder) for served, embedder in zip(old, embedders, strict=True)]
 
@@ -311,6 +352,13 @@ def clash(served: Iterable[ServedModel]) -> str:
     return f"{folders} are both called {name!r}: export one of them under another name (--name)" if count > 1 else ""
 
 
+def unfit(default: ServedModel) -> str:
+    """Return a message about a default model that is no encoder. The message is empty for an encoder."""
+    if default.model.manifest.kind == ENCODER:
+        return ""
+    return f"{default.folder}: a cross-encoder can't be the default model: give --bundle with an encoder before it"
+
+
 class Loader:
     """Loader of one server's encoders, with shared options, metrics and streams."""
 
@@ -368,6 +416,9 @@ async def _self_test(embedder: Embedder) -> None:
     golden = embedder.manifest.golden
     if not golden:
         return
+    if embedder.manifest.kind == CROSS_ENCODER:
+        await _test_scores(embedder)
+        return
     tokens = await asyncio.to_thread(embedder.engine.tokenize, [one.text for one in golden], "right")
     answer = await embedder.batcher.submit(tokens)
     for one, vector in zip(golden, answer.vectors, strict=True):
@@ -378,6 +429,16 @@ async def _self_test(embedder: Embedder) -> None:
                 f"the engine gives {one.text!r} a vector whose cosine to the bundle's is {cosine:.6f}, "
                 f"below {GOLDEN_COSINE}"
             )
+
+
+async def _test_scores(embedder: Embedder) -> None:
+    golden = embedder.manifest.golden
+    pairs = [(one.text, one.text_pair or "") for one in golden]
+    tokens = await asyncio.to_thread(embedder.engine.tokenize_pairs, pairs, "right")
+    answer = await embedder.batcher.submit(tokens)
+    difference = largest_difference(answer.vectors[:, 0], [one.vector[0] for one in golden])
+    if not difference <= GOLDEN_DIFFERENCE:
+        raise EngineError(f"the engine's scores differ from the bundle's by {difference:.6f}, not {GOLDEN_DIFFERENCE}")
 
 
 async def _closed_when_released(embedder: Embedder) -> None:

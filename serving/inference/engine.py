@@ -8,12 +8,13 @@ from typing import Protocol
 
 from models import cpus
 from models.bundle.bundle import Manifest
-from models.bundle.tokenizer import Direction, Piece, Tokens
+from models.bundle.tokenizer import Direction, Piece, TextPair, Tokens
 from models.runtimes import base
 from models.runtimes.choice import Choice
 from serving.settings import Settings
 
 Embedded = base.Embedded
+Floats = base.Floats
 
 
 class EngineError(RuntimeError):
@@ -39,8 +40,15 @@ class Engine(Protocol):
     choice: Choice
     """The selected runtime and precision, and the reason."""
 
+    @property
+    def token_dim(self) -> int | None:
+        """Width of token vectors. None if the bundle's graph has no output for them."""
+
     def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
         """Return the tokens of each text, truncated to the model's length. `direction` is the truncated side."""
+
+    def tokenize_pairs(self, pairs: Sequence[TextPair], direction: Direction) -> list[Tokens]:
+        """Return the tokens of each pair of texts, truncated together. Only a cross-encoder embeds them."""
 
     def pieces(self, texts: Sequence[str], special_tokens: bool) -> list[list[Piece]]:
         """Return every token of each text, without truncation.
@@ -53,6 +61,9 @@ class Engine(Protocol):
 
     def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
         """Embed one padded batch. Row i of the result belongs to text i. `alone` means that no other batch runs."""
+
+    def embed_tokens(self, batch: Sequence[Tokens], *, alone: bool = False) -> list[Floats]:
+        """Return the vectors (L, H) of the tokens of each text, not normalised. `token_dim` must not be None."""
 
 
 @dataclass(frozen=True)
@@ -82,5 +93,7 @@ class Model:
     """The promotion report as HTML."""
     int8_limit: float | None = None
     """Calibrated range of int8 output. None if the bundle was not calibrated."""
+    label: str = ""
+    """Name of a cross-encoder's output."""
     matryoshka: Collection[int] = ()
     """Numbers of dimensions for which the model was trained (Matryoshka)."""

@@ -8,36 +8,36 @@ from functools import partial
 from pathlib import Path
 
 from models.bundle import bundle
-from models.bundle.bundle import Bundle
-from models.bundle.tokenizer import Direction, Piece, Tokenizer, Tokens
-from models.runtimes import RUNTIMES
-from models.runtimes.base import RuntimeUnavailable
-from models.runtimes.choice import candidates, open_fastest
+from models.bundle.bundle import CROSS_ENCODER, Bundle
+from models.bundle.tokenizer import Direction, Piece, TextPair, Tokenizer, Tokens, padded_types
+from models.runtimes import REFERENCE, RUNTIMES
+from models.runtimes.base import Floats, Runtime, RuntimeUnavailable
+from models.runtimes.choice import Choice, candidates, open_fastest
+from models.runtimes.pairs import PairRuntime
 from serving.inference import fake_engine
 from serving.inference.engine import Embedded, EngineError, EngineOptions, Model
 
 
 class RuntimeEngine:
-    """The bundle's tokenizer, and its graph on a runtime.
+    """The bundle's tokenizer, and its graph on a runtime."""
 
-    The runtime None selects the fastest runtime, measured once on this host.
-
-    Raises:
-        RuntimeUnavailable: the runtime can't run here, or not in the requested precision.
-    """
-
-    def __init__(self, source: Bundle, tokenizer: Tokenizer, runtime: str | None, options: EngineOptions) -> None:
-        self.choice, self._runtime = open_fastest(source, options, runtime=runtime, precision=options.precision)
+    def __init__(self, choice: Choice, runtime: Runtime, tokenizer: Tokenizer) -> None:
+        self.choice, self._runtime = choice, runtime
         self.name, self.precision = self.choice.pair
         self._tokenizer = tokenizer
         self.device = self._runtime.device
         self.streams, self.batch_tokens = self._runtime.streams, self._runtime.batch_tokens
         self.length_step = self._runtime.length_step
         self.vocab_size = self._tokenizer.vocab_size
+        self.token_dim = self._runtime.token_dim
 
     def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
         """Return the tokens of each text, truncated to the bundle's `max_length`."""
         return self._tokenizer.encode(texts, direction=direction)
+
+    def tokenize_pairs(self, pairs: Sequence[TextPair], direction: Direction) -> list[Tokens]:
+        """Return the tokens of each pair of texts, truncated to the bundle's `max_length`."""
+        return self._tokenizer.encode_pairs(pairs, direction=direction)
 
     def pieces(self, texts: Sequence[str], special_tokens: bool) -> list[list[Piece]]:
         """Return every token of each text."""
@@ -50,23 +50,47 @@ class RuntimeEngine:
         """Run the graph once on the padded batch."""
         return self._runtime.run(*self._tokenizer.pad(batch), alone=alone)
 
+    def embed_tokens(self, batch: Sequence[Tokens], *, alone: bool = False) -> list[Floats]:
+        """Run the graph once on the padded batch, and cut the padding off its token vectors."""
+        vectors = self._runtime.run_tokens(*self._tokenizer.pad(batch), alone=alone)
+        return [row[: len(tokens)] for row, tokens in zip(vectors, batch, strict=True)]
+
+
+class PairEngine(RuntimeEngine):
+    """A cross-encoder on ONNX Runtime in float32. The vector of a pair is its score."""
+
+    def __init__(self, runtime: PairRuntime, tokenizer: Tokenizer) -> None:
+        super().__init__(Choice(REFERENCE), runtime, tokenizer)
+        self._pairs = runtime
+
+    def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
+        ids, mask = self._tokenizer.pad(batch)
+        return self._pairs.run(ids, mask, padded_types(batch, ids.shape), alone=alone)
+
 
 def open_bundle(folder: Path, *, runtime: str | None = None) -> Model:
-    """Open and verify the bundle in `folder`, to run on `runtime`. None means the fastest runtime.
+    """Open and verify the bundle in `folder`, to run on `runtime`.
+
+    None means the fastest runtime, measured once on this host. Cross-encoders always run on ONNX Runtime in float32.
 
     Raises:
         BundleError: the bundle is incomplete, or its tokenizer has tokens without an embedding.
     """
     source = bundle.load(folder)
     tokenizer = source.tokenizer()
+    crosses = source.manifest.kind == CROSS_ENCODER
 
     def load(options: EngineOptions) -> RuntimeEngine:
         with _as_asked(runtime, options):
-            return RuntimeEngine(source, tokenizer, runtime, options)
+            if crosses:
+                return PairEngine(PairRuntime(source, options), tokenizer)
+            opened = open_fastest(source, options, runtime=runtime, precision=options.precision)
+            return RuntimeEngine(*opened, tokenizer)
 
     def check(options: EngineOptions) -> None:
         with _as_asked(runtime, options):
-            candidates(source, options, runtime=runtime, precision=options.precision)
+            if not crosses:
+                candidates(source, options, runtime=runtime, precision=options.precision)
 
     return Model(
         source.manifest,
@@ -75,6 +99,7 @@ def open_bundle(folder: Path, *, runtime: str | None = None) -> Model:
         report=_listed(source, bundle.REPORT),
         report_page=_listed(source, bundle.REPORT_PAGE),
         int8_limit=source.int8_limit,
+        label=source.label if crosses else "",
         matryoshka=source.matryoshka,
     )
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from models.bundle.bundle import Golden, Manifest
-from models.bundle.tokenizer import Direction, Piece, Tokens
+from models.bundle.tokenizer import Direction, Piece, TextPair, Tokens
 from models.runtimes import Pair
 from models.runtimes.base import Floats
 from models.runtimes.choice import Choice
@@ -45,11 +45,16 @@ class FakeEngine:
     batch_tokens = 4096
     length_step = 1
     vocab_size = VOCAB_SIZE
+    token_dim = DIM
     choice = Choice(Pair(name, precision))
 
     def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
         """Return one token per word, between a start and an end token."""
         return [_tokens(text, direction) for text in texts]
+
+    def tokenize_pairs(self, pairs: Sequence[TextPair], direction: Direction) -> list[Tokens]:
+        """Return the words of both texts, because the fake model scores no pairs."""
+        return [_tokens(f"{first} {second}", direction) for first, second in pairs]
 
     def pieces(self, texts: Sequence[str], special_tokens: bool) -> list[list[Piece]]:
         """Return the words and their positions."""
@@ -64,6 +69,10 @@ class FakeEngine:
         pooled = np.stack([_directions()[tokens.ids].sum(axis=0) for tokens in batch])
         norms = np.linalg.norm(pooled, axis=1)
         return Embedded(pooled / norms[:, None], norms)
+
+    def embed_tokens(self, batch: Sequence[Tokens], *, alone: bool = False) -> list[Floats]:  # noqa: ARG002
+        """Return the direction of each token, whose sum is the text's vector."""
+        return [_directions()[tokens.ids] for tokens in batch]
 
 
 def _tokens(text: str, direction: Direction) -> Tokens:

@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TypeGuard
 
 import numpy as np
 
 from models.bundle.bundle import Manifest
 from models.bundle.prompts import DOCUMENT, QUERY, prompt_for
-from models.bundle.tokenizer import Tokens
+from models.bundle.tokenizer import TextPair, Tokens
 from serving.errors import ForeignTokens, Invalid, TooLarge
 from serving.inference.batcher import Batcher
 from serving.inference.embeddings import AS_DOCUMENTS, EmbedOptions, Inputs, Role
 from serving.inference.engine import Engine, EngineError
-from serving.inference.tokenizing import Tokenizing, Vocabulary
+from serving.inference.tokenizing import Tokenizing, Vocabulary, in_turns
 from serving.operations.bounds import check_text
 from serving.operations.limits import Caller, current_caller
 from serving.settings import Settings
@@ -125,9 +125,14 @@ class InputPreparation:
         tokens."""
 
     @cached_property
+    def special_ids(self) -> list[int]:
+        """Ids of the special tokens that the tokenizer puts around a text."""
+        return [piece.id for piece in self._engine.pieces([""], special_tokens=True)[0]]
+
+    @cached_property
     def length(self) -> int:
         """Maximum tokens of a text that the model reads, without special tokens."""
-        return self._manifest.max_length - len(self._engine.pieces([""], special_tokens=True)[0])
+        return self._manifest.max_length - len(self.special_ids)
 
     @cached_property
     def document_length(self) -> int:
@@ -199,6 +204,35 @@ class InputPreparation:
                 del self._coming[caller]
         for i in long:  # count the text as truncated, even if the tokens of its beginning fit the model
             tokens[i] = replace(tokens[i], length=max(tokens[i].length, len(tokens[i]) + 1))
+        return tokens
+
+    async def pair_tokens(self, pairs: Sequence[TextPair], options: EmbedOptions, at: At) -> list[Tokens]:
+        """Return the tokens of pairs of texts, truncated together to the model's length.
+
+        Raises:
+            TooLarge, Invalid: the request is at fault.
+            Overloaded: the tokenizer has no room.
+        """
+        if options.prompt is not None or options.prompt_name is not None:
+            raise Invalid(
+                "a cross-encoder has no prompts", field="prompt" if options.prompt_name is None else "prompt_name"
+            )
+        for i, pair in enumerate(pairs):
+            for text in pair:
+                check_text(text, self._settings.max_text_bytes, at(i))
+        limit = self._manifest.max_length * CHARACTERS_PER_TOKEN
+        if not options.truncate and (
+            long := next((i for i, pair in enumerate(pairs) if sum(map(len, pair)) > limit), None)
+        ):
+            raise TooLarge(f"has more than {limit} characters, and truncate is false", field=at(long))
+        side = slice(limit) if options.direction == "right" else slice(-limit, None)
+        kept = [(first[side], second[side]) for first, second in pairs]
+        texts = [first + second for first, second in kept]
+        tokens: list[Tokens] = []
+        with self._tokenizing.admitted(sum(map(len, texts))):
+            for turn in in_turns(texts):
+                some = kept[len(tokens) : len(tokens) + len(turn)]
+                tokens += await self._tokenizing.run(partial(self._engine.tokenize_pairs, some, options.direction))
         return tokens
 
     def check_cut(self, tokens: Sequence[Tokens], options: EmbedOptions, at: At) -> int:

@@ -41,7 +41,7 @@ def _embed(folder: Path, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
     encoder = Encoder.load(folder)
     ids, mask = encoder.tokenizer.pad(encoder.tokenizer.encode(texts))
     session = ort.InferenceSession(str(opened.onnx), providers=["CPUExecutionProvider"])
-    vectors, norms = session.run(None, {"input_ids": ids, "attention_mask": mask})
+    vectors, norms = session.run(["sentence_embedding", "norm"], {"input_ids": ids, "attention_mask": mask})
     return vectors, norms
 
 

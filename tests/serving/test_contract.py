@@ -11,6 +11,8 @@ from serving.settings import Settings
 ROUTES = {
     "/": {"post"},
     "/embed": {"post"},
+    "/embed_all": {"post"},
+    "/predict": {"post"},
     "/similarity": {"post"},
     "/invocations": {"post"},
     "/models/{id}/pipeline/feature-extraction": {"post"},

@@ -58,7 +58,7 @@ def test_every_request_of_the_readme_is_answered(launch: Launch, tmp_path: Path)
 @pytest.mark.slow
 def test_every_request_about_corpora_is_answered(launch: Launch, tmp_path: Path) -> None:
     server = launch()
-    first, jobs, like, groups, _, listing, patching, words, snapshots = blocks("docs/corpora.md")
+    first, jobs, like, arranged, several, reranking, listing, patches, words, snapshots = blocks("docs/corpora.md")
     created, added, listed, found = map(json.loads, sent(server, first, tmp_path))
     assert created["recall_target"] == 0.97
     assert added == {"ids": ["1", "2"], "count": 2}
@@ -71,12 +71,27 @@ def test_every_request_about_corpora_is_answered(launch: Launch, tmp_path: Path)
     assert events.startswith("event: ") and '"succeeded"' in events.splitlines()[-2]
     assert json.loads(cancelled)["state"] == "succeeded"
 
+    (resembling,) = map(json.loads, sent(server, like, tmp_path))
+    assert {hit["id"] for hit in resembling["hits"]}.isdisjoint({"1", "2"}) and len(resembling["hits"]) == 1
+    grouped, ordered = map(json.loads, sent(server, arranged, tmp_path))
+    assert all(hit["group"] == hit["id"] for hit in grouped["hits"])
+    assert [hit["metadata"].get("year") for hit in ordered["hits"]] == [2021, 2019, None]
+    assert (ordered["total"], ordered["facets"]) == (3, {"room": []})
+    server.client.put("/corpora/python-docs").raise_for_status()
+    together, by_url = map(json.loads, sent(server, several, tmp_path))
+    assert {hit["corpus"] for hit in together["hits"]} == {"notes"} and len(by_url["hits"]) == 3
+
+    (reranked,) = map(json.loads, sent(server, reranking, tmp_path))
+    assert {hit["id"] for hit in reranked["hits"]} >= {"1", "2"}
+    assert reranked["cursor"] is None
+
     page, counted = map(json.loads, sent(server, listing, tmp_path))
     assert ([one["id"] for one in page["documents"]], page["count"]) == (["1"], 1)
     assert counted == {"documents": [], "cursor": None, "count": 2}
 
-    for block in (like, groups, patching):
-        assert sent(server, block, tmp_path)
+    patched, archived = map(json.loads, sent(server, patches, tmp_path))
+    assert patched["metadata"] == {"year": 2021, "reviewed": True}
+    assert archived == {"patched": 1}
 
     *_, misspelt, begun = map(json.loads, sent(server, words, tmp_path))
     (film,) = misspelt["hits"]

@@ -11,7 +11,7 @@ import orjson
 from fastapi import Request, Response
 from numpy.typing import NDArray
 
-from serving.inference.embeddings import Embeddings, Encoding
+from serving.inference.embeddings import Computed, Embeddings, Encoding
 
 JSON = "application/json"
 RAW = "application/octet-stream"
@@ -89,7 +89,7 @@ def _little_endian(rows: NDArray[Any]) -> NDArray[Any]:
     return rows.astype(rows.dtype.newbyteorder("<"), copy=False)
 
 
-def embedding_headers(embeddings: Embeddings) -> dict[str, str]:
+def embedding_headers(embeddings: Computed) -> dict[str, str]:
     """Return headers about the request, for bodies that contain only vectors.
 
     Times are whole milliseconds, as in text-embeddings-inference.

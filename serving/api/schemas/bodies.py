@@ -24,14 +24,15 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from models.bundle.tokenizer import TextPair
 from serving.corpora.filters import is_number
 from serving.errors import Invalid, Kind
 from serving.inference.embeddings import EmbedOptions, Encoding
 
 T = TypeVar("T")
-UNION_TAGS = _TEXTS, _IDS, _SOURCE, _PAIRS, _EMBED, _COMPARE = (
+UNION_TAGS = _TEXTS, _IDS, _SOURCE, _PAIRS, _EMBED, _COMPARE, _ONE_PAIR, _PAIR_LIST = (
     *("<texts>", "<ids>", "<source>", "<pairs>"),
-    *("<embed>", "<compare>"),
+    *("<embed>", "<compare>", "<one pair>", "<list of pairs>"),
 )
 """Names of union members that pydantic inserts into the location of an error. Callers don't know these names."""
 
@@ -255,6 +256,29 @@ class EmbedRequest(VectorFields):
         return called("inputs", value, "input")
 
 
+TEXT_VECTORS = {
+    "normalize": (False, "token vectors are those of the encoder's last layer"),
+    "dimensions": (None, "token vectors have all dimensions of the encoder's last layer"),
+    "encoding_format": ("float", "token vectors are numbers"),
+}
+"""Fields of /embed that /embed_all lacks, the value that changes nothing, and the message for other values."""
+
+
+class EmbedAllRequest(TextFields):
+    """Request of text-embeddings-inference's /embed_all."""
+
+    inputs: TextsOrIds = Field(examples=[["A list of texts.", "Or one text."]])
+    model: AskedModel = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_tokens(cls, value: Any) -> Any:
+        for name, (harmless, why) in TEXT_VECTORS.items() if isinstance(value, dict) else ():
+            if value.get(name) not in (None, harmless):
+                raise Invalid(f"is not supported: {why}", field=name)
+        return value
+
+
 class SourceSentences(Body):
     """A text, and the texts to compare it with."""
 
@@ -314,9 +338,59 @@ class RerankRequest(TextFields):
 
     query: str = Field(examples=["How do I read a file line by line?"])
     texts: Texts = Field(examples=[["A file object is its own iterator.", "Sockets are read by recv."]])
-    raw_scores: bool = Field(default=True, description="Return cosine similarities. If false, return their sigmoid.")
+    method: Annotated[Literal["cosine", "late_interaction", "cross_encoder"] | None, BeforeValidator(lower)] = Field(
+        default=None,
+        description="`cosine` compares one vector of each text. `late_interaction` compares the vectors of all tokens. "
+        "`cross_encoder` reads query and text together. Default: `cross_encoder` if `model` is one, else `cosine`.",
+    )
+    raw_scores: bool | None = Field(
+        default=None,
+        description="Return the scores. If false, return their sigmoid. Default: false for a cross-encoder, else true.",
+    )
     return_text: bool = False
     model: AskedModel = None
+
+
+def _pairs_kind(value: Any) -> str:
+    return _PAIR_LIST if isinstance(value, list) and value and isinstance(value[0], list) else _ONE_PAIR
+
+
+_TwoTexts = Annotated[list[str], Field(min_length=2, max_length=2)]
+
+
+class PredictRequest(Body):
+    """Request of text-embeddings-inference's /predict, for pairs of texts."""
+
+    inputs: Annotated[
+        Annotated[_TwoTexts, Tag(_ONE_PAIR)] | Annotated[list[_TwoTexts], Field(fail_fast=True), Tag(_PAIR_LIST)],
+        Discriminator(_pairs_kind),
+    ] = Field(
+        description="One pair of texts, or a list of pairs.",
+        examples=[[["Who makes music?", "A man plays the guitar."]]],
+        json_schema_extra=_any_of,
+    )
+    truncate: bool = True
+    truncation_direction: Annotated[Literal["right", "left"], BeforeValidator(lower)] = "right"
+    raw_scores: bool = Field(default=False, description="Return the scores without the sigmoid.")
+    model: str | None = Field(default=None, description="Name of a cross-encoder. Default: the first.")
+
+    @property
+    def single(self) -> bool:
+        """Whether `inputs` is one pair instead of a list of pairs."""
+        return isinstance(self.inputs[0], str)
+
+    @property
+    def pairs(self) -> list[TextPair]:
+        """The pairs of texts."""
+        given: list[Any] = [self.inputs] if self.single else self.inputs
+        return [(first, second) for first, second in given]
+
+
+class Prediction(BaseModel):
+    """A score and the name of the model's output."""
+
+    score: float
+    label: str
 
 
 class Rank(BaseModel):

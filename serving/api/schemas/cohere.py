@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from serving.api.schemas.bodies import AskedModel, Body, FullyRead, Texts, agreed, lower
 from serving.errors import Invalid
-from serving.inference.embeddings import Embeddings, EmbedOptions, Encoding, Role
+from serving.inference.embeddings import Computed, EmbedOptions, Encoding, Role
 
 
 def _lower_all(value: Any) -> Any:
@@ -169,7 +169,7 @@ class CohereError(BaseModel):
     message: str
 
 
-def meta(embeddings: Embeddings, *, version: str) -> dict[str, Any]:
+def meta(embeddings: Computed, *, version: str) -> dict[str, Any]:
     """Return the JSON object of `CohereMeta`."""
     warnings = []
     if embeddings.truncated:

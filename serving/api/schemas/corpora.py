@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat
 
-from serving.api.schemas.bodies import AskedModel, ClosedBody, Strings, lower
+from serving.api.schemas.bodies import AskedModel, Body, ClosedBody, Strings, lower
 from serving.corpora.filters import MAX_CONDITIONS, MAX_VALUES
 from serving.corpora.ports import Stemming
 from serving.operations.bounds import (
@@ -254,6 +254,21 @@ class LikeRequest(ClosedBody):
     negative: DocumentIds = Field(default_factory=list)
 
 
+class RerankOptions(Body):
+    """Reranking of the first hits by a method that reads query and passage more closely."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    method: Annotated[Literal["late_interaction", "cross_encoder"], BeforeValidator(lower)] = Field(
+        description="`late_interaction` compares the vectors of all tokens of query and passage. `cross_encoder` reads "
+        "query and passage together."
+    )
+    model: str | None = Field(default=None, description="Name of the cross-encoder. Default: the first.")
+    candidates: int = Field(
+        default=100, ge=1, le=1000, description="Number of first hits to rerank. `offset` plus `k` must not exceed it."
+    )
+
+
 class SearchRequest(ClosedBody):
     """A search by `query`, `queries`, `vector` or `like`, and its options."""
 
@@ -326,6 +341,10 @@ class SearchRequest(ClosedBody):
     )
     total: bool = Field(default=False, description="Return the number of passages that the search chooses from.")
     explain: bool = Field(default=False, description="Return the rank and the score of each hit in both rankings.")
+    rerank: RerankOptions | None = Field(
+        default=None,
+        description="Rerank the first hits. Their `score` is then that of the method, and there is no `cursor`.",
+    )
     with_text: bool = True
     with_metadata: bool = True
     with_vector: bool = False
@@ -389,7 +408,8 @@ class HitAnswer(BaseModel):
     corpus: str | None = Field(default=None, description="Name of the corpus. Present only in a search of `corpora`.")
     id: str
     score: float = Field(
-        description="Cosine similarity in dense search, BM25 score in lexical search, fused score in hybrid search."
+        description="Cosine similarity in dense search, BM25 score in lexical search, fused score in hybrid search. "
+        "With `rerank`, the score of its method."
     )
     dense: float | None = Field(default=None, description="Cosine similarity. Present only in hybrid search.")
     lexical: float | None = Field(

@@ -21,10 +21,18 @@ class Pooling(BaseModel):
     pooling: str
 
 
-class ModelType(BaseModel):
-    """Type of the model, in the terms of text-embeddings-inference."""
+class Labels(BaseModel):
+    """Names of a cross-encoder's outputs."""
 
-    embedding: Pooling
+    id2label: dict[str, str]
+    label2id: dict[str, int]
+
+
+class ModelType(BaseModel):
+    """Type of the model, in the terms of text-embeddings-inference: an encoder or a cross-encoder."""
+
+    embedding: Pooling | None = None
+    reranker: Labels | None = None
 
 
 class TrainingCorpus(BaseModel):

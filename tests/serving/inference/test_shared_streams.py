@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.bundle.tokenizer import Tokens
-from serving.inference.batcher import Batcher, EngineSlots
+from serving.inference.batcher import Batcher
 from serving.inference.engine import Embedded
+from serving.inference.engine_slots import EngineSlots
 from tests.conftest import PATIENCE
 from tests.serving.queues import BUDGET, Engine, tokens
 

@@ -1,0 +1,49 @@
+"""Reranking of the first hits of a search, by a method that reads query and passage more closely."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from serving.corpora.search import Hit, SearchOptions, SearchResult, shown
+from serving.inference.embedder import Embedder
+from serving.inference.embeddings import AS_QUERIES
+from serving.inference.relevance import Method, relevance
+
+
+@dataclass(frozen=True)
+class Reranking:
+    """Options of reranking in a search."""
+
+    method: Method
+    candidates: int
+    """Number of first hits that are reranked. All other hits are left out."""
+    model: str | None = None
+    """Name of the cross-encoder. None means the first."""
+
+
+def first_stage(options: SearchOptions, reranking: Reranking) -> SearchOptions:
+    """Return the options of the search that finds the candidates."""
+    return replace(options, k=reranking.candidates, offset=0, min_score=None)
+
+
+async def reranked(
+    found: SearchResult, queries: Sequence[str], options: SearchOptions, reranking: Reranking, embedder: Embedder
+) -> SearchResult:
+    """Order the hits of each query by their new scores, and return the page that `options` describes."""
+    pages = []
+    for query, hits in zip(queries, found.hits, strict=True):
+        ordered = await _ordered(query, hits, reranking.method, embedder) if hits else []
+        good = [hit for hit in ordered if options.min_score is None or shown(hit.score) >= options.min_score]
+        pages.append(good[options.offset : options.offset + options.k])
+    return replace(found, hits=pages)
+
+
+async def _ordered(query: str, hits: Sequence[Hit], method: Method, embedder: Embedder) -> list[Hit]:
+    """Return hits with their new scores, best first. Hits of equal scores keep their order."""
+    texts = [hit.text for hit in hits]
+    found = await relevance(embedder, query, texts, AS_QUERIES, "rerank.candidates", method=method)
+    order, scores = np.argsort(-found.scores, kind="stable").tolist(), found.bounded.tolist()
+    return [hits[i]._replace(score=scores[i], seen=seen) for seen, i in enumerate(order, start=1)]

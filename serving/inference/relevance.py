@@ -1,0 +1,97 @@
+"""Scores of texts for a query, by one of three methods.
+
+They are the cosine of two vectors, late interaction of the vectors of tokens, and a cross-encoder, which reads both
+texts together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from models.bundle.tokenizer import Tokens
+from models.runtimes.base import Floats
+from serving.inference.embedder import Embedder
+from serving.inference.embeddings import Computed, EmbedOptions
+
+Method = Literal["cosine", "late_interaction", "cross_encoder"]
+MOST_COMPONENTS = 1 << 26
+"""Maximum components of all token vectors of a request, which are 256 MB."""
+DECIMALS = 6
+"""Scores are rounded to this many decimals, as in searches. float32 has no exact decimals."""
+MIN_NORM = 1e-12
+"""Lower bound of the length by which a vector is divided, so that a zero vector stays zero."""
+
+
+@dataclass(frozen=True)
+class Relevance:
+    """Scores of N texts for a query."""
+
+    scores: Floats
+    """(N,), rounded to six decimals. Equal texts have equal scores."""
+    computed: Computed
+    method: Method
+
+    @property
+    def bounded(self) -> Floats:
+        """Scores with limits: cosines from -1 to 1, or the sigmoid of a cross-encoder's scores."""
+        return squashed(self.scores) if self.method == "cross_encoder" else self.scores
+
+
+def squashed(scores: Floats) -> Floats:
+    """Return the sigmoid of scores."""
+    sigmoid: Floats = (1 / (1 + np.exp(-scores.astype(np.float64)))).astype(np.float32)
+    return sigmoid
+
+
+async def relevance(
+    embedder: Embedder, query: str, texts: Sequence[str], options: EmbedOptions, field: str, *, method: Method
+) -> Relevance:
+    """Score texts for a query. In errors, `field` names the texts.
+
+    An encoder's bundle has prompts for the roles of query and texts.
+
+    Raises:
+        ServiceError: see `Embedder.embed`, `Embedder.embed_tokens` and `Embedder.score`.
+    """
+    if method == "cross_encoder":
+        scores, computed = await embedder.score([(query, text) for text in texts], options, field)
+        return Relevance(scores.round(DECIMALS), computed, method)
+    inputs, prompts = [query, *texts], embedder.prompts.of_a_search(len(texts), options)
+
+    def at(i: int) -> str:
+        return f"{field}.{i - 1}" if i else "query"
+
+    if method == "late_interaction":
+        vectors = await embedder.embed_tokens(
+            inputs, options, field, at, most=MOST_COMPONENTS, beside=1, prompts=prompts
+        )
+        parts = vectors.vectors, vectors.norms, vectors.texts, embedder.preparation.special_ids
+        return Relevance(await asyncio.to_thread(late_interaction, *parts), vectors, method)
+    made = await embedder.embed(inputs, options, field, at, beside=1, prompts=prompts)
+    cosines = np.vecdot(made.vectors[1:], made.vectors[0]).round(DECIMALS)  # one by one, as in searches
+    return Relevance(np.clip(cosines, -1, 1), made, method)
+
+
+def late_interaction(vectors: Floats, norms: Floats, texts: Sequence[Tokens], special: Sequence[int]) -> Floats:
+    """Return the scores (N,) of N texts for a query.
+
+    `texts` has the tokens of the query, followed by those of each text. `vectors` (T, H) and `norms` (T,) are the
+    vectors of all these tokens and their lengths.
+
+    The score is ColBERT's MaxSim (Khattab and Zaharia, 2020): each token of the query is compared with its most similar
+    token of the text, by cosine. The score is the mean over the query's tokens, instead of their sum, so it is between
+    -1 and 1. Tokens with an id in `special` don't count. If a text has no other tokens, they do.
+    """
+    counts = [~np.isin(tokens.ids, special) for tokens in texts]
+    counts = [kept if kept.any() else ~kept for kept in counts]
+    unit = (vectors / np.maximum(norms, MIN_NORM)[:, None])[np.concatenate(counts)]
+    ends = np.cumsum([kept.sum() for kept in counts])
+    cosines = unit[: ends[0]] @ unit[ends[0] :].T
+    best = np.maximum.reduceat(cosines, ends[:-1] - ends[0], axis=1)
+    scores: Floats = best.mean(axis=0).round(DECIMALS)
+    return scores
