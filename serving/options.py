@@ -19,6 +19,7 @@ T = TypeVar("T")
 CORPUS_VERBS = ("ingest", "search", "export", "verify")
 CALLED = {"export": "export-corpus", "verify": "verify-corpus"}
 """Verbs with another name in the command `isosphere`, where encoders have the same verb."""
+FORMATS = ("json", "ndjson", "csv", "text", "parquet", "arrow", "markdown", "html", "pdf", "docx")
 MAX_HITS = 1000
 KEYS_FILE = "ISOSPHERE_API_KEYS_FILE"
 KEY_LIMITS = {
@@ -63,11 +64,28 @@ def corpus_parser(verb: str) -> argparse.ArgumentParser:
         parser.add_argument(
             "file",
             type=Path,
-            help="file of documents: ndjson, csv, json, or txt with one document per line; .gz and .zst are accepted",
+            help="file of documents (jsonl, csv, json, txt with one document per line, parquet, arrow, md, html, pdf, "
+            "docx; .gz and .zst are accepted), a folder of such files, or - for standard input",
         )
         parser.add_argument("--corpus", required=True, **corpus, help="name of the corpus")
-        parser.add_argument("--text-column", help="csv column or json field with the text (default: text)")
-        parser.add_argument("--id-column", help="csv column or json field with the id (default: id, if it exists)")
+        parser.add_argument(
+            "--watch",
+            action="store_true",
+            help="stay, and add new and changed files of the folder and remove deleted ones as it happens",
+        )
+        parser.add_argument(
+            "--url",
+            help="server with the corpus, such as http://127.0.0.1:8080; its key is $ISOSPHERE_API_KEY "
+            "(default: the corpus in the folder --data)",
+        )
+        parser.add_argument(
+            "--format",
+            type=lambda name: {"jsonl": "ndjson"}.get(name, name),
+            choices=FORMATS,
+            help="format of the file (default: by the suffix of its name; ndjson for standard input)",
+        )
+        parser.add_argument("--text-column", help="column or json field with the text (default: text)")
+        parser.add_argument("--id-column", help="column or json field with the id (default: id, if it exists)")
         parser.add_argument(
             "--column-types",
             default="header",
@@ -76,7 +94,19 @@ def corpus_parser(verb: str) -> argparse.ArgumentParser:
         )
         parser.add_argument(
             "--charset",
-            help="encoding of a csv or txt file, such as windows-1252 (default: that of a byte order mark, or UTF-8)",
+            help="encoding of a text file, such as windows-1252 (default: that of a byte order mark, or UTF-8)",
+        )
+        parser.add_argument(
+            "--split",
+            choices=("section", "file"),
+            help="what becomes a document of md, html, pdf and docx: each section or page, or the whole file "
+            "(default: section)",
+        )
+        parser.add_argument(
+            "--metadata",
+            default="{}",
+            metavar="JSON",
+            help='metadata for every document, such as {"team": "support"} (default: none)',
         )
         parser.add_argument(
             "--on-error",

@@ -33,12 +33,15 @@ from serving.jobs.kinds import CHANGE_NOTHING, REEMBED, JobKinds
 from serving.jobs.upload_order import UPLOAD, UploadOrder
 from serving.operations.bounds import check_some
 from serving.operations.metrics import Metrics
+from serving.operations.threads import CorpusThreads
 from serving.settings import Settings
 
 log = logging.getLogger(__name__)
 _FAILED = "loading failed, and the server's log says why"
 Compared = tuple[Floats, Embeddings]
 RETRY_SECONDS = 2
+PARSED_AT_ONCE = 2
+"""Maximum number of uploaded files that are read by other processes at a time, besides those of jobs."""
 PROBE_SECONDS = 1.0
 """Seconds that a readiness check waits for the probe of a failing engine. The probe itself goes on."""
 
@@ -77,6 +80,8 @@ class Service:
         self.encoders = Encoders(settings, [model, *others], self.metrics)
         indexed, copied = settings.data / "indexes", settings.data / "snapshots"
         self.library = Library(corpora, self.encoders, self.metrics, self.admitted, self.remedy)
+        self.parsing = CorpusThreads(PARSED_AT_ONCE)
+        """Threads that wait for processes that read uploaded files. Searches have other threads."""
         self.snapshots = Snapshots(self.library.corpora, copied, settings.bounds)
         self.disk_quota = DiskQuota(
             self.library.corpora,
@@ -121,6 +126,7 @@ class Service:
             await asyncio.wait([self._loading])
             await self.encoders.close()
             await asyncio.to_thread(self.jobs.close)
+            await asyncio.to_thread(self.parsing.close)
             await asyncio.to_thread(self.library.close)
 
     async def drain(self) -> bool:
@@ -139,6 +145,7 @@ class Service:
             log.warning("%d requests did not finish in %g s", self._running, self.settings.drain_seconds)
             return False
         finally:
+            self.parsing.stop()
             self.library.threads.stop()
         return True
 

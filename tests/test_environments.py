@@ -162,7 +162,7 @@ def installed(clone: Path, kind: str, *, before: bool = False) -> None:
             os.utime(file, (0, 0))
 
 
-SERVE, TRAIN, ALL = "serve,cpu", "serve,train,cpu", "serve,train,data,otel,completion,mcp,dev,docs,cpu"
+SERVE, TRAIN, ALL = "serve,cpu", "serve,train,cpu", "serve,train,data,documents,otel,completion,mcp,dev,docs,cpu"
 
 
 @pytest.mark.parametrize(

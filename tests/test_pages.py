@@ -29,6 +29,7 @@ RUN = {
     "README.md": "tests/serving/test_printed_requests.py",
     "docs/clients.md": "tests/clients/test_docs.py",
     "docs/corpora.md": "tests/serving/test_printed_requests.py",
+    "docs/files.md": "tests/test_pages.py",
     "docs/keys.md": "tests/test_pages.py",
     "docs/mcp.md": "tests/test_pages.py",
     "docs/python.md": "tests/test_pages.py",
@@ -126,6 +127,20 @@ def test_the_page_about_keys(reader: Reader, tiny_bundle: Path) -> None:
     assert listed.startswith("app read * 0.001 requests/s")
     key = (reader.folder / "app.key").read_text().strip()
     assert _status_soon(reader, key, 401)
+
+
+@pytest.mark.slow
+def test_the_page_about_files(reader: Reader, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENVIRONMENT, "ISOSPHERE_BUNDLE", str(tiny_bundle))
+    found, exported, _, sent = reader.follow("docs/files.md")
+    hit = json.loads(found)
+    shown = next(json.loads(block.code) for block in blocks(ROOT / "docs/files.md", "json"))
+    assert {name: hit[name] for name in ("id", "text")} == {name: shown[name] for name in ("id", "text")}
+    watched = hit["metadata"].pop("watched")
+    assert hit["metadata"] == shown["metadata"] and watched["file"] == "notes/guides/install.md"
+    (left,) = map(json.loads, exported.splitlines())
+    assert left["text"].endswith("twice.")
+    assert sent.endswith('"count":4}')
 
 
 def _status_soon(reader: Reader, key: str, status: int) -> bool:

@@ -22,6 +22,7 @@ from serving.corpora.ingest.chunking import MIN_TOKENS, asked_chunking
 from serving.corpora.ingest.documents import random_names
 from serving.corpora.ingest.multipart import FilePart
 from serving.corpora.ingest.table import read_column_types
+from serving.corpora.ingest.uploading import PARSED, Split, read_metadata
 from serving.errors import UnsupportedMedia
 from serving.jobs import Answer, Keyed, Spool
 from serving.jobs.ingestion import check_fits
@@ -29,9 +30,10 @@ from serving.jobs.job import digest_of
 from serving.jobs.ledger import check_key
 from serving.jobs.spool import IN_MEMORY
 from serving.jobs.upload_order import UPLOAD, check_stays
-from serving.operations.bounds import MAX_COLUMN, MAX_COLUMN_TYPES, MAX_ID_BYTES
+from serving.operations.bounds import MAX_COLUMN, MAX_COLUMN_TYPES, MAX_ID_BYTES, MAX_METADATA
 from serving.operations.encoding import content_coding
 from serving.operations.json_body import LEAST, MOST
+from serving.operations.limits import check_no_debt
 from serving.operations.threads import in_thread
 from serving.service import Service
 from serving.settings import Settings
@@ -58,6 +60,13 @@ _ROW: dict[str, Any] = {
     "description": "A document. Other fields become metadata, too.",
     "example": {"id": "a", "text": "A text to find.", "metadata": {"lang": "en"}},
 }
+BINARIES = (
+    "application/vnd.apache.parquet",
+    "application/vnd.apache.arrow.file",
+    "application/vnd.apache.arrow.stream",
+    "application/pdf",
+    "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+)
 _UPLOAD = {
     "requestBody": {
         "required": True,
@@ -80,6 +89,9 @@ _UPLOAD = {
             },
             "text/csv": {"schema": {"type": "string"}, "example": "id,text,year:number\na,A text to find.,2026\n"},
             "text/plain": {"schema": {"type": "string"}, "example": "A text to find.\nAnother.\n"},
+            "text/markdown": {"schema": {"type": "string"}, "example": "# Install\n\nRun `make serve`.\n"},
+            "text/html": {"schema": {"type": "string"}, "example": "<h1>Install</h1>\n<p>Run it.</p>\n"},
+            **{media: {"schema": {"type": "string", "format": "binary"}} for media in BINARIES},
             "multipart/form-data": {
                 "schema": {
                     "type": "object",
@@ -101,11 +113,11 @@ async def _options(
     ] = "fail",
     text_column: Annotated[
         str | None,
-        Query(max_length=MAX_COLUMN, description="CSV column or JSON field with the text. Default: `text`."),
+        Query(max_length=MAX_COLUMN, description="Column or JSON field with the text. Default: `text`."),
     ] = None,
     id_column: Annotated[
         str | None,
-        Query(max_length=MAX_COLUMN, description="CSV column or JSON field with the id. Default: `id`, if it exists."),
+        Query(max_length=MAX_COLUMN, description="Column or JSON field with the id. Default: `id`, if it exists."),
     ] = None,
     column_types: Annotated[
         str,
@@ -117,6 +129,31 @@ async def _options(
             examples=["auto", '{"year": "number", "zip": "string", "open": "auto"}'],
         ),
     ] = "header",
+    source: Annotated[
+        str | None,
+        Query(
+            max_length=MAX_ID_BYTES,
+            description="Name of a Markdown, HTML, PDF or DOCX file. It becomes a part of the ids and of the metadata "
+            "of its sections or pages. Default: the name of the file in a form.",
+            examples=["guide/install.md"],
+        ),
+    ] = None,
+    metadata: Annotated[
+        str,
+        Query(
+            max_length=MAX_METADATA,
+            description="JSON object that becomes metadata of every document of the upload.",
+            examples=['{"team": "support"}'],
+        ),
+    ] = "{}",
+    split: Annotated[
+        Split | None,
+        BeforeValidator(lower),
+        Query(
+            description="What becomes a document of Markdown, HTML, PDF and DOCX: each `section` (in PDF, each page), "
+            "or the whole `file`. Default: `section`."
+        ),
+    ] = None,
     chunk_tokens: Annotated[
         int | None,
         Query(
@@ -136,6 +173,9 @@ async def _options(
         "text_column": text_column,
         "id_column": id_column,
         "column_types": read_column_types(column_types),
+        **({} if source is None else {"source": source}),
+        "metadata": read_metadata(metadata),
+        "split": split,
         "chunk_tokens": chunk_tokens,
         "chunk_overlap": chunk_overlap,
     }
@@ -188,7 +228,7 @@ async def _added(
     async with service.jobs.requests.once(keyed) as before:
         if before:
             return Response(before.body, before.status, dict(before.headers), media_type=JSON)
-        upload = None if in_background else await in_thread(lambda: _small(service, options, spool, keyed))
+        upload = None if in_background else await _small(service, options, spool, keyed)
         if upload is None:
             return await submitted(service.jobs, UPLOAD, name, options.model_dump(), spool=spool, keyed=keyed)
         before_commit = partial(check_stays, service.jobs, name)
@@ -205,11 +245,22 @@ async def _added(
         return response
 
 
-def _small(service: Service, options: Options, spool: Spool, keyed: Keyed | None) -> Upload | None:
-    naming = names_within(keyed.space) if keyed else random_names
-    with spool.open() as file:
-        given = rows(file, options, service.settings, most=service.settings.max_upload_documents + 1)
-        return read_upload(given, service.settings, skip_errors=options.on_error == "skip", naming=naming)
+async def _small(service: Service, options: Options, spool: Spool, keyed: Keyed | None) -> Upload | None:
+    """Return the documents of an upload, or None if there are too many to store them before the answer.
+
+    A file that needs a parser is read with the threads and the CPU time of the key.
+    """
+
+    def small() -> Upload | None:
+        naming = names_within(keyed.space) if keyed else random_names
+        with spool.open() as file:
+            given = rows(file, options, service.settings, most=service.settings.max_upload_documents + 1)
+            return read_upload(given, service.settings, skip_errors=options.on_error == "skip", naming=naming)
+
+    if options.format not in PARSED:
+        return await in_thread(small)
+    check_no_debt()
+    return await service.parsing.stoppable("", small, charged=True)
 
 
 def _check_is_text(spool: Spool, options: Options, settings: Settings) -> None:

@@ -3,43 +3,31 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 import orjson
 import uvloop
-from tqdm import tqdm
 
 from models.bundle.disk import error_line_and_status, replacing
 from models.cli import command_line
-from models.errors import Refused
-from serving.commands.starting import opened_models, opened_service, opened_store, with_bundles
+from models.errors import Failed, Refused
+from serving.commands.ingest import ingest
+from serving.commands.starting import opened_store, ready_service
 from serving.corpora.indexes.saved import damage
-from serving.corpora.ingest import Options
-from serving.corpora.ingest.table import read_column_types
 from serving.corpora.ports import Store, StoreError
 from serving.corpora.search import Hit, Mode, SearchOptions, shown
 from serving.errors import ServiceError
 from serving.inference.engine import EngineError
-from serving.jobs import Duplicate, Job
-from serving.jobs.ingestion import check_fits
-from serving.jobs.upload_order import UPLOAD
 from serving.operations import logs
 from serving.options import CALLED
-from serving.service import Service
 from serving.settings import Settings, SettingsError, read_settings
 
-PIECE = 1 << 20
 PAGE = 1000
-
-
-class _Failed(Exception):
-    """The command failed; the message is one line."""
 
 
 def run(verb: str, given: argparse.Namespace, rest: Sequence[str]) -> int:
@@ -58,7 +46,7 @@ def run(verb: str, given: argparse.Namespace, rest: Sequence[str]) -> int:
         if verb in ("export", "verify"):
             status = {"export": _export, "verify": _verify}[verb](settings, given)
         else:
-            status = uvloop.run({"ingest": _ingest, "search": _search}[verb](settings, given))
+            status = uvloop.run({"ingest": ingest, "search": _search}[verb](settings, given))
         command_line.flush()
     except OSError as error:
         if command_line.has_gone(error):
@@ -69,7 +57,7 @@ def run(verb: str, given: argparse.Namespace, rest: Sequence[str]) -> int:
     except (SettingsError, Refused, EngineError, StoreError, ServiceError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 2
-    except _Failed as error:
+    except Failed as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -78,73 +66,9 @@ def run(verb: str, given: argparse.Namespace, rest: Sequence[str]) -> int:
     return status
 
 
-async def _ingest(settings: Settings, given: argparse.Namespace) -> int:
-    """Ingest a file as a job, as the server does. After a kill, the next server or command resumes it."""
-    if given.file.is_dir():
-        raise Refused(f"{given.file} is a folder: name a file of documents")
-    options = Options.of_file(
-        given.file,
-        given.charset,
-        text_column=given.text_column,
-        id_column=given.id_column,
-        column_types=read_column_types(given.column_types),
-        on_error=given.on_error,
-        chunk_tokens=given.chunk_tokens,
-        chunk_overlap=given.chunk_overlap,
-    )
-    chunking = options.chunking
-    with given.file.open("rb") as file:
-        async with _service(settings) as service:
-            created = await service.library.run(
-                lambda corpora: corpora.create(given.corpus, stemming=given.stemming), of=given.corpus
-            )
-
-            async def nothing_came() -> None:
-                if created:
-                    await service.library.run(lambda corpora: corpora.drop(given.corpus), of=given.corpus)
-
-            try:
-                async with service.library.encoder_of(given.corpus) as embedder:
-                    check_fits(chunking, embedder)
-                job = await _followed(service, await _submitted(service, given.corpus, options, file))
-            except (ServiceError, OSError):
-                await nothing_came()
-                raise
-            if job.state != "succeeded" and not job.done:
-                await nothing_came()
-    for error in job.errors:
-        print(f"{given.file}: {error['error']}", file=sys.stderr)
-    if job.state != "succeeded":
-        of_all = "" if job.total is None else f" of {job.total}"
-        raise _Failed(f"{job.state} after {job.done}{of_all} documents")
-    cut = f", {truncated} cut to what the encoder reads" if (truncated := job.result.get("truncated")) else ""
-    print(f"{given.corpus}: {job.done} documents{cut}", file=sys.stderr)
-    return 0
-
-
-async def _submitted(service: Service, corpus: str, options: Options, file: BinaryIO) -> Job:
-    async with service.jobs.spool() as spool:
-        while piece := await asyncio.to_thread(file.read, PIECE):
-            await spool.write(piece)
-        try:
-            return await service.jobs.submit(UPLOAD, corpus, options.model_dump(), spool=spool)
-        except Duplicate as duplicate:
-            print(f"isosphere ingest: goes on with {duplicate.job}, which reads the same file", file=sys.stderr)
-            return await service.jobs.job(duplicate.job)
-
-
-async def _followed(service: Service, job: Job) -> Job:
-    with tqdm(unit="doc", disable=not sys.stderr.isatty()) as bar:
-        async for event in service.jobs.events(job.id):
-            if event is not None:
-                job, bar.total = event, event.total
-                bar.update(event.done - bar.n)
-    return job
-
-
 async def _search(settings: Settings, given: argparse.Namespace) -> int:
     options = SearchOptions(k=given.k, mode=given.mode, exact=given.exact, where=given.filter)
-    async with _service(settings) as service:
+    async with ready_service(settings) as service:
         found = await service.library.search(given.corpus, [given.query], options)
     _warn(found.warnings)
     for hit in found.hits[0]:
@@ -211,17 +135,6 @@ def _verify(settings: Settings, given: argparse.Namespace) -> int:
 def _whole(store: Store, name: str) -> str:
     size = store.size(name)
     return f"whole, {size.documents} documents, {size.passages} vectors"
-
-
-@asynccontextmanager
-async def _service(settings: Settings) -> AsyncIterator[Service]:
-    settings = with_bundles(settings)
-    service = opened_service(settings, opened_models(settings))
-    async with service.running():
-        await service.loaded.wait()
-        if service.health.state != "ready":
-            raise _Failed(service.health.reason)
-        yield service
 
 
 def _json(hit: Hit, mode: Mode) -> str:

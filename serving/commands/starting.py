@@ -8,12 +8,13 @@ import resource
 import shutil
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from models import cpus
 from models.bundle.sources import DEFAULT, as_bundle
+from models.errors import Failed
 from serving.corpora.corpora import Corpora
 from serving.corpora.indexes.building import THREAD as BUILDS
 from serving.corpora.open_corpus import Indexes
@@ -65,6 +66,22 @@ def local_corpora(settings: Settings, store: Store) -> Corpora:
     except BaseException:
         store.close()
         raise
+
+
+@asynccontextmanager
+async def ready_service(settings: Settings) -> AsyncIterator[Service]:
+    """Run a service of the bundles and corpora that the settings name, once it is ready.
+
+    Raises:
+        Failed: an encoder can't be loaded.
+    """
+    settings = with_bundles(settings)
+    service = opened_service(settings, opened_models(settings))
+    async with service.running():
+        await service.loaded.wait()
+        if service.health.state != "ready":
+            raise Failed(service.health.reason)
+        yield service
 
 
 def opened_store(settings: Settings) -> Store:

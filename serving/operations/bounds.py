@@ -20,6 +20,8 @@ MAX_COLUMN = 256
 """Maximum characters in the name of the column or field that contains texts or ids."""
 MAX_COLUMN_TYPES = 8192
 """Maximum characters of the requested column types, as JSON."""
+MAX_METADATA = 2048
+"""Maximum characters of the metadata for all documents of an upload, as JSON."""
 _CORPUS = re.compile(CORPUS_NAME.rstrip("$") + r"\Z")
 MAX_VECTOR = 65_536
 """Maximum numbers in a vector. No encoder has so many dimensions."""

@@ -42,7 +42,8 @@ class CancelToken:
     def __init__(self, parent: CancelToken | None = None) -> None:
         self.parent = parent
         self.cpu_seconds = 0.0
-        """CPU seconds of the thread that does the work. Waiting and other threads are not included."""
+        """CPU seconds of the thread that does the work, and of its processes. Waiting and other threads are not
+        included."""
         self._cancelled = False
 
     @property
@@ -81,6 +82,12 @@ def check_cancelled() -> None:
     """Raise `Stopped` if the current work should stop."""
     if is_cancelled():
         raise Stopped("nobody waits for it any more")
+
+
+def spend(cpu_seconds: float) -> None:
+    """Count CPU time of another process for the current work."""
+    if token := _CURRENT.get():
+        token.cpu_seconds += cpu_seconds
 
 
 def for_others() -> AbstractContextManager[None]:
@@ -134,13 +141,15 @@ def _log_error(work: asyncio.Future[Any]) -> None:
 
 
 class CorpusThreads:
-    """A thread pool with a limit for each name: at most `CORPUS_THREADS` threads work for a name at a time.
+    """A thread pool with a limit for each name, such as that of a corpus.
 
     Each key may use a limited number of threads for reads, and the same number for writes. The limits are separate, so
     that a long restore doesn't delay the key's searches.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, each: int = CORPUS_THREADS) -> None:
+        """Create the pool. At most `each` threads work for a name at a time."""
+        self._each = each
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="corpora")
         self._corpora: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._shares: WeakValueDictionary[tuple[str, Share, int], asyncio.Semaphore] = WeakValueDictionary()
@@ -166,7 +175,7 @@ class CorpusThreads:
             return await self._in_thread_of(name, work, on_cancel)
 
     async def _in_thread_of(self, name: str, work: Callable[[], T], on_cancel: Callable[[], None]) -> T:
-        places = self._corpora.setdefault(name, asyncio.Semaphore(CORPUS_THREADS))
+        places = self._corpora.setdefault(name, asyncio.Semaphore(self._each))
         async with places:
             job = self._threads.submit(work)
             done = asyncio.wrap_future(job)

@@ -2,11 +2,9 @@
 
 import { button, div, filePicker, labelled, touched, typing } from "./controls.js";
 import { el, fill } from "./dom.js";
-import { Unreadable, preview } from "./preview.js";
+import { ACCEPT, Unreadable, preview } from "./preview.js";
 import { review } from "./review.js";
 import { loading } from "./states.js";
-
-const ACCEPT = ".csv,.tsv,.jsonl,.ndjson,.json,.txt,.gz,text/plain,text/csv";
 
 // `known()` gives the corpora and the names of the encoders served; started(upload) is called for each upload.
 export function adding({ known, signal, started }) {
@@ -29,7 +27,7 @@ export function adding({ known, signal, started }) {
 				"drop",
 				el("p.clip", el("strong", touched ? "Add a file" : "Drop a file here"), aim ? ` to add it to ${aim}` : " to make it searchable"),
 				div("actions", filePicker("Choose a file", ACCEPT, look, "primary"), button("Paste text", paste)),
-				el("p.muted", "CSV, JSON lines, JSON or plain text, also packed as .gz. You see what it holds before anything is sent."),
+				el("p.muted", "CSV, JSON lines, JSON, plain text, Markdown, HTML, PDF, DOCX, Parquet or Arrow, also packed as .gz. Nothing is sent before you have looked at it."),
 			),
 		);
 	}

@@ -21,7 +21,12 @@ export const FORMATS = {
 	json: "JSON",
 	text: "Lines of text",
 };
-export const SUFFIX = /\.(csv|tsv|jsonl|ndjson|json|txt)?(\.gz)?$/i;
+// Formats that only the server reads: rows of a table, or sections of a text.
+const TABLES = { parquet: "Parquet", arrow: "Arrow", arrows: "Arrow", feather: "Arrow" };
+const SECTIONS = { md: "Markdown", markdown: "Markdown", html: "HTML", htm: "HTML", xhtml: "HTML", pdf: "PDF", docx: "DOCX" };
+const KNOWN = Object.keys({ ...SUFFIXES, ...TABLES, ...SECTIONS });
+export const ACCEPT = [...KNOWN, "gz"].map((suffix) => `.${suffix}`).join();
+export const SUFFIX = new RegExp(`\\.(${KNOWN.join("|")})?(\\.gz)?$`, "i");
 
 // The file can't be uploaded; the message says why and what to do.
 export class Unreadable extends Error {}
@@ -30,7 +35,11 @@ export class Unreadable extends Error {}
 // as({ text, id, types }) tells what becomes of it, where text and id are names of its `fields`, if it has any:
 // `columns`: { name, role: "id" | "text" | "metadata", type?, guess? }, `rows`: the first ones, a cell a column, `count` of
 // them, if it can be told, and `problems`: [{ place, error }…] of the rows looked at. `exact`: those are all.
+// `unread`, "table" or "sections": the server alone can read the file, in the format `format`.
 export async function preview(file, given = {}) {
+	const suffix = SUFFIX.exec(file.name)?.[1]?.toLowerCase();
+	const unread = (suffix in TABLES && "table") || (suffix in SECTIONS && "sections");
+	if (unread) return { unread, format: TABLES[suffix] ?? SECTIONS[suffix], form: "named", as: () => ({ columns: [], rows: [], count: null, problems: [] }) };
 	const { text, whole, packed, share, charset, marked, bad } = await beginning(file, given.charset);
 	const format = given.format ?? guessed(file.name, text);
 	const { as, ...found } = { csv, ndjson, json, text: lines }[format](text, whole);

@@ -22,17 +22,19 @@ export function review(file, found, { corpora, models, aim, readAs, send, cancel
 	const skip = el("input", { type: "checkbox", checked: found.as(picked).problems.some(({ place }) => place !== file.name) });
 	const cut = el("input", { type: "checkbox", onchange: () => (size.disabled = !cut.checked) });
 	const size = el("input", { type: "number", min: 16, max: 100000, value: 200, required: true, disabled: true, "aria-label": "Tokens of a passage" });
-	const formats = select(Object.entries(FORMATS), found.format, (other) => {
+	const asked = { text: el("input", { name: "text", value: "text", required: true }), id: el("input", { name: "id", value: "id", placeholder: "(generated)" }) };
+	const split = select([["section", found.format === "PDF" ? "each page" : "each section"], ["file", "the whole file"]], "section");
+	const formats = select(found.unread ? [found.format] : Object.entries(FORMATS), found.format, (other) => {
 		formats.value = found.format; // until it is read otherwise, which may fail
 		readAs({ format: other, charset: found.asked }, corpus.value);
 	});
-	const charsets = select(found.charsets, found.charset, (other) => readAs({ format: found.format, charset: other }, corpus.value));
+	const charsets = select(found.charsets ?? [], found.charset, (other) => readAs({ format: found.format, charset: other }, corpus.value));
 	const choices = div("row");
 	const form = el(
 		"form.stage",
 		{ onsubmit: submit },
 		div("heading", el("h2.clip", { tabindex: "-1" }, file.name), about),
-		div("row", labelled("Read as", formats), labelled("Charset", charsets), choices),
+		div("row", labelled("Read as", formats), !found.unread && labelled("Charset", charsets), choices),
 		first,
 		wrong,
 		div("row", labelled("Corpus", corpus), encoder, names),
@@ -54,7 +56,16 @@ export function review(file, found, { corpora, models, aim, readAs, send, cancel
 		form.elements.namedItem(name)?.focus();
 	}
 
+	// Of a file that the server alone reads, the person names the columns, or chooses what becomes a document.
+	function unread() {
+		const table = found.unread === "table";
+		fill(about, bytes(file.size));
+		fill(first, el("p.muted", `The server reads ${found.format}. What is wrong with the file is told after it was sent.`));
+		fill(choices, table ? [labelled("Text is in", asked.text), labelled("Id is in", asked.id)] : labelled("A document is", split));
+	}
+
 	function draw() {
+		if (found.unread) return unread();
 		const { columns, rows, count: many, problems } = found.as(picked);
 		fill(about, [bytes(file.size), rowsTold(many, found.exact)].filter(Boolean).join(" · "));
 		fill(first, rowsTable(columns, rows, typeOf));
@@ -96,9 +107,11 @@ export function review(file, found, { corpora, models, aim, readAs, send, cancel
 
 	function submit(event) {
 		event.preventDefault();
+		const columns = found.unread === "table" ? { text: asked.text.value, id: asked.id.value } : found.fields ? picked : {};
 		const query = {
-			...(found.fields && picked.text !== "text" && { text_column: picked.text }),
-			...(found.fields && picked.id && picked.id !== "id" && { id_column: picked.id }),
+			...(columns.text && columns.text !== "text" && { text_column: columns.text }),
+			...(columns.id && columns.id !== "id" && { id_column: columns.id }),
+			...(found.unread === "sections" && split.value !== "section" && { split: split.value }),
 			...(found.format === "csv" && { column_types: typesAsked() }),
 			...(skip.checked && { on_error: "skip" }),
 			...(cut.checked && { chunk_tokens: size.value, chunk_overlap: Math.floor(size.value / 5) }),

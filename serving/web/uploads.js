@@ -46,10 +46,10 @@ export class Upload {
 		return this.sent / Math.max(0.001, (performance.now() - this.began) / 1000); // bytes a second
 	}
 
-	// The name of the file tells the server that JSON in it is text.
+	// The name of the file tells the server its format: of text also where JSON is in it.
 	#form() {
 		const body = new FormData();
-		body.append("file", new File([this.file], "texts.txt", { type: this.media }));
+		body.append("file", new File([this.file], this.form === "named" ? this.file.name : "texts.txt", { type: this.media }));
 		return body;
 	}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import subprocess
@@ -20,11 +21,13 @@ from fastapi.testclient import TestClient
 
 from models.bundle.tokenizer import Tokens
 from serving.app import create_app
+from serving.commands import corpus as corpus_command
 from serving.commands.starting import local_corpora
 from serving.corpora.stores import STORES
 from serving.inference.engine import Embedded, Model
 from serving.inference.engines import ENGINES
 from serving.inference.fake_engine import FakeEngine
+from serving.options import corpus_parser
 from serving.service import Service
 from serving.settings import Settings
 from tests.conftest import PATIENCE
@@ -113,6 +116,27 @@ def run() -> Callable[[Service, Callable[[], Coroutine[Any, Any, None]]], None]:
         asyncio.run(main())
 
     return run
+
+
+Command = Callable[..., int]
+"""Runs a command on a data folder without a server: its verb and arguments."""
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Iterator[Command]:
+    def command(verb: str, *arguments: str) -> int:
+        given = [*arguments, "--data", str(tmp_path / "var"), "--engine", "fake"]
+        try:
+            return corpus_command.run(verb, *corpus_parser(verb).parse_known_args(given))
+        except SystemExit as end:  # an option of the command itself
+            return int(end.code or 0)
+
+    named = [logging.getLogger(name) for name in ("", "serving", "models", "uvicorn")]
+    levels, handlers = [one.level for one in named], logging.root.handlers[:]
+    yield command
+    logging.root.handlers[:] = handlers  # the command's writes to a stream that goes with the test
+    for one, level in zip(named, levels, strict=True):
+        one.setLevel(level)
 
 
 @dataclass

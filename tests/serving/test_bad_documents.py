@@ -87,7 +87,7 @@ def test_documents_of_another_type(refuses: Refuses, client: TestClient) -> None
         "POST",
         "/corpora/c/documents",
         content=b"a",
-        headers={"content-type": "text/html"},
+        headers={"content-type": "text/css"},
     )
     refuses((400, "Validation", "not JSON"), "POST", "/corpora/c/documents", content=b"{", headers=JSON)
     refuses(

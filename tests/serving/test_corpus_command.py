@@ -4,42 +4,21 @@ from __future__ import annotations
 
 import gzip
 import json
-import logging
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from serving.commands.corpus import run
 from serving.corpora.stores import STORES
 from serving.errors import InsufficientStorage
 from serving.jobs.spool import Spool
-from serving.options import CALLED, corpus_parser
-from tests.serving.conftest import ROOT
+from serving.options import CALLED
+from tests.serving.conftest import ROOT, Command
 from tests.serving.corpora.stores.contents import Row, content, filled
 
 ROWS = [{"id": f"d{i}", "text": f"text number {i}", "metadata": {"even": i % 2 == 0}} for i in range(700)]
-Command = Callable[..., int]
-
-
-@pytest.fixture
-def command(tmp_path: Path) -> Iterator[Command]:
-    def command(verb: str, *arguments: str) -> int:
-        given = [*arguments, "--data", str(tmp_path / "var"), "--engine", "fake"]
-        try:
-            return run(verb, *corpus_parser(verb).parse_known_args(given))
-        except SystemExit as end:  # an option of the command itself
-            return int(end.code or 0)
-
-    named = [logging.getLogger(name) for name in ("", "serving", "models", "uvicorn")]
-    levels, handlers = [one.level for one in named], logging.root.handlers[:]
-    yield command
-    logging.root.handlers[:] = handlers  # the command's writes to a stream that goes with the test
-    for one, level in zip(named, levels, strict=True):
-        one.setLevel(level)
 
 
 @pytest.fixture
@@ -110,7 +89,11 @@ def test_the_file_that_is_wrong_is_named_and_nothing_is_kept(
     ("verb", "arguments", "says"),
     [
         ("ingest", ["nope.csv", "--corpus", "c"], "nope.csv"),
-        ("ingest", [".", "--corpus", "c"], "isosphere ingest: . is a folder: name a file of documents"),
+        ("ingest", ["{file}", "--corpus", "c", "--watch"], "rows.jsonl.gz is no folder"),
+        ("ingest", ["-", "--corpus", "c", "--watch"], "--watch: - is no folder"),
+        ("ingest", ["{file}", "--corpus", "c", "--metadata", "[]"], "metadata: must be a JSON object"),
+        ("ingest", ["{file}", "--corpus", "c", "--url", "here"], "--url: 'here' does not begin with http"),
+        ("ingest", ["{file}", "--corpus", "c", "--url", "http://127.0.0.1:9"], "http://127.0.0.1:9: "),
         ("ingest", ["{file}", "--corpus", "../c"], "corpus name"),
         ("ingest", ["{file}", "--corpus", "c", "--chunk-tokens", "3"], "chunk_tokens"),
         ("ingest", ["{file}", "--corpus", "c", "--chunk-tokens", "5000"], "the encoder of the corpus reads"),

@@ -110,6 +110,8 @@ class Examiner:
                 self._stock()
             answer = case.call(base_url=self._address, session=self._session)
             self.answered[operation.label, answer.status_code] += 1
+            if answer.status_code == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:  # of any route, before it is asked
+                return
             late = answer.status_code == 504 and "x-timeout-ms" in (case.headers or {})
             assert answer.status_code < 500 or late, f"{answer.status_code}: {answer.text}"
             assert answer.status_code != 424, f"the fake engine fails at nothing: {answer.text}"

@@ -239,14 +239,14 @@ def test_an_option_that_names_no_column(refuses: Refuses, option: str, sent: dic
     ("refusal", "sent"),
     [
         (
-            (415, "Validation", "not as application/pdf"),
-            {"content": b"a", "headers": {"content-type": "application/pdf"}},
+            (415, "Validation", "not as application/msword"),
+            {"content": b"a", "headers": {"content-type": "application/msword"}},
         ),
         (
             (422, "Validation", "text_column: there is no column"),
             {"content": b"a\nb", "headers": {"content-type": "text/csv"}},
         ),
-        ((415, "Validation", "'a.pdf'"), {"files": {"file": ("a.pdf", b"a")}}),
+        ((415, "Validation", "'a.doc'"), {"files": {"file": ("a.doc", b"a")}}),
         (
             (422, "Validation", "b.txt: one upload is one file"),
             {"files": [("f", ("a.txt", b"a")), ("f", ("b.txt", b"b"))]},

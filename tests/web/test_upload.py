@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.serving.conftest import Running
+from tests.serving.readers import files
 from tests.web.conftest import PHONE, Visit
 from tests.web.contents import EVIL, as_csv, fill, rows
 from tests.web.views import open_view
@@ -94,6 +95,33 @@ def test_every_format(page: Page, tmp_path: Path, name: str, content: bytes) -> 
     page.get_by_role("button", name="Upload").click()
     expect(job(page, corpus)).to_contain_text("succeeded")
     expect(corpus_card(page, corpus)).to_contain_text("Documents2")
+
+
+PARQUET = files.columns(key=["a", "b"], body=["The ferry is late.", "The harbour is full."])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "choices", "documents"),
+    [
+        ("p.parquet", PARQUET, {"Text is in": "body", "Id is in": "key"}, 2),
+        ("m.md", files.MARKDOWN.encode(), {}, 3),
+        ("w.docx", files.word(), {"A document is": "the whole file"}, 1),
+        ("r.pdf", files.PDF, {"A document is": "each page"}, 2),
+    ],
+)
+def test_formats_that_the_server_alone_reads(
+    page: Page, tmp_path: Path, *, name: str, content: bytes, choices: dict[str, str], documents: int
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    choose(page, tmp_path / name)
+    for label, value in choices.items():
+        field = page.get_by_label(label)
+        field.select_option(label=value) if label == "A document is" else field.fill(value)
+    expect(page.get_by_label("Corpus", exact=True)).to_have_value(name[0])
+    page.get_by_label("Corpus", exact=True).fill(corpus := f"read-{name[0]}")
+    page.get_by_role("button", name="Upload").click()
+    expect(job(page, corpus)).to_contain_text("succeeded")
+    expect(corpus_card(page, corpus)).to_contain_text(f"Documents{documents}")
 
 
 def test_a_phone_is_not_told_to_drop_files(server: Running, visit: Visit) -> None:

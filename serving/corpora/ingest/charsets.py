@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import BinaryIO
@@ -37,6 +38,10 @@ _CODECS = {
 """Supported charsets: Python's codec by Python's name of the charset. Spreadsheets write these charsets. UTF-8 has
 an empty codec."""
 
+META_BYTES = 1024
+"""Number of bytes in which a page names its charset (HTML Standard, 13.2.3.2)."""
+_META = re.compile(rb"""<meta[^>]+charset\s*=\s*["']?\s*([A-Za-z0-9_.:-]+)""", re.IGNORECASE)
+
 
 def codec(charset: str) -> str:
     """Return Python's codec for the charset that a caller names. The codec of UTF-8 is the empty string.
@@ -50,6 +55,15 @@ def codec(charset: str) -> str:
         raise UnsupportedMedia(
             f"{charset[:40]!r} is not read: save the file as UTF-8, or name the charset that it is in", field="charset"
         ) from None
+
+
+def meta_charset(page: BinaryIO) -> str:
+    """Return Python's codec for the charset that an HTML page names in its first bytes, as browsers look for it."""
+    found = _META.search(page.read(META_BYTES))
+    try:
+        return codec(found[1].decode("ascii")) if found else ""
+    except UnsupportedMedia:
+        return ""
 
 
 def in_utf8(begun: Callable[[], BinaryIO], charset: str) -> BinaryIO:

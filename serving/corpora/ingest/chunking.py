@@ -1,4 +1,7 @@
-"""Chunking of long texts into overlapping passages of limited length. Passages end at sentence ends if possible."""
+"""Chunking of long texts into overlapping passages of limited length.
+
+Passages end at the ends of paragraphs or sentences if possible.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ ADVANCE = 4
 """Divisor of the passage length. Two passages begin at least `tokens / ADVANCE` tokens apart. All passages of a text
 together therefore have at most `ADVANCE` times the tokens of the text."""
 _SENTENCES = re.compile(r"""[.!?…]++["'”’»)\]]*+|[。！？]++[」』”’）]*+|\n""")
+_PARAGRAPHS = re.compile(r"\n[^\S\n]*+\n")
 _WORDS = re.compile(r"\s+")
 
 
@@ -41,10 +45,12 @@ def asked_chunking(tokens: int | None, overlap: int | None) -> Chunking | None:
 def cut(texts: Sequence[str], chunking: Chunking, pieces: Pieces) -> list[list[Span]]:
     """Return the passages of each text, in order. A text of up to `chunking.tokens` tokens is one passage.
 
-    A passage ends at a sentence end in its second half if there is one. Otherwise it ends between two words, or between
-    two tokens, but never within a character. A passage begins between two words if possible, at most `chunking.overlap`
-    tokens before the end of the previous passage. Only white space between passages is lost. Tokens are counted in the
-    whole text. If a passage ends within a word, a tokenizer may count a few more or fewer tokens for the passage alone.
+    A passage ends at a blank line in its second half if there is one, otherwise at a sentence end there. Otherwise it
+    ends between two words, or between two tokens, but never within a character. A passage begins between two words if
+    possible, at most `chunking.overlap` tokens before the end of the previous passage. Only white space between
+    passages is lost. Tokens are counted in the whole text. If a passage ends within a word, a tokenizer may count a few
+    more or fewer tokens for the passage alone.
+
     Time is linear in the length of a text.
     """
     return [_cut(text, found, chunking) for text, found in zip(texts, pieces(texts), strict=True)]
@@ -77,6 +83,7 @@ class _Tokens:
         # If one character has several tokens, as an emoji has in bytes, the later ones begin before the first one ends.
         self._clean = [0, *(i for i in range(1, len(pieces)) if starts[i] >= stops[i - 1])]
         self._starts = [starts[i] for i in self._clean]
+        self._paragraphs = self._tokens_at(match.start() for match in _PARAGRAPHS.finditer(text))
         self._sentences = self._tokens_at(_sentence_ends(text))
         self._words = self._tokens_at(match.start() for match in _WORDS.finditer(text))
 
@@ -97,7 +104,7 @@ class _Tokens:
         if most >= self._count:
             return self._count
         half = begin + tokens // 2
-        for borders in (self._sentences, self._words, self._clean):
+        for borders in (self._paragraphs, self._sentences, self._words, self._clean):
             last = bisect_right(borders, most) - 1
             if last >= 0 and borders[last] > half:
                 return borders[last]

@@ -17,7 +17,10 @@ from serving.corpora.ingest.rows import Row, json_value, row_bytes
 from serving.errors import Invalid, Malformed, ServiceError, TooLarge
 from serving.settings import Settings
 
-OPTIONS = ("async", "on_error", "text_column", "id_column", "column_types", "chunk_tokens", "chunk_overlap")
+OPTIONS = (
+    *("async", "on_error", "text_column", "id_column", "column_types", "source", "split", "metadata"),
+    *("chunk_tokens", "chunk_overlap"),
+)
 """Query parameters that some callers write into the body."""
 PIECE = 1 << 18
 NO_LIST = 'must be a list of documents, as {"documents": [{"text": "…"}]} or as the list alone'

@@ -84,6 +84,19 @@ def read_fields(row: Row, text_field: str | None, id_field: str | None) -> Row:
     return Row(row.place, value, text_field=text, id_field=id, hint=hint)
 
 
+def with_metadata(row: Row, more: dict[str, Any]) -> Row:
+    """Return a raw document with `more` metadata, or with an error if its own metadata have a field of the same name.
+
+    A row without a document is returned unchanged.
+    """
+    if not isinstance(row.value, dict):
+        return row
+    try:
+        return row._replace(value={**row.value, "metadata": _together(row.value.get("metadata", {}), more)})
+    except Invalid as error:
+        return row._replace(value=error)
+
+
 def _together(metadata: Any, others: dict[str, Any]) -> Any:
     """Merge `others` into `metadata`. If `metadata` is not an object, return it unchanged; a later check reports it.
 

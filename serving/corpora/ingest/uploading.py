@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import PurePath
 from typing import Any, BinaryIO, Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from serving.corpora.ingest.charsets import codec, in_utf8
+from serving.corpora.ingest.charsets import codec, in_utf8, meta_charset
 from serving.corpora.ingest.chunking import asked_chunking
 from serving.corpora.ingest.json_documents import json_media, json_rows
-from serving.corpora.ingest.lines import ndjson_rows, read_fields, text_rows
+from serving.corpora.ingest.lines import ndjson_rows, read_fields, text_rows, with_metadata
+from serving.corpora.ingest.reading import check_installed, read
 from serving.corpora.ingest.rows import Row
-from serving.corpora.ingest.table import ColumnTypes, csv_rows, types_of
+from serving.corpora.ingest.table import ColumnType, ColumnTypes, csv_rows, types_of
 from serving.corpora.ports import Chunking
-from serving.errors import Invalid, UnsupportedMedia
+from serving.errors import Invalid, Malformed, UnsupportedMedia
 from serving.operations.encoding import inflating
+from serving.operations.json_body import misfit, parse_exact
 from serving.settings import Settings
 
-Format = Literal["json", "ndjson", "csv", "text"]
+Format = Literal["json", "ndjson", "csv", "text", "parquet", "arrow", "markdown", "html", "pdf", "docx"]
+TABLES: frozenset[Format] = frozenset(("parquet", "arrow"))
+"""Tables in binary formats. Their rows have fields, as rows of JSON do."""
+FILES: frozenset[Format] = frozenset(("markdown", "html", "pdf", "docx"))
+"""Formats of files that people write and read. Their sections or pages become documents."""
+TEXTS: frozenset[Format] = frozenset(("csv", "text", "markdown", "html"))
+"""Formats in any charset. JSON is always UTF-8 (RFC 8259)."""
+BINARY: frozenset[Format] = TABLES | frozenset(("pdf", "docx"))
+PARSED = TABLES | FILES
+"""Formats that are read by a process of its own."""
+Split = Literal["section", "file"]
 MEDIA: dict[str, Format] = {
     "application/json": "json",
     "application/x-ndjson": "ndjson",
@@ -34,6 +46,16 @@ MEDIA: dict[str, Format] = {
     "application/csv": "csv",
     "text/tab-separated-values": "csv",
     "text/plain": "text",
+    "application/vnd.apache.parquet": "parquet",
+    "application/x-parquet": "parquet",
+    "application/vnd.apache.arrow.file": "arrow",
+    "application/vnd.apache.arrow.stream": "arrow",
+    "text/markdown": "markdown",
+    "text/x-markdown": "markdown",
+    "text/html": "html",
+    "application/xhtml+xml": "html",
+    "application/pdf": "pdf",
+    "application/vnd.openxmlformats-officedocument.wordprocessingml.document": "docx",
 }
 SUFFIXES: dict[str, Format] = {
     ".json": "json",
@@ -42,6 +64,17 @@ SUFFIXES: dict[str, Format] = {
     ".csv": "csv",
     ".tsv": "csv",
     ".txt": "text",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+    ".feather": "arrow",
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".html": "html",
+    ".htm": "html",
+    ".xhtml": "html",
+    ".pdf": "pdf",
+    ".docx": "docx",
 }
 PACKED = (".gz", ".zst")
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -58,8 +91,14 @@ class Options(BaseModel):
     """`gzip` or `zstd`. If it is empty, the compression is detected."""
     charset: str = ""
     """Python's codec of the upload's charset, from `charsets.codec`."""
+    source: str = ""
+    """Name of the file, if it is known: part of the ids and of the metadata of its sections or pages."""
+    split: Split | None = None
+    """What becomes a document: each section or page (the default), or the whole file."""
+    metadata: dict[str, Any] = {}
+    """Metadata that every document of the upload gets, in addition to its own."""
     text_column: str | None = None
-    """Name of the CSV column, or of the JSON field, that contains the text."""
+    """Name of the column, or of the JSON field, that contains the text."""
     id_column: str | None = None
     column_types: ColumnTypes = "header"
     """Source of the types of CSV columns, or the types of some columns. With `auto`, a type is inferred from all
@@ -80,8 +119,9 @@ class Options(BaseModel):
             media = "application/json"
         if media not in MEDIA:
             raise UnsupportedMedia(
-                "documents come as application/json, application/x-ndjson, text/csv, text/plain, or as such a file in "
-                f"multipart/form-data, not as {media[:80]}"
+                "documents come as application/json, application/x-ndjson, text/csv, text/plain, text/markdown, "
+                "text/html, application/pdf, DOCX, Parquet or Arrow, or as such a file in multipart/form-data, "
+                f"not as {media[:80]}"
             )
         return cls._of(MEDIA[media], charset, others)
 
@@ -97,7 +137,7 @@ class Options(BaseModel):
             known = f"{', '.join(SUFFIXES)}, with {' or '.join(PACKED)} behind it where it is packed"
             called = repr(name.name[:80]) if name.name else "a file without a name"
             raise UnsupportedMedia(f"{called}: the name of a file of documents ends in {known}")
-        return cls._of(SUFFIXES[suffix], charset, others)
+        return cls._of(SUFFIXES[suffix], charset, {"source": name.as_posix()} | others)
 
     @classmethod
     def of_part(cls, name: PurePath, media: str, charset: str | None = None, **others: Any) -> Self:
@@ -111,12 +151,33 @@ class Options(BaseModel):
         except UnsupportedMedia:
             if media not in MEDIA:
                 raise
-        return cls.of_media(media, charset, **others)
+        return cls.of_media(media, charset, **{"source": name.as_posix() if name.name else ""} | others)
+
+    @classmethod
+    def of_format(cls, format: Format, charset: str | None = None, **others: Any) -> Self:
+        """Return options for a format.
+
+        Raises:
+            UnsupportedMedia: the charset is not supported, or the package that reads the format is not installed.
+        """
+        return cls._of(format, charset, others)
 
     @classmethod
     def _of(cls, format: Format, charset: str | None, others: dict[str, Any]) -> Self:
-        """Return options for a format. JSON is always UTF-8 (RFC 8259), so its `charset` is ignored."""
-        return cls(format=format, charset=codec(charset) if charset and format in ("csv", "text") else "", **others)
+        """Return options for a format. The charset of a format that is not in `TEXTS` is ignored.
+
+        Raises:
+            UnsupportedMedia: the package that reads the format is not installed.
+        """
+        check_installed(format)
+        if format not in FILES:
+            others.pop("source", None)
+        return cls(format=format, charset=codec(charset) if charset and format in TEXTS else "", **others)
+
+    @property
+    def types(self) -> dict[str, ColumnType]:
+        """Types that were requested for single columns."""
+        return self.column_types if isinstance(self.column_types, dict) else {}
 
     @property
     def chunking(self) -> Chunking | None:
@@ -126,6 +187,23 @@ class Options(BaseModel):
             Invalid: the request is contradictory or out of range.
         """
         return asked_chunking(self.chunk_tokens, self.chunk_overlap)
+
+
+def read_metadata(text: str) -> dict[str, Any]:
+    """Parse the metadata for all documents of an upload.
+
+    Raises:
+        Invalid: the text is no JSON object, or the object can't be stored.
+    """
+    try:
+        metadata = parse_exact(text.encode("utf-8", "surrogatepass"))
+    except Malformed as error:
+        raise Invalid(error.message, field="metadata") from None
+    if not isinstance(metadata, dict):
+        raise Invalid('must be a JSON object such as {"team": "support"}', field="metadata")
+    if wrong := misfit(metadata):
+        raise Invalid(wrong[1], field=f"metadata.{wrong[0]}")
+    return metadata
 
 
 def rows(file: BinaryIO, options: Options, settings: Settings, most: int | None = None) -> Iterator[Row]:
@@ -140,24 +218,35 @@ def rows(file: BinaryIO, options: Options, settings: Settings, most: int | None 
     for option in ("text_column", "id_column"):
         if getattr(options, option) == "":
             raise Invalid("must not be empty", field=option)
-    types = options.column_types if isinstance(options.column_types, dict) else {}
+    types = options.types
     if types and options.format != "csv":
         raise Invalid("only columns of CSV are given types", field="column_types")
+    if options.split and options.format not in FILES:
+        raise Invalid("only Markdown, HTML, PDF and DOCX are split", field="split")
+    for option in ("text_column", "id_column"):
+        if getattr(options, option) and options.format in FILES:
+            raise Invalid("only tables and JSON have columns or fields", field=option)
     columns, found = (options.text_column, options.id_column, types), dict[str, str]()
     if options.format == "csv" and (options.column_types == "auto" or "auto" in types.values()):
         found = types_of(islice(csv_rows(_begun(file, options, settings), settings, *columns), most))
         if types:
             found = {name: kind for name, kind in found.items() if types.get(name) == "auto"}
-    stream = _begun(file, options, settings)
+    found_rows = _rows(_begun(file, options, settings), options, settings, found)
+    return (with_metadata(row, options.metadata) for row in found_rows) if options.metadata else found_rows
+
+
+def _rows(stream: BinaryIO, options: Options, settings: Settings, found: Mapping[str, str]) -> Iterator[Row]:
     match options.format:
         case "json":
             return _fields(json_rows(stream, settings), options)
         case "ndjson":
             return _fields(ndjson_rows(stream, settings), options)
         case "csv":
-            return csv_rows(stream, settings, *columns, found=found)
+            return csv_rows(stream, settings, options.text_column, options.id_column, options.types, found=found)
         case "text":
             return text_rows(stream, settings)
+    given = read(stream, options.format, settings, source=options.source, split=options.split or "section")
+    return _fields(given, options) if options.format in TABLES else given
 
 
 def check_is_text(file: BinaryIO, options: Options, settings: Settings) -> None:
@@ -179,7 +268,13 @@ def _fields(found: Iterator[Row], options: Options) -> Iterator[Row]:
 
 
 def _begun(file: BinaryIO, options: Options, settings: Settings) -> BinaryIO:
-    return in_utf8(lambda: _unpacked(file, options.coding, settings.max_upload_bytes), options.charset)
+    def begun() -> BinaryIO:
+        return _unpacked(file, options.coding, settings.max_upload_bytes)
+
+    if options.format in BINARY:
+        return begun()
+    charset = options.charset or (meta_charset(begun()) if options.format == "html" else "")
+    return in_utf8(begun, charset)
 
 
 def _unpacked(file: BinaryIO, coding: str, limit: int) -> BinaryIO:

@@ -83,6 +83,13 @@ def test_passages_end_where_sentences_do() -> None:
     assert " ".join(passages) == SENTENCES
 
 
+def test_passages_end_where_paragraphs_do() -> None:
+    paragraph = " ".join(["A sentence of five words."] * 4)
+    text = "\n\n".join([paragraph] * 4) + "\n" + paragraph
+    spans = cut([text], Chunking(40, 0), TOKENIZERS["words"])[0]
+    assert [text[span.start : span.end] for span in spans][:3] == [paragraph] * 3
+
+
 def test_passages_without_sentences_end_between_words() -> None:
     text = "word " * 200
     for span in cut([text], Chunking(16, 5), TOKENIZERS["parts of words"])[0]:

@@ -1,0 +1,239 @@
+"""Where the documents of a command go: a corpus in the data folder, or a corpus of a running server."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, BinaryIO, Protocol
+from urllib.parse import quote, urlencode
+
+from tqdm import tqdm
+
+from models.errors import Refused
+from serving import errors
+from serving.corpora.backend import DocumentCursor, DocumentPage
+from serving.corpora.filters import Filter, compile_filter
+from serving.corpora.ingest import Options, Upload, read_upload, rows
+from serving.corpora.ingest.uploading import MEDIA
+from serving.errors import Backend, ServiceError, Unhealthy
+from serving.jobs import Duplicate, Job
+from serving.jobs.ingestion import check_fits
+from serving.jobs.upload_order import UPLOAD
+from serving.operations.threads import in_thread
+from serving.service import Service
+
+PIECE = 1 << 20
+PAGE = 1000
+POLL_SECONDS = 0.2
+PATIENCE = 600.0
+"""Seconds that a server may take to answer."""
+CREATED, ACCEPTED = 201, 202
+_ERRORS: dict[int, type[ServiceError]] = {
+    one.status: one
+    for one in vars(errors).values()
+    if isinstance(one, type) and issubclass(one, ServiceError) and one is not ServiceError
+}
+"""Class of an error by its HTTP status."""
+
+
+@dataclass(frozen=True)
+class Added:
+    """What became of a file."""
+
+    documents: int
+    truncated: int = 0
+    errors: Sequence[str] = ()
+    """Errors of rows that were left out, or the reason why a job failed."""
+    state: str = "succeeded"
+    """How the job of the file ended."""
+    total: int | None = None
+
+
+class Destination(Protocol):
+    """A corpus to which a command adds documents."""
+
+    async def create(self, stemming: str | None) -> bool:
+        """Create the corpus, unless it exists. Return True if it is new."""
+
+    async def drop(self) -> None:
+        """Delete the corpus."""
+
+    async def add(self, file: BinaryIO, options: Options, *, whole: bool = False) -> Added:
+        """Store the documents of a file. With `whole`, they become a job, whatever their number.
+
+        Raises:
+            ServiceError: the file was refused before anything was stored.
+        """
+
+    async def remove(self, where: Mapping[str, Any]) -> None:
+        """Remove the documents that match a filter."""
+
+    def metadata(self, where: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+        """Yield the metadata of the documents that match a filter."""
+
+
+class Local:
+    """A corpus in the data folder."""
+
+    def __init__(self, service: Service, corpus: str) -> None:
+        self._service, self._library, self._corpus = service, service.library, corpus
+
+    async def create(self, stemming: Any) -> bool:
+        """See `Destination`."""
+        return await self._library.run(lambda corpora: corpora.create(self._corpus, stemming=stemming), of=self._corpus)
+
+    async def drop(self) -> None:
+        """See `Destination`."""
+        await self._library.run(lambda corpora: corpora.drop(self._corpus), of=self._corpus)
+
+    async def add(self, file: BinaryIO, options: Options, *, whole: bool = False) -> Added:
+        """See `Destination`."""
+        async with self._library.encoder_of(self._corpus) as embedder:
+            check_fits(options.chunking, embedder)
+        if not whole:
+            if (upload := await in_thread(partial(self._small, file, options))) is not None:
+                return await self._stored(upload, options)
+            file.seek(0)
+        return await self._followed(await self._submitted(file, options))
+
+    async def _stored(self, upload: Upload, options: Options) -> Added:
+        await in_thread(self._service.disk_quota.check)
+        added = await self._library.add(self._corpus, upload.documents, options.chunking)
+        return Added(len(upload.documents), added.truncated, [rejected.error for rejected in upload.rejected])
+
+    def _small(self, file: BinaryIO, options: Options) -> Upload | None:
+        settings = self._service.settings
+        return read_upload(rows(file, options, settings), settings, skip_errors=options.on_error == "skip")
+
+    async def _submitted(self, file: BinaryIO, options: Options) -> Job:
+        jobs = self._service.jobs
+        async with jobs.spool() as spool:
+            while piece := await asyncio.to_thread(file.read, PIECE):
+                await spool.write(piece)
+            try:
+                return await jobs.submit(UPLOAD, self._corpus, options.model_dump(), spool=spool)
+            except Duplicate as duplicate:
+                print(f"isosphere ingest: goes on with {duplicate.job}, which reads the same file", file=sys.stderr)
+                return await jobs.job(duplicate.job)
+
+    async def _followed(self, job: Job) -> Added:
+        with tqdm(unit="doc", disable=not sys.stderr.isatty()) as bar:
+            async for event in self._service.jobs.events(job.id):
+                if event is not None:
+                    job, bar.total = event, event.total
+                    bar.update(event.done - bar.n)
+        found = [str(error["error"]) for error in job.errors]
+        return Added(job.done, job.result.get("truncated", 0), found, job.state, job.total)
+
+    async def remove(self, where: Mapping[str, Any]) -> None:
+        """See `Destination`."""
+        compiled = compile_filter(where)
+        await self._library.remove(lambda corpora: corpora.delete_where(self._corpus, compiled), of=self._corpus)
+
+    async def metadata(self, where: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+        """See `Destination`."""
+        compiled, after = compile_filter(where), None
+        while True:
+            page = await self._page(compiled, after)
+            for document in page.documents:
+                yield document.metadata
+            if (after := page.following) is None:
+                return
+
+    async def _page(self, where: Filter, after: DocumentCursor | None) -> DocumentPage:
+        return await self._library.scan(lambda corpora: corpora.page(self._corpus, after, PAGE, where), of=self._corpus)
+
+
+class Remote:
+    """A corpus of a running server. Requests are sent by threads, with nothing but the standard library."""
+
+    def __init__(self, url: str, corpus: str, key: str | None) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise Refused(f"--url: {url!r} does not begin with http:// or https://")
+        if key and not (key.isascii() and key.isprintable()):  # the HTTP client's error would contain the key
+            raise Refused("ISOSPHERE_API_KEY: no key has such characters")
+        self._url = url.rstrip("/")
+        self._path = f"/corpora/{quote(corpus)}"
+        self._headers = {"authorization": f"Bearer {key}"} if key else {}
+
+    async def create(self, stemming: str | None) -> bool:
+        """See `Destination`."""
+        body = {} if stemming is None else {"stemming": stemming}
+        status, _ = await self._ask("PUT", self._path, body)
+        return status == CREATED
+
+    async def drop(self) -> None:
+        """See `Destination`."""
+        await self._ask("DELETE", self._path)
+
+    async def add(self, file: BinaryIO, options: Options, *, whole: bool = False) -> Added:
+        """See `Destination`."""
+        query = options.model_dump(exclude_defaults=True, exclude={"format", "coding", "charset"})
+        query = {name: value if isinstance(value, str | int) else json.dumps(value) for name, value in query.items()}
+        media = next(media for media, format in MEDIA.items() if format == options.format)
+        media += f"; charset={options.charset}" if options.charset else ""
+        path = f"{self._path}/documents?{urlencode({'async': str(whole).lower(), **query})}"
+        status, body = await self._ask("POST", path, file, {"content-type": media})
+        if status != ACCEPTED:
+            return Added(body["count"], errors=[error["error"] for error in body.get("errors", ())])
+        while body["state"] in ("queued", "running"):
+            await asyncio.sleep(POLL_SECONDS)
+            _, body = await self._ask("GET", f"/jobs/{body['id']}")
+        cut = (body["result"] or {}).get("truncated", 0)
+        return Added(body["done"], cut, [error["error"] for error in body["errors"]], body["state"], body["total"])
+
+    async def remove(self, where: Mapping[str, Any]) -> None:
+        """See `Destination`."""
+        await self._ask("DELETE", f"{self._path}/documents", {"filter": where})
+
+    async def metadata(self, where: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+        """See `Destination`."""
+        query = {"limit": str(PAGE), "filter": json.dumps(where)}
+        while True:
+            _, page = await self._ask("GET", f"{self._path}/documents?{urlencode(query)}")
+            for document in page["documents"]:
+                yield document["metadata"]
+            if page["cursor"] is None:
+                return
+            query["cursor"] = page["cursor"]
+
+    async def _ask(
+        self, method: str, path: str, body: Mapping[str, Any] | BinaryIO | None = None, headers: Mapping[str, str] = {}
+    ) -> tuple[int, Any]:
+        """Send a request. Return the status and the body of the answer.
+
+        Raises:
+            ServiceError: the error that the server answered with.
+            Unhealthy: the server can't be reached.
+        """
+        return await asyncio.to_thread(self._asked, method, path, body, headers)
+
+    def _asked(
+        self, method: str, path: str, body: Mapping[str, Any] | BinaryIO | None, headers: Mapping[str, str]
+    ) -> tuple[int, Any]:
+        data = json.dumps(body).encode() if isinstance(body, Mapping) else body
+        headers = {"content-type": "application/json", **self._headers, **headers}
+        request = urllib.request.Request(self._url + path, data, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+                return answer.status, json.loads(answer.read() or b"null")
+        except urllib.error.HTTPError as error:
+            raise _error_of(error) from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise Unhealthy(f"{self._url}: {getattr(error, 'reason', error)}") from None
+
+
+def _error_of(answer: urllib.error.HTTPError) -> ServiceError:
+    """Return the server's error as it was before it was sent."""
+    try:
+        message = json.loads(answer.read())["error"]
+    except (OSError, ValueError, KeyError, TypeError):
+        message = f"the server answered {answer.code} {answer.reason}"
+    return _ERRORS.get(answer.code, Backend)(str(message))

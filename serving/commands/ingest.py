@@ -1,0 +1,113 @@
+"""`isosphere ingest`: add the documents of a file, of standard input or of a folder to a corpus."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from models.errors import Failed, Refused
+from serving.commands.destinations import Destination, Local, Remote
+from serving.commands.folder import Folder, Round
+from serving.commands.starting import ready_service
+from serving.corpora.ingest import Options
+from serving.corpora.ingest.table import read_column_types
+from serving.corpora.ingest.uploading import FILES, read_metadata
+from serving.errors import ServiceError
+from serving.settings import Settings
+
+STANDARD_INPUT = Path("-")
+
+
+async def ingest(settings: Settings, given: argparse.Namespace) -> int:
+    """Ingest what the command line names, and return the exit status."""
+    if given.watch and not given.file.is_dir():
+        raise Refused(f"--watch: {given.file} is no folder")
+    if given.file.is_dir():
+        return await _ingest_folder(settings, given)
+    if given.file == STANDARD_INPUT:
+        return await _ingest_file(settings, given, sys.stdin.buffer, "standard input")
+    with given.file.open("rb") as file:
+        return await _ingest_file(settings, given, file, str(given.file))
+
+
+async def _ingest_file(settings: Settings, given: argparse.Namespace, file: BinaryIO, called: str) -> int:
+    """Ingest a file as a job, as the server does. After a kill, the next server or command resumes it."""
+    options = _options(given, given.file)
+    _ = options.chunking  # checked before the file is read
+    async with _destination(settings, given) as destination:
+        created = await destination.create(given.stemming)
+        try:
+            added = await destination.add(file, options, whole=True)
+        except (ServiceError, OSError):
+            if created:
+                await destination.drop()
+            raise
+        if created and added.state != "succeeded" and not added.documents:
+            await destination.drop()
+    for error in added.errors:
+        print(f"{called}: {error}", file=sys.stderr)
+    if added.state != "succeeded":
+        of_all = "" if added.total is None else f" of {added.total}"
+        raise Failed(f"{added.state} after {added.documents}{of_all} documents")
+    cut = f", {added.truncated} cut to what the encoder reads" if added.truncated else ""
+    print(f"{given.corpus}: {added.documents} documents{cut}", file=sys.stderr)
+    return 0
+
+
+async def _ingest_folder(settings: Settings, given: argparse.Namespace) -> int:
+    """Add new and changed files of a folder, and remove deleted ones: once, or for ever with `--watch`."""
+    async with _destination(settings, given) as destination:
+        await destination.create(given.stemming)
+        folder = Folder(given.file, destination, partial(_options, given))
+        await folder.load()
+        if given.watch:
+            print(f"{given.corpus}: watching {given.file}", file=sys.stderr)
+            await folder.watch(partial(_tell, given.corpus))
+        done = await folder.synchronise()
+        _tell(given.corpus, done)
+        return 1 if done.failed else 0
+
+
+def _tell(corpus: str, round: Round) -> None:
+    for line in (*round.left_out, *round.failed, f"{corpus}: {round}"):
+        print(line, file=sys.stderr, flush=True)
+
+
+@asynccontextmanager
+async def _destination(settings: Settings, given: argparse.Namespace) -> AsyncIterator[Destination]:
+    if given.url:
+        yield Remote(given.url, given.corpus, os.environ.get("ISOSPHERE_API_KEY"))
+        return
+    async with ready_service(settings) as service:
+        yield Local(service, given.corpus)
+
+
+def _options(given: argparse.Namespace, file: Path, watched: dict[str, Any] | None = None) -> Options:
+    """Return the options for a file. Of a folder, each file gets those that its format has."""
+    others = {
+        "text_column": given.text_column,
+        "id_column": given.id_column,
+        "column_types": read_column_types(given.column_types),
+        "split": given.split,
+        "on_error": given.on_error,
+        "chunk_tokens": given.chunk_tokens,
+        "chunk_overlap": given.chunk_overlap,
+        "metadata": {**read_metadata(given.metadata), **(watched or {})},
+    }
+    if given.format:
+        source = {} if file == STANDARD_INPUT else {"source": file.as_posix()}
+        return Options.of_format(given.format, given.charset, **others, **source)
+    if file == STANDARD_INPUT:
+        return Options.of_format("ndjson", given.charset, **others)
+    options = Options.of_file(file, given.charset, **others)
+    if watched is None:
+        return options
+    unknown = {"text_column", "id_column"} if options.format in FILES else {"split"}
+    unknown |= set() if options.format == "csv" else {"column_types"}
+    return Options.model_validate(options.model_dump(exclude=unknown))

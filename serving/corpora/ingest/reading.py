@@ -1,0 +1,149 @@
+"""Files that need a parser, read by a process of its own (`serving.readers`) within limits of memory and CPU time."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from serving.corpora.ingest.lines import lines
+from serving.corpora.ingest.rows import Row, json_value, row_bytes
+from serving.errors import Empty, Invalid, Malformed, ServiceError, TooLarge, Unhealthy, UnsupportedMedia
+from serving.operations.encoding import ANY_RATIO, MAX_RATIO
+from serving.operations.files import disk_errors
+from serving.operations.threads import check_cancelled, spend
+from serving.settings import Settings
+
+MEMORY_BYTES = 1 << 30
+"""Maximum memory of the process that reads one file."""
+CPU_SECONDS = {"markdown": 60, "html": 60, "pdf": 60, "docx": 60}
+"""Maximum CPU time of the process by format. A table may have millions of rows, which are read as they are stored."""
+PACKAGES = {
+    "parquet": ("pyarrow", "data"),
+    "arrow": ("pyarrow", "data"),
+    "markdown": ("markdown_it", "documents"),
+    "pdf": ("pypdf", "documents"),
+    "docx": ("docx", "documents"),
+}
+"""The package that reads a format, and the extra of this project that brings the package."""
+_ERRORS: dict[str, type[ServiceError]] = {one.__name__: one for one in (Malformed, Invalid, TooLarge, Empty, Unhealthy)}
+
+
+def check_installed(format: str) -> None:
+    """Refuse a format whose package is not installed.
+
+    Raises:
+        UnsupportedMedia: the message names the extra to install.
+    """
+    package, extra = PACKAGES.get(format, ("", ""))
+    if package and find_spec(package) is None:
+        raise UnsupportedMedia(
+            f"{format} is read with the extra {extra!r}, which this server has not: pip install 'isosphere[{extra}]'"
+        )
+
+
+def read(stream: BinaryIO, format: str, settings: Settings, *, source: str, split: str) -> Iterator[Row]:
+    """Yield the documents of a file as rows, as another process reads them.
+
+    Raises:
+        Malformed, Invalid, TooLarge, Empty: the file can't be read, or can't be read within the limits.
+        Unhealthy: the limits can't be set.
+    """
+    options = {
+        "source": source,
+        "split": split,
+        "memory_bytes": MEMORY_BYTES,
+        "cpu_seconds": CPU_SECONDS.get(format, 0),
+    }
+    with _on_disk(stream) as file:
+        size = os.fstat(file.fileno()).st_size
+        most = min(settings.max_upload_bytes, max(ANY_RATIO, MAX_RATIO * size))
+        with _process(format, options, file) as child:
+            assert child.stdout is not None
+            written = 0
+            for number, line in lines(cast("BinaryIO", child.stdout), limit := row_bytes(settings)):
+                check_cancelled()
+                written += limit if isinstance(line, ServiceError) else len(line)
+                if written > most:
+                    raise TooLarge(f"the documents in the file of {size} bytes are more than {most} bytes as JSON")
+                yield Row(f"row {number}", line) if isinstance(line, ServiceError) else _row(line, f"row {number}")
+            if status := _reaped(child):
+                raise _ended(status, format)
+
+
+def _row(line: bytes, place: str) -> Row:
+    record = json_value(line)
+    if isinstance(record, ServiceError):
+        return Row(place, record)
+    if kind := record.get("kind"):
+        raise _ERRORS[kind](record["error"], field=record["place"] or None)
+    return Row(record["place"], record["value"])
+
+
+def _ended(status: int, format: str) -> ServiceError:
+    """Return the error of a process that ended without reporting one."""
+    if status == -signal.SIGXCPU:
+        return TooLarge(f"{format} that takes more than {CPU_SECONDS[format]} s to read: split the file")
+    if status == -signal.SIGKILL:
+        return TooLarge(f"{format} that needs more memory than there is: split the file")
+    return Malformed(f"a damaged file: the reader of {format} failed at it")
+
+
+@contextmanager
+def _process(format: str, options: dict[str, Any], file: BinaryIO) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the reader of a format until the end of the block. It gets no variables of the server, such as tokens."""
+    variables = {
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "PYTHONIOENCODING": "utf-8",
+        "ARROW_DEFAULT_MEMORY_POOL": "system",
+        "ARROW_IO_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "serving.readers", format, json.dumps(options)],
+        stdin=file,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=variables,
+    ) as child:
+        try:
+            yield child
+        finally:
+            if child.returncode is None:
+                os.kill(child.pid, signal.SIGKILL)
+                _reaped(child)
+
+
+def _reaped(child: subprocess.Popen[bytes]) -> int:
+    """Wait for the end of a process, and count its CPU time. Return its exit status."""
+    _, status, usage = os.wait4(child.pid, 0)
+    spend(usage.ru_utime + usage.ru_stime)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    return child.returncode
+
+
+@contextmanager
+def _on_disk(stream: BinaryIO) -> Iterator[BinaryIO]:
+    """Open the content of a stream as a file that another process can read from its beginning."""
+    try:
+        number = stream.fileno()
+    except io.UnsupportedOperation:  # in memory, or unpacked while it is read
+        with tempfile.TemporaryFile() as copy:
+            with disk_errors(Path(tempfile.gettempdir())):
+                shutil.copyfileobj(stream, copy)
+                copy.flush()
+            with _on_disk(cast("BinaryIO", copy)) as file:
+                yield file
+    else:
+        with Path(f"/dev/fd/{number}").open("rb") as file:  # a position of its own
+            yield file

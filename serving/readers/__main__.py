@@ -1,0 +1,75 @@
+"""`python -m serving.readers FORMAT OPTIONS < FILE` writes the documents of a file as JSON lines, within limits."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, BinaryIO
+
+from serving.readers.unreadable import Records, Unreadable
+
+READERS = {
+    "parquet": "serving.readers.columns:parquet",
+    "arrow": "serving.readers.columns:arrow",
+    "markdown": "serving.readers.markup:markdown",
+    "html": "serving.readers.markup:html",
+    "pdf": "serving.readers.pdf:pages",
+    "docx": "serving.readers.docx:sections",
+}
+MEMORY_SPARE = 1 << 20
+"""Bytes that are freed to report that the memory is used up."""
+
+
+def main() -> int:
+    """Read the file on standard input. The last line names the error, if there is one."""
+    format, options = sys.argv[1], json.loads(sys.argv[2])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-c is for the parent process, which then ends this process
+    limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_DATA: options["memory_bytes"]}
+    limits |= {resource.RLIMIT_CPU: options["cpu_seconds"]} if options["cpu_seconds"] else {}
+    try:
+        for what, most in limits.items():
+            _limit(what, most)
+    except (OSError, ValueError) as error:
+        _report(f"no file is read, because its reader can't be limited here: {error}", "Unhealthy")
+        return 1
+    spare = bytearray(MEMORY_SPARE)
+    try:
+        for record in reader(format)(sys.stdin.buffer, options):
+            print(json.dumps({"place": record.place, "value": record.value}))
+        return 0
+    except MemoryError:
+        spare.clear()
+        _report(f"needs more than {options['memory_bytes'] >> 20} MB of memory: split the file", "TooLarge")
+    except RecursionError:
+        _report("nested too deeply", "Invalid")
+    except Unreadable as error:
+        _report(str(error), error.kind, error.place)
+    except BrokenPipeError:  # nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
+
+
+def _limit(what: int, most: int) -> None:
+    """Lower a limit of this process."""
+    _, hard = resource.getrlimit(what)
+    resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
+def reader(format: str) -> Callable[[BinaryIO, dict[str, Any]], Records]:
+    """Return the function that reads files of a format."""
+    module, name = READERS[format].split(":")
+    found: Callable[[BinaryIO, dict[str, Any]], Records] = getattr(import_module(module), name)
+    return found
+
+
+def _report(message: str, kind: str, place: str = "") -> None:
+    print(json.dumps({"place": place, "error": message, "kind": kind}))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""Rows of Parquet and Arrow files, read batch by batch."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from functools import partial
+from typing import Any, BinaryIO
+
+import pyarrow
+from pyarrow import ipc, types
+from pyarrow.parquet import ParquetFile
+
+from serving.readers.unreadable import Record, Records, Unreadable, check_begins, damage
+
+ROWS_AT_ONCE = 64
+"""Rows that are converted at a time. Each may have a megabyte of text."""
+READ_AT_ONCE = 1 << 20
+MAGIC = b"ARROW1"
+PANDAS_INDEX = "__index_level_"
+"""Beginning of the names that pandas gives to an index without a name."""
+EXACT_DIGITS = 15
+"""Maximum digits of a decimal number that a float always keeps."""
+_SIMPLE = (
+    *(types.is_null, types.is_boolean, types.is_integer, types.is_floating),
+    *(types.is_decimal, types.is_date, types.is_time),
+)
+
+
+def parquet(file: BinaryIO, _: dict[str, Any]) -> Records:
+    """Yield the rows of a Parquet file. A part of a row group is in memory at a time."""
+    check_begins(file.read(4), (b"PAR1",), "Parquet")
+    with damage("Parquet"):
+        table = ParquetFile(pyarrow.memory_map(f"/dev/fd/{file.fileno()}"), buffer_size=READ_AT_ONCE, pre_buffer=False)
+        columns = _columns(table.schema_arrow)
+        yield from _rows(columns, table.iter_batches(ROWS_AT_ONCE, columns=[*columns], use_threads=False))
+
+
+def arrow(file: BinaryIO, _: dict[str, Any]) -> Records:
+    """Yield the rows of an Arrow file or stream. A record batch is in memory at a time."""
+    is_file = file.read(len(MAGIC)) == MAGIC
+    with damage("Arrow"):
+        source = pyarrow.memory_map(f"/dev/fd/{file.fileno()}")
+        reader = ipc.open_file(source) if is_file else ipc.open_stream(source)
+        numbers = range(reader.num_record_batches) if is_file else ()
+        yield from _rows(_columns(reader.schema), map(reader.get_batch, numbers) if is_file else reader)
+
+
+def _rows(columns: dict[str, pyarrow.DataType], batches: Iterable[pyarrow.RecordBatch]) -> Records:
+    number = 0
+    for batch in batches:
+        for start in range(0, batch.num_rows, ROWS_AT_ONCE):
+            part = batch.slice(start, ROWS_AT_ONCE)
+            values = [_values(part[name], name, type) for name, type in columns.items()]
+            for row in zip(*values, strict=True):
+                number += 1
+                yield Record(f"row {number}", dict(zip(columns, row, strict=True)))
+
+
+def _values(column: pyarrow.Array, name: str, type: pyarrow.DataType) -> Sequence[Any]:
+    column.validate(full=True)
+    if column.type != type:
+        column = column.cast(type, safe=False)
+    try:
+        return [_plain(value) for value in column.to_pylist(maps_as_pydicts="strict")]
+    except KeyError:
+        raise Unreadable("a map has a key twice", "Invalid", name) from None
+
+
+def _columns(schema: pyarrow.Schema) -> dict[str, pyarrow.DataType]:
+    """Return the columns to read, each with the type that it is converted to first.
+
+    Raises:
+        Unreadable: two columns have the same name, or the values of a column can't be stored.
+    """
+    names = [name for name in schema.names if name and not name.startswith(PANDAS_INDEX)]
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise Unreadable(f"the column {twice[0]!r} is there twice", "Invalid")
+    return {name: _stored_type(schema.field(name).type, name) for name in names}
+
+
+def _stored_type(type: pyarrow.DataType, name: str) -> pyarrow.DataType:
+    """Return the nearest type that Python and JSON have. Times have microseconds in Python, not nanoseconds."""
+    inner = partial(_stored_type, name=name)
+    if isinstance(type, pyarrow.BaseExtensionType) and not isinstance(type, pyarrow.UuidType):
+        stored = inner(type.storage_type)
+    elif types.is_dictionary(type) or types.is_run_end_encoded(type):
+        stored = inner(type.value_type)
+    elif types.is_timestamp(type):
+        stored = pyarrow.timestamp("us", type.tz)
+    elif types.is_time64(type):
+        stored = pyarrow.time64("us")
+    elif types.is_struct(type):
+        stored = pyarrow.struct([field.with_type(_stored_type(field.type, f"{name}.{field.name}")) for field in type])
+    elif types.is_map(type) and _is_text(type.key_type):
+        stored = pyarrow.map_(type.key_type, inner(type.item_type))
+    elif types.is_fixed_size_list(type):
+        stored = pyarrow.list_(inner(type.value_type), type.list_size)
+    elif types.is_list(type) or types.is_large_list(type):
+        stored = (pyarrow.list_ if types.is_list(type) else pyarrow.large_list)(inner(type.value_type))
+    elif _is_text(type) or isinstance(type, pyarrow.UuidType) or any(is_one(type) for is_one in _SIMPLE):
+        stored = type
+    else:
+        raise Unreadable(f"values of the type {type} can't be stored: leave the column out", "Invalid", name)
+    return stored
+
+
+def _is_text(type: pyarrow.DataType) -> bool:
+    return any(is_one(type) for is_one in (types.is_string, types.is_large_string, types.is_string_view))
+
+
+def _plain(value: Any) -> Any:
+    """Return the value as JSON has it."""
+    match value:
+        case dict():
+            plain: Any = {name: _plain(one) for name, one in value.items()}
+        case list():
+            plain = [_plain(one) for one in value]
+        case datetime() if value.tzinfo:
+            plain = value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        case date() | time():
+            plain = value.isoformat()
+        case Decimal():
+            plain = _number(value)
+        case uuid.UUID():
+            plain = str(value)
+        case _:
+            plain = value
+    return plain
+
+
+def _number(value: Decimal) -> int | float | str:
+    """Return a decimal number as an integer or a float if nothing is lost, and otherwise as a string."""
+    if value == value.to_integral_value():
+        return int(value)
+    digits = len(value.normalize().as_tuple().digits)
+    return float(value) if digits <= EXACT_DIGITS else str(value)

@@ -1,0 +1,206 @@
+"""Sections of Markdown and HTML. Markdown is rendered to HTML first, so both have the same text."""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+from html.parser import HTMLParser
+from typing import Any, BinaryIO
+
+from serving.readers.sections import Sections, documents, titled
+from serving.readers.unreadable import Records, Unreadable
+
+HEADINGS = {f"h{level}": level for level in range(1, 7)}
+SKIPPED = frozenset(
+    (
+        *("script", "style", "noscript", "template", "nav", "svg", "iframe", "object", "canvas", "audio", "video"),
+        *("select", "datalist", "textarea", "button", "dialog"),
+    )
+)
+"""Elements that are no text of the page: programs, pictures, forms, and links to other pages."""
+INLINE = frozenset(("br", "img", "td", "th"))
+OWN_BLOCKS = frozenset(("main", "table", "tr", "pre"))
+BLOCKS = frozenset(
+    (
+        *("address", "article", "aside", "blockquote", "body", "caption", "center", "details", "div", "fieldset"),
+        *(
+            "figcaption",
+            "figure",
+            "footer",
+            "form",
+            "header",
+            "hgroup",
+            "hr",
+            "html",
+            "menu",
+            "p",
+            "section",
+            "summary",
+        ),
+        *("dd", "dl", "dt", "li", "ol", "ul", "tbody", "tfoot", "thead"),
+    )
+)
+SECTIONING = frozenset(("section", "div", "a", "span"))
+"""Elements that may have the anchor of the heading that follows, as Sphinx and GitHub write it."""
+_FRONT_MATTER = re.compile(r"\ufeff?---[ \t]*\r?\n(.*?)^(?:---|\.\.\.)[ \t]*\r?$\n?", re.DOTALL | re.MULTILINE)
+_SPACE = re.compile(r"\s+")
+
+
+def markdown(file: BinaryIO, options: dict[str, Any]) -> Records:
+    """Yield the sections of a Markdown file (CommonMark with tables). Front matter becomes metadata."""
+    from markdown_it import MarkdownIt
+
+    front, text = _front_matter(_decoded(file.read()))
+    html = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(text)
+    page = Page(html)
+    yield from documents(page.sections, {**dict(titled(page.title)), **front}, options)
+
+
+def html(file: BinaryIO, options: dict[str, Any]) -> Records:
+    """Yield the sections of an HTML page: those of its `main` element, if it has one."""
+    page = Page(_decoded(file.read()))
+    yield from documents(page.sections, dict(titled(page.title)), options)
+
+
+def _decoded(content: bytes) -> str:
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Unreadable(
+            f"not UTF-8: byte {error.start + 1} is 0x{content[error.start]:02x}: save it as UTF-8, or name its charset"
+        ) from None
+    if "\0" in text:
+        raise Unreadable("not text: it contains NUL")
+    return text
+
+
+def _front_matter(text: str) -> tuple[dict[str, Any], str]:
+    """Return the YAML between `---` lines at the beginning as metadata, and the rest. Other YAML stays text."""
+    import yaml
+
+    if not (found := _FRONT_MATTER.match(text)):
+        return {}, text
+    try:
+        front = yaml.safe_load(found[1])
+    except (yaml.YAMLError, ValueError):
+        return {}, text
+    if not isinstance(front, dict):
+        return {}, text
+    return {str(name): _plain(value) for name, value in front.items() if value is not None}, text[found.end() :]
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case dict():
+            return {str(name): _plain(one) for name, one in value.items()}
+        case list() | tuple() | set():
+            return [_plain(one) for one in value]
+        case date():
+            return value.isoformat()
+        case str() | int() | float() | None:
+            return value
+    return str(value)
+
+
+class Page(HTMLParser):
+    """The sections of an HTML page, and its title."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.title = ""
+        self._sections = Sections()
+        self._text: list[str] = []
+        self._hidden: list[str] = []
+        """Open elements of `SKIPPED`."""
+        self._anchor = ""
+        self._in_heading = self._in_title = self._in_row = self._in_pre = self._has_main = self._is_over = False
+        self._item = ""
+        self.feed(html)
+        self.close()
+        self._flush()
+        self.sections = self._sections.end()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if self._hidden or tag in SKIPPED:
+            if tag in SKIPPED:
+                self._hidden.append(tag)
+            return
+        given = dict(attrs)
+        if tag in INLINE:
+            self._text.append(self._inline(tag, given))
+        elif tag == "title":
+            self._in_title = not self.title
+        elif tag in OWN_BLOCKS or tag in HEADINGS:
+            self._flush()
+            self._begin(tag)
+        elif tag in BLOCKS:
+            self._break()
+            self._item = "- " if tag == "li" and not self._in_row else self._item
+        if tag in HEADINGS:
+            self._anchor = given.get("id") or self._anchor
+        elif tag in SECTIONING and not self._has_text() and not (self._in_heading and self._anchor):
+            self._anchor = given.get("id") or given.get("name") or self._anchor
+
+    def _inline(self, tag: str, given: dict[str, str | None]) -> str:
+        """Return the text that stands for the beginning of an element within a block."""
+        match tag:
+            case "br":
+                return " " if self._in_row else "\n"
+            case "img":
+                return given.get("alt") or ""
+        return " | " if self._has_text() else ""  # a cell
+
+    def _begin(self, tag: str) -> None:
+        """Begin an element whose blocks are unlike others."""
+        self._in_heading = tag in HEADINGS
+        self._in_pre = tag == "pre"
+        self._in_row = tag == "tr"
+        if tag == "main" and not self._has_main:
+            self._sections, self._has_main = Sections(), True  # what is before it is the frame of the site
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._hidden:
+            if tag in self._hidden:
+                while self._hidden.pop() != tag:
+                    pass
+        elif tag == "title":
+            self._in_title = False
+        elif tag in HEADINGS or tag == "pre":
+            self._flush(level=HEADINGS.get(tag, 0))
+        elif tag in ("tr", "table"):
+            self._flush()
+            self._in_row = False
+        elif tag == "main":
+            self._flush()
+            self._is_over = True
+        elif tag in BLOCKS:
+            self._break()
+
+    def handle_data(self, data: str) -> None:
+        if self._in_title:
+            self.title += data
+        elif not self._hidden and not self._is_over:
+            self._text.append(data if self._in_pre else _SPACE.sub(" ", data))
+
+    def _has_text(self) -> bool:
+        return any(map(str.strip, self._text))
+
+    def _break(self) -> None:
+        """End a block. Within a row of a table or a heading, blocks are words."""
+        if self._in_row or self._in_heading:
+            self._text.append(" ")
+        else:
+            self._flush()
+
+    def _flush(self, level: int = 0) -> None:
+        text = "".join(self._text)
+        self._text = []
+        lines = text.strip("\n").split("\n") if self._in_pre else [" ".join(line.split()) for line in text.split("\n")]
+        text = "\n".join(lines).rstrip() if self._in_pre else "\n".join(lines).strip()
+        if level and (title := " ".join(text.removesuffix("¶").split())):
+            self._sections.heading(level, title, self._anchor.removeprefix("user-content-"))
+            self._anchor = ""
+        elif text:
+            self._sections.block(self._item + text, "row" if self._in_row else "item" if self._item else "")
+            self._item, self._anchor = "", ""
+        self._in_heading = self._in_pre = False

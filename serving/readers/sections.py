@@ -1,0 +1,114 @@
+"""Sections of a file: its headings divide it, and its blocks are separated by blank lines."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+from serving.readers.unreadable import Record, Records, Unreadable
+
+MAX_ANCHOR = 100
+_PUNCTUATION = re.compile(r"[^\w\- ]")
+
+
+class Section(NamedTuple):
+    """A part of a file, under its headings from the outermost to its own."""
+
+    anchor: str
+    headings: list[str]
+    text: str
+
+
+class Sections:
+    """Collects the blocks of a file in their order."""
+
+    def __init__(self) -> None:
+        self._path: list[tuple[int, str]] = []
+        self._blocks: list[str] = []
+        self._kind = ""
+        self._anchor = ""
+        self._anchors = Counter[str]()
+        self._found: list[Section] = []
+
+    def heading(self, level: int, text: str, anchor: str = "") -> None:
+        """Begin a section."""
+        self._end()
+        self._path = [(outer, title) for outer, title in self._path if outer < level] + [(level, text)]
+        self._blocks, self._kind = [text], ""
+        self._anchor = self._unique(anchor or slug(text))
+
+    def block(self, text: str, kind: Literal["", "row", "item"] = "") -> None:
+        """Add a paragraph, a row of a table or an item of a list. Rows and items follow each other without blank lines.
+
+        A blank block is skipped.
+        """
+        if not text.strip():
+            return
+        if kind and kind == self._kind:
+            self._blocks[-1] += f"\n{text}"
+        else:
+            self._blocks.append(text)
+        self._kind = kind
+
+    def end(self) -> list[Section]:
+        """Return all sections."""
+        self._end()
+        return self._found
+
+    def _end(self) -> None:
+        if self._blocks:
+            self._found.append(Section(self._anchor, [title for _, title in self._path], "\n\n".join(self._blocks)))
+        self._blocks = []
+
+    def _unique(self, anchor: str) -> str:
+        """Return the anchor with the number that GitHub appends to an anchor that occurred before."""
+        self._anchors[anchor] += 1
+        return anchor if self._anchors[anchor] == 1 else f"{anchor}-{self._anchors[anchor] - 1}"
+
+
+def slug(heading: str) -> str:
+    """Return the anchor that GitHub gives to a heading."""
+    return _PUNCTUATION.sub("", heading.strip().lower()).replace(" ", "-")[:MAX_ANCHOR]
+
+
+def documents(sections: list[Section], metadata: dict[str, Any], options: dict[str, Any]) -> Records:
+    """Yield a document for each section or, with `split: file`, one for the whole file.
+
+    Documents of a file with a name have ids, such as `guide.md#install`.
+
+    Raises:
+        Unreadable: the file has no text.
+    """
+    if not sections:
+        raise Unreadable("the file has no text", "Empty")
+    if options["split"] == "file":
+        sections = [Section("", [], "\n\n".join(section.text for section in sections))]
+    else:
+        following = [*sections[1:], None]
+        sections = [one for one, after in zip(sections, following, strict=True) if not _is_bare(one, after)]
+    for number, (anchor, headings, text) in enumerate(sections, start=1):
+        about = metadata | ({"headings": headings} if headings else {})
+        yield document(f"section {number}", text, anchor, about, options)
+
+
+def _is_bare(section: Section, following: Section | None) -> bool:
+    """Return whether a section is only a heading above deeper headings, whose sections name it."""
+    path = section.headings
+    deeper = following is not None and len(following.headings) > len(path) and following.headings[: len(path)] == path
+    return bool(path) and section.text == path[-1] and deeper
+
+
+def document(place: str, text: str, anchor: str, metadata: dict[str, Any], options: dict[str, Any]) -> Record:
+    """Return the document of a part of a file. The file's name, if it is known, becomes a part of the id."""
+    if not (source := options["source"]):
+        return Record(place, {"text": text, "metadata": metadata})
+    id = f"{source}#{anchor}" if anchor else source
+    return Record(place, {"id": id, "text": text, "metadata": {**metadata, "source": source}})
+
+
+def titled(title: Any) -> Iterator[tuple[str, str]]:
+    """Yield the title as metadata, if there is one."""
+    if isinstance(title, str) and title.strip():
+        yield "title", " ".join(title.split())
