@@ -27,10 +27,10 @@ from isosphere.encoder import Encoder
 from models.bundle import quantization
 from models.bundle.disk import locked_exclusively, make_folder, replacing, write_whole
 from models.errors import Refused
-from training.data.files import CorpusError, OnBadRow, resolve_files
+from training.data.files import CorpusError, File, OnBadRow, resolve_files
 
 ROWS = 4096
-"""Rows of a part: sorted by length together, and lost together by a kill."""
+"""Default rows of a part: sorted by length together, and lost together by a kill."""
 LINE_EVERY = 30.0
 """Seconds between lines of progress where there is no terminal."""
 BITS = {"binary": quantization.binary, "ubinary": quantization.ubinary}
@@ -48,6 +48,7 @@ class Options:
     prompt_name: str | None = None
     dimensions: int | None = None
     encoding: str = "float"
+    rows_of_a_part: int = field(default_factory=lambda: ROWS)
 
 
 class Done(NamedTuple):
@@ -82,7 +83,7 @@ def embed(encoder: Encoder, files: Sequence[str], out: Path, options: Options, *
     if not same and not force and (out.exists() or any(parts.glob("*"))):
         raise Refused(f"{out} {difference(known, wanted)}. --force replaces the file, another --out keeps it")
     done = job.check(output, stream)
-    with _locked(parts, out):
+    with locked(parts, out):
         if not same:
             for part in parts.iterdir():
                 part.unlink()
@@ -108,7 +109,7 @@ class Job:
     def wanted(self) -> dict[str, Any]:
         """Return the settings that decide the content of the file, with path, size and mtime of each input."""
         inputs = [[str(path), (stat := path.stat()).st_size, stat.st_mtime_ns] for path in self.paths]
-        return {**made_by(self.encoder), **asdict(self.options), "rows_of_a_part": ROWS, "inputs": inputs}
+        return {**made_by(self.encoder), **asdict(self.options), "inputs": inputs}
 
     def output(self, out: Path) -> Npy | Parquet:
         """Choose the format by the file's name.
@@ -136,7 +137,7 @@ class Job:
     def fill(self, parts: Path, output: Npy | Parquet, total: int, stream: TextIO) -> list[Path]:
         """Embed the rows of each part that is missing, and list all parts."""
         made = []
-        there = min(total, ROWS * len(list(parts.glob("[!.]*"))))
+        there = min(total, self.options.rows_of_a_part * len(list(parts.glob("[!.]*"))))
         with progress(total, there, stream) as advance:
             for number, batch in enumerate(batches(self.paths, self.options, lambda _: None)):
                 made.append(part := parts / f"{number:08}")
@@ -153,14 +154,14 @@ def made_by(encoder: Encoder) -> dict[str, str]:
     return {"encoder": encoder.name, "fingerprint": encoder.fingerprint, "engine": encoder.engine}
 
 
-def batches(paths: Iterable[Path], options: Options, bad: OnBadRow) -> Iterator[list[Row]]:
-    """Yield the rows of files, `ROWS` at a time. `bad` receives the error of each bad row."""
+def batches(paths: Iterable[File], options: Options, bad: OnBadRow) -> Iterator[list[Row]]:
+    """Yield the rows of files, those of a part at a time. `bad` receives the error of each bad row."""
     found = rows(paths, options.text_column, options.id_column, options.columns, bad)
-    while batch := list(islice(found, ROWS)):
+    while batch := list(islice(found, options.rows_of_a_part)):
         yield batch
 
 
-def check(paths: Iterable[Path], options: Options, learn: Callable[[Sequence[Row]], None]) -> Done:
+def check(paths: Iterable[File], options: Options, learn: Callable[[Sequence[Row]], None]) -> Done:
     """Read all rows once: count them, and refuse or count bad ones. `learn` receives each batch.
 
     Raises:
@@ -246,7 +247,12 @@ def difference(known: dict[str, Any], wanted: dict[str, Any]) -> str:
 
 
 @contextmanager
-def _locked(parts: Path, out: Path) -> Iterator[None]:
+def locked(parts: Path, out: object) -> Iterator[None]:
+    """Create a folder, and lock it during the block.
+
+    Raises:
+        Refused: another process writes `out`.
+    """
     make_folder(parts)
     try:
         with locked_exclusively(parts):
@@ -256,7 +262,7 @@ def _locked(parts: Path, out: Path) -> Iterator[None]:
 
 
 @contextmanager
-def progress(total: int, there: int, stream: TextIO) -> Iterator[Callable[[int], None]]:
+def progress(total: int, there: int, stream: TextIO, unit: str = "row") -> Iterator[Callable[[int], None]]:
     """Show rows, rows/s and the time left: a bar on a terminal, a line now and then elsewhere."""
     began = said = time.monotonic()
     done = 0
@@ -270,7 +276,7 @@ def progress(total: int, there: int, stream: TextIO) -> Iterator[Callable[[int],
             said = now
             speed = done / (now - began)
             left = timedelta(seconds=round((total - there - done) / speed))
-            print(f"{there + done} of {total} rows, {speed:.0f} rows/s, {left} left", file=stream, flush=True)
+            print(f"{there + done} of {total} {unit}s, {speed:.0f} {unit}s/s, {left} left", file=stream, flush=True)
 
-    with tqdm(total=total, initial=there, unit="row", file=stream, disable=not stream.isatty()) as bar:
+    with tqdm(total=total, initial=there, unit=unit, file=stream, disable=not stream.isatty()) as bar:
         yield advance

@@ -1,0 +1,83 @@
+"""Connection to a Ray cluster, for the commands that have `--on ray`.
+
+Ray is the extra `ray`. This module and the packages `on_ray` are the only ones that import it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+
+from models import cpus
+from models.errors import Refused, first_line
+
+INSTALL = "pip install 'isosphere[ray]'"
+OLDEST, NEXT = (2, 60), (3,)
+"""Versions of Ray from `OLDEST` to below `NEXT` are supported."""
+SECONDS_TO_ANSWER = 5.0
+LOCAL = "local"
+"""Address of a Ray that is started on this machine, and stopped at the end."""
+
+
+@contextmanager
+def connected(address: str | None) -> Iterator[None]:
+    """Connect to the cluster at `address` during the block. None means `RAY_ADDRESS`, or a Ray of its own.
+
+    A process that is connected already stays so.
+
+    Raises:
+        Refused: Ray is not installed or not supported, or no cluster answers.
+    """
+    check_version()
+    address = address or os.environ.get("RAY_ADDRESS") or LOCAL
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report its use to its makers
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Ray about its own next version
+        import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    _check_answer(address)
+    own_cpus = cpus.available() if address == LOCAL else None
+    try:
+        ray.init(address, num_cpus=own_cpus, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        raise Refused(f"--ray-address {address}: {first_line(error)}") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def check_version() -> None:
+    """Check that a supported version of Ray is installed.
+
+    Raises:
+        Refused: it is missing, too old or too new; the message has the command that installs it.
+    """
+    try:
+        found = version("ray")
+    except PackageNotFoundError:
+        raise Refused(f"--on ray needs the extra `ray`: {INSTALL}") from None
+    if not OLDEST <= tuple(map(int, found.split(".")[:2])) < NEXT:
+        raise Refused(f"--on ray needs Ray {'.'.join(map(str, OLDEST))} or a later 2.x, not {found}: {INSTALL}")
+
+
+def _check_answer(address: str) -> None:
+    """Check that something listens at the address, because Ray's own attempts take a minute."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon:
+        return  # `local` or `auto`
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_ANSWER).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise Refused(
+            f"--ray-address {address}: no cluster answers ({getattr(error, 'strerror', None) or error}); "
+            "`ray start --head` starts one and prints its address"
+        ) from error
