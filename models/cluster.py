@@ -25,10 +25,10 @@ LOCAL = "local"
 
 
 @contextmanager
-def connected(address: str | None) -> Iterator[None]:
+def connected(address: str | None) -> Iterator[bool]:
     """Connect to the cluster at `address` during the block. None means `RAY_ADDRESS`, or a Ray of its own.
 
-    A process that is connected already stays so.
+    The block gets whether Ray is its own. A process that is connected already stays so.
 
     Raises:
         Refused: Ray is not installed or not supported, or no cluster answers.
@@ -41,7 +41,7 @@ def connected(address: str | None) -> Iterator[None]:
         import ray
 
     if ray.is_initialized():
-        yield
+        yield False
         return
     _check_answer(address)
     own_cpus = cpus.available() if address == LOCAL else None
@@ -50,9 +50,28 @@ def connected(address: str | None) -> Iterator[None]:
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         raise Refused(f"--ray-address {address}: {first_line(error)}") from error
     try:
-        yield
+        yield address == LOCAL
     finally:
         ray.shutdown()
+
+
+def smallest_node() -> int:
+    """Return the CPUs of the smallest node that has some, or 1."""
+    return int(min((cpus for node in alive_nodes() if (cpus := node.get("CPU", 0)) >= 1), default=1))
+
+
+def alive_nodes() -> list[dict[str, float]]:
+    """Return the resources of each node, by Ray's names."""
+    import ray
+
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+
+
+def free_resources() -> dict[str, float]:
+    """Return the resources of all nodes that no job has reserved, by Ray's names."""
+    import ray
+
+    return dict(ray.available_resources())  # type: ignore[no-untyped-call]
 
 
 def check_version() -> None:

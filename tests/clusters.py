@@ -58,7 +58,7 @@ def nodes(count: int, cpus: int = 1) -> Iterator[Any]:
                 cluster.add_node(num_cpus=cpus, object_store_memory=MEMORY)
             yield cluster
         finally:
-            cluster.shutdown()
+            cluster.shutdown()  # type: ignore[no-untyped-call]
             gc.collect()
             for name, value in before.items():
                 os.environ.pop(name) if value is None else os.environ.update({name: value})

@@ -7,6 +7,7 @@ import io
 import json
 import socket
 from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,12 @@ import pytest
 
 from isosphere.embed.embedding import Options
 from isosphere.embed.embedding import embed as embed_here
+from isosphere.embed.on_ray import bulk
+from isosphere.embed.on_ray.bulk import MANIFEST, Made, embed
+from isosphere.embed.on_ray.places import Folder, list_files, state
+from isosphere.embed.on_ray.pool import Pool, derive
+from isosphere.embed.on_ray.tasks import Model
 from isosphere.encoder import Encoder, load
-from isosphere.on_ray import bulk
-from isosphere.on_ray.bulk import MANIFEST, Made, embed
-from isosphere.on_ray.places import Folder, list_files, state
-from isosphere.on_ray.pool import Pool, derive
-from isosphere.on_ray.tasks import Model
 from models import cluster
 from models.errors import Refused
 from models.remotes.base import RemoteError
@@ -79,8 +80,8 @@ def test_the_folder_has_the_rows_of_the_file_of_one_process(
     assert made.done.rows == 30 and made.encoder == "tiny"
     found, expected = table(out), table(plain)
     assert found["id"].to_pylist() == expected["id"].to_pylist()
-    vectors = [np.stack(each["vector"].to_numpy()) for each in (found, expected)]
-    np.testing.assert_allclose(*vectors, atol=2e-6)
+    ours, theirs = (np.stack(each["vector"].to_numpy()) for each in (found, expected))
+    np.testing.assert_allclose(ours, theirs, atol=2e-6)
     assert found.schema.metadata[b"fingerprint"].decode() == encoder.fingerprint
     manifest = json.loads((out / MANIFEST).read_text())
     assert manifest["done"]["rows"] == 30 and manifest["fingerprint"] == encoder.fingerprint
@@ -236,7 +237,7 @@ def test_no_cluster_at_the_address_is_one_line(
 def test_an_unsupported_ray_is_named(found: str | None, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def version(_: str) -> str:
         if found is None:
-            raise cluster.PackageNotFoundError
+            raise PackageNotFoundError
         return found
 
     monkeypatch.setattr(cluster, "version", version)

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from isosphere.embed.embedding import Done, Options, difference, locked, progress
+from isosphere.embed.on_ray.places import Folder, Url, is_url, list_files, state
+from isosphere.embed.on_ray.pool import READ_CPUS, Pool, derive
+from isosphere.embed.on_ray.tasks import Description, Model, Writer, check_files, describe, digest, part_name, read
 from isosphere.embed.outputs import Parquet
-from isosphere.on_ray.places import Folder, Url, is_url, list_files, state
-from isosphere.on_ray.pool import READ_CPUS, Pool, derive
-from isosphere.on_ray.tasks import Description, Model, Writer, check_files, describe, digest, part_name, read
-from models.cluster import connected
+from models.cluster import alive_nodes, connected, free_resources
 from models.errors import Failed, Refused, on_one_line
 
 MANIFEST = "_manifest.json"
@@ -78,12 +78,7 @@ def embed(
     with connected(address), _own_errors():
         import ray
 
-        pool = derive(
-            [node["Resources"] for node in ray.nodes() if node["Alive"]],
-            ray.available_resources(),
-            threads=model.threads,
-            device=model.device,
-        )
+        pool = derive(alive_nodes(), free_resources(), threads=model.threads, device=model.device)
         model = Model(_absolute(model.name), model.engine, model.precision, model.device, pool.threads)
         remote = ray.remote(num_cpus=pool.cpus, num_gpus=pool.gpus)(describe)
         description: Description = ray.get(remote.remote(model, options))
@@ -214,7 +209,10 @@ def _fill(
                 override_num_blocks=len(missing),
             )
             parts = shards_of.map_batches(
-                read, fn_kwargs={"options": options, "there": there}, batch_size=1, num_cpus=READ_CPUS
+                read,  # type: ignore[arg-type] # Ray's type of a generator leaves out lists
+                fn_kwargs={"options": options, "there": there},
+                batch_size=1,
+                num_cpus=READ_CPUS,
             )
             made = parts.map_batches(
                 Writer,

@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from isosphere.embed.embedding import Done, Options, batches, check, no_vectors, vectors_of
+from isosphere.embed.on_ray.places import Folder
 from isosphere.embed.outputs import Columns, Parquet, Vectors
 from isosphere.encoder import Encoder, load
-from isosphere.on_ray.places import Folder
 from models.errors import Refused
-from models.runtimes.base import Device, RuntimeUnavailable
+from models.names import Device
+from models.runtimes.base import RuntimeUnavailable
 from training.data.files import File
 
 
