@@ -8,6 +8,7 @@ from typing import Any
 from models.bundle.bundle import BundleError
 from models.cluster import connected, smallest_node
 from models.errors import Refused, first_line
+from serving.commands.server import BindError, check_exposure
 from serving.on_ray.autoscaling import QUEUED_TOKENS, by_queued_tokens
 from serving.settings import Settings
 
@@ -34,6 +35,7 @@ def application(options: dict[str, Any]) -> Any:
 def _application(settings: Settings) -> Any:
     from ray import serve
 
+    from serving.on_ray.metrics import Mirror
     from serving.on_ray.replica import UnhealthyReplica, build
 
     threads = settings.threads or smallest_node()
@@ -65,8 +67,13 @@ def _application(settings: Settings) -> Any:
             """Load promoted encoders after a change of `user_config`. Meanwhile the old ones answer."""
             await self.app.service.reload()
 
+        def __init__(self) -> None:
+            self._mirror: Mirror | None = None
+
         async def check_health(self) -> None:
-            """Raise an error if the encoder does not answer, as `/readyz` does."""
+            """Raise an error if the encoder does not answer, as `/readyz` does. Ray Serve asks every few seconds."""
+            self._mirror = self._mirror or Mirror(self.app.service.metrics.registry)
+            self._mirror.update()
             health = await self.app.service.probed()
             if health.state in ("failed", "failing"):
                 raise UnhealthyReplica(str(health))
@@ -81,6 +88,7 @@ def _application(settings: Settings) -> Any:
 def serve(settings: Settings) -> int:
     """Deploy the replicas, or update them, and return the exit status. A Ray of this process is served until Ctrl-C."""
     try:
+        check_exposure(settings, "127.0.0.1" if settings.host == "localhost" else settings.host)
         with connected(settings.ray_address) as own:
             from ray import serve as ray_serve
 
@@ -89,7 +97,7 @@ def serve(settings: Settings) -> int:
                 ray_serve.run(_application(settings), name=NAME, route_prefix="/", blocking=own)
             except RuntimeError as error:
                 raise Refused(f"the replicas did not start: {first_line(error)}") from error
-    except (Refused, BundleError) as error:
+    except (Refused, BundleError, BindError) as error:
         print(f"isosphere: {error}", file=sys.stderr)
         return 2
     return 0
