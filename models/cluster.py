@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 
 from models import cpus
-from models.errors import Refused, first_line
+from models.errors import Failed, Refused, first_line
 
 INSTALL = "pip install 'isosphere[ray]'"
 OLDEST, NEXT = (2, 60), (3,)
@@ -32,6 +32,7 @@ def connected(address: str | None) -> Iterator[bool]:
 
     Raises:
         Refused: Ray is not installed or not supported, or no cluster answers.
+        Failed: Ray does not start on this machine.
     """
     check_version()
     address = address or os.environ.get("RAY_ADDRESS") or LOCAL
@@ -47,7 +48,9 @@ def connected(address: str | None) -> Iterator[bool]:
     own_cpus = cpus.available() if address == LOCAL else None
     try:
         ray.init(address, num_cpus=own_cpus, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+    except Exception as error:  # they have no common class
+        if address == LOCAL:
+            raise Failed(f"Ray did not start on this machine: {first_line(error)}") from error
         raise Refused(f"--ray-address {address}: {first_line(error)}") from error
     try:
         yield address == LOCAL

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from models.bundle.bundle import BundleError
 from models.cluster import connected, smallest_node
-from models.errors import Refused, first_line
+from models.errors import Failed, Refused, first_line
 from serving.commands.server import BindError, check_exposure
 from serving.on_ray.autoscaling import QUEUED_TOKENS, by_queued_tokens
 from serving.settings import Settings
@@ -97,7 +96,7 @@ def serve(settings: Settings) -> int:
                 ray_serve.run(_application(settings), name=NAME, route_prefix="/", blocking=own)
             except RuntimeError as error:
                 raise Refused(f"the replicas did not start: {first_line(error)}") from error
-    except (Refused, BundleError, BindError) as error:
+    except (Refused, Failed, BindError) as error:
         print(f"isosphere: {error}", file=sys.stderr)
         return 2
     return 0

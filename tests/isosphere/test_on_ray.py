@@ -163,6 +163,21 @@ def test_urls_are_read_and_written(tiny_bundle: Path, files: list[str], tmp_path
         run(tiny_bundle, [f"file://{tmp_path}/nothing"], f"file://{tmp_path}/third")
 
 
+@pytest.mark.usefixtures("shared_ray")
+def test_an_input_that_changes_meanwhile_is_one_line(
+    tiny_bundle: Path, files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill = bulk._fill
+
+    def change(*given: Any) -> Any:
+        (tmp_path / "in" / "a.txt").write_text("a cat\n")
+        return fill(*given)
+
+    monkeypatch.setattr(bulk, "_fill", change)
+    with pytest.raises(Refused, match=r"a\.txt.*changed"):
+        run(tiny_bundle, files, str(tmp_path / "out"))
+
+
 def test_the_state_of_a_url_changes_with_its_content(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
     (file,) = list_files([f"file://{tmp_path}/a.txt"])

@@ -92,17 +92,19 @@ def test_a_killed_driver_goes_on_where_it_stopped(tiny_bundle: Path, file: Path,
     )
     command = [sys.executable, "-c", code, "embed", str(file), "--out", str(out), "--model", str(tiny_bundle)]
     command += ["--on", "ray", "--engine", "onnxruntime", "--precision", "fp32", "--threads", "1"]
-    for i in range(TIMES):
-        goal = PARTS * (i + 1) // (TIMES + 2)
-        with subprocess.Popen(command, env={**os.environ, **CALM}, stderr=subprocess.DEVNULL) as driver:
-            deadline = time.monotonic() + PATIENCE
-            while parts(out) < goal and driver.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.02)
-            assert driver.poll() is None
-            driver.send_signal(signal.SIGKILL)
-        before = {part: part.stat().st_mtime_ns for part in out.glob("part-*")}
-        assert goal <= len(before) < PARTS
-    subprocess.run(command, env={**os.environ, **CALM}, check=True)
+    with nodes(1, cpus=2) as cluster:
+        command += ["--ray-address", cluster.address]
+        for i in range(TIMES):
+            goal = PARTS * (i + 1) // (TIMES + 2)
+            with subprocess.Popen(command, env={**os.environ, **CALM}) as driver:
+                deadline = time.monotonic() + PATIENCE
+                while parts(out) < goal and driver.poll() is None and time.monotonic() < deadline:
+                    time.sleep(0.02)
+                assert driver.poll() is None
+                driver.send_signal(signal.SIGKILL)
+            before = {part: part.stat().st_mtime_ns for part in out.glob("part-*")}
+            assert goal <= len(before) < PARTS
+        subprocess.run(command, env={**os.environ, **CALM}, check=True)
     assert {part: part.stat().st_mtime_ns for part in before} == before
     check(out, file, tiny_bundle)
 

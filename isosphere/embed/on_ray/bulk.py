@@ -253,7 +253,7 @@ def _own_errors() -> Iterator[None]:
     except RayError as error:
         cause: BaseException | None = error
         while cause is not None:
-            if isinstance(inner := getattr(cause, "cause", cause), ValueError | Failed | OSError):
-                raise inner from None
-            cause = cause.__cause__
+            if isinstance(cause, ValueError | Failed | OSError) and not isinstance(cause, RayError):
+                raise cause from None
+            cause = getattr(cause, "cause", None) or cause.__cause__
         raise Failed(f"Ray: {on_one_line(error)[:500]}; the same command goes on") from error

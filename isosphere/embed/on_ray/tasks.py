@@ -8,6 +8,7 @@ import pickle
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from isosphere.embed.embedding import Done, Options, batches, check, no_vectors, vectors_of
@@ -71,8 +72,11 @@ def read(shard: dict[str, Any], options: Options, there: Collection[str]) -> Ite
         shard: the names of its parts, and its files, pickled.
         there: parts that existed when the job began. If Ray repeats the task, they are the same.
     """
-    (names,), (files,) = shard["parts"], shard["files"]
-    for name, rows in zip(names, batches(pickle.loads(files), options, lambda _: None), strict=True):
+    (names,), (pickled,) = shard["parts"], shard["files"]
+    files = pickle.loads(pickled)
+    for name, rows in zip_longest(names, batches(files, options, lambda _: None)):
+        if name is None or rows is None:
+            raise Refused(f"{files[0]}, or a file read with it, changed while it was read; use --force")
         if name not in there:
             yield {"part": [name], "rows": [pickle.dumps(rows)]}
 
