@@ -19,5 +19,6 @@ class Mirror:
             for sample in family.samples:
                 name = sample.name
                 if name not in self._gauges:
-                    self._gauges[name] = Gauge(name, family.documentation, tag_keys=tuple(sample.labels))
+                    keys = tuple(sample.labels)
+                    self._gauges[name] = Gauge(name, family.documentation, tag_keys=keys)  # type: ignore[arg-type]
                 self._gauges[name].set(sample.value, tags=dict(sample.labels))
