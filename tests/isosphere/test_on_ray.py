@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from isosphere.command import main
 from isosphere.embed.embedding import Options
 from isosphere.embed.embedding import embed as embed_here
 from isosphere.embed.on_ray import bulk
@@ -223,13 +224,29 @@ def test_the_pool_leaves_cpus_to_tasks_that_read(
 
 @pytest.mark.parametrize(
     ("cpus", "free", "threads", "device", "says"),
-    [(0, 0, None, "auto", "too small"), (8, 1, 4, "cpu", "3.5 CPUs"), (8, 8, 1, "cuda", "no GPU")],
+    [(0, 0, None, "auto", "too small"), (8, 1, 4, "cpu", "3.25 CPUs"), (8, 8, 1, "cuda", "no GPU")],
 )
 def test_a_cluster_that_is_too_small_is_an_error(
     cpus: float, free: float, threads: int | None, device: str, says: str
 ) -> None:
     with pytest.raises(Refused, match=says):
         derive([{"CPU": cpus}], {"CPU": free}, threads=threads, device=device)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--on", "ray", "--out", "a.parquet"], "a folder of Parquet files"),
+        (["--ray-address", "127.0.0.1:6379", "--out", "a.npy"], "--on ray"),
+        (["--out", "folder"], ".npy"),
+    ],
+)
+def test_options_that_do_not_belong_together_are_one_line(
+    options: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["embed", "nowhere.txt", *options]) == 2
+    said = capsys.readouterr().err
+    assert says in said and said.count("\n") == 1
 
 
 def test_no_cluster_at_the_address_is_one_line(

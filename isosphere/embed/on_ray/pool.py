@@ -7,8 +7,11 @@ from typing import NamedTuple
 
 from models.errors import Refused
 
-READ_CPUS = 0.5
+READ_CPUS = 0.25
 """CPUs that Ray reserves for a task that reads. Reading waits for disks and networks more than it computes."""
+ONE_THREAD_CPUS = 0.5
+"""CPUs that Ray reserves for an actor with one thread. Ray Data would let actors read if both numbers were equal, and
+one actor would then embed all parts of a file."""
 Resources = Mapping[str, float]
 
 
@@ -43,7 +46,7 @@ def derive(nodes: Sequence[Resources], free: Resources, *, threads: int | None, 
         pool = Pool(gpus, threads or 1, 1, 1)
     else:
         threads = threads or min(cpus, default=1)
-        pool = Pool(sum(each // threads for each in cpus), threads, threads - 1 if threads > 1 else READ_CPUS, 0)
+        pool = Pool(sum(each // threads for each in cpus), threads, threads - 1 if threads > 1 else ONE_THREAD_CPUS, 0)
     actors = min(pool.actors, int(unreserved / pool.cpus))
     if actors < 1:
         raise Refused(
