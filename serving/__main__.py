@@ -83,6 +83,10 @@ def run(arguments: Sequence[str]) -> int:
     except SettingsError as error:
         print(f"isosphere: {error}", file=sys.stderr)
         return 2
+    if settings.on == "ray":
+        from serving.on_ray import deployment
+
+        return deployment.serve(settings)
     # Imported here: help does not need the server, and clashing builds may break the import itself.
     from serving.commands.serve import serve
     from serving.commands.starting import exit_status

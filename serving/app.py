@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
 
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 from starlette.types import Lifespan
@@ -27,8 +27,10 @@ from serving.operations.limits import Clock, Keyring
 from serving.service import Service
 
 
-def create_app(service: Service, clock: Clock = time.monotonic_ns) -> FastAPI:
-    """Create the ASGI application.
+def create_app(
+    service: Service, clock: Clock = time.monotonic_ns, *, routers: Sequence[APIRouter] = ROUTERS
+) -> FastAPI:
+    """Create the ASGI application with these families of routes.
 
     Its lifespan loads the model at the start and drains requests at the end. `clock` is the clock of the keys' rate
     limits.
@@ -52,9 +54,9 @@ def create_app(service: Service, clock: Clock = time.monotonic_ns) -> FastAPI:
         if traces:
             await asyncio.to_thread(traces.close)
 
-    app = routes(lifespan, asks_for_keys=keyring is not None)
+    app = routes(lifespan, asks_for_keys=keyring is not None, routers=routers)
     errors.install(app)
-    app.add_middleware(Shortcut, routers=ROUTERS)  # the innermost middleware comes first
+    app.add_middleware(Shortcut, routers=routers)  # the innermost middleware comes first
     app.add_middleware(Head)
     app.add_middleware(UnreadLimit, limit=settings.max_unread_bytes)
     if keyring:
@@ -66,11 +68,16 @@ def create_app(service: Service, clock: Clock = time.monotonic_ns) -> FastAPI:
         from serving.api.middleware.traces import Traces
 
         app.add_middleware(Traces, collector=traces)
-    app.add_middleware(TrailingSlash, routers=ROUTERS)
+    app.add_middleware(TrailingSlash, routers=routers)
     return app
 
 
-def routes(lifespan: Lifespan[FastAPI] | None = None, *, asks_for_keys: bool = False) -> FastAPI:
+def routes(
+    lifespan: Lifespan[FastAPI] | None = None,
+    *,
+    asks_for_keys: bool = False,
+    routers: Sequence[APIRouter] = ROUTERS,
+) -> FastAPI:
     """Create the application with its routes and its OpenAPI document, without a service.
 
     Only requests need a service.
@@ -89,7 +96,7 @@ def routes(lifespan: Lifespan[FastAPI] | None = None, *, asks_for_keys: bool = F
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},  # they quote callers
         dependencies=[Depends(HTTPBearer(auto_error=False))] if asks_for_keys else None,  # /docs asks for a key, too
     )
-    for router in ROUTERS:
+    for router in routers:
         app.include_router(router)
     app.router.default = corpora.unknown(app.router.default)
     description.describe(app)

@@ -208,6 +208,16 @@ class Settings(BaseSettings):
         default=None,
         description="OTLP endpoint for traces, such as http://127.0.0.1:4318; by default OTEL_EXPORTER_OTLP_ENDPOINT",
     )
+    on: Literal["ray"] | None = Field(
+        default=None, description="ray serves replicas of the encoder on the machines of a Ray cluster, without corpora"
+    )
+    ray_address: str | None = Field(
+        default=None, description="address of the cluster; by default RAY_ADDRESS, or Ray on this machine alone"
+    )
+    replicas: PositiveInt = Field(default=1, description="minimum number of replicas on Ray")
+    max_replicas: PositiveInt | None = Field(
+        default=None, description="maximum number of replicas on Ray when many tokens are queued; by default --replicas"
+    )
     log_format: LogFormat = Field(
         default="auto", description="format of the log; auto is pretty on a terminal and json elsewhere"
     )

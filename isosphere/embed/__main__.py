@@ -8,10 +8,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from models.bundle.disk import error_line_and_status
 from models.cli.command_line import Parser
 from models.errors import Failed, Refused, not_installed
+
+if TYPE_CHECKING:
+    from isosphere.embed.embedding import Done, Options
 
 ENDINGS = (".parquet", ".npy")
 ENCODINGS = ("float", "int8", "uint8", "binary", "ubinary")
@@ -43,16 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _embed(given: argparse.Namespace) -> None:
-    from isosphere import load
-    from isosphere.embed.embedding import Options, embed
-    from models.runtimes.base import RuntimeUnavailable
+    from isosphere.embed.embedding import Options
 
-    try:
-        encoder = load(
-            given.model, engine=given.engine, precision=given.precision, device=given.device, threads=given.threads
-        )
-    except RuntimeUnavailable as error:
-        raise Refused(str(error)) from error
     options = Options(
         text_column=given.text_column,
         id_column=given.id_column,
@@ -62,14 +58,52 @@ def _embed(given: argparse.Namespace) -> None:
         dimensions=given.dimensions,
         encoding=given.encoding,
     )
+    if given.on == "ray":
+        _embed_on_ray(given, options)
+    else:
+        _embed_here(given, options)
+
+
+def _embed_here(given: argparse.Namespace, options: Options) -> None:
+    from isosphere import load
+    from isosphere.embed.embedding import embed
+    from models.runtimes.base import RuntimeUnavailable
+
+    if given.ray_address:
+        raise Refused("--ray-address: is for --on ray")
+    if (out := Path(given.out)).suffix not in ENDINGS:
+        raise Refused(f"--out: {given.out!r} ends in neither {' nor '.join(ENDINGS)}")
+    try:
+        encoder = load(
+            given.model, engine=given.engine, precision=given.precision, device=given.device, threads=given.threads
+        )
+    except RuntimeUnavailable as error:
+        raise Refused(str(error)) from error
     with _without_warnings("isosphere.encoder"):  # of each part; the sum of all texts that were cut comes last
-        done = embed(encoder, given.files, given.out, options, force=given.force, stream=sys.stderr)
+        done = embed(encoder, given.files, out, options, force=given.force, stream=sys.stderr)
+    _report(given.out, done, encoder.name, encoder.max_length, encoder.truncated)
+
+
+def _embed_on_ray(given: argparse.Namespace, options: Options) -> None:
+    from isosphere.embed.on_ray.bulk import embed
+    from isosphere.embed.on_ray.tasks import Model
+
+    if given.out.endswith(ENDINGS):
+        raise Refused(f"--out: {given.out!r} names a file, but --on ray writes a folder of Parquet files")
+    model = Model(given.model, given.engine, given.precision, given.device, given.threads)
+    made = embed(
+        model, given.files, given.out, options, address=given.ray_address, force=given.force, stream=sys.stderr
+    )
+    _report(given.out, made.done, made.encoder, made.max_length, made.truncated)
+
+
+def _report(out: str, done: Done, encoder: str, max_length: int, truncated: int) -> None:
     if done.skipped:
         _say(f"bad rows that were skipped: {done.skipped}; the first: {done.first_skipped}")
-    if encoder.truncated:
-        _say(f"texts that were cut to {encoder.max_length} tokens: {encoder.truncated}")
+    if truncated:
+        _say(f"texts that were cut to {max_length} tokens: {truncated}")
     rows = "1 row" if done.rows == 1 else f"{done.rows} rows"
-    _say(f"{given.out}: {rows} by {encoder.name}")
+    _say(f"{out}: {rows} by {encoder}")
 
 
 @contextmanager
@@ -105,7 +139,12 @@ def parser() -> Parser:
         nargs="+",
         help="files, folders or patterns: text (a line each), .jsonl, .csv, .tsv, .parquet; also .gz and .xz",
     )
-    own.add_argument("--out", type=_out, required=True, metavar="NAME.parquet|NAME.npy", help="the file to write")
+    own.add_argument(
+        "--out",
+        required=True,
+        metavar="NAME.parquet|NAME.npy",
+        help="the file to write; with --on ray a folder, or its URL",
+    )
     own.add_argument("--model", default="default", help="encoder of this project, or a bundle (default: default)")
     table = own.add_argument_group("columns")
     table.add_argument("--text-column", help="column with the text (default: text or sentence)")
@@ -128,14 +167,12 @@ def parser() -> Parser:
     run.add_argument("--engine", help="onnxruntime or openvino (default: the fastest, measured once)")
     run.add_argument("--precision", help="fp32, bf16, … (default: the fastest, measured once)")
     run.add_argument("--device", default="auto", help="cpu or cuda (default: cuda where there is one)")
-    run.add_argument("--threads", type=int, help="number of threads (default: all CPUs)")
+    run.add_argument("--threads", type=int, help="number of threads (default: all CPUs; with --on ray, of each actor)")
+    run.add_argument("--on", choices=("ray",), help="ray embeds on the machines of a Ray cluster, and reads URLs, too")
+    run.add_argument(
+        "--ray-address", help="address of the cluster (default: RAY_ADDRESS, or Ray on this machine alone)"
+    )
     return own
-
-
-def _out(given: str) -> Path:
-    if (out := Path(given)).suffix not in ENDINGS:
-        raise argparse.ArgumentTypeError(f"{given!r} ends in neither {' nor '.join(ENDINGS)}")
-    return out
 
 
 def _names(given: str) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
@@ -27,10 +27,10 @@ from isosphere.encoder import Encoder
 from models.bundle import quantization
 from models.bundle.disk import locked_exclusively, make_folder, replacing, write_whole
 from models.errors import Refused
-from training.data.files import CorpusError, OnBadRow, resolve_files
+from training.data.files import CorpusError, File, OnBadRow, resolve_files
 
 ROWS = 4096
-"""Rows of a part: sorted by length together, and lost together by a kill."""
+"""Default rows of a part: sorted by length together, and lost together by a kill."""
 LINE_EVERY = 30.0
 """Seconds between lines of progress where there is no terminal."""
 BITS = {"binary": quantization.binary, "ubinary": quantization.ubinary}
@@ -48,6 +48,7 @@ class Options:
     prompt_name: str | None = None
     dimensions: int | None = None
     encoding: str = "float"
+    rows_of_a_part: int = field(default_factory=lambda: ROWS)
 
 
 class Done(NamedTuple):
@@ -80,9 +81,9 @@ def embed(encoder: Encoder, files: Sequence[str], out: Path, options: Options, *
         shutil.rmtree(parts, ignore_errors=True)  # a kill may have left it
         return Done(**known["done"])
     if not same and not force and (out.exists() or any(parts.glob("*"))):
-        raise Refused(f"{out} {_difference(known, wanted)}. --force replaces the file, another --out keeps it")
+        raise Refused(f"{out} {difference(known, wanted)}. --force replaces the file, another --out keeps it")
     done = job.check(output, stream)
-    with _locked(parts, out):
+    with locked(parts, out):
         if not same:
             for part in parts.iterdir():
                 part.unlink()
@@ -108,7 +109,7 @@ class Job:
     def wanted(self) -> dict[str, Any]:
         """Return the settings that decide the content of the file, with path, size and mtime of each input."""
         inputs = [[str(path), (stat := path.stat()).st_size, stat.st_mtime_ns] for path in self.paths]
-        return {**self._made_by(), **asdict(self.options), "rows_of_a_part": ROWS, "inputs": inputs}
+        return {**made_by(self.encoder), **asdict(self.options), "inputs": inputs}
 
     def output(self, out: Path) -> Npy | Parquet:
         """Choose the format by the file's name.
@@ -116,74 +117,94 @@ class Job:
         Raises:
             Refused, ValueError: the format or the encoder does not have what the options ask for.
         """
-        whole = self.encoder.encode([], prompt_name=self.options.prompt_name, dimensions=self.options.dimensions)
-        empty = self.vectors([])
+        empty, metadata = no_vectors(self.encoder, self.options)
         if out.suffix == ".parquet":
-            shape = {"dim": str(whole.shape[1]), "encoding": self.options.encoding}
-            return Parquet(empty, self.options.columns, {**self._made_by(), **shape})
+            return Parquet(empty, self.options.columns, metadata)
         if self.options.id_column or self.options.columns:
             raise Refused(f"{out}: .npy has no columns, so leave out --id-column and --columns, or write .parquet")
         return Npy(empty)
 
     def check(self, output: Npy | Parquet, stream: TextIO) -> Done:
-        """Read all rows once: count them, and refuse or count bad ones.
-
-        Raises:
-            CorpusError: a row is bad and `on_error` is fail, or a file can't be read.
-        """
-        total, skipped, first = 0, 0, ""
-
-        def bad(error: CorpusError) -> None:
-            nonlocal skipped, first
-            if self.options.on_error == "fail":
-                raise error
-            skipped += 1
-            first = first or str(error)
-
+        """Read all rows once; see `check`."""
         with tqdm(desc="checking", unit="row", file=stream, disable=not stream.isatty(), leave=False) as bar:
-            for batch in self.batches(bad):
+
+            def learn(batch: Sequence[Row]) -> None:
                 output.learn(batch)
-                total += len(batch)
                 bar.update(len(batch))
-        return Done(total, skipped, first)
+
+            return check(self.paths, self.options, learn)
 
     def fill(self, parts: Path, output: Npy | Parquet, total: int, stream: TextIO) -> list[Path]:
         """Embed the rows of each part that is missing, and list all parts."""
         made = []
-        there = min(total, ROWS * len(list(parts.glob("[!.]*"))))
-        with _progress(total, there, stream) as advance:
-            for number, batch in enumerate(self.batches(lambda _: None)):
+        there = min(total, self.options.rows_of_a_part * len(list(parts.glob("[!.]*"))))
+        with progress(total, there, stream) as advance:
+            for number, batch in enumerate(batches(self.paths, self.options, lambda _: None)):
                 made.append(part := parts / f"{number:08}")
                 if not part.exists():
-                    vectors = self.vectors([row.text for row in batch])
+                    vectors = vectors_of(self.encoder, [row.text for row in batch], self.options)
                     with replacing(part) as beside:
                         output.write(batch, vectors, beside)
                     advance(len(batch))
         return made
 
-    def batches(self, bad: OnBadRow) -> Iterator[list[Row]]:
-        """Yield the rows, `ROWS` at a time."""
-        options = self.options
-        found = rows(self.paths, options.text_column, options.id_column, options.columns, bad)
-        while batch := list(islice(found, ROWS)):
-            yield batch
 
-    def vectors(self, texts: Sequence[str]) -> Vectors:
-        """Return the vectors (N, D), or their codes, as the server gives them."""
-        encode = partial(self.encoder.encode, texts, prompt_name=self.options.prompt_name, progress=False)
-        encoding, dimensions = self.options.encoding, self.options.dimensions
-        if encoding == "float":
-            return encode(dimensions=dimensions)
-        unit = encode()[:, :dimensions]  # the server, too, codes the cut vectors without giving them unit length
-        if code := BITS.get(encoding):
-            return code(unit)
-        if self.encoder.int8_limit is None:
-            raise Refused(f"--encoding: {self.encoder.name} has no range for {encoding}: export it again")
-        return BYTES[encoding](unit, self.encoder.int8_limit)
+def made_by(encoder: Encoder) -> dict[str, str]:
+    """Describe the encoder, for a manifest and for the metadata of Parquet."""
+    return {"encoder": encoder.name, "fingerprint": encoder.fingerprint, "engine": encoder.engine}
 
-    def _made_by(self) -> dict[str, str]:
-        encoder = self.encoder
-        return {"encoder": encoder.name, "fingerprint": encoder.fingerprint, "engine": encoder.engine}
+
+def batches(paths: Iterable[File], options: Options, bad: OnBadRow) -> Iterator[list[Row]]:
+    """Yield the rows of files, those of a part at a time. `bad` receives the error of each bad row."""
+    found = rows(paths, options.text_column, options.id_column, options.columns, bad)
+    while batch := list(islice(found, options.rows_of_a_part)):
+        yield batch
+
+
+def check(paths: Iterable[File], options: Options, learn: Callable[[Sequence[Row]], None]) -> Done:
+    """Read all rows once: count them, and refuse or count bad ones. `learn` receives each batch.
+
+    Raises:
+        CorpusError: a row is bad and `on_error` is fail, or a file can't be read.
+    """
+    total, skipped, first = 0, 0, ""
+
+    def bad(error: CorpusError) -> None:
+        nonlocal skipped, first
+        if options.on_error == "fail":
+            raise error
+        skipped += 1
+        first = first or str(error)
+
+    for batch in batches(paths, options, bad):
+        learn(batch)
+        total += len(batch)
+    return Done(total, skipped, first)
+
+
+def vectors_of(encoder: Encoder, texts: Sequence[str], options: Options) -> Vectors:
+    """Return the vectors (N, D) of N texts, or their codes, as the server gives them."""
+    encode = partial(encoder.encode, texts, prompt_name=options.prompt_name, progress=False)
+    encoding, dimensions = options.encoding, options.dimensions
+    if encoding == "float":
+        return encode(dimensions=dimensions)
+    unit = encode()[:, :dimensions]  # the server, too, codes the cut vectors without giving them unit length
+    if code := BITS.get(encoding):
+        return code(unit)
+    if encoder.int8_limit is None:
+        raise Refused(f"--encoding: {encoder.name} has no range for {encoding}: export it again")
+    return BYTES[encoding](unit, encoder.int8_limit)
+
+
+def no_vectors(encoder: Encoder, options: Options) -> tuple[Vectors, dict[str, str]]:
+    """Return an empty array (0, D) in the type of the output, and the metadata of a table of such vectors.
+
+    Raises:
+        Refused, ValueError: the encoder does not have what the options ask for.
+    """
+    whole = encoder.encode([], prompt_name=options.prompt_name, dimensions=options.dimensions)
+    shape = {"dim": str(whole.shape[1]), "encoding": options.encoding}
+    return vectors_of(encoder, [], options), {**made_by(encoder), **shape}
 
 
 def _inputs(files: Sequence[str], out: Path, parts: Path) -> list[Path]:
@@ -207,7 +228,7 @@ def _read(manifest: Path) -> dict[str, Any]:
     return known if isinstance(known, dict) else {}
 
 
-def _difference(known: dict[str, Any], wanted: dict[str, Any]) -> str:
+def difference(known: dict[str, Any], wanted: dict[str, Any]) -> str:
     """Say in what another command's file differs from the one that is wanted."""
     if not known.keys() >= wanted.keys():
         return "is there already, and was not written by this command"
@@ -226,7 +247,12 @@ def _difference(known: dict[str, Any], wanted: dict[str, Any]) -> str:
 
 
 @contextmanager
-def _locked(parts: Path, out: Path) -> Iterator[None]:
+def locked(parts: Path, out: object) -> Iterator[None]:
+    """Create a folder, and lock it during the block.
+
+    Raises:
+        Refused: another process writes `out`.
+    """
     make_folder(parts)
     try:
         with locked_exclusively(parts):
@@ -236,7 +262,7 @@ def _locked(parts: Path, out: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _progress(total: int, there: int, stream: TextIO) -> Iterator[Callable[[int], None]]:
+def progress(total: int, there: int, stream: TextIO, unit: str = "row") -> Iterator[Callable[[int], None]]:
     """Show rows, rows/s and the time left: a bar on a terminal, a line now and then elsewhere."""
     began = said = time.monotonic()
     done = 0
@@ -250,7 +276,7 @@ def _progress(total: int, there: int, stream: TextIO) -> Iterator[Callable[[int]
             said = now
             speed = done / (now - began)
             left = timedelta(seconds=round((total - there - done) / speed))
-            print(f"{there + done} of {total} rows, {speed:.0f} rows/s, {left} left", file=stream, flush=True)
+            print(f"{there + done} of {total} {unit}s, {speed:.0f} {unit}s/s, {left} left", file=stream, flush=True)
 
-    with tqdm(total=total, initial=there, unit="row", file=stream, disable=not stream.isatty()) as bar:
+    with tqdm(total=total, initial=there, unit=unit, file=stream, disable=not stream.isatty()) as bar:
         yield advance

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,56 +42,94 @@ class Npy:
                 np.load(part).tofile(file)
 
 
-class Parquet:
-    """A table: `id`, `vector` as lists of fixed size, and the columns to keep, in the types that their values have."""
+class Columns:
+    """Columns to keep, in the types that their values have."""
 
-    def __init__(self, empty: Vectors, columns: list[str], metadata: Mapping[str, str]) -> None:
+    def __init__(self, names: list[str]) -> None:
         try:
             import pyarrow
-            import pyarrow.parquet
         except ImportError as error:
             raise Refused(f"Parquet needs the extra `data`: pip install 'isosphere[data]' ({error})") from error
-        if twice := next((name for name in columns if [*OWN, *columns].count(name) > 1), None):
+        if twice := next((name for name in names if [*OWN, *names].count(name) > 1), None):
             raise Refused(f"--columns: the output would have two columns {twice!r}")
         self._arrow = pyarrow
-        self._parquet = pyarrow.parquet
-        self._columns = columns
-        self._kept = pyarrow.schema([])
-        vector = pyarrow.list_(pyarrow.from_numpy_dtype(empty.dtype), empty.shape[1])
-        self._own = pyarrow.schema(list(zip(OWN, (pyarrow.string(), vector), strict=True)), metadata)
+        self._names = names
+        self._learned = pyarrow.schema([])
 
     def learn(self, batch: Sequence[Row]) -> None:
-        """Find types of columns that also hold the values of this batch.
+        """Find types that also hold the values of this batch.
 
         Raises:
             Refused: a column has values of different types.
         """
-        for i, name in enumerate(self._columns):
-            try:
+        for i, name in enumerate(self._names):
+            with self._naming(name, batch[0].place, batch[-1].place):
                 found = self._arrow.schema([(name, self._arrow.array([row.kept[i] for row in batch]).type)])
-                self._kept = self._arrow.unify_schemas([self._kept, found], promote_options="permissive")
-            except (self._arrow.ArrowException, ValueError) as error:
-                raise Refused(
-                    f"--columns: {name!r} has values that one column of Parquet can't hold, between {batch[0].place} "
-                    f"and {batch[-1].place}: {first_line(error)}"
-                ) from error
+                self._learned = self._arrow.unify_schemas([self._learned, found], promote_options="permissive")
 
-    def write(self, batch: Sequence[Row], vectors: Vectors, part: Path) -> None:
+    def merge(self, others: Columns, first: str, last: str) -> None:
+        """Find types that also hold the values that `others` learned, which are between the places `first` and `last`.
+
+        Raises:
+            Refused: as `learn`.
+        """
+        for field in others._learned:
+            with self._naming(field.name, first, last):
+                found = self._arrow.schema([field])
+                self._learned = self._arrow.unify_schemas([self._learned, found], promote_options="permissive")
+
+    @property
+    def schema(self) -> Any:
+        """Names and types. Without rows, the types are null."""
+        return self._learned or self._arrow.schema([(name, self._arrow.null()) for name in self._names])
+
+    @contextmanager
+    def _naming(self, name: str, first: str, last: str) -> Iterator[None]:
+        try:
+            yield
+        except (self._arrow.ArrowException, ValueError) as error:
+            raise Refused(
+                f"--columns: {name!r} has values that one column of Parquet can't hold, between {first} and {last}: "
+                f"{first_line(error)}"
+            ) from error
+
+
+class Parquet:
+    """A table: `id`, `vector` as lists of fixed size, and the columns to keep."""
+
+    def __init__(self, empty: Vectors, columns: list[str], metadata: Mapping[str, str]) -> None:
+        self.columns = Columns(columns)
+        import pyarrow
+        import pyarrow.parquet
+
+        self._arrow = pyarrow
+        self._parquet = pyarrow.parquet
+        self._dictionaries = columns
+        vector = pyarrow.list_(pyarrow.from_numpy_dtype(empty.dtype), empty.shape[1])
+        self._own = pyarrow.schema(list(zip(OWN, (pyarrow.string(), vector), strict=True)), metadata)
+
+    def learn(self, batch: Sequence[Row]) -> None:
+        """Find types of columns that also hold the values of this batch; see `Columns.learn`."""
+        self.columns.learn(batch)
+
+    def write(self, batch: Sequence[Row], vectors: Vectors, part: Path | IO[bytes]) -> None:
         """Write one part."""
         arrays = [
             self._arrow.array([row.id for row in batch]),
             self._arrow.FixedSizeListArray.from_arrays(self._arrow.array(vectors.ravel()), vectors.shape[1]),
-            *(self._arrow.array([row.kept[i] for row in batch], kept.type) for i, kept in enumerate(self._kept)),
+            *(
+                self._arrow.array([row.kept[i] for row in batch], kept.type)
+                for i, kept in enumerate(self.columns.schema)
+            ),
         ]
         table = self._arrow.table(arrays, schema=self._schema())
-        self._parquet.write_table(table, part, use_dictionary=self._columns)
+        self._parquet.write_table(table, part, use_dictionary=self._dictionaries)
 
     def join(self, parts: Sequence[Path], out: Path) -> None:
         """Write the parts as one table, a row group each."""
-        with self._parquet.ParquetWriter(out, self._schema(), use_dictionary=self._columns) as writer:
+        with self._parquet.ParquetWriter(out, self._schema(), use_dictionary=self._dictionaries) as writer:
             for part in parts:
                 writer.write_table(self._parquet.ParquetFile(part).read())
 
     def _schema(self) -> Any:
-        kept = self._kept or [self._arrow.field(name, self._arrow.null()) for name in self._columns]
-        return self._arrow.schema([*self._own, *kept], self._own.metadata)
+        return self._arrow.schema([*self._own, *self.columns.schema], self._own.metadata)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from training.data.files import COLUMN_ADVICE, COLUMNS, CorpusError, OnBadRow, is_table, lines
+from training.data.files import COLUMN_ADVICE, COLUMNS, CorpusError, File, OnBadRow, is_table, lines
 from training.data.files import rows as table_rows
 
 
@@ -22,7 +21,7 @@ class Row(NamedTuple):
 
 
 def rows(
-    paths: Iterable[Path], text_column: str | None, id_column: str | None, columns: Sequence[str], bad: OnBadRow
+    paths: Iterable[File], text_column: str | None, id_column: str | None, columns: Sequence[str], bad: OnBadRow
 ) -> Iterator[Row]:
     """Yield the rows of tables and the lines of text files, in order. `bad` receives the error of each bad row.
 
@@ -40,7 +39,7 @@ def rows(
 
 
 def _values(
-    path: Path, text_column: str | None, id_column: str | None, columns: Sequence[str], bad: OnBadRow
+    path: File, text_column: str | None, id_column: str | None, columns: Sequence[str], bad: OnBadRow
 ) -> Iterator[tuple[str, list[Any]]]:
     named = text_column or id_column or next(iter(columns), None)
     if is_table(path, named):

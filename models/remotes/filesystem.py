@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import cast
+from typing import Any, cast
 
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
@@ -26,6 +26,25 @@ READ_AT_ONCE = 1 << 20
 """Bytes read at a time."""
 
 
+def open_filesystem(url: str) -> tuple[Any, str]:
+    """Return the file system of a URL or path, and the path there.
+
+    Raises:
+        ValueError: the scheme is unknown, or its driver is not installed; the message names the driver.
+        RemoteError: the server does not answer, or refuses this user.
+    """
+    name, secret = without_user(url), secrets(url)
+    try:
+        fs, root = url_to_fs(url)
+    except ImportError as error:
+        raise ValueError(f"{name}: {without_secrets(str(error), secret)}, by pip into this environment") from error
+    except ValueError as error:
+        raise ValueError(f"{name}: {without_secrets(str(error), secret)}") from error
+    except Exception as error:  # no common class, as in `as_remote_error`
+        raise remote_error(name, error, secret) from error
+    return fs, root
+
+
 class Filesystem:
     """A remote folder, given by its URL or path."""
 
@@ -36,16 +55,9 @@ class Filesystem:
             ValueError: the scheme is unknown, or its driver is not installed; the message names the driver.
             RemoteError: the server does not answer, or refuses this user.
         """
-        self._name, secret = without_user(url), secrets(url)
-        self._remote_errors = partial(as_remote_error, self, secret)
-        try:
-            self._fs, root = url_to_fs(url)
-        except ImportError as error:
-            raise ValueError(f"{self}: {without_secrets(str(error), secret)}, by pip into this environment") from error
-        except ValueError as error:
-            raise ValueError(f"{self}: {without_secrets(str(error), secret)}") from error
-        except Exception as error:  # no common class, as in `as_remote_error`
-            raise remote_error(self, error, secret) from error
+        self._name = without_user(url)
+        self._remote_errors = partial(as_remote_error, self, secrets(url))
+        self._fs, root = open_filesystem(url)
         self._root: str = root.rstrip("/")
 
     def __str__(self) -> str:

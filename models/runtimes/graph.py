@@ -46,7 +46,8 @@ class Graph:
         self.precision = self._runtime.precision
         self.device = self._runtime.device
         self.dim = bundle.manifest.dim
-        self.engine = f"{self._runtime.name} {self._runtime.facts()['version']}"
+        self.runtime = self._runtime.name
+        self.engine = f"{self.runtime} {self._runtime.facts()['version']}"
 
     def tokenized(self, texts: Sequence[str]) -> list[Tokens]:
         """Tokenise texts, truncated to the bundle's `max_length` tokens.

@@ -18,7 +18,7 @@ from serving.api import (
     uploads,
 )
 
-ROUTERS = (
+INFERENCE = (
     inference.router,
     openai.embedding,
     openai.deployments,
@@ -30,6 +30,10 @@ ROUTERS = (
     status.reports,  # before /models/{id}, whose ids may contain slashes
     openai.router,
     status.router,
+)
+"""Routers of the server that keeps nothing."""
+ROUTERS = (
+    *INFERENCE,
     search.router,
     uploads.router,
     documents.router,

@@ -60,12 +60,24 @@ def bind(settings: Settings) -> list[socket.socket]:
         BindError: the port is taken, the host is not this machine's, or others can reach it and no keys are required.
     """
     bound = _bound(LOCAL if settings.host == "localhost" else (settings.host,), settings.port)
-    if not (is_loopback(bound[0].getsockname()[0]) or settings.api_keys_file or settings.insecure):
+    try:
+        check_exposure(settings, bound[0].getsockname()[0])
+    except BindError:
         bound[0].close()
+        raise
+    return bound
+
+
+def check_exposure(settings: Settings, address: str) -> None:
+    """Check that nobody can reach the server at an address unless keys are required or `insecure` is set.
+
+    Raises:
+        BindError: others can reach the address.
+    """
+    if not (is_loopback(address) or settings.api_keys_file or settings.insecure):
         raise BindError(
             f"others can reach {settings.host}: ask them for keys (--api-keys-file), or let all of them in (--insecure)"
         )
-    return bound
 
 
 def _bound(hosts: Sequence[str], port: int) -> list[socket.socket]:

@@ -21,7 +21,7 @@ from glob import escape, has_magic
 from io import BufferedIOBase
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Literal, Protocol, Self, TypeVar
 
 from models.errors import Refused, first_line
 from models.remotes.base import as_remote_error
@@ -29,7 +29,10 @@ from training.data import strict_json
 
 log = logging.getLogger(__name__)
 
-OPENERS: dict[str, Callable[[Path], BufferedIOBase]] = {".gz": gzip.GzipFile, ".xz": lzma.LZMAFile}
+OPENERS: dict[str, Callable[[IO[bytes]], BufferedIOBase]] = {
+    ".gz": lambda file: gzip.GzipFile(fileobj=file),
+    ".xz": lzma.LZMAFile,
+}
 UNREAD = {".bz2", ".zst", ".lz4", ".7z", ".rar", ".zip", ".tar", ".tgz", ".txz"}
 """Suffixes of unsupported compression, whose bytes must not be read as text."""
 DELIMITERS = {".csv": ",;", ".tsv": "\t"}
@@ -49,6 +52,18 @@ ROWS_AT_ONCE = 1024
 """Rows of Parquet in memory at once."""
 READ_AT_ONCE = 1 << 20
 """Bytes of a Parquet column to read at once, because a column can be as long as the file."""
+
+
+class File(Protocol):
+    """A file to read: a path, or another object with this part of Path's interface."""
+
+    @property
+    def suffix(self) -> str: ...
+    def with_suffix(self, suffix: str, /) -> Self: ...
+    def open(self, mode: Literal["rb"], /) -> IO[bytes]: ...
+
+
+AnyFile = TypeVar("AnyFile", bound=File)
 
 
 class CorpusError(Refused):
@@ -93,7 +108,7 @@ def sentences(paths: Iterable[Path], column: str | None = None) -> Iterator[str]
             yield from lines([path])
 
 
-def is_table(path: Path, column: str | None = None) -> bool:
+def is_table(path: File, column: str | None = None) -> bool:
     """Return whether a file is a table (True) or text (False), according to its name.
 
     Raises:
@@ -142,7 +157,7 @@ def _line(text: Any, where: str) -> str:
 
 
 def rows(
-    path: Path, *columns: Sequence[str | None], advice: str = "", bad: OnBadRow = raise_error
+    path: File, *columns: Sequence[str | None], advice: str = "", bad: OnBadRow = raise_error
 ) -> Iterator[tuple[str, list[Any]]]:
     """Yield the position of each row of a table, and its values for `columns`.
 
@@ -165,7 +180,7 @@ def rows(
         raise CorpusError(f"{path}: no table: {', '.join(TABLES)} are")
 
 
-def lines(paths: Iterable[Path], bad: OnBadRow = raise_error) -> Iterator[str]:
+def lines(paths: Iterable[File], bad: OnBadRow = raise_error) -> Iterator[str]:
     """Yield every line of text files (plain, .gz or .xz), newlines included.
 
     Unless `bad` is `raise_error`, bytes that are not UTF-8 become lone surrogates, and the caller must check for them.
@@ -217,28 +232,28 @@ def _files_of(file: str) -> list[Path]:
     return [path]
 
 
-def _without_compression(path: Path) -> Path:
+def _without_compression(path: AnyFile) -> AnyFile:
     """Return the path without a compression suffix."""
     return path.with_suffix("") if path.suffix.lower() in OPENERS else path
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BufferedIOBase]:
+def _opened(path: File) -> Iterator[IO[bytes] | BufferedIOBase]:
     if (packed := _without_compression(path).suffix.lower()) in UNREAD:
         raise CorpusError(f"{path}: {packed} is not read: unpack it, or pack the text alone as .gz or .xz")
     try:
-        with OPENERS.get(path.suffix.lower(), _open_plain)(path) as file:
-            yield file
+        with path.open("rb") as file:
+            if opener := OPENERS.get(path.suffix.lower()):
+                with opener(file) as unpacked:
+                    yield unpacked
+            else:
+                yield file
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise CorpusError(f"{path}: {reason}") from error
 
 
-def _open_plain(path: Path) -> BufferedIOBase:
-    return path.open("rb")
-
-
-def _decoded(line: bytes, path: Path, number: int, errors: str) -> str:
+def _decoded(line: bytes, path: File, number: int, errors: str) -> str:
     try:
         return line.decode("utf-8-sig" if number == 1 else "utf-8", errors)
     except UnicodeDecodeError as error:
@@ -247,7 +262,7 @@ def _decoded(line: bytes, path: Path, number: int, errors: str) -> str:
         ) from error
 
 
-def _check_text(path: Path) -> None:
+def _check_text(path: File) -> None:
     """Check by a file's first bytes that its lines may be sentences.
 
     Raises:
@@ -260,7 +275,7 @@ def _check_text(path: Path) -> None:
 
 
 def _csv_rows(
-    path: Path, delimiters: str, columns: Sequence[Sequence[str | None]], advice: str, bad: OnBadRow
+    path: File, delimiters: str, columns: Sequence[Sequence[str | None]], advice: str, bad: OnBadRow
 ) -> Iterator[tuple[str, list[Any]]]:
     rest = lines([path], bad)
     first = next(rest, "")
@@ -287,7 +302,7 @@ def _csv_rows(
 
 
 def _json_rows(
-    path: Path, columns: Sequence[Sequence[str | None]], advice: str, bad: OnBadRow
+    path: File, columns: Sequence[Sequence[str | None]], advice: str, bad: OnBadRow
 ) -> Iterator[tuple[str, list[Any]]]:
     for number, line in enumerate(lines([path], bad), start=1):
         if not line.strip():
@@ -302,7 +317,7 @@ def _json_rows(
         yield where, [None if name is None else row[name] for name in chosen]
 
 
-def _parquet_rows(path: Path, columns: Sequence[Sequence[str | None]], advice: str) -> Iterator[tuple[str, list[Any]]]:
+def _parquet_rows(path: File, columns: Sequence[Sequence[str | None]], advice: str) -> Iterator[tuple[str, list[Any]]]:
     """Yield the position and the values of each row of a Parquet file.
 
     Only the given columns are read, a part of a row group at a time.
@@ -329,7 +344,7 @@ def _parquet_rows(path: Path, columns: Sequence[Sequence[str | None]], advice: s
             raise CorpusError(f"{path}: after row {number}: {first_line(error)}") from error
 
 
-def _choose_column(names: Iterable[str], wanted: Sequence[str | None], where: Path | str, advice: str) -> str | None:
+def _choose_column(names: Iterable[str], wanted: Sequence[str | None], where: File | str, advice: str) -> str | None:
     """Return the first wanted column that exists, as spelt in the file. None means that it is missing and optional."""
     own = {name.strip().lower(): name for name in names}
     asked = [name for name in wanted if name is not None]

@@ -1,0 +1,169 @@
+"""`--on ray` against the same work without Ray, interleaved on this machine.
+
+    python -m benchmarks.on_ray embed --sentences FILE [--rows 8192] [--rounds 3]
+    python -m benchmarks.on_ray serve [--requests 200] [--rounds 3]
+
+Each writes its part of benchmarks/results/on_ray.json. `cpu_s` counts all processes, Ray's own too. It depends
+less than `wall_s` on other work of the machine, which `load` shows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from isosphere.embed.embedding import Options
+from isosphere.embed.embedding import embed as embed_here
+from isosphere.embed.on_ray.bulk import embed as embed_on_ray
+from isosphere.embed.on_ray.tasks import Model
+from isosphere.encoder import load
+from models import cpus
+from models.cluster import connected
+from tests.clusters import CALM, free_port
+
+RESULT = Path(__file__).parent / "results" / "on_ray.json"
+TEXT = {"inputs": "A cat sits outside in the sun."}
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time of this process and of all processes that it started, also of those that have ended."""
+    this = psutil.Process()
+    total = 0.0
+    for one in (this, *this.children(recursive=True)):
+        try:
+            total += sum(one.cpu_times()[:4])
+        except psutil.NoSuchProcess:
+            continue
+    return total
+
+
+def timed(work: Callable[[], object]) -> dict[str, float]:
+    """Run some work; return its seconds on the clock and on CPUs."""
+    cpu, wall = cpu_seconds(), time.perf_counter()
+    work()
+    wall = time.perf_counter() - wall
+    return {"wall_s": round(wall, 2), "cpu_s": round(cpu_seconds() - cpu, 2), "load": round(os.getloadavg()[0], 1)}
+
+
+def embed(given: argparse.Namespace) -> dict[str, Any]:
+    """Embed the same lines both ways, alternately."""
+    rounds: dict[str, list[dict[str, float]]] = {"plain": [], "ray": []}
+    with tempfile.TemporaryDirectory() as folder:
+        lines, out = Path(folder, "lines.txt"), Path(folder, "out")
+        with given.sentences.open() as file:
+            lines.write_text("".join(islice(file, given.rows)))
+        encoder = load()
+        model = Model("default", encoder.runtime, encoder.precision, "cpu", None)
+        start = time.perf_counter()
+        with connected(None):
+            start = time.perf_counter() - start
+
+            def plain() -> None:
+                embed_here(
+                    encoder, [str(lines)], out.with_suffix(".parquet"), Options(), force=True, stream=io.StringIO()
+                )
+
+            def ray() -> None:
+                embed_on_ray(model, [str(lines)], str(out), Options(), address=None, force=True, stream=io.StringIO())
+
+            for _ in range(given.rounds):
+                rounds["plain"].append(timed(plain))
+                rounds["ray"].append(timed(ray))
+    best = {way: {key: min(one[key] for one in runs) for key in ("wall_s", "cpu_s")} for way, runs in rounds.items()}
+    ratio = {key: round(best["plain"][key] / best["ray"][key], 3) for key in ("wall_s", "cpu_s")}
+    start_up = {"rows": given.rows, "engine": encoder.engine, "start_of_ray_s": round(start, 1)}
+    return {**start_up, "plain_over_ray": ratio, "rounds": rounds}
+
+
+def serve(given: argparse.Namespace) -> dict[str, Any]:
+    """Send one text at a time to both servers, alternately."""
+    ports = {"plain": free_port(), "ray": free_port()}
+    common = ["--engine", "onnxruntime", "--precision", "fp32", "--threads", "1", "--no-demo"]
+    servers = {}
+    for way, port in ports.items():
+        command = [sys.executable, "-m", "isosphere", "serve", "--port", str(port), *common]
+        command += ["--on", "ray"] if way == "ray" else ["--store", "memory"]
+        servers[way] = psutil.Process(
+            subprocess.Popen(command, env={**os.environ, **CALM}, stdout=subprocess.DEVNULL).pid
+        )
+    took: dict[str, list[float]] = {"plain": [], "ray": []}
+    cpu = dict.fromkeys(ports, 0.0)
+    try:
+        with httpx.Client(timeout=60) as client:
+            for port in ports.values():
+                _wait(client, port)
+            for _ in range(given.rounds):
+                for way, port in ports.items():
+                    before = cpu_of(servers[way])
+                    for _ in range(given.requests):
+                        began = time.perf_counter()
+                        client.post(f"http://127.0.0.1:{port}/embed", json=TEXT).raise_for_status()
+                        took[way].append(1000 * (time.perf_counter() - began))
+                    cpu[way] += cpu_of(servers[way]) - before
+    finally:
+        for server in servers.values():
+            server.terminate()
+    requests = given.rounds * given.requests
+    return {
+        way: {
+            "p50_ms": round(statistics.median(times), 2),
+            "least_ms": round(min(times), 2),
+            "cpu_ms": round(1000 * cpu[way] / requests, 2),
+            "requests": requests,
+            "load": round(os.getloadavg()[0], 1),
+        }
+        for way, times in took.items()
+    }
+
+
+def cpu_of(server: psutil.Process) -> float:
+    """Return the CPU time of a server with its processes."""
+    return float(sum(sum(one.cpu_times()[:2]) for one in (server, *server.children(recursive=True))))
+
+
+def _wait(client: httpx.Client, port: int) -> None:
+    deadline = time.monotonic() + 600
+    while time.monotonic() < deadline:
+        try:
+            if client.get(f"http://127.0.0.1:{port}/readyz").status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(1)
+    raise TimeoutError(port)
+
+
+def main() -> None:
+    """Run one of the benchmarks and keep its result."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.on_ray")
+    parser.add_argument("what", choices=("embed", "serve"))
+    parser.add_argument("--sentences", type=Path)
+    parser.add_argument("--rows", type=int, default=8192)
+    parser.add_argument("--requests", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    os.environ.update(CALM)
+    found = embed(given) if given.what == "embed" else serve(given)
+    kept = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    command = f"python -m benchmarks.on_ray {given.what}"
+    kept[given.what] = {"command": command, "cpus": cpus.available(), **found}
+    RESULT.write_text(json.dumps(kept, indent=1) + "\n")
+    print(json.dumps(kept[given.what], indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""`isosphere embed --on ray`: bulk embedding on the machines of a Ray cluster."""

@@ -1,0 +1,259 @@
+"""Texts of files to a folder of vectors, on the machines of a Ray cluster.
+
+The work is that of `isosphere embed`: a first pass checks and counts all rows, a second one embeds them in parts of
+4,096 rows. Here both passes run on all nodes. The files are divided into shards. Each shard is read by one task, which
+hands its parts to the actors, and each part becomes a file, whole or not at all. A repeated command makes the parts
+that are missing, and so does Ray after the loss of a node.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+from isosphere.embed.embedding import Done, Options, difference, locked, progress
+from isosphere.embed.on_ray.places import Folder, Url, is_url, list_files, state
+from isosphere.embed.on_ray.pool import READ_CPUS, Pool, derive
+from isosphere.embed.on_ray.tasks import Description, Model, Writer, check_files, describe, digest, part_name, read
+from isosphere.embed.outputs import Parquet
+from models.cluster import alive_nodes, connected, free_resources
+from models.errors import Failed, Refused, on_one_line
+
+MANIFEST = "_manifest.json"
+"""Readers of Parquet folders leave out files whose names begin with `_`."""
+SHARD_BYTES = 64_000_000
+"""Bytes of consecutive files that one task reads. A longer file is a shard by itself."""
+
+
+class Shard(NamedTuple):
+    """Consecutive files, and what the first pass found in them."""
+
+    files: list[Path | Url]
+    done: Done
+    parts: dict[str, int]
+    """Rows of each part, by its name."""
+
+
+class Made(NamedTuple):
+    """A complete folder."""
+
+    done: Done
+    encoder: str
+    max_length: int
+    truncated: int
+
+
+def embed(
+    model: Model,
+    places: Sequence[str],
+    out: str,
+    options: Options,
+    *,
+    address: str | None,
+    force: bool,
+    stream: TextIO,
+) -> Made:
+    """Write the vectors of the texts at `places` to the folder `out`, both on this machine or at URLs.
+
+    Args:
+        address: a Ray cluster; None starts Ray on this machine.
+        force: replace what another command wrote to `out`, or began to.
+        stream: receives the progress.
+
+    Raises:
+        Refused: an input, an option or the cluster can't be used, or `out` belongs to another command.
+        Failed, OSError: a place does not answer, or a disk failed.
+    """
+    folder = Folder(out if is_url(out) else str(Path(out).absolute()))
+    files = [file for file in list_files([_absolute(place) for place in places]) if not _is_in(file, folder)]
+    if not files:
+        raise Refused(f"{folder}: has the only inputs: name another folder by --out")
+    known = _manifest(folder)
+    with connected(address), _own_errors():
+        import ray
+
+        pool = derive(alive_nodes(), free_resources(), threads=model.threads, device=model.device)
+        model = Model(_absolute(model.name), model.engine, model.precision, model.device, pool.threads)
+        remote = ray.remote(num_cpus=pool.cpus, num_gpus=pool.gpus)(describe)
+        description: Description = ray.get(remote.remote(model, options))
+        states = [state(file) for file in files]
+        wanted = _wanted(description, options, states)
+        same = known.items() >= wanted.items()
+        there = folder.names()
+        if same and "done" in known and not force:
+            return Made(Done(**known["done"]), description.name, description.max_length, 0)
+        _check_folder(folder, there, known, wanted, same=same, force=force)
+        output = Parquet(description.empty, options.columns, description.metadata)
+        shards = _check(files, [each[1] for each in states], options, output, stream)
+        with locked(folder.path, folder) if folder.path else nullcontext():
+            if not same:
+                for name in there:
+                    folder.remove(name)
+                there = set()
+                folder.write(MANIFEST, json.dumps(wanted, indent=2).encode())
+            writing = (description, options, output, folder)
+            digests, truncated = _fill(shards, there, writing, pool, stream)
+            if _wanted(description, options, [state(file) for file in files]) != wanted:
+                raise Refused(f"{folder}: an input changed while it was read; repeat the command with --force")
+            done = _sum([shard.done for shard in shards])
+            facts = {"done": done._asdict(), "parts": digests}
+            folder.write(MANIFEST, json.dumps({**wanted, **facts}, indent=2).encode())
+    return Made(done, description.name, description.max_length, truncated)
+
+
+def _absolute(place: str) -> str:
+    """Return an absolute path, because processes of the cluster have other working folders. URLs and names stay."""
+    return str(Path(place).absolute()) if not is_url(place) and Path(place).exists() else place
+
+
+def _is_in(file: Path | Url, folder: Folder) -> bool:
+    return str(file).startswith(f"{folder}/")
+
+
+def _manifest(folder: Folder) -> dict[str, Any]:
+    """Read the manifest of an existing folder. It is empty if this command did not write the folder."""
+    if MANIFEST not in folder.names():
+        return {}
+    try:
+        known = json.loads(folder.read(MANIFEST))
+    except ValueError:
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def _wanted(description: Description, options: Options, states: list[list[Any]]) -> dict[str, Any]:
+    """Describe all that decides the content of the folder."""
+    return {**description.metadata, **asdict(options), "inputs": states}
+
+
+def _check_folder(
+    folder: Folder, there: set[str], known: dict[str, Any], wanted: dict[str, Any], *, same: bool, force: bool
+) -> None:
+    """Refuse a folder that belongs to another command or to another program."""
+    if foreign := sorted(name for name in there if name != MANIFEST and not name.startswith("part-")):
+        raise Refused(f"{folder}: has other files, such as {foreign[0]}: name a new folder by --out")
+    if there and not same and not force:
+        raise Refused(f"{folder} {difference(known, wanted)}. --force replaces the folder, another --out keeps it")
+
+
+def _check(files: list[Path | Url], sizes: list[int], options: Options, output: Parquet, stream: TextIO) -> list[Shard]:
+    """Read all files once, on all nodes, and give each part its number.
+
+    Raises:
+        CorpusError: a row is bad and `on_error` is fail, or a file can't be read.
+    """
+    import ray
+
+    groups = list(_shards(files, sizes))
+    check = ray.remote(num_cpus=READ_CPUS)(check_files)
+    waiting = [check.remote(group, options) for group in groups]
+    shards: list[Shard] = []
+    first = 0
+    with progress(len(waiting), 0, stream, "file") as advance:
+        for group, found in zip(groups, waiting, strict=True):
+            done, columns = ray.get(found)
+            output.columns.merge(columns, str(group[0]), str(group[-1]))
+            left = range(done.rows, 0, -options.rows_of_a_part)
+            parts = {part_name(first + i): min(rows, options.rows_of_a_part) for i, rows in enumerate(left)}
+            shards.append(Shard(group, done, parts))
+            first += len(parts)
+            advance(1)
+    return shards
+
+
+def _shards(files: list[Path | Url], sizes: list[int]) -> Iterator[list[Path | Url]]:
+    shard: list[Path | Url] = []
+    total = 0
+    for file, size in zip(files, sizes, strict=True):
+        if shard and total + size > SHARD_BYTES:
+            yield shard
+            shard, total = [], 0
+        shard.append(file)
+        total += size
+    yield shard
+
+
+def _fill(
+    shards: list[Shard],
+    there: set[str],
+    writing: tuple[Description, Options, Parquet, Folder],
+    pool: Pool,
+    stream: TextIO,
+) -> tuple[dict[str, str], int]:
+    """Embed and write each part that is missing. Return the digest of each part, and the number of texts cut."""
+    import ray
+    from ray.data import ActorPoolStrategy, DataContext
+
+    _, options, _, folder = writing
+    context = DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.target_max_block_size = 1  # a part is a row of a block of its own, so that actors share the parts evenly
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    rows = {name: count for shard in shards for name, count in shard.parts.items()}
+    missing = [shard for shard in shards if shard.parts.keys() - there]
+    digest_of = ray.remote(num_cpus=READ_CPUS)(digest)
+    waiting = {name: digest_of.remote(folder, name) for name in sorted(there & rows.keys())}
+    digests: dict[str, str] = {}
+    truncated = 0
+    with progress(sum(rows.values()), sum(rows[name] for name in waiting), stream) as advance:
+        if missing:
+            shards_of = ray.data.from_items(
+                [{"parts": [*shard.parts], "files": pickle.dumps(shard.files)} for shard in missing],
+                override_num_blocks=len(missing),
+            )
+            parts = shards_of.map_batches(
+                read,  # type: ignore[arg-type] # Ray's type of a generator leaves out lists
+                fn_kwargs={"options": options, "there": there},
+                batch_size=1,
+                num_cpus=READ_CPUS,
+            )
+            made = parts.map_batches(
+                Writer,
+                fn_constructor_args=writing,
+                batch_size=1,
+                compute=ActorPoolStrategy(
+                    min_size=1,
+                    max_size=pool.actors,
+                    initial_size=pool.actors,
+                    max_concurrent_calls_per_actor=2,  # one part is read and written while another one is embedded
+                    enable_true_multi_threading=True,
+                ),
+                num_cpus=pool.cpus,
+                num_gpus=pool.gpus,
+            )
+            for row in made.iter_rows():
+                digests[row["part"]] = row["sha256"]
+                truncated += row["truncated"]
+                advance(row["rows"])
+        digests |= {name: ray.get(found) for name, found in waiting.items()}
+    if lost := rows.keys() - digests.keys():
+        raise Failed(f"{folder}: {len(lost)} parts were not written, such as {min(lost)}; the same command goes on")
+    return {name: digests[name] for name in sorted(digests)}, truncated
+
+
+def _sum(done: list[Done]) -> Done:
+    first = next((each.first_skipped for each in done if each.skipped), "")
+    return Done(sum(each.rows for each in done), sum(each.skipped for each in done), first)
+
+
+@contextmanager
+def _own_errors() -> Iterator[None]:
+    """Raise errors of ours that a process of the cluster raised, without Ray's traces. Shorten Ray's own errors."""
+    from ray.exceptions import RayError
+
+    try:
+        yield
+    except RayError as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, ValueError | Failed | OSError) and not isinstance(cause, RayError):
+                raise cause from None
+            cause = getattr(cause, "cause", None) or cause.__cause__
+        raise Failed(f"Ray: {on_one_line(error)[:500]}; the same command goes on") from error

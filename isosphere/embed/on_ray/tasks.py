@@ -1,0 +1,119 @@
+"""Work of one process of the cluster: describe the encoder, check files, read them, embed and write."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+from isosphere.embed.embedding import Done, Options, batches, check, no_vectors, vectors_of
+from isosphere.embed.on_ray.places import Folder
+from isosphere.embed.outputs import Columns, Parquet, Vectors
+from isosphere.encoder import Encoder, load
+from models.errors import Refused
+from models.names import Device
+from models.runtimes.base import RuntimeUnavailable
+from training.data.files import File
+
+
+@dataclass(frozen=True)
+class Model:
+    """Arguments of `load`."""
+
+    name: str
+    engine: str | None
+    precision: str | None
+    device: Device
+    threads: int | None
+
+    def load(self) -> Encoder:
+        """Load the encoder in this process."""
+        options = asdict(self)
+        try:
+            return load(options.pop("name"), **options)
+        except RuntimeUnavailable as error:
+            raise Refused(str(error)) from error
+
+
+class Description(NamedTuple):
+    """An encoder as the cluster loads it."""
+
+    model: Model
+    """The model with the engine and precision that were chosen, so that all actors use the same."""
+    name: str
+    max_length: int
+    metadata: dict[str, str]
+    empty: Vectors
+
+
+def describe(model: Model, options: Options) -> Description:
+    """Load the encoder once, to choose its engine and to check the options."""
+    encoder = model.load()
+    empty, metadata = no_vectors(encoder, options)
+    chosen = Model(model.name, encoder.runtime, encoder.precision, model.device, model.threads)
+    return Description(chosen, encoder.name, encoder.max_length, metadata, empty)
+
+
+def check_files(files: Sequence[File], options: Options) -> tuple[Done, Columns]:
+    """Read files once: count their rows, refuse or count bad ones, and find the types of the columns."""
+    columns = Columns(options.columns)
+    return check(files, options, columns.learn), columns
+
+
+def read(shard: dict[str, Any], options: Options, there: Collection[str]) -> Iterator[dict[str, list[Any]]]:
+    """Yield each missing part of a shard: its name and its rows.
+
+    Args:
+        shard: the names of its parts, and its files, pickled.
+        there: parts that existed when the job began. If Ray repeats the task, they are the same.
+    """
+    (names,), (pickled,) = shard["parts"], shard["files"]
+    files = pickle.loads(pickled)
+    for name, rows in zip_longest(names, batches(files, options, lambda _: None)):
+        if name is None or rows is None:
+            raise Refused(f"{files[0]}, or a file read with it, changed while it was read; use --force")
+        if name not in there:
+            yield {"part": [name], "rows": [pickle.dumps(rows)]}
+
+
+class Writer:
+    """Actor that embeds parts and writes them to a folder."""
+
+    def __init__(self, description: Description, options: Options, output: Parquet, folder: Folder) -> None:
+        self._encoder = description.model.load()
+        if self._encoder.fingerprint != description.metadata["fingerprint"]:
+            raise Refused(f"{description.model.name}: nodes of the cluster have different encoders of this name")
+        self._options, self._output, self._folder = options, output, folder
+        self._truncated = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, part: dict[str, Any]) -> dict[str, list[Any]]:
+        """Embed the rows of a part and write them. Return the part's name, counts, and the digest of the file."""
+        name, rows = str(part["part"][0]), pickle.loads(part["rows"][0])
+        vectors = vectors_of(self._encoder, [row.text for row in rows], self._options)
+        content = io.BytesIO()
+        self._output.write(rows, vectors, content)
+        self._folder.write(name, content.getvalue())
+        digest = hashlib.sha256(content.getvalue()).hexdigest()
+        return {"part": [name], "rows": [len(rows)], "sha256": [digest], "truncated": [self._newly_truncated()]}
+
+    def _newly_truncated(self) -> int:
+        """Return the number of texts that were cut since the last call, which another thread may have made."""
+        with self._lock:
+            before, self._truncated = self._truncated, self._encoder.truncated
+            return self._truncated - before
+
+
+def digest(folder: Folder, name: str) -> str:
+    """Return the SHA-256 of a part, in hex."""
+    return hashlib.sha256(folder.read(name)).hexdigest()
+
+
+def part_name(number: int) -> str:
+    """Return the name of a part's file. Sorted names are in the order of the input."""
+    return f"part-{number:08}.parquet"

@@ -1,0 +1,105 @@
+"""Connection to a Ray cluster, for the commands that have `--on ray`.
+
+Ray is the extra `ray`. This module and the packages `on_ray` are the only ones that import it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+
+from models import cpus
+from models.errors import Failed, Refused, first_line
+
+INSTALL = "pip install 'isosphere[ray]'"
+OLDEST, NEXT = (2, 60), (3,)
+"""Versions of Ray from `OLDEST` to below `NEXT` are supported."""
+SECONDS_TO_ANSWER = 5.0
+LOCAL = "local"
+"""Address of a Ray that is started on this machine, and stopped at the end."""
+
+
+@contextmanager
+def connected(address: str | None) -> Iterator[bool]:
+    """Connect to the cluster at `address` during the block. None means `RAY_ADDRESS`, or a Ray of its own.
+
+    The block gets whether Ray is its own. A process that is connected already stays so.
+
+    Raises:
+        Refused: Ray is not installed or not supported, or no cluster answers.
+        Failed: Ray does not start on this machine.
+    """
+    check_version()
+    address = address or os.environ.get("RAY_ADDRESS") or LOCAL
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report its use to its makers
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Ray about its own next version
+        import ray
+
+    if ray.is_initialized():
+        yield False
+        return
+    _check_answer(address)
+    own_cpus = cpus.available() if address == LOCAL else None
+    try:
+        ray.init(address, num_cpus=own_cpus, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+    except Exception as error:  # they have no common class
+        if address == LOCAL:
+            raise Failed(f"Ray did not start on this machine: {first_line(error)}") from error
+        raise Refused(f"--ray-address {address}: {first_line(error)}") from error
+    try:
+        yield address == LOCAL
+    finally:
+        ray.shutdown()
+
+
+def smallest_node() -> int:
+    """Return the CPUs of the smallest node that has some, or 1."""
+    return int(min((cpus for node in alive_nodes() if (cpus := node.get("CPU", 0)) >= 1), default=1))
+
+
+def alive_nodes() -> list[dict[str, float]]:
+    """Return the resources of each node, by Ray's names."""
+    import ray
+
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+
+
+def free_resources() -> dict[str, float]:
+    """Return the resources of all nodes that no job has reserved, by Ray's names."""
+    import ray
+
+    return dict(ray.available_resources())  # type: ignore[no-untyped-call]
+
+
+def check_version() -> None:
+    """Check that a supported version of Ray is installed.
+
+    Raises:
+        Refused: it is missing, too old or too new; the message has the command that installs it.
+    """
+    try:
+        found = version("ray")
+    except PackageNotFoundError:
+        raise Refused(f"--on ray needs the extra `ray`: {INSTALL}") from None
+    if not OLDEST <= tuple(map(int, found.split(".")[:2])) < NEXT:
+        raise Refused(f"--on ray needs Ray {'.'.join(map(str, OLDEST))} or a later 2.x, not {found}: {INSTALL}")
+
+
+def _check_answer(address: str) -> None:
+    """Check that something listens at the address, because Ray's own attempts take a minute."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon:
+        return  # `local` or `auto`
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_ANSWER).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise Refused(
+            f"--ray-address {address}: no cluster answers ({getattr(error, 'strerror', None) or error}); "
+            "`ray start --head` starts one and prints its address"
+        ) from error

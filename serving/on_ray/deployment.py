@@ -1,0 +1,102 @@
+"""The deployment of Ray Serve, and the command `isosphere serve --on ray`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from models.cluster import connected, smallest_node
+from models.errors import Failed, Refused, first_line
+from serving.commands.server import BindError, check_exposure
+from serving.on_ray.autoscaling import QUEUED_TOKENS, by_queued_tokens
+from serving.settings import Settings
+
+NAME = "isosphere"
+MAX_ONGOING = 1000
+"""Requests that one replica holds at once. Its own queue limits their tokens, and answers 429 beyond."""
+MAX_WAITING = 1000
+"""Requests that wait at one proxy for a replica. Further ones get 429."""
+RETRY_SECONDS = 2
+
+
+def application(options: dict[str, Any]) -> Any:
+    """Return the application of Ray Serve for the options of `isosphere serve`, by the names of their settings.
+
+    A configuration file of Ray Serve names this function as `import_path` and gives the options as `args`.
+
+    Raises:
+        ValidationError: an option is unknown or its value is not legal.
+        Refused, BundleError, SourceError: an encoder does not exist.
+    """
+    return _application(Settings(**options))
+
+
+def _application(settings: Settings) -> Any:
+    from ray import serve
+
+    from serving.on_ray.metrics import Mirror
+    from serving.on_ray.replica import UnhealthyReplica, build
+
+    threads = settings.threads or smallest_node()
+    settings = settings.model_copy(update={"threads": threads})
+
+    def app() -> Any:
+        return build(settings)
+
+    @serve.deployment(
+        name=NAME,
+        ray_actor_options={"num_cpus": threads, "num_gpus": int(settings.device == "cuda")},
+        max_ongoing_requests=MAX_ONGOING,
+        max_queued_requests=MAX_WAITING,
+        backpressure_config={"status_code": 429, "retry_after_s": RETRY_SECONDS},
+        graceful_shutdown_timeout_s=settings.drain_seconds + 5,
+        autoscaling_config={
+            "min_replicas": settings.replicas,
+            "max_replicas": max(settings.replicas, settings.max_replicas or 0),
+            "policy": {"policy_function": f"{by_queued_tokens.__module__}:{by_queued_tokens.__name__}"},
+        },
+    )
+    @serve.ingress(app)
+    class Replica:
+        """The deployment's class; its methods are called by Ray Serve."""
+
+        app: Any
+
+        async def reconfigure(self, _: Any) -> None:
+            """Load promoted encoders after a change of `user_config`. Meanwhile the old ones answer."""
+            await self.app.service.reload()
+
+        def __init__(self) -> None:
+            self._mirror: Mirror | None = None
+
+        async def check_health(self) -> None:
+            """Raise an error if the encoder does not answer, as `/readyz` does. Ray Serve asks every few seconds."""
+            self._mirror = self._mirror or Mirror(self.app.service.metrics.registry)
+            self._mirror.update()
+            health = await self.app.service.probed()
+            if health.state in ("failed", "failing"):
+                raise UnhealthyReplica(str(health))
+
+        def record_autoscaling_stats(self) -> dict[str, int]:
+            """Return the metric of `by_queued_tokens`."""
+            return {QUEUED_TOKENS: sum(one.batcher.queued_tokens for one in self.app.service.encoders.loaded)}
+
+    return Replica.bind()  # type: ignore[attr-defined]
+
+
+def serve(settings: Settings) -> int:
+    """Deploy the replicas, or update them, and return the exit status. A Ray of this process is served until Ctrl-C."""
+    try:
+        check_exposure(settings, "127.0.0.1" if settings.host == "localhost" else settings.host)
+        with connected(settings.ray_address) as own:
+            from ray import serve as ray_serve
+
+            ray_serve.start(http_options={"host": settings.host, "port": settings.port, "location": "EveryNode"})
+            try:
+                ray_serve.run(_application(settings), name=NAME, route_prefix="/", blocking=own)
+            except RuntimeError as error:
+                raise Refused(f"the replicas did not start: {first_line(error)}") from error
+    except (Refused, Failed, BindError) as error:
+        print(f"isosphere: {error}", file=sys.stderr)
+        return 2
+    return 0

@@ -1,0 +1,79 @@
+"""A Ray of the tests: one of two CPUs, or a cluster of several nodes on this machine."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import subprocess
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+
+from tests.conftest import PATIENCE
+
+CALM = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # workers of Ray would otherwise wait for all other processes
+    "RAY_BACKEND_LOG_LEVEL": "fatal",
+    "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")])),  # noqa: PTH109
+}
+MEMORY = 80_000_000
+"""Bytes of a node's object store."""
+
+
+@contextmanager
+def small_ray() -> Iterator[None]:
+    """Run Ray with two CPUs in this process and its children."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in CALM.items():
+            patch.setenv(name, value)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import ray
+
+            ray.init("local", num_cpus=2, object_store_memory=MEMORY, include_dashboard=False, log_to_driver=False)
+        try:
+            yield
+        finally:
+            _end(ray.shutdown)
+
+
+@contextmanager
+def nodes(count: int, cpus: int = 1) -> Iterator[Any]:
+    """Run a cluster of several nodes on this machine, beside a head without CPUs."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in CALM.items():
+            patch.setenv(name, value)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from ray.cluster_utils import Cluster
+
+            head = {"num_cpus": 0, "object_store_memory": MEMORY, "include_dashboard": False}
+            cluster = Cluster(initialize_head=True, head_node_args=head)
+            for _ in range(count):
+                cluster.add_node(num_cpus=cpus, object_store_memory=MEMORY)
+        try:
+            yield cluster
+        finally:
+            _end(cluster.shutdown)
+
+
+def _end(shut_down: Callable[[], Any]) -> None:
+    """Stop Ray, and wait for its processes, which Ray kills and leaves: their objects would warn when they go."""
+    gc.collect()
+    processes = [one for one in gc.get_objects() if isinstance(one, subprocess.Popen) and "/ray/" in str(one.args)]
+    shut_down()
+    for one in processes:
+        with suppress(subprocess.TimeoutExpired):
+            one.wait(PATIENCE)
+
+
+def free_port() -> int:
+    """Return a port of this machine that nothing listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+    return port
