@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch.nn.functional import cosine_similarity
 
 from models.encoder.encoder import full_precision
 from training.objectives.base import Needs, Preset, Recipe, Views
+from training.objectives.contrastive import cosine_logits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +44,11 @@ class Static(nn.Module):
         """Compute the two terms."""
         assert views.start is not None, "needs say so"
         own = full_precision(views.noisy[0])
-        own, target = (normalize(each, dim=1) for each in (own, views.start.detach().to(own)))
-        terms = {"cosine": (1 - (own * target).sum(dim=1)).mean()}
+        target = views.start.detach().to(own)
+        terms = {"cosine": (1 - cosine_similarity(own, target, dim=1)).mean()}
         if self.params.similarity:
-            terms["similarity"] = self.params.similarity * (own @ own.T - target @ target.T).square().mean()
+            difference = cosine_logits(own, own, 1.0) - cosine_logits(target, target, 1.0)
+            terms["similarity"] = self.params.similarity * difference.square().mean()
         return terms
 
 
