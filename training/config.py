@@ -240,7 +240,9 @@ class RunConfig(Configuration):
                 "bundle of a run with these layers"
             )
         if self.layers == () and self.pooling != "mean":
-            raise ConfigError(f"pooling: an encoder without layers averages its tokens' vectors: mean, not {self.pooling}")
+            raise ConfigError(
+                f"pooling: an encoder without layers averages its tokens' vectors: mean, not {self.pooling}"
+            )
         if self.augmentation == "none" and self.augmentation_rate is not None:
             raise ConfigError(f"augmentation_rate: {self.augmentation_rate} of no augmentation: set that, too")
         if self.positives and self.augmentation_rate is not None:

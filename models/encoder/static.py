@@ -16,6 +16,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from models.names import STATIC
 
+
 class StaticConfig(PretrainedConfig):
     """Sizes of the table."""
 

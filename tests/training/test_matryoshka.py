@@ -54,7 +54,9 @@ def test_the_loss_is_the_mean_over_the_widths(name: str) -> None:
     views = views_for(wrapped.objectives[-1], 6)
     torch.manual_seed(0)
     alone = [OBJECTIVES[name].build(params, narrow) for narrow in (4, 8, DIM)]
-    expected = [loss(objective, cut(views, narrow)).item() for objective, narrow in zip(alone, (4, 8, DIM), strict=True)]
+    expected = [
+        loss(objective, cut(views, narrow)).item() for objective, narrow in zip(alone, (4, 8, DIM), strict=True)
+    ]
     assert loss(wrapped, views).item() == pytest.approx(sum(expected) / 3, rel=1e-5)
 
 

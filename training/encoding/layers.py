@@ -65,5 +65,7 @@ def _layers(backbone: PreTrainedModel) -> tuple[nn.Module, str, nn.ModuleList]:
         if isinstance(child, nn.ModuleList) and len(child) == config.num_hidden_layers
     ]
     if len(found) != 1 or getattr(config, "layer_types", None):
-        raise ConfigError(f"layers: a {config.model_type} can't lose layers: choose a BERT, RoBERTa, MPNet or DistilBERT")
+        raise ConfigError(
+            f"layers: a {config.model_type} can't lose layers: choose a BERT, RoBERTa, MPNet or DistilBERT"
+        )
     return found[0]
