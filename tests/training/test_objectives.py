@@ -297,7 +297,7 @@ def test_logits_and_loss_are_those_of_float32_whatever_autocast_says() -> None:
 DEFAULTS: dict[str, dict[str, Any]] = {
     "simcse": {"temperature": 0.05, "head": True},
     "distillation": {"share": 0.5, "aligned": 6000},
-    "static": {"similarity": 10.0},
+    "static": {"similarity": 4.0},
     "gs-infonce": {"temperature": 0.05, "noise_ratio": 3.0, "noise_weight": 1.0, "head": True},
     "dclr": {
         "temperature": 0.05,

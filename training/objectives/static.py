@@ -20,7 +20,7 @@ from training.objectives.contrastive import cosine_logits
 class StaticParams:
     """The parameters of static distillation. The defaults are ours, not from a paper."""
 
-    similarity: float = 10.0
+    similarity: float = 4.0
     """Weight of the term for the similarities within the batch."""
 
     def __post_init__(self) -> None:
@@ -69,11 +69,12 @@ RECIPE = Recipe(
         "minilm": Preset(
             source="ours: chosen by the experiments of ADR 0055",
             batch_size=256,
-            learning_rate=1e-3,
+            learning_rate=6e-3,
             pooling="mean",
             params=StaticParams(),
             epochs=3,
             dropout=0.0,
+            max_length=64,
             layers=(),
         ),
     },
