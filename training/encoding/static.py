@@ -27,7 +27,8 @@ SCALE = 2.0
 """Mean length of a token vector at the start. Cosines don't depend on it, but the step size relative to it does."""
 SPECIAL = 1e-3
 """Length of the special tokens' vectors. It gives an empty text a direction, and changes no other text's vector."""
-CHUNK = 4096
+CHUNK = 256
+"""Texts that the base encodes at once."""
 
 
 def start(student: Encoder, base: Encoder, sentences: Sequence[str], autocast: torch.dtype | None = None) -> None:

@@ -53,11 +53,12 @@ class Static(nn.Module):
 
 
 CITATION = """\
-@software{minishlab2024model2vec,
-  author = {Tulkens, Stephan and van Dongen, Thomas},
-  title = {Model2Vec: Fast State-of-the-Art Static Embeddings},
-  year = {2024},
-  url = {https://github.com/MinishLab/model2vec}
+@inproceedings{arora2017simple,
+  title = {A Simple but Tough-to-Beat Baseline for Sentence Embeddings},
+  author = {Arora, Sanjeev and Liang, Yingyu and Ma, Tengyu},
+  booktitle = {International Conference on Learning Representations},
+  year = {2017},
+  url = {https://openreview.net/forum?id=SyK00v5xx}
 }
 """
 
