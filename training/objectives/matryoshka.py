@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -49,7 +50,8 @@ class Matryoshka(nn.Module):
     @property
     def needs(self) -> Needs:
         """Return the needs of the objective, which are the same at each width."""
-        needs: Needs = self.objectives[-1].needs
+        whole: Any = self.objectives[-1]
+        needs: Needs = whole.needs
         return needs
 
     def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:
