@@ -9,6 +9,8 @@ from typing import Literal, TypeVar
 RUNTIME_NAMES = ("onnxruntime", "openvino", "tensorrt")
 """Keys of `models.runtimes.RUNTIMES`."""
 Device = Literal["auto", "cpu", "cuda"]
+STATIC = "isosphere_static"
+"""Model type of encoders without layers (`models.encoder.static`), which config.json contains."""
 T = TypeVar("T")
 
 

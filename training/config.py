@@ -38,7 +38,14 @@ POSITIVE_FIELDS = (
     *("learning_rate", "clip_norm", "layers", "width", "heads", "steps"),
 )
 
-ADDED_FIELDS = {"adapter_rank": None, "dev_data": None, "dev_tasks": "stsb", "text_column": None}
+ADDED_FIELDS = {
+    "adapter_rank": None,
+    "dev_data": None,
+    "dev_tasks": "stsb",
+    "layers": None,
+    "matryoshka": None,
+    "text_column": None,
+}
 """Fields that configurations of earlier versions lack, with the values that those versions used."""
 
 MIN_LENGTH = 3
@@ -71,7 +78,7 @@ class Configuration:
             raise ConfigError(str(error)) from error
         values = self.flat()
         for name in POSITIVE_FIELDS:
-            if (value := values.get(name)) is not None and not value > 0:
+            if isinstance(value := values.get(name), int | float) and not value > 0:
                 raise ConfigError(f"{name}: {value} is not above 0")
         if values["weight_decay"] < 0:
             raise ConfigError(f"weight_decay: {values['weight_decay']} is below 0")
@@ -193,6 +200,12 @@ class RunConfig(Configuration):
     """Share of tokens or features that the augmentation removes or moves. None means the default rate."""
     adapter_rank: int | None = None
     """Rank of a low-rank adapter that is trained instead of the backbone. None means full fine-tuning."""
+    layers: tuple[int, ...] | None = None
+    """Layers of the backbone that the student keeps, counted from 0. None keeps all, an empty list keeps none: the
+    student is then a table of token vectors.
+    """
+    matryoshka: tuple[int, ...] | None = None
+    """Widths of prefixes of the vector on which the objective is also computed."""
     chunk_size: int | None = None
     """Maximum number of sentences in one encoder pass, with gradient caching.
 
@@ -221,6 +234,15 @@ class RunConfig(Configuration):
         except ValueError as error:
             raise ConfigError(str(error)) from error
         self.check()
+        if self.layers is not None and self.adapter_rank is not None:
+            raise ConfigError(
+                "adapter_rank: an adapter keeps all layers of its base. Leave it out, or train the adapter on the "
+                "bundle of a run with these layers"
+            )
+        if self.layers == () and self.pooling != "mean":
+            raise ConfigError(
+                f"pooling: an encoder without layers averages its tokens' vectors: mean, not {self.pooling}"
+            )
         if self.augmentation == "none" and self.augmentation_rate is not None:
             raise ConfigError(f"augmentation_rate: {self.augmentation_rate} of no augmentation: set that, too")
         if self.positives and self.augmentation_rate is not None:
@@ -312,6 +334,7 @@ def from_preset(objective: str, *, backbone: str = "minilm", preset: str | None 
         dropout=values.dropout,
         augmentation=values.augmentation,
         max_length=values.max_length,
+        layers=values.layers,
         out=f"artifacts/{objective}",
         run=f"runs/{objective}",
     )

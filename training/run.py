@@ -27,6 +27,7 @@ from training.checkpoints.publish import Outcome, corpus_counts, publish
 from training.checkpoints.record import RunError
 from training.config import ConfigError, RunConfig, from_preset
 from training.data.corpus import HELD_OUT, Corpus, open_corpus
+from training.encoding import static
 from training.encoding.lora import load_for_training, merge_adapter
 from training.encoding.teacher_cache import remove_caches
 from training.evaluation.pairs import STS_TASKS, Subsets, sts_tasks
@@ -44,7 +45,7 @@ from training.machine.environment import environment
 from training.machine.hardware import autocast_dtype, precision_name
 from training.machine.interrupt import locked
 from training.objectives import OBJECTIVES
-from training.step import initial_state, load_frozen, make_meter, make_step, make_tokeniser
+from training.step import initial_state, load_frozen, load_start, make_meter, make_step, make_tokeniser
 
 
 def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool = False) -> Outcome:
@@ -82,6 +83,9 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
             teacher = _trained_teacher(teacher_config(config), corpus, devices, stream)
         torch.manual_seed(devices.own_seed(config.seed))  # The seed fixes dropout, independently of earlier draws.
         taken_up = checkpoint.load(state, folder, devices, corpus=corpus.census.digest)
+        if config.layers == () and not taken_up:
+            sentences = next(corpus.batches(static.SENTENCES, seed=config.seed))
+            static.start(state.encoder, load_start(config, devices), sentences, autocast)
 
         epoch = corpus.batches_per_epoch(config.batch_size, least=devices.count)
         total = config.max_steps or config.epochs * epoch

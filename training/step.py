@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -27,7 +28,8 @@ from training.encoding.views import Augmentation, FrozenEncoder, Teacher, ViewEn
 from training.machine.devices import Devices
 from training.machine.graphs import CudaGraphs
 from training.objectives import OBJECTIVES
-from training.objectives.base import Measures
+from training.objectives.base import Measures, Objective
+from training.objectives.matryoshka import Matryoshka
 
 
 class DeviceBatch(NamedTuple):
@@ -254,7 +256,7 @@ def initial_state(config: RunConfig, devices: Devices, autocast: torch.dtype | N
     torch.manual_seed(config.seed)
     encoder = load_for_training(config, devices.device)
     try:
-        objective = OBJECTIVES[config.objective].build(config.params, encoder.dim)
+        objective = _objective(config, encoder.dim)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     check_views_differ(encoder, config, objective.needs.views)
@@ -272,6 +274,11 @@ def initial_state(config: RunConfig, devices: Devices, autocast: torch.dtype | N
         rng=torch.Generator(devices.device).manual_seed(config.seed),
         scaler=torch.amp.GradScaler(devices.device.type, enabled=autocast == torch.float16),
     )
+
+
+def _objective(config: RunConfig, dim: int) -> Objective:
+    build = partial(OBJECTIVES[config.objective].build, config.params)
+    return build(dim) if config.matryoshka is None else Matryoshka(build, config.matryoshka, dim)
 
 
 def make_tokeniser(config: RunConfig, encoder: Encoder, teacher: Encoder | None, devices: Devices) -> Tokenise:
@@ -304,7 +311,7 @@ def make_step(
     Raises:
         SourceError, BundleError: the objective needs the starting backbone, which no longer exists.
     """
-    start = load_frozen(config.backbone, devices, pooling=config.pooling) if state.objective.needs.start else None
+    start = load_start(config, devices) if state.objective.needs.start else None
     return Step(
         state,
         devices,
@@ -348,6 +355,11 @@ def make_meter(
         processes=devices.count,
         cached_after=cached_after,
     )
+
+
+def load_start(config: RunConfig, devices: Devices) -> Encoder:
+    """Load the whole backbone, frozen. Its own pooling gives the vectors that a student without layers imitates."""
+    return load_frozen(config.backbone, devices, pooling=config.pooling if config.layers != () else None)
 
 
 def load_frozen(source: str, devices: Devices, *, pooling: str | None = None) -> Encoder:

@@ -17,7 +17,7 @@ from models.bundle.bundle import CROSS_ENCODER, Manifest
 from models.bundle.origin import UNKNOWN_LICENCE, Origin
 from models.bundle.prompts import DOCUMENT, QUERY, prompt_for
 
-POOLING_FILE = "1_Pooling/config.json"
+READABLE = "config_sentence_transformers.json"
 """If this file exists, sentence-transformers can open the bundle."""
 ADAPTER_FILE = "adapter_config.json"
 """If this file exists, the folder has an adapter instead of a whole encoder."""
@@ -108,7 +108,7 @@ def _metadata(manifest: Manifest, origin: Origin) -> ModelCardData:
             pipeline_tag="text-ranking",
             tags=["sentence-transformers", "cross-encoder", "onnx", "isosphere"],
         )
-    readable, adapter = POOLING_FILE in manifest.files, ADAPTER_FILE in manifest.files
+    readable, adapter = READABLE in manifest.files, ADAPTER_FILE in manifest.files
     tasks = ["sentence-similarity", "feature-extraction"]
     readers = ["sentence-transformers"] if readable else []
     results = [_result(known, score) for name, score in (manifest.scores or {}).items() if (known := measure(name))]
@@ -287,7 +287,7 @@ def _use(manifest: Manifest, origin: Origin) -> str:
         "With sentence-transformers, `FOLDER` being this folder or its id on the hub:\n\n"
         "```python\nfrom sentence_transformers import SentenceTransformer\n\n"
         f'encoder = SentenceTransformer("FOLDER")\n{encoded}\n```'
-        if POOLING_FILE in manifest.files
+        if READABLE in manifest.files
         else "sentence-transformers has no words for this transform and can't open the folder; the server below can."
     )
     return (

@@ -13,7 +13,7 @@ from models import cpus, remotes
 from models.bundle import adapter, bundle, sources
 from models.bundle.adapter import Adapter, AdapterError
 from models.bundle.bundle import CROSS_ENCODER, ENCODER, BundleError
-from models.bundle.card import NDCG10
+from models.bundle.card import NDCG10, READABLE
 from models.bundle.prompts import DOCUMENT, QUERY, nonempty, prompt_for
 from models.cli.command_line import quieten
 from models.errors import Refused
@@ -168,7 +168,7 @@ def _inspect(arguments: argparse.Namespace) -> None:
     facts = asdict(_manifest(transfer.opened(arguments.folder)))
     facts["golden"] = [golden["text"] for golden in facts["golden"]]
     print(json.dumps(facts, ensure_ascii=False, indent=2))
-    if facts["kind"] == ENCODER and not facts["files"].keys() & {"1_Pooling/config.json", adapter.CONFIG}:
+    if facts["kind"] == ENCODER and not facts["files"].keys() & {READABLE, adapter.CONFIG}:
         print("note: sentence-transformers has no words for this transform and can't open the bundle", file=sys.stderr)
 
 

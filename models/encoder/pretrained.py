@@ -76,6 +76,8 @@ def encoder_class(folder: Path) -> Any:
     """
     from transformers import MODEL_FOR_TEXT_ENCODING_MAPPING, AutoConfig, AutoModel, AutoModelForTextEncoding
 
+    import models.encoder.static  # noqa: F401 - transformers knows this family only after the import
+
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING:
         return AutoModelForTextEncoding

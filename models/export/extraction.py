@@ -179,6 +179,12 @@ def without_paths(value: Any) -> Any:
 
 
 def _check_alike(tuned: Encoder, start: Encoder, source: str, base: str) -> None:
+    depths = [each.backbone.config.num_hidden_layers for each in (tuned, start)]
+    if depths[0] != depths[1]:
+        raise AdapterError(
+            f"{source}: has {depths[0]} layers, and its base {base} has {depths[1]}: "
+            "an adapter keeps all layers of its base, so publish the bundle itself"
+        )
     theirs, ours = tuned.backbone.state_dict(), start.backbone.state_dict()
     for name in sorted({*theirs, *ours} - {name for name in {*theirs, *ours} if name.startswith("pooler.")}):
         shapes = [tuple(weights[name].shape) if name in weights else "absent" for weights in (theirs, ours)]

@@ -19,6 +19,7 @@ from models.encoder.encoder import Encoder
 from models.encoder.flow import Flow
 from models.encoder.pooling import AVERAGED_LAYERS, parts
 from models.encoder.transform import Affine, Transform
+from models.names import STATIC
 
 UNKNOWN_MODULE = "isosphere.transform.Flow"
 """A module that can't be imported, so that sentence-transformers fails. Without `modules.json`, it would silently
@@ -38,17 +39,21 @@ def write(encoder: Encoder, folder: Path) -> None:
     If they can't describe the encoder, write only a modules.json that makes programs fail with an error.
 
     A pooling over two layers becomes `WeightedLayerPooling`, with weight 1 for these layers and 0 for all other layers,
-    followed by the mean. An affine transform becomes `Dense` without an activation.
+    followed by the mean. An affine transform becomes `Dense` without an activation. A static encoder becomes
+    `StaticEmbedding`, which reads no special tokens and does not truncate long texts.
     """
     if not can_say(encoder):
         _write_modules(folder, [("", UNKNOWN_MODULE)])
         return
-    modules = [("", "Transformer")]
-    if encoder.pooling in AVERAGED_LAYERS:
-        modules.append(("1_WeightedLayerPooling", "WeightedLayerPooling"))
-        _write_layer_weights(encoder, folder)
-    modules.append(("1_Pooling", "Pooling"))
-    _write_pooling(encoder, folder)
+    if encoder.backbone.config.model_type == STATIC:
+        modules = [("", "StaticEmbedding")]
+    else:
+        modules = [("", "Transformer")]
+        if encoder.pooling in AVERAGED_LAYERS:
+            modules.append(("1_WeightedLayerPooling", "WeightedLayerPooling"))
+            _write_layer_weights(encoder, folder)
+        modules.append(("1_Pooling", "Pooling"))
+        _write_pooling(encoder, folder)
     for number, layer in enumerate([*_layers(encoder.transform), Normalize()], 2):
         path = f"{number}_{type(layer).__name__}"
         modules.append((path, type(layer).__name__))

@@ -30,7 +30,7 @@ MANIFEST = Manifest(
     dim=32,
     max_length=64,
     pooling="mean",
-    files={"1_Pooling/config.json": "00"},
+    files={card.READABLE: "00"},
     fingerprint="f" * 64,
     scores={
         "STS12": 70.123,

@@ -80,7 +80,7 @@ def test_forty_steps_raise_the_correlation_on_short_pairs(
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective", sorted(OBJECTIVES.keys() - {"static"}))
 def test_forty_steps_raise_stsb_dev(objective: str, wikipedia: Path, test_data: Path, tmp_path: Path) -> None:
     data = str(test_data / "senteval" / "downstream")
     assert gain(objective, wikipedia, tmp_path, eval_data=data) > 1.0  # the least is 2.2 (docs/log.md)

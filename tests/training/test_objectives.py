@@ -177,6 +177,7 @@ ZCA = {**WHITE, "whitening": "zca"}
 CHANGES: dict[str, list[tuple[dict[str, Any], str, Any]]] = {
     "simcse": [({}, "temperature", 0.2), ({}, "head", False)],
     "distillation": [({}, "share", 0.25), ({}, "share", 1.0)],
+    "static": [({}, "similarity", 1.0), ({}, "similarity", 0.0)],
     "gs-infonce": [
         ({}, "temperature", 0.2),
         ({}, "noise_ratio", 1.0),
@@ -271,7 +272,7 @@ def terms_and_oracle(name: str, params: Any) -> tuple[dict[str, float], dict[str
 
 @pytest.mark.parametrize(
     ("name", "changes"),
-    [(name, recipe.as_simcse) for name, recipe in OBJECTIVES.items() if not recipe.needs_named_teacher],
+    [(name, recipe.as_simcse) for name, recipe in OBJECTIVES.items() if build(name, published(name)).needs.views > 1],
 )
 def test_switched_off_it_is_simcse(name: str, changes: dict[str, Any]) -> None:
     off = build(name, replace(published(name), **changes))
@@ -296,6 +297,7 @@ def test_logits_and_loss_are_those_of_float32_whatever_autocast_says() -> None:
 DEFAULTS: dict[str, dict[str, Any]] = {
     "simcse": {"temperature": 0.05, "head": True},
     "distillation": {"share": 0.5, "aligned": 6000},
+    "static": {"similarity": 4.0},
     "gs-infonce": {"temperature": 0.05, "noise_ratio": 3.0, "noise_weight": 1.0, "head": True},
     "dclr": {
         "temperature": 0.05,

@@ -20,7 +20,7 @@ from training.evaluation.beir import Collection
 from training.evaluation.known_item import SearchResult
 from training.machine.interrupt import terminable
 from training.objectives import OBJECTIVES
-from training.objectives.base import PASSAGES_SETTINGS
+from training.objectives.base import PASSAGES_SETTINGS, PASSAGES_SUFFIX
 
 WHITENING = ("--set", "power=0.3", "--set", "centred=false")
 """Options of a partial whitening, chosen on SciFact's training queries (ADR 0025)."""
@@ -36,6 +36,8 @@ def adapt(options: argparse.Namespace) -> int:
     """
     if OBJECTIVES[options.objective].needs_named_teacher:
         raise ConfigError(f"--objective {options.objective} needs a --teacher, which isosphere train takes")
+    if not any(name.endswith(PASSAGES_SUFFIX) for name in OBJECTIVES[options.objective].presets):
+        raise ConfigError(f"--objective {options.objective} has no settings for passages; isosphere train takes it")
     if not has_passages(options.corpus, column=options.text_column):
         raise ConfigError(
             f"{options.corpus[0]}: holds single sentences, and adapt takes documents of several sentences, each in a "

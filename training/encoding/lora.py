@@ -24,6 +24,7 @@ from models.encoder import transform as transforms
 from models.encoder.encoder import Encoder
 from training.config import ConfigError, RunConfig
 from training.encoding.attention import use_fast_operations
+from training.encoding.layers import keep_layers, without_layers
 
 FOLDER = "adapter"
 """Subfolder of a run's folder for the adapter."""
@@ -138,7 +139,13 @@ def load_for_training(config: RunConfig, device: torch.device) -> Encoder:
         ConfigError: see `training.encoding.lora.attach_adapter`.
     """
     manifest_of(config.backbone)  # This call checks the bundle's files.
-    encoder = Encoder.load(config.backbone, pooling=config.pooling)
+    encoder = Encoder.load(config.backbone, pooling=config.pooling if config.layers != () else None)
+    if config.layers == ():
+        encoder = without_layers(encoder)
+    elif config.layers is not None:
+        keep_layers(encoder, config.layers)
+    if config.matryoshka is not None:
+        encoder.backbone.config.matryoshka_dimensions = sorted({*config.matryoshka, encoder.dim})
     if config.dropout is not None:
         set_dropout(encoder, config.dropout)
     if config.adapter_rank is not None:

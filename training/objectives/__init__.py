@@ -17,5 +17,6 @@ OBJECTIVES: Registry[Recipe[Any]] = Registry(
         "whitenedcse": "training.objectives.whitenedcse:RECIPE",
         "imsimcse": "training.objectives.imsimcse:RECIPE",
         "distillation": "training.objectives.distillation:RECIPE",
+        "static": "training.objectives.static:RECIPE",
     }
 )

@@ -133,6 +133,8 @@ class Preset(Generic[P]):
     augmentation: AugmentationName = "none"
     max_length: int = 32
     """Maximum tokens of a sentence or passage."""
+    layers: tuple[int, ...] | None = None
+    """Layers of the backbone that the student keeps. None keeps all, an empty list keeps none."""
     teacher_backbone: str | None = None
     """Backbone of the teacher that SimCSE trains if the user names no teacher. None means the run's own backbone."""
 

@@ -1,0 +1,58 @@
+"""A backbone without layers: a table with one vector per token, so that a text's vector is the mean of its tokens'.
+
+transformers saves and loads it like any other backbone. sentence-transformers reads the same weights as a
+`StaticEmbedding`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
+
+from models.names import STATIC
+
+
+class StaticConfig(PretrainedConfig):
+    """Sizes of the table."""
+
+    model_type = STATIC
+
+    def __init__(self, vocab_size: int = 0, hidden_size: int = 0, special_ids: Sequence[int] = (), **more: Any) -> None:
+        self.vocab_size = vocab_size
+        self.hidden_size = hidden_size
+        self.special_ids = [*special_ids]
+        """Tokens that the tokenizer puts around every text. Training does not change their vectors."""
+        self.num_hidden_layers = 0
+        super().__init__(**more)
+
+
+class StaticModel(PreTrainedModel):
+    """A table of token vectors with the interface of a transformer."""
+
+    config_class = StaticConfig
+    base_model_prefix = "static"
+
+    def __init__(self, config: StaticConfig) -> None:
+        super().__init__(config)
+        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.embedding
+
+    def forward(self, input_ids: Tensor, **_inputs: Any) -> BaseModelOutput:
+        """Return the vectors of tokens (N, L) as the last hidden state, (N, L, D). Tokens do not affect each other."""
+        vectors = self.embedding(input_ids)
+        if self.training:
+            special = torch.isin(input_ids, torch.tensor(self.config.special_ids, device=input_ids.device))
+            vectors = torch.where(special.unsqueeze(-1), vectors.detach(), vectors)
+        return BaseModelOutput(last_hidden_state=vectors)
+
+
+AutoConfig.register(STATIC, StaticConfig)
+AutoModel.register(StaticConfig, StaticModel)

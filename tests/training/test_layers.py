@@ -1,0 +1,80 @@
+"""Students with some layers of their base."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from models.bundle.adapter import AdapterError
+from models.encoder.encoder import Encoder
+from models.export.extraction import extract
+from training import cli
+from training.config import ConfigError, from_preset
+from training.encoding.layers import keep_layers
+
+
+def test_a_student_computes_the_layers_that_it_keeps(tiny_backbone: Path) -> None:
+    whole, student = Encoder.load(tiny_backbone).eval(), Encoder.load(tiny_backbone).eval()
+    keep_layers(student, [1])
+    ids, mask = whole.tensors(whole.tokenizer.encode(["a cat", "no cat at all"]))
+    with torch.inference_mode():
+        # Hidden states of the whole: the embeddings, and those after each layer.
+        embedded = whole.backbone.embeddings(input_ids=ids)
+        additive = torch.where(mask.bool(), 0.0, torch.finfo(torch.float32).min)[:, None, None, :]
+        expected = whole.backbone.encoder.layer[1](embedded, additive)
+        (last,) = student.layers(ids, mask)
+    torch.testing.assert_close(last[mask.bool()], expected[mask.bool()])
+    assert student.backbone.config.num_hidden_layers == 1
+
+
+@pytest.mark.parametrize("kept", [(2,), (-1,), (1, 0), (0, 0)])
+def test_layers_that_are_not_there_or_out_of_order_are_refused(kept: tuple[int, ...], tiny_backbone: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^layers: .*: must be ascending numbers from 0 to 1, each once$"):
+        keep_layers(Encoder.load(tiny_backbone), kept)
+
+
+def test_a_family_whose_layers_differ_is_refused(tiny_backbone: Path) -> None:
+    encoder = Encoder.load(tiny_backbone)
+    encoder.backbone.config.layer_types = ["full_attention", "sliding_attention"]
+    with pytest.raises(ConfigError, match="layers: a bert can't lose layers"):
+        keep_layers(encoder, [1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layers": (0, 1), "adapter_rank": 4}, "adapter_rank: an adapter keeps all layers of its base"),
+        ({"layers": (), "pooling": "cls"}, "pooling: an encoder without layers averages"),
+    ],
+)
+def test_settings_that_exclude_each_other_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        from_preset("simcse").override(changes)
+
+
+def test_any_bundle_teaches_a_student_whose_bundle_is_like_any_other(
+    tiny_backbone: Path, other_bundle: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["train", "distillation", "--backbone", str(tiny_backbone), "--corpus", str(corpus_file)]
+    command += ["--teacher", str(other_bundle), "--preset", "minilm", "--max-steps", "30", "--seed", "0"]
+    command += ["--set", "learning_rate=1e-3", "--set", "batch_size=16", "--set", "eval_every=15"]
+    assert cli.main([*command, "--set", "layers=1"]) == 0
+    lines = [json.loads(line) for line in Path("runs/distillation/metrics.jsonl").read_text().splitlines()]
+    losses = [line["teacher"] + line["start"] for line in lines if line["kind"] == "train"]
+    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+    student = Encoder.load("artifacts/distillation")
+    assert len(student.backbone.encoder.layer) == 1
+    with pytest.raises(AdapterError, match=r"has 1 layers, and its base .* has 2: an adapter keeps all layers"):
+        extract("artifacts/distillation", tmp_path / "adapter", base=str(tiny_backbone), rank=2)
+
+
+def test_a_run_is_described_as_before_unless_it_says_layers() -> None:
+    config = from_preset("simcse")
+    assert not {"layers", "matryoshka"} & json.loads(config.to_json()).keys()
+    changed = config.override({"layers": (0, 2), "matryoshka": (64,)})
+    assert type(config).from_json(changed.to_json()) == changed

@@ -1,0 +1,78 @@
+"""A static student: one vector per token, which starts as a linear fit to the vectors of its base.
+
+Sources: the token vectors of an encoder as a static encoder are Model2Vec's (Tulkens and van Dongen, 2024), the weights
+of frequent tokens those of Arora, Liang and Ma (ICLR 2017).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from models.bundle.tokenizer import Tokens
+from models.encoder.encoder import Encoder
+from training.encoding.views import Teacher
+
+SENTENCES = 32_768
+"""Sentences to which the start is fitted."""
+SMOOTHING = 1e-3
+"""a of the weight a / (a + p) of a token with the relative frequency p."""
+RIDGE = 0.1
+"""Penalty of the linear map, relative to the mean variance of a dimension."""
+SCALE = 2.0
+"""Mean length of a token vector at the start. Cosines don't depend on it, but the step size relative to it does."""
+SPECIAL = 1e-3
+"""Length of the special tokens' vectors. It gives an empty text a direction, and changes no other text's vector."""
+CHUNK = 256
+"""Texts that the base encodes at once."""
+
+
+def start(student: Encoder, base: Encoder, sentences: Sequence[str], autocast: torch.dtype | None = None) -> None:
+    """Set the token vectors of `student` from its base.
+
+    The vector of a token is w · v A. v is the base's vector of the token alone. w is small for frequent tokens. A is
+    the ridge regression from the student's vectors of `sentences` to the base's.
+    """
+    table = student.backbone.get_input_embeddings().get_parameter("weight")
+    tokens = student.tokenizer.encode(sentences)
+    teacher = Teacher(base, autocast)
+    with torch.no_grad():
+        table.copy_(_alone(teacher, student, len(table)) * _weights(tokens, len(table)).to(table))
+        _set_specials(student, table)
+        ours = normalize(torch.from_numpy(student.encode(sentences)), dim=1)
+        theirs = normalize(_vectors(teacher, tokens), dim=1)
+        table.copy_(table @ _ridge(ours, theirs).to(table))
+        table.mul_(SCALE / table.norm(dim=1).mean())
+        _set_specials(student, table)
+
+
+def _alone(teacher: Teacher, student: Encoder, rows: int) -> Tensor:
+    """Return the unit vectors (rows, D) of each token as a text of its own."""
+    (empty,) = student.tokenizer.encode([""])
+    first, last = empty.ids[: len(empty.ids) // 2], empty.ids[len(empty.ids) // 2 :]
+    texts = [Tokens(ids := np.array([*first, token, *last]), len(ids)) for token in range(rows)]
+    return normalize(_vectors(teacher, texts), dim=1)
+
+
+def _vectors(teacher: Teacher, tokens: Sequence[Tokens]) -> Tensor:
+    chunks = (tokens[start : start + CHUNK] for start in range(0, len(tokens), CHUNK))
+    return torch.cat([teacher(chunk).float().cpu() for chunk in chunks])
+
+
+def _weights(tokens: Sequence[Tokens], rows: int) -> Tensor:
+    counts = np.bincount(np.concatenate([each.ids for each in tokens]), minlength=rows) + 0.5
+    return torch.from_numpy(SMOOTHING / (SMOOTHING + counts / counts.sum())).unsqueeze(1)
+
+
+def _ridge(x: Tensor, y: Tensor) -> Tensor:
+    gram = x.T @ x
+    return torch.linalg.solve(gram + RIDGE * gram.diagonal().mean() * torch.eye(len(gram)), x.T @ y)
+
+
+def _set_specials(student: Encoder, table: Tensor) -> None:
+    mean = normalize(table.mean(dim=0), dim=0)
+    table[student.backbone.config.special_ids] = SPECIAL * mean

@@ -1,0 +1,90 @@
+"""Matryoshka representation learning: an objective that is also computed on prefixes of the vectors.
+
+Source: Kusupati et al., NeurIPS 2022. A vector whose prefixes were trained can be truncated with a small loss of
+quality.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from training.objectives.base import Measures, Needs, Objective, Reports, Views
+
+CITATION = """\
+@inproceedings{kusupati2022matryoshka,
+  title = {Matryoshka Representation Learning},
+  author = {Kusupati, Aditya and Bhatt, Gantavya and Rege, Aniket and Wallingford, Matthew and Sinha, Aditya and
+    Ramanujan, Vivek and Howard-Snyder, William and Chen, Kaifeng and Kakade, Sham and Jain, Prateek and
+    Farhadi, Ali},
+  booktitle = {Advances in Neural Information Processing Systems},
+  year = {2022},
+  url = {https://arxiv.org/abs/2205.13147}
+}
+"""
+
+
+class Matryoshka(nn.Module):
+    """The mean of an objective's loss over several widths, 1/K · sum_k L_k(z_1, …, z_(m_k)).
+
+    The last of the K widths is that of the whole vector. Each width has an objective of its own, with its own head and
+    statistics. The teacher's vectors are not truncated.
+    """
+
+    def __init__(self, build: Callable[[int], Objective], widths: Sequence[int], dim: int) -> None:
+        """Build an objective for each of `widths` and for `dim`, the width of the whole vector.
+
+        Raises:
+            ValueError: a width does not fit the encoder or the objective; the message names it.
+        """
+        super().__init__()
+        if not all(0 < width <= dim for width in widths):
+            raise ValueError(f"matryoshka: widths must be from 1 to {dim}, the width of the vectors, not {[*widths]}")
+        self.widths = sorted({*widths, dim})
+        self.objectives = nn.ModuleList([_built(build, width) for width in self.widths])
+
+    @property
+    def needs(self) -> Needs:
+        """Return the needs of the objective, which are the same at each width."""
+        whole: Any = self.objectives[-1]
+        needs: Needs = whole.needs
+        return needs
+
+    def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:
+        """Compute the terms of each width, divided by the number of widths. Names of narrow terms end with `@width`."""
+        terms = {}
+        for width, objective in zip(self.widths, self.objectives, strict=True):
+            suffix = "" if width == self.widths[-1] else f"@{width}"
+            for name, term in objective(_prefixes(views, width), rng).items():
+                terms[f"{name}{suffix}"] = term / len(self.widths)
+        return terms
+
+    def report(self) -> dict[str, float]:
+        """Return the figures of the whole width."""
+        whole = self.objectives[-1]
+        return whole.report() if isinstance(whole, Reports) else {}
+
+    def measured(self) -> dict[str, Tensor]:
+        """Return the measures of the whole width."""
+        whole = self.objectives[-1]
+        return whole.measured() if isinstance(whole, Measures) else {}
+
+
+def _built(build: Callable[[int], Objective], width: int) -> nn.Module:
+    try:
+        objective = build(width)
+    except ValueError as error:
+        raise ValueError(f"{error} (at the width {width})") from error
+    assert isinstance(objective, nn.Module), "objectives are modules"
+    return objective
+
+
+def _prefixes(views: Views, width: int) -> Views:
+    def cut(vectors: Tensor | None) -> Tensor | None:
+        return None if vectors is None else vectors[..., :width]
+
+    return replace(views, noisy=views.noisy[..., :width], clean=cut(views.clean), start=cut(views.start))

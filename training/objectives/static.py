@@ -1,0 +1,83 @@
+"""Static distillation: token vectors whose means imitate the vectors of the encoder that they are made from.
+
+The student has no layers (`training.encoding.static`), so its batches are large and cheap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cosine_similarity
+
+from models.encoder.encoder import full_precision
+from training.objectives.base import Needs, Preset, Recipe, Views
+from training.objectives.contrastive import cosine_logits
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaticParams:
+    """The parameters of static distillation. The defaults are ours, not from a paper."""
+
+    similarity: float = 4.0
+    """Weight of the term for the similarities within the batch."""
+
+    def __post_init__(self) -> None:
+        if self.similarity < 0:
+            raise ValueError(f"similarity {self.similarity} is below 0")
+
+
+class Static(nn.Module):
+    """(1 - cos(z_i, s_i)) + similarity · (cos(z_i, z_j) - cos(s_i, s_j))^2, each the mean over the batch.
+
+    z_i is the student's vector of a sentence, and s_i the vector of the whole encoder from before training.
+    """
+
+    needs = Needs(views=1, start=True)
+
+    def __init__(self, params: StaticParams, dim: int) -> None:  # noqa: ARG002 - the objective has no weights
+        super().__init__()
+        self.params = params
+
+    def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:  # noqa: ARG002 - nothing is drawn
+        """Compute the two terms."""
+        assert views.start is not None, "needs say so"
+        own = full_precision(views.noisy[0])
+        target = views.start.detach().to(own)
+        terms = {"cosine": (1 - cosine_similarity(own, target, dim=1)).mean()}
+        if self.params.similarity:
+            difference = cosine_logits(own, own, 1.0) - cosine_logits(target, target, 1.0)
+            terms["similarity"] = self.params.similarity * difference.square().mean()
+        return terms
+
+
+CITATION = """\
+@inproceedings{arora2017simple,
+  title = {A Simple but Tough-to-Beat Baseline for Sentence Embeddings},
+  author = {Arora, Sanjeev and Liang, Yingyu and Ma, Tengyu},
+  booktitle = {International Conference on Learning Representations},
+  year = {2017},
+  url = {https://openreview.net/forum?id=SyK00v5xx}
+}
+"""
+
+RECIPE = Recipe(
+    summary="one vector per token, without a transformer: the means imitate the vectors of the backbone",
+    citation=CITATION,
+    build=Static,
+    presets={
+        "minilm": Preset(
+            source="ours: chosen by the experiments of ADR 0055",
+            batch_size=256,
+            learning_rate=6e-3,
+            pooling="mean",
+            params=StaticParams(),
+            epochs=2,
+            dropout=0.0,
+            max_length=64,
+            layers=(),
+        ),
+    },
+    ablations={"no-similarity": {"similarity": 0.0}},
+)
