@@ -135,7 +135,8 @@ class Settings(BaseSettings):
     max_body_bytes: PositiveInt = Field(default=32_000_000, description="maximum bytes of one request body")
     max_received_bytes: PositiveInt = Field(
         default=256_000_000,
-        description="maximum bytes of all request bodies that are being received; further large bodies get 429",
+        description="maximum bytes of all request bodies in memory, three quarters of it for one key; further large "
+        "bodies get 429",
     )
     max_unread_bytes: PositiveInt = Field(
         default=256_000_000,

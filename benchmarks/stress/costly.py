@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
@@ -17,6 +18,7 @@ from typing import Any
 from backports import zstd
 
 from serving.corpora.snapshots import CONTENT, MANIFEST
+from serving.operations.bounds import MAX_COLUMN
 
 CORPUS = "costly"
 SEARCH, DOCUMENTS = f"/corpora/{CORPUS}/search", f"/corpora/{CORPUS}/documents"
@@ -24,6 +26,8 @@ WIDE = 160_000
 """Number of control characters in a text, each of six bytes in JSON."""
 HUGE = 250_000_000
 """Characters of the text in a forged snapshot."""
+UNPACKED = 31_000_000
+"""Bytes of a packed body when it is unpacked, nearly the most that a body may have."""
 JSON, LINES, ZSTD = ({"content-type": f"application/{name}"} for name in ("json", "x-ndjson", "zstd"))
 NUMBER = "{number}"
 """Placeholder for a number that differs in each request, in its path, a header or a short body."""
@@ -51,7 +55,7 @@ def requests(snapshot: bytes, job: str) -> dict[str, Costly]:
     """Return one request of every kind, by name. `snapshot` is of the corpus, `job` is one of the key's."""
     pairs = [["red", str(number)] for number in range(33_000)]
     refused = "".join(json.dumps({"text": number}) + "\n" for number in range(100)).encode()
-    skipping = f"{DOCUMENTS}?on_error=skip&text_column={'x' * 15_000}"
+    skipping = f"{DOCUMENTS}?on_error=skip&text_column={'x' * MAX_COLUMN}"
     numbers = b'{"inputs": "a", "unknown": [' + b"1," * 7_900_000 + b"1]}"
     elements = [{"tags": {"$elemMatch": {"$eq": number}}} for number in range(900)]
     words = " ".join(f"w{number % 997}" for number in range(15_000))
@@ -68,6 +72,7 @@ def requests(snapshot: bytes, job: str) -> dict[str, Costly]:
         "snapshots": Costly("POST", f"/corpora/{CORPUS}/snapshots"),
         "a forged snapshot": Costly("PUT", f"/corpora/{CORPUS}/restore", forged(snapshot), ZSTD),
         "many numbers": Costly("POST", "/embed", numbers, JSON),
+        "packed bodies": Costly("POST", "/embed", _packed(), JSON | {"content-encoding": "gzip"}),
         "long texts": _posted("/embed", inputs=["word " * 500] * 256),
         "jobs": Costly("GET", "/jobs"),
         "a map": Costly("GET", f"/corpora/{CORPUS}/map"),
@@ -104,6 +109,11 @@ def forged(snapshot: bytes) -> bytes:
             for file in (manifest, content):
                 archive.add(file, file.name)
         return zstd.compress(packed.getvalue())
+
+
+def _packed() -> bytes:
+    """Return a body that takes a thousand times as many bytes when it is unpacked."""
+    return gzip.compress(b'{"inputs": "a", "unknown": "' + b"x" * UNPACKED + b'"}')
 
 
 def _posted(path: str, **body: Any) -> Costly:

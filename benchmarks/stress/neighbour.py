@@ -46,6 +46,8 @@ NICE = 5
 """Nice value of the costly callers' process, so that the good key's caller gets CPU first."""
 CALM = 0.2
 """Seconds without a runnable thread after which a server counts as idle."""
+WARM_UP = 2.0
+"""Seconds of searches before the first measurement. The first searches take several times as long as later ones."""
 DRAIN = Settings().drain_seconds
 ENDING = 2 * SECONDS_TO_ASK + SECONDS_TO_SEND + 2.0
 """Seconds after the drain in which the process must end: for late callers, pending answers and closing."""
@@ -71,6 +73,8 @@ def _tried(server: Server, good: Caller, kinds: Mapping[str, Sequence[Costly]], 
     """Compare each kind with the quiet periods before and after it, because other load on the machine varies."""
     turn, found = seconds / (1.5 * len(kinds) + 0.5), list[Bound]()
     with _Peak(server) as peak:
+        _calm(server)
+        warm_up = good.working(WARM_UP)
         quiet, beside = [good.working(turn / 2)], list[Worked]()
         for name, kind in kinds.items():
             with _sent(kind, server):
@@ -92,7 +96,7 @@ def _tried(server: Server, good: Caller, kinds: Mapping[str, Sequence[Costly]], 
             with suppress(TimeoutExpired):
                 server.process.wait(2 * (DRAIN + ENDING))
             gone = time.monotonic() - told
-    whole = reduce(add, [*quiet, *beside])
+    whole = reduce(add, [warm_up, *quiet, *beside])
     return [
         Bound("ms, p99 of a search while nobody else asks", 1000 * reduce(add, quiet).p99),
         Bound("ms, p99 of the server's CPU time during such a search", 1000 * reduce(add, quiet).cpu_p99),
@@ -256,7 +260,7 @@ def _send_each(kinds: Iterator[Costly], address: Address, numbers: Iterator[int]
                     time.sleep(PATIENCE)
                 answer = connection.getresponse()
                 answer.read()
-                refused = answer.status in (429, 503)
+                refused = answer.status >= 400
             except (OSError, HTTPException):
                 refused = True
         if refused:

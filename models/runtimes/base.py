@@ -102,7 +102,8 @@ class Runtime(Protocol):
 
         The caller owns the returned arrays.
 
-        With `alone`, no other batch runs at the same time, so this batch may use all threads.
+        With `alone`, this batch may use all threads: no other batch runs at the same time, or on a CPU, the batch
+        overtakes the batches of all streams.
         """
 
     @staticmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, cached_property
 from queue import SimpleQueue
 from typing import Any, ClassVar
 
@@ -37,13 +37,15 @@ class OpenVino:
         self.precision = precision
         self._longest = bundle.manifest.max_length
         self.streams = options.cpu_streams
-        graph = _core().read_model(bundle.onnx)
-        widths = {name: output.partial_shape[-1] for output in graph.outputs for name in output.names}
+        self._threads = options.cpu_threads
+        self._graph = _core().read_model(bundle.onnx)
+        widths = {name: output.partial_shape[-1] for output in self._graph.outputs for name in output.names}
         self.token_dim = widths[TOKEN_OUTPUT].get_length() if TOKEN_OUTPUT in widths else None
         if precision != FP32:
-            halve(graph)
-        self._concurrent = self._requests(graph, self.streams, options.cpu_threads)
-        self._alone = self._requests(graph, 1, options.cpu_threads) if self.streams > 1 else self._concurrent
+            halve(self._graph)
+        self._concurrent = self._requests(self.streams)
+        if self.streams > 1:
+            _ = self._alone  # compile it now
 
     def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:
         """Run the graph once."""
@@ -64,18 +66,27 @@ class OpenVino:
         finally:
             requests.put(request)
 
-    def _requests(self, graph: Any, streams: int, threads: int) -> SimpleQueue[Any]:
-        """Compile the graph with `threads` threads for `streams` concurrent batches.
+    @cached_property
+    def _alone(self) -> SimpleQueue[Any]:
+        """The graph compiled for one batch on all threads.
+
+        With one stream, only a batch that overtakes the stream needs it. It takes 40 MB, so it is compiled when such a
+        batch occurs.
+        """
+        return self._requests(1)
+
+    def _requests(self, streams: int) -> SimpleQueue[Any]:
+        """Compile the graph for `streams` concurrent batches.
 
         Return one inference request per stream.
         """
         settings = {
             "INFERENCE_PRECISION_HINT": HINTS[self.precision],
             "NUM_STREAMS": streams,
-            "INFERENCE_NUM_THREADS": threads,
+            "INFERENCE_NUM_THREADS": self._threads,
             "ENABLE_CPU_PINNING": False,  # would pin two processes to the same CPUs
         }
-        compiled = _core().compile_model(graph, "CPU", settings)
+        compiled = _core().compile_model(self._graph, "CPU", settings)
         requests: SimpleQueue[Any] = SimpleQueue()
         for _ in range(streams):
             requests.put(compiled.create_infer_request())

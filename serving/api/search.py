@@ -32,6 +32,7 @@ from serving.corpora.search import Cursor, Examples, Hit, Mode, SearchOptions, S
 from serving.errors import Empty, Invalid, TooLarge
 from serving.operations.bounds import check_corpus_name, check_text
 from serving.operations.json_body import LARGE
+from serving.operations.threads import check_cancelled
 from serving.service import Service
 
 VALUES = 20
@@ -310,6 +311,7 @@ class _Written:
         Raises:
             TooLarge: the hits so far have too many bytes for one answer.
         """
+        check_cancelled()
         hit_bytes = written(_hit(hit, self.body))
         self._bytes += len(hit_bytes)
         if self._bytes > self._most:

@@ -366,6 +366,7 @@ class _Compiler:
                 f"more than {MAX_CONDITIONS} conditions; many values of a field are one $in", field=self._field
             )
         for depth, level in enumerate(levels(operand)):
+            check_cancelled()
             if depth == MAX_DEPTH:
                 raise Invalid(TOO_DEEP, field=field)
             if wrong := no_json(level):
@@ -420,6 +421,8 @@ def _of_one_value(path: _Path, parts: Sequence[Filter], field: str) -> list[Filt
     if not sets:
         return [*ranges, *others]
     tests: list[In | Compares] = [*sets[1:], *ranges]
+    if not tests:
+        return [sets[0], *others]
     return [In(path, tuple(one for one in sets[0].options if all(test.accepts(one) for test in tests))), *others]
 
 
@@ -520,10 +523,9 @@ def _canonical(value: Any) -> str:
     true differs from 1, 1 equals 1.0, and the order of keys does not matter. Python hashes texts with a random secret,
     so nobody can send thousands of values with the same hash.
     """
+    if not isinstance(value, (dict, list)):
+        return repr(int(value)) if isinstance(value, float) and value.is_integer() else repr(value)
+    check_cancelled()
     if isinstance(value, dict):
         return "{" + ",".join(f"{key!r}:{_canonical(value[key])}" for key in sorted(value)) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(_canonical, value)) + "]"
-    if isinstance(value, float) and value.is_integer():
-        return repr(int(value))
-    return repr(value)
+    return "[" + ",".join(map(_canonical, value)) + "]"

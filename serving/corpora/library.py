@@ -205,8 +205,14 @@ class Library:
             return await self.threads.read(of, lambda: work(self.corpora))
 
     async def prepare(self, work: Callable[[], T], of: str, *, large: bool) -> T:
-        """Prepare a request by `work`. A `large` request is prepared in a thread, to keep the event loop free."""
-        return await self.read(lambda _: work(), of) if large else work()
+        """Prepare a request by `work`. A `large` request is prepared in a thread, to keep the event loop free.
+
+        The CPU time of the thread is charged to the API key.
+        """
+        if not large:
+            return work()
+        with self._admitted():
+            return await self.threads.read(of, work, charged=True)
 
     async def scan(self, work: Callable[[Backend], T], of: str) -> T:
         """Run work that may read every document. The CPU time is charged to the API key.

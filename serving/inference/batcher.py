@@ -107,7 +107,7 @@ class Embed(Protocol):
     """The embedding function of an engine."""
 
     def __call__(self, batch: Sequence[Tokens], /, *, alone: bool) -> Embedded | Mixed:
-        """Embed a batch. `alone` means that no other batch runs or waits."""
+        """Embed a batch. `alone` means that no other batch waits, or that the batch overtakes all running batches."""
 
 
 class Batcher:
@@ -118,6 +118,9 @@ class Batcher:
     `FairQueue`. Interactive requests come first. For `RESERVED_SECONDS` after an interactive request, bulk work leaves
     one of several streams free. If interactive requests never stop, bulk work gets one batch after every `BULK_TURN`
     interactive batches. Engines that share the streams of a machine must get the same `EngineSlots` as `shared`.
+
+    A running batch can't be stopped, and a single long text takes many times as long as a short one. If `overtaking` is
+    set and all streams run batches of other owners, the next owner's batch therefore runs beside the streams.
     """
 
     def __init__(
@@ -129,6 +132,7 @@ class Batcher:
         streams: int = 1,
         shared: EngineSlots | None = None,
         length_step: int = 1,
+        overtaking: bool = False,
         observe: Callable[[Sequence[int]], None] = lambda _: None,
     ) -> None:
         self._embed = embed
@@ -136,6 +140,7 @@ class Batcher:
         self._streams = streams
         self._shared = shared or EngineSlots(streams)
         self._length_step = length_step
+        self._overtaking = overtaking
         self._max_batch_tokens = max_batch_tokens
         self._max_queued_tokens = max_queued_tokens
         self._interactive: FairQueue[Request] = FairQueue(max_batch_tokens)
@@ -150,9 +155,11 @@ class Batcher:
         """Number of interactive batches since the last bulk batch."""
         self._timer: asyncio.TimerHandle | None = None
         self._arrived = asyncio.Event()
-        self._threads = ThreadPoolExecutor(streams, thread_name_prefix="engine")
+        self._threads = ThreadPoolExecutor(streams + overtaking, thread_name_prefix="engine")
         self._workers: set[asyncio.Task[None]] = set()
         """One task for each stream. The first request starts the tasks."""
+        self._beside: set[asyncio.Task[None]] = set()
+        """The task of the batch that runs beside the streams, if any."""
         self._live: set[asyncio.Future[Answer]] = set()
         self._tokens_per_second = 0.0
         """Measured speed of one stream."""
@@ -221,6 +228,7 @@ class Batcher:
         if request.owner is not self._last_owner or len(self._claimed_by) > 1:
             self._last_owner, self._mixed_until = request.owner, perf_counter() + RESERVED_SECONDS
         self._arrived.set()
+        self._overtake()
         return await future
 
     def check_open(self) -> None:
@@ -278,7 +286,7 @@ class Batcher:
         self._closed = True
         if self._timer:
             self._timer.cancel()
-        if workers := list(self._workers):
+        if workers := [*self._workers, *self._beside]:
             for worker in workers:
                 worker.cancel()
             await asyncio.wait(workers)
@@ -312,16 +320,40 @@ class Batcher:
             queue, batch = self._next_batch()
             if not batch:
                 return False
-            alone = len(batch) == 1 and not (self._interactive.waiting or self._bulk.waiting)
-            alone = alone and self._shared.busy == 1
+            alone = self._streams > 1 and len(batch) == 1 and self._shared.busy == 1
+            alone = alone and not (self._shared.overtaken or self._interactive.waiting or self._bulk.waiting)
             self._running[queue] += 1
             try:
-                await self._run(batch, alone)
+                with self._shared.running(item.request.owner for item in batch):
+                    await self._run(batch, alone)
             finally:
                 self._running[queue] -= 1
             return True
         finally:
             self._shared.give()
+
+    def _overtake(self) -> None:
+        """Run an interactive batch beside the streams if all of them run batches of other owners."""
+        if not self._overtaking or self._closed or self._shared.idle or self._shared.overtaken:
+            return
+        if (owner := self._interactive.next_owner(besides=self._shared.owners)) is None:
+            return
+        budget = self._max_batch_tokens // SMALL_PART
+        batch = self._interactive.next_batch(queued=self.queued_tokens, budget=budget, owner=owner)
+        self._shared.overtaken = True
+        task = asyncio.create_task(self._run_beside(batch))
+        self._beside.add(task)
+        task.add_done_callback(self._on_overtaken)
+
+    async def _run_beside(self, batch: Sequence[Item[Request]]) -> None:
+        with self._shared.running(item.request.owner for item in batch):
+            await self._run(batch, alone=True)
+
+    def _on_overtaken(self, task: asyncio.Task[None]) -> None:
+        self._shared.overtaken = False
+        self._beside.discard(task)
+        self._on_worker_end(task)
+        self._overtake()
 
     async def _run(self, batch: Sequence[Item[Request]], alone: bool) -> None:
         lengths = [item.request.lengths[item.row] for item in batch]

@@ -76,6 +76,8 @@ class Embedder:
         self.manifest = model.manifest
         default = settings if model.manifest.kind == ENCODER else settings.model_copy(update=NO_PROMPT)
         self.prompts = Prompts(model.manifest.prompts, default)
+        self.overtaking = engine.device == "cpu" and settings.api_keys_file is not None
+        """Whether a batch of one key may run beside those of other keys."""
         self._holders = 0
         self._free = asyncio.Event()
         self._free.set()
@@ -92,6 +94,7 @@ class Embedder:
             streams=engine.streams,
             shared=shared,
             length_step=engine.length_step,
+            overtaking=self.overtaking,
             max_queued_tokens=settings.max_queued_tokens,
             observe=partial(
                 metrics.batch,

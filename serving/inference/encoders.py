@@ -420,6 +420,8 @@ async def _self_test(embedder: Embedder) -> None:
         await _test_scores(embedder)
         return
     tokens = await asyncio.to_thread(embedder.engine.tokenize, [one.text for one in golden], "right")
+    if embedder.overtaking:  # the first such batch may compile the graph again, which takes long
+        await asyncio.to_thread(embedder.engine.embed, tokens[:1], alone=True)
     answer = await embedder.batcher.submit(tokens)
     for one, vector in zip(golden, answer.vectors, strict=True):
         expected = np.array(one.vector, dtype=np.float32)

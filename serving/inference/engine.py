@@ -24,7 +24,8 @@ class EngineError(RuntimeError):
 class Engine(Protocol):
     """A loaded model.
 
-    `embed` runs in `streams` threads, concurrently with the other methods. `tokenize` may run concurrently, too.
+    `embed` runs in `streams` threads, concurrently with the other methods. `tokenize` may run concurrently, too. On a
+    CPU, one more thread may call `embed` for a batch `alone`.
     """
 
     name: str
@@ -60,7 +61,10 @@ class Engine(Protocol):
         """Decode token ids of the vocabulary to a text."""
 
     def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
-        """Embed one padded batch. Row i of the result belongs to text i. `alone` means that no other batch runs."""
+        """Embed one padded batch. Row i of the result belongs to text i.
+
+        `alone` means that no other batch runs, or that the batch overtakes the batches of all streams.
+        """
 
     def embed_tokens(self, batch: Sequence[Tokens], *, alone: bool = False) -> list[Floats]:
         """Return the vectors (L, H) of the tokens of each text, not normalised. `token_dim` must not be None."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from weakref import WeakKeyDictionary
 
@@ -23,11 +25,25 @@ class EngineSlots:
         self._begun = count()
         self._last: WeakKeyDictionary[object, int] = WeakKeyDictionary()
         """Sequence number of the last turn of each encoder."""
+        self.owners: Counter[Hashable] = Counter()
+        """Number of texts in running batches, by owner."""
+        self.overtaken = False
+        """True while a batch runs beside the streams."""
 
     @property
     def busy(self) -> int:
         """Number of streams in use."""
         return self._number - self.idle
+
+    @contextmanager
+    def running(self, owners: Iterable[Hashable]) -> Iterator[None]:
+        """Count the owners of a batch while the batch runs."""
+        counted = Counter(owners)
+        self.owners += counted
+        try:
+            yield
+        finally:
+            self.owners -= counted
 
     async def take(self, encoder: object) -> None:
         """Wait for a stream for a batch of `encoder`. The caller must call `give` after the batch."""

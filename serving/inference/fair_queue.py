@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, count, islice
 from typing import Generic, NamedTuple, TypeVar
@@ -135,17 +135,28 @@ class FairQueue(Generic[W]):
         request.latest_batch = line.batches + len(own) - led
         self._requests.append(request)
 
-    def next_batch(self, *, queued: int, parts: int = 1, budget: int | None = None) -> list[Item[W]]:
+    def next_owner(self, besides: Container[Hashable] = ()) -> Hashable:
+        """Return the waiting owner whose last batch is oldest, without the owners in `besides`. None means nobody."""
+        self._drop_gone()
+        owners = dict.fromkeys(request.owner for request in self._requests if request.owner not in besides)
+        return min(owners, key=lambda one: self._lines[one].last, default=None)
+
+    def next_batch(
+        self, *, queued: int, parts: int = 1, budget: int | None = None, owner: Hashable = None
+    ) -> list[Item[W]]:
         """Choose a batch: a text of the request whose turn it is, and texts of similar length within the budget.
+
+        With `owner`, it is the turn of this waiting owner.
 
         The budget is at most `1 / parts` of the waiting tokens, so that idle streams share the texts. `queued` is the
         number of queued tokens, including running batches.
         """
-        self._requests = [request for request in self._requests if request.left and not request.gone]
+        self._drop_gone()
         if not self._requests:
             self._lines.clear()
             return []
-        owner, line = self._next_line()
+        owner = self.next_owner() if owner is None else owner
+        line = self._line(owner)
         first, *_ = self._places(owner)
         if self._requests[first].taken >= self._max_batch_tokens / PADDING:
             self._requests[first].taken = 0
@@ -160,16 +171,15 @@ class FairQueue(Generic[W]):
         self._batches += 1
         return batch
 
-    def _next_line(self) -> tuple[Hashable, _Line[W]]:
-        """Return the owner whose turn it is.
+    def _drop_gone(self) -> None:
+        self._requests = [request for request in self._requests if request.left and not request.gone]
 
-        Forget idle owners whose last batch is older than the last batch of this owner.
-        """
-        waiting = dict.fromkeys(request.owner for request in self._requests)
-        owner = min(waiting, key=lambda one: self._lines[one].last)
-        longest = self._lines[owner].last
+    def _line(self, owner: Hashable) -> _Line[W]:
+        """Return the turns of an owner. Forget idle owners whose last batch is older than that of any waiting owner."""
+        waiting = {request.owner for request in self._requests}
+        longest = min(self._lines[one].last for one in waiting)
         self._lines = {one: line for one, line in self._lines.items() if one in waiting or line.last > longest}
-        return owner, self._lines[owner]
+        return self._lines[owner]
 
     def _places(self, owner: Hashable) -> list[int]:
         return [place for place, request in enumerate(self._requests) if request.owner == owner]

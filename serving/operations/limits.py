@@ -23,6 +23,11 @@ Clock = Callable[[], int]
 SECOND = 1_000_000_000
 RETRY_SECONDS = 1
 """`Retry-After` in seconds if a key has too many running requests. It is a guess of the time until one of them ends."""
+SHORT_SECONDS = 0.1
+"""Duration of a short request in seconds. Long work of other keys gives way to a request until it takes longer."""
+CPU_SHARE = 0.2
+"""Share of a CPU that the long work of a key may use while other keys wait for short requests."""
+CPU_BURST_SECONDS = 0.01
 _PATIENT: ContextVar[bool] = ContextVar("patient", default=False)
 LOOK_AGAIN = 1_000_000_000
 """Nanoseconds between two checks of the key file. A revoked key stays valid for at most this time."""
@@ -132,6 +137,7 @@ class Caller:
         self._defaults, self._clock = defaults, clock
         self._running = 0
         self.loop_turn = LoopTurn()
+        self.cpu_share = CpuShare()
         self.unread: UnreadBytes | None = None
         self._requests: tuple[float, Bucket] | None = None
         self._tokens: tuple[float, Bucket] | None = None
@@ -174,11 +180,14 @@ class Caller:
             )
         self._take(self._requests, 1, "requests")
         self._running += 1
+        _BEGUN[self] = time.monotonic()
         try:
             with charged_to(self):
                 yield
         finally:
             self._running -= 1
+            if not self._running:
+                _BEGUN.pop(self, None)
 
     def check_room(self, used: Callable[[], int], adding: int = 0) -> None:
         """Refuse to add data if the key's corpora use, or would exceed, the disk quota of the key.
@@ -219,6 +228,34 @@ class Caller:
                     f"the key {self.key.name!r} has used up its {rate:g} {what} a second", retry_after=wait / SECOND
                 )
             bucket.take(amount)
+
+
+class CpuShare:
+    """Meter of the CPU time that the threads of a key use for reading.
+
+    The state is one point in time, as in `Bucket`.
+    """
+
+    def __init__(self) -> None:
+        self._paid = 0.0
+
+    def use(self, cpu_seconds: float) -> None:
+        self._paid = max(self._paid, time.monotonic()) + cpu_seconds / CPU_SHARE
+
+    @property
+    def exceeded(self) -> bool:
+        """Return whether the key has used more than `CPU_SHARE` of a CPU, after a start of `CPU_BURST_SECONDS`."""
+        return self._paid - time.monotonic() > CPU_BURST_SECONDS / CPU_SHARE
+
+
+_BEGUN: dict[Caller, float] = {}
+"""Time at which the latest request of each caller with running requests began, in seconds of `time.monotonic`."""
+
+
+def others_wait(caller: Caller) -> bool:
+    """Return whether another caller waits for a request that began within the last `SHORT_SECONDS`."""
+    since = time.monotonic() - SHORT_SECONDS
+    return any(one is not caller and begun > since for one, begun in list(_BEGUN.items()))
 
 
 class UnreadBytes:

@@ -12,20 +12,20 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from contextvars import ContextVar
 from functools import partial
-from time import thread_time
+from time import perf_counter, sleep, thread_time
 from typing import Any, Literal, TypeVar
 from weakref import WeakValueDictionary
 
 from serving.errors import Overloaded, ServiceError, Stopped, shutting_down
 from serving.operations.context import holding
-from serving.operations.limits import RETRY_SECONDS, charge, current_caller, is_patient
+from serving.operations.limits import RETRY_SECONDS, Caller, charge, current_caller, is_patient, others_wait
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-Share = Literal["read", "write"]
+Share = Literal["read", "write", "containers"]
 THREADS, CORPUS_THREADS = 16, 8
 """Maximum threads of all corpora together, and maximum threads of one corpus. Further work waits without a thread."""
 WAITING = 256
@@ -33,14 +33,23 @@ WAITING = 256
 TOKENS_PER_SECOND = 1000
 """Tokens that a key is charged for a second of CPU time: one token per millisecond."""
 
+SLICE_SECONDS = 0.002
+"""Seconds between two checks of whether work must give way to short requests of other keys."""
+NAP_SECONDS = 0.001
+
 # Cancellation of work whose caller has left, whose deadline has passed, or whose server stops.
 
 
 class CancelToken:
     """Cancellation token of one piece of blocking work. Cancelling the `parent` also cancels this token."""
 
-    def __init__(self, parent: CancelToken | None = None) -> None:
+    def __init__(self, parent: CancelToken | None = None, caller: Caller | None = None) -> None:
         self.parent = parent
+        self._caller = caller
+        """The key whose work gives way to other keys. None means that the work never gives way."""
+        self._slice_ends = 0.0
+        self._counted = 0.0
+        """CPU seconds of the thread up to which the key's CPU time is counted."""
         self.cpu_seconds = 0.0
         """CPU seconds of the thread that does the work, and of its processes. Waiting and other threads are not
         included."""
@@ -60,22 +69,49 @@ class CancelToken:
         Raises:
             Stopped: the token was cancelled, maybe before the work began.
         """
-        began = thread_time()
+        began = self._counted = thread_time()
+        self._wait_for_others()
         try:
             with holding(_CURRENT, self):
                 check_cancelled()
                 return work()
         finally:
-            self.cpu_seconds += thread_time() - began
+            ended = thread_time()
+            self.cpu_seconds += ended - began
+            self._count(ended)
+
+    def give_way(self) -> None:
+        """After each slice, wait for short requests of other keys if the key has exceeded its share of a CPU."""
+        if self._caller and perf_counter() >= self._slice_ends:
+            self._count(thread_time())
+            self._wait_for_others()
+
+    def _wait_for_others(self) -> None:
+        if caller := self._caller:
+            while caller.cpu_share.exceeded and others_wait(caller) and not self.cancelled:
+                sleep(NAP_SECONDS)
+            self._slice_ends = perf_counter() + SLICE_SECONDS
+
+    def _count(self, now: float) -> None:
+        """Count the CPU time up to `now`, in seconds of the thread."""
+        if self._caller:
+            self._caller.cpu_share.use(now - self._counted)
+        self._counted = now
 
 
 _CURRENT: ContextVar[CancelToken | None] = ContextVar("cancel_token", default=None)
 
 
 def is_cancelled() -> bool:
-    """Return whether the current work should stop. Work without a token is never cancelled."""
+    """Return whether the current work should stop. Work without a token is never cancelled.
+
+    Long work first gives way to other keys.
+    """
     token = _CURRENT.get()
-    return token is not None and token.cancelled
+    if token is None:
+        return False
+    token.give_way()
+    return token.cancelled
 
 
 def check_cancelled() -> None:
@@ -196,7 +232,7 @@ class CorpusThreads:
             Unhealthy: the server is stopping.
             Overloaded: `WAITING` steps wait for the key's threads.
         """
-        token, share = CancelToken(self._going), self._share("read")
+        token, share = CancelToken(self._going, current_caller()), self._share("read")
         try:
             async with share:
                 return await self._in_thread_of(name, partial(token.run, work), token.cancel)
@@ -224,13 +260,23 @@ class CorpusThreads:
         """Cancel all stoppable work. Stoppable work that starts later is cancelled, too."""
         self._going.cancel()
 
+    def containers(self) -> AbstractAsyncContextManager[None]:
+        """Wait until no other request of the key holds a body with many lists and objects.
+
+        Python's garbage collector scans all such bodies together, while all other threads wait.
+
+        Raises:
+            Overloaded: `WAITING` requests of the key wait.
+        """
+        return self._share("containers")
+
     @asynccontextmanager
     async def _share(self, what: Share) -> AsyncIterator[None]:
         """Take one of the threads that the charged key may use. Without a charged key, there is no limit."""
         if (caller := current_caller()) is None:
             yield
             return
-        name, threads = caller.key.name, caller.threads
+        name, threads = caller.key.name, 1 if what == "containers" else caller.threads
         if self._held[name, what] >= threads + WAITING and not is_patient():
             raise Overloaded(f"{WAITING} requests wait for the threads of the key {name!r}", retry_after=RETRY_SECONDS)
         self._held[name, what] += 1

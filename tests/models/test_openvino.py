@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +162,12 @@ def test_openvino_reports_no_import_to_its_makers(tmp_path: Path) -> None:
         pytest.skip("no openvino on this machine")
     assert done.stdout.split() == ["None", "False"], done.stderr
     assert not (tmp_path / "intel").exists()
+
+
+def test_a_batch_alone_waits_for_no_stream(run: Runner) -> None:
+    runtime = run.load(threads=1)
+    batch = run.tokenizer.pad(run.tokenizer.encode(["a short text"]))
+    runtime._concurrent.get()  # type: ignore[attr-defined]  # the only stream is taken
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(runtime.run, *batch, alone=True).result(PATIENCE)
+    np.testing.assert_allclose(found.vectors, run(["a short text"]).vectors, atol=1e-5)

@@ -68,8 +68,17 @@ async def begun(engine: Stepping, batches: int) -> None:
             await asyncio.sleep(0.001)
 
 
-def batcher(engine: Engine, queued: int = 10**9, *, streams: int = 1, step: int = 1) -> Batcher:
-    return Batcher(engine.embed, max_batch_tokens=BUDGET, max_queued_tokens=queued, streams=streams, length_step=step)
+def batcher(
+    engine: Engine, queued: int = 10**9, *, streams: int = 1, step: int = 1, overtaking: bool = False
+) -> Batcher:
+    return Batcher(
+        engine.embed,
+        max_batch_tokens=BUDGET,
+        max_queued_tokens=queued,
+        streams=streams,
+        length_step=step,
+        overtaking=overtaking,
+    )
 
 
 lengths = st.integers(1, 100)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.api.routing.request_body import UNCOUNTED, BytesInFlight
 from serving.errors import Overloaded
+from serving.operations.keys import Key
+from serving.operations.limits import Caller, Limits, charged_to
 
 BODIES = 4
 steps = st.lists(st.tuples(st.integers(0, BODIES - 1), st.integers(0, 4 * UNCOUNTED)), max_size=40)
@@ -34,3 +37,20 @@ def test_no_two_hold_more_than_the_limit_and_one_always_passes(limit: int, steps
     with arriving.body() as first, arriving.body() as second:  # nothing is left of them
         first(limit + UNCOUNTED)
         second(UNCOUNTED)
+
+
+def test_the_bodies_of_one_key_leave_a_quarter_to_the_others() -> None:
+    arriving, limit = BytesInFlight(4 * UNCOUNTED), 4 * UNCOUNTED
+    greedy, modest = (Caller(Key(name=name, sha256="0" * 64, scopes=("read",)), Limits()) for name in ("greedy", "b"))
+    with ExitStack() as receiving:
+        with charged_to(greedy):
+            first, second = (receiving.enter_context(arriving.body()) for _ in range(2))
+        with charged_to(modest):
+            other = receiving.enter_context(arriving.body())
+        first(3 * UNCOUNTED)
+        second(2 * UNCOUNTED)
+        with pytest.raises(Overloaded, match="bodies of the key 'greedy' hold 196608 bytes, the most is 196608"):
+            second(3 * UNCOUNTED)
+        other(2 * UNCOUNTED)
+        with pytest.raises(Overloaded, match=f"the most is {limit}"):
+            other(3 * UNCOUNTED)

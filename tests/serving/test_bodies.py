@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -166,5 +167,37 @@ def test_who_hangs_up_is_not_embedded(make_service: Callable[..., Service]) -> N
             assert (await answer(first[0]))[0] == 200
             first[1].close()
         assert engine.embedded == [3]
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_body_counts_until_its_request_is_answered(make_service: Callable[..., Service], packed: bool) -> None:
+    """Bodies that wait for their turn take memory, too, and a packed one takes what it unpacks to."""
+    engine = Gate()
+    plain = json.dumps({"inputs": ["word " * 100] * 400}).encode()
+    body = gzip.compress(plain) if packed else plain
+    head = post(len(body))
+    sent = (head.replace(b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n") if packed else head) + body
+
+    async def main() -> None:
+        engine.open.set()
+        service = make_service(model(lambda _: engine), port=0, max_received_bytes=len(plain))
+        async with listening(service) as (_, connect):
+            engine.open.clear()
+            first, second = await connect(), await connect()
+            first[1].write(sent)
+            while not service.embedder.batcher.queued_tokens:
+                await asyncio.sleep(0.005)
+            second[1].write(sent)
+            status, _, told = await answer(second[0])
+            assert status == 429 and f"the most is {len(plain)}" in json.loads(told)["error"]
+            engine.open.set()
+            assert (await answer(first[0]))[0] == 200
+            second[1].write(sent)
+            assert (await answer(second[0]))[0] == 200
+            for _, writer in (first, second):
+                writer.close()
 
     asyncio.run(main())

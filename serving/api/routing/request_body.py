@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
+from functools import cached_property
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -12,52 +14,70 @@ from fastapi import Request
 from serving.errors import Overloaded, TooLarge, TooSlow
 from serving.operations.encoding import content_coding, inflated
 from serving.operations.json_body import LARGE, parse_json
-from serving.operations.limits import loop_turn
+from serving.operations.limits import Caller, current_caller, loop_turn
 from serving.service import Service
 
 T = TypeVar("T")
+Take = Callable[[bytes], Awaitable[None]]
+"""Function that takes the next piece of a body."""
 MIN_BYTES_PER_SECOND = 1000
 """Minimum average speed of a request's body."""
 UNCOUNTED = 65_536
 """Number of bytes of each body that are always admitted, so that large slow bodies don't block small bodies."""
+MANY_CONTAINERS = 2500
+"""Number of brackets in a body from which the requests of a key take turns. 2,048 lists of token ids have fewer."""
+KEY_SHARE = 0.75
+"""Maximum share of the limit for the bodies of one API key. A single body may exceed the share."""
 RETRY_SECONDS = 1
 
 
 class BytesInFlight:
-    """Counter of the bytes of all bodies being received, beyond the first `UNCOUNTED` of each."""
+    """Counter of the bytes of all bodies in memory, beyond the first `UNCOUNTED` of each."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._bytes = 0
+        self._bytes: Counter[Caller | None] = Counter()
+        """Counted bytes by API key."""
 
     @contextmanager
     def body(self) -> Iterator[Callable[[int], None]]:
-        """Count a body while it arrives. The caller reports its size so far to the yielded function.
+        """Count a body in the block. The caller reports its size so far to the yielded function.
 
         Raises:
-            Overloaded: the other bodies leave no room. A body that arrives alone is always admitted.
+            Overloaded: the other bodies leave no room, or those of the same key. A single body is always admitted.
         """
-        counted = 0
+        caller, counted = current_caller(), 0
 
         def grown(size: int) -> None:
             nonlocal counted
-            more = max(0, size - UNCOUNTED) - counted
-            if more and self._bytes > counted and self._bytes + more > self._limit:
-                raise Overloaded(
-                    f"requests that are being received hold {self._bytes} bytes, the most is {self._limit}",
-                    retry_after=RETRY_SECONDS,
-                )
+            if more := max(0, size - UNCOUNTED) - counted:
+                self._check(self._bytes.total(), counted, more, self._limit, "bodies of requests")
+                if caller:
+                    share, whose = int(KEY_SHARE * self._limit), f"bodies of the key {caller.key.name!r}"
+                    self._check(self._bytes[caller], counted, more, share, whose)
             counted += more
-            self._bytes += more
+            self._bytes[caller] += more
 
         try:
             yield grown
         finally:
-            self._bytes -= counted
+            self._bytes[caller] -= counted
+            if not self._bytes[caller]:
+                del self._bytes[caller]
+
+    @staticmethod
+    def _check(held: int, own: int, more: int, limit: int, whose: str) -> None:
+        if held > own and held + more > limit:
+            raise Overloaded(f"{whose} hold {held} bytes, the most is {limit}", retry_after=RETRY_SECONDS)
 
 
 class BoundedRequest(Request):
     """A request whose body is limited while it is read, and parsed by `parse_json`."""
+
+    @cached_property
+    def held(self) -> AsyncExitStack:
+        """Resources that the request holds until it is answered."""
+        return AsyncExitStack()
 
     @property
     def service(self) -> Service:
@@ -71,11 +91,12 @@ class BoundedRequest(Request):
         Raises:
             TooLarge: it exceeds `max_body_bytes`, by its Content-Length, by the received bytes, or decompressed.
             TooSlow: it stalled or arrived too slowly.
-            Overloaded: too many bytes of other bodies are being received.
+            Overloaded: too many bytes of other bodies are in memory.
             UnsupportedMedia, Malformed: its content coding is unknown or wrong.
         """
         if not hasattr(self, "_body"):
             limit = self.service.settings.max_body_bytes
+            grown = self.held.enter_context(self._bytes_in_flight.body())
             packed = self.headers.get("content-encoding")
             coding = content_coding(packed) if packed else ""
             pieces = list[bytes]()
@@ -83,44 +104,53 @@ class BoundedRequest(Request):
             async def keep(piece: bytes) -> None:
                 pieces.append(piece)
 
-            await self.arrive(keep, limit)
+            await self._arrive(keep, limit, grown)
 
             def whole() -> bytes:
                 body = b"".join(pieces)
+                pieces.clear()  # only the joined body stays in memory
                 return inflated(body, coding, limit) if coding else body
 
             self._body = await self._prepared(whole, large=bool(coding) or sum(map(len, pieces)) >= LARGE)
+            grown(len(self._body))  # a body that was packed is larger now
         return self._body
 
-    async def arrive(self, take: Callable[[bytes], Awaitable[None]], limit: int, in_memory: int | None = None) -> None:
-        """Pass the body as it was sent to `take`, which keeps at most `in_memory` bytes in memory; None means all.
+    async def arrive(self, take: Take, limit: int, in_memory: int) -> None:
+        """Pass the body as it was sent to `take`, which keeps at most `in_memory` bytes in memory.
 
         Raises:
             TooLarge: it exceeds `limit` bytes, by its Content-Length or by the received bytes.
             TooSlow: it stalled or arrived too slowly.
-            Overloaded: too many bytes of other bodies are being received.
+            Overloaded: too many bytes of other bodies are in memory.
         """
+        with self._bytes_in_flight.body() as grown:
+            await self._arrive(take, limit, lambda size: grown(min(size, in_memory)))
+
+    @property
+    def _bytes_in_flight(self) -> BytesInFlight:
+        found: BytesInFlight = self.state.bytes_in_flight
+        return found
+
+    async def _arrive(self, take: Take, limit: int, grown: Callable[[int], None]) -> None:
         declared = self.headers.get("content-length", "")
         if declared.isdecimal() and int(declared) > limit:
             raise TooLarge(f"the body of {declared} bytes is more than the {limit} of one request")
         pause, size = self.service.settings.body_timeout, 0
-        in_flight: BytesInFlight = self.state.bytes_in_flight
         now = asyncio.get_running_loop().time
         started = now()
         try:
-            with in_flight.body() as grown:
-                async with asyncio.timeout(pause) as patience:
-                    async for piece in self.stream():
-                        size += len(piece)
-                        if size > limit:
-                            raise TooLarge(f"the body is more than the {limit} bytes of one request")
-                        if not piece:  # the end
-                            continue
-                        grown(size if in_memory is None else min(size, in_memory))
-                        patience.reschedule(None)
-                        await take(piece)
-                        await loop_turn()
-                        patience.reschedule(min(now(), started + size / MIN_BYTES_PER_SECOND) + pause)
+            async with asyncio.timeout(pause) as patience:
+                async for piece in self.stream():
+                    size += len(piece)
+                    if size > limit:
+                        raise TooLarge(f"the body is more than the {limit} bytes of one request")
+                    if not piece:  # the end
+                        continue
+                    grown(size)
+                    patience.reschedule(None)
+                    await take(piece)
+                    await loop_turn()
+                    patience.reschedule(min(now(), started + size / MIN_BYTES_PER_SECOND) + pause)
         except TimeoutError:
             raise TooSlow(
                 f"the body stopped for {pause:g} s, or came in at less than {MIN_BYTES_PER_SECOND} bytes a second"
@@ -130,6 +160,8 @@ class BoundedRequest(Request):
         """Return the parsed body, which is parsed only once."""
         if not hasattr(self, "_json"):
             body, tokens = await self.body(), self.service.settings.max_request_tokens
+            if body.count(b"[") + body.count(b"{") > MANY_CONTAINERS:
+                await self.held.enter_async_context(self.service.library.threads.containers())
             self._json = await self._prepared(lambda: parse_json(body, tokens), large=len(body) >= LARGE)
         return self._json
 

@@ -256,6 +256,10 @@ def _bounded(handle: Work, field: Any, *, typed: bool) -> Handler:
 def _in_time(answer: Work) -> Handler:
     async def in_time(received: Request) -> Response:
         request = BoundedRequest(received.scope, received.receive)
+        async with request.held:
+            return await in_its_time(request)
+
+    async def in_its_time(request: BoundedRequest) -> Response:
         seconds, priority = _patience(request), request.headers.get(PRIORITY)
         bulk = priority is not None and parse_priority(priority)
         if seconds is None and not bulk:

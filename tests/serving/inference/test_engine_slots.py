@@ -7,11 +7,16 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from models.bundle.tokenizer import Tokens
+from serving.errors import Unhealthy
+from serving.inference.batcher import Answer, Batcher
 from serving.inference.engine import Embedded
+from serving.operations.keys import Key
+from serving.operations.limits import Caller, Limits, charged_to
 from tests.conftest import PATIENCE
 from tests.serving.queues import BUDGET, Engine, Stepping, batcher, begun, lengths, tokens
 
@@ -110,5 +115,71 @@ def test_a_single_behind_a_large_request_runs_when_the_first_stream_is_free() ->
         engine.steps.release(1000)
         await asyncio.gather(*waiting)
         await queue.close()
+
+    asyncio.run(main())
+
+
+def caller(name: str) -> Caller:
+    return Caller(Key(name=name, sha256="0" * 64, scopes=("read",)), Limits())
+
+
+async def asks(queue: Batcher, who: Caller | None, mark: int) -> asyncio.Task[Answer]:
+    with charged_to(who):
+        task = asyncio.create_task(queue.submit([tokens(mark, BUDGET)]))
+    await asyncio.sleep(0)
+    return task
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_a_text_of_another_key_runs_beside_batches_that_cannot_be_stopped(streams: int) -> None:
+    engine, greedy, other, third = Stepping(), *map(caller, ("greedy", "other", "third"))
+
+    async def main() -> None:
+        queue = batcher(engine, streams=streams, overtaking=True)
+        tasks = [await asks(queue, greedy, 1) for _ in range(streams + 2)]
+        await begun(engine, streams)
+        tasks += [await asks(queue, who, mark) for who, mark in ((other, 2), (third, 3))]
+        await begun(engine, streams + 1)
+        await asyncio.sleep(0.02)
+        assert engine.begun == [[1]] * streams + [[2]], "one batch beside the streams, and of another key"
+        for _ in tasks:
+            engine.steps.release()
+        await asyncio.gather(*tasks)
+        assert len(engine.begun) == len(tasks)
+        await queue.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("who", "overtaking"), [("greedy", True), (None, True), ("other", False)])
+def test_nothing_runs_beside_for_the_same_key_nor_without_keys_nor_on_a_gpu(who: str | None, overtaking: bool) -> None:
+    engine, callers = Stepping(), {"greedy": caller("greedy"), "other": caller("other"), None: None}
+
+    async def main() -> None:
+        queue = batcher(engine, overtaking=overtaking)
+        tasks = [await asks(queue, callers["greedy" if who else None], 1), await asks(queue, callers[who], 2)]
+        await asyncio.sleep(0.02)
+        assert engine.begun == [[1]]
+        for _ in tasks:
+            engine.steps.release()
+        await asyncio.gather(*tasks)
+        await queue.close()
+
+    asyncio.run(main())
+
+
+def test_a_batch_beside_the_streams_is_over_before_the_batcher_is_closed() -> None:
+    engine, greedy, other = Stepping(), caller("greedy"), caller("other")
+
+    async def main() -> None:
+        queue = batcher(engine, overtaking=True)
+        tasks = [await asks(queue, greedy, 1), await asks(queue, other, 2)]
+        await begun(engine, 2)
+        closing = asyncio.create_task(queue.close())
+        for _ in tasks:
+            engine.steps.release()
+        await closing
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(answer, Unhealthy) for answer in answers)
 
     asyncio.run(main())

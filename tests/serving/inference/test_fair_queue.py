@@ -224,3 +224,14 @@ def test_a_crowd_of_one_owner_delays_anothers_request_by_the_batch_that_runs() -
         turns.add(single := Waiting(lengths=[3], padded=[3], owner="modest"), queued=0)
         assert turns.next_batch(queued=0)[0].request is single
         assert turns.next_batch(queued=0)[0].request.owner == "greedy"
+
+
+def test_a_batch_out_of_turn_is_led_by_the_owner_that_was_named() -> None:
+    turns: FairQueue[Waiting] = FairQueue(BUDGET)
+    for owner in ("greedy", "modest", "third"):
+        turns.add(Waiting(lengths=[BUDGET] * 3, padded=[BUDGET] * 3, owner=owner), queued=0)
+    assert turns.next_batch(queued=0)[0].request.owner == "greedy"
+    assert (turns.next_owner(), turns.next_owner(besides=["modest"])) == ("modest", "third")
+    assert turns.next_batch(queued=0, owner="third")[0].request.owner == "third"
+    assert [turns.next_batch(queued=0)[0].request.owner for _ in range(3)] == ["modest", "greedy", "third"]
+    assert turns.next_owner(besides=["greedy", "modest", "third"]) is None

@@ -14,13 +14,15 @@ import pytest
 from fastapi.testclient import TestClient
 
 from models.runtimes.base import Floats
+from serving.api import search as search_api
+from serving.api.schemas.corpora import SearchRequest
 from serving.corpora.corpora import Corpora
 from serving.corpora.filters import compile_filter
 from serving.corpora.indexes.exact import VECTORS, nearest
 from serving.corpora.indexes.state import TOGETHER, Main, Marks, Tuning
 from serving.corpora.open_corpus import Indexes, OpenCorpus
-from serving.corpora.ports import Content, Document, Ranking
-from serving.corpora.search import Query, SearchOptions
+from serving.corpora.ports import Content, Document, Passage, Ranking
+from serving.corpora.search import Hit, Query, SearchOptions
 from serving.corpora.stores import STORES
 from serving.corpora.stores.connections import READ_STEPS, Connections
 from serving.errors import Stopped, Unhealthy
@@ -169,6 +171,21 @@ def test_ranking_ends_between_two_blocks() -> None:
     with pytest.raises(Stopped):
         Countdown(3).run(lambda: nearest(keys, vectors, vectors[:1], 1))
     assert len(Countdown(4).run(lambda: nearest(keys, vectors, vectors[:1], 1))) == 1
+
+
+def test_the_writing_of_an_answer_ends_between_two_hits() -> None:
+    hit = Hit(Passage(Document("a", "a", {}), None), key=1, seen=1, score=0.5)
+    hits, body = list[int](), SearchRequest(query="a")
+
+    def write_all() -> None:
+        write = search_api._Written(body, 1_000_000)
+        for i in range(5):
+            write(hit)
+            hits.append(i)
+
+    with pytest.raises(Stopped):
+        Countdown(3).run(write_all)
+    assert len(hits) == 2, "one check is that of the beginning"
 
 
 def test_what_others_need_goes_on_without_its_caller_and_ends_with_the_server() -> None:

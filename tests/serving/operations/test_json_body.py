@@ -8,6 +8,7 @@ import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import orjson
@@ -16,6 +17,7 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serving.api.routing.request_body import MANY_CONTAINERS
 from serving.errors import Malformed, TooLarge
 from serving.operations import json_body
 from serving.operations.json_body import (
@@ -28,6 +30,7 @@ from serving.operations.json_body import (
     parse_exact,
     parse_json,
 )
+from serving.operations.threads import CorpusThreads
 from tests.conftest import PATIENCE
 
 READERS = [parse_json, parse_exact]
@@ -215,3 +218,16 @@ def test_a_body_of_lists_is_a_413(
 
 def test_a_text_of_brackets_is_a_text(client: TestClient) -> None:
     assert client.post("/embed", json={"inputs": ["[{" * 400_000] * 2, "truncate": True}).status_code == 200
+
+
+def test_only_bodies_with_many_lists_wait_for_each_other(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    held, hold = list[int](), CorpusThreads.containers
+
+    def counted(threads: CorpusThreads) -> AbstractAsyncContextManager[None]:
+        held.append(1)
+        return hold(threads)
+
+    monkeypatch.setattr(CorpusThreads, "containers", counted)
+    for lists in (1, MANY_CONTAINERS):
+        client.post("/embed", json={"inputs": "a", "unknown": [[]] * lists}).raise_for_status()
+    assert len(held) == 1

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from serving.app import create_app
 from serving.corpora.corpora import Corpora
+from serving.corpora.filters import LARGE
 from serving.corpora.library import SLICE_TEXTS
 from serving.corpora.search import SearchOptions
 from serving.errors import Overloaded
@@ -238,6 +239,7 @@ def test_what_looks_through_a_corpus_costs_a_token_for_each_millisecond_of_its_t
         client.put("/corpora/c").raise_for_status()
         client.post("/corpora/c/documents", json={"documents": [{"text": "a"}]}).raise_for_status()
         clock.now += 9 * SECOND
+        monkeypatch.setattr("serving.operations.threads.SLICE_SECONDS", 60)  # the clock is read twice
         monkeypatch.setattr("serving.operations.threads.thread_time", count(step=0.5).__next__)
         assert client.request(method, path, **sent).status_code == 200
         refused = client.request(method, path, **sent)
@@ -248,6 +250,21 @@ def test_what_looks_through_a_corpus_costs_a_token_for_each_millisecond_of_its_t
         assert client.request(method, path, **sent).status_code == 429
         clock.now += SECOND
         assert client.request(method, path, **sent).status_code == 200
+
+
+def test_a_filter_is_paid_though_it_is_refused(
+    limited: Limited, wait_until_ready: Wait, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, clock = limited(key_tokens_per_second=100)
+    with client:
+        wait_until_ready(client)
+        client.put("/corpora/c").raise_for_status()
+        clock.now += 9 * SECOND
+        monkeypatch.setattr("serving.operations.threads.SLICE_SECONDS", 60)  # the clock is read twice
+        monkeypatch.setattr("serving.operations.threads.thread_time", count(step=0.5).__next__)
+        wrong = {"a": {"$in": [*range(LARGE)]}, "b": {"$gt": []}}
+        assert client.post("/corpora/c/search", json={"query": "a", "filter": wrong}).status_code == 422
+        assert client.post("/corpora/c/search", json={"vector": [1.0] * DIM}).status_code == 429
 
 
 def test_a_search_by_text_is_paid_by_its_tokens_first_and_refused_by_them_alone(

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from serving.errors import Conflict, Overloaded
+from serving.operations import limits
 from serving.operations import threads as threads_of_corpora
 from serving.operations.keys import Key, digest
 from serving.operations.limits import Caller, Limits, charged_to, patient
@@ -206,3 +207,67 @@ def test_a_read_whose_caller_left_is_told_to_end() -> None:
             await asyncio.sleep(0)
 
     with_pool(work)
+
+
+@pytest.mark.parametrize(("used", "short", "gives_way"), [(100.0, 60.0, True), (0.0, 60.0, False), (100.0, 0.0, False)])
+def test_long_work_gives_way_to_short_requests_of_other_keys(
+    used: float, short: float, gives_way: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not within the key's share of the CPU time, and not for requests that take long themselves."""
+    monkeypatch.setattr(limits, "SHORT_SECONDS", short)
+    greedy, modest, steps = key("greedy"), key("modest"), list[int]()
+
+    def long() -> None:
+        for step in range(3):
+            check_cancelled()
+            steps.append(step)
+
+    async def work(pool: CorpusThreads) -> None:
+        greedy.cpu_share.use(used)
+        with modest.admitted():
+            with charged_to(greedy):
+                working = asyncio.create_task(pool.read("a", long))
+            await asyncio.sleep(0.05)
+            assert bool(steps) != gives_way
+        await working
+        assert steps == [0, 1, 2]
+
+    with_pool(work)
+
+
+def test_work_that_gives_way_ends_with_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SHORT_SECONDS", 60.0)
+    greedy, modest = key("greedy"), key("modest")
+
+    async def work(pool: CorpusThreads) -> None:
+        greedy.cpu_share.use(100.0)
+        with modest.admitted():
+            with charged_to(greedy):
+                reading = asyncio.create_task(pool.read("a", check_cancelled))
+            await asyncio.sleep(0.02)
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+            while pool._left:
+                await asyncio.sleep(0)
+
+    with_pool(work)
+
+
+def test_bodies_with_many_lists_take_turns_within_a_key() -> None:
+    order = list[str]()
+
+    async def work(pool: CorpusThreads) -> None:
+        async def hold(name: str, mark: str) -> None:
+            with charged_to(key(name)):
+                async with pool.containers():
+                    order.append(mark)
+                    await asyncio.sleep(0.01)
+                    order.append(mark)
+
+        await asyncio.gather(hold("greedy", "a"), hold("greedy", "b"), hold("modest", "c"))
+        async with pool.containers(), pool.containers():
+            pass  # without keys there is no limit
+
+    with_pool(work)
+    assert order.index("b") > 2 and order.index("c") < 3, order
