@@ -168,6 +168,11 @@ def parse(query: str, *, stemming: Stemming) -> Asked:
     return Asked(list(terms.values()), [term for stem, term in terms.items() if stem in required])
 
 
+def tokens(text: str, *, stemming: Stemming) -> list[str]:
+    """Return the words of a text as the index contains them, in order."""
+    return _tokenizers[stemming].words(analysis.indexed(text))
+
+
 def highlights(texts: Sequence[str], query: str, *, stemming: Stemming) -> list[list[Span]]:
     """Return for each of `texts` the spans that match terms of `query`.
 
