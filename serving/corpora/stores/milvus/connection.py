@@ -113,7 +113,11 @@ def connect(text: str) -> Connection:
     Raises:
         StoreError: there is no Milvus at the address, its version is too old, or the folder can't be used.
     """
-    for noisy in ("pymilvus", "milvus_lite"):  # they log each error with its traceback, and raise it, too
+    for noisy in (
+        "pymilvus",
+        "milvus_lite",
+        "grpc._server",
+    ):  # they log each error with its traceback, and raise it, too
         logging.getLogger(noisy).setLevel(logging.CRITICAL)
     address = Address.of(text)
     return _lite(address, address.lite) if address.lite else _server(address)

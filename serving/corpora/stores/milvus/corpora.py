@@ -12,8 +12,8 @@ import sqlite3
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -44,8 +44,9 @@ from serving.corpora.ports import (
     never,
 )
 from serving.corpora.search import Query, SearchOptions, SearchResult, find
-from serving.corpora.stores import fields
+from serving.corpora.stores import fields, records
 from serving.corpora.stores.facets import facets
+from serving.corpora.stores.matching import unmatched
 from serving.corpora.stores.milvus.connection import Connection, connect
 from serving.corpora.stores.milvus.expressions import has_field, literals, paths
 from serving.corpora.stores.milvus.indexes import KINDS, METRIC, measure, planned, search_parameters
@@ -63,7 +64,7 @@ from serving.corpora.stores.milvus.rows import (
     rows,
     schema,
 )
-from serving.corpora.stores.milvus.table import TOGETHER, Rows
+from serving.corpora.stores.milvus.table import TOGETHER, Rows, first_of
 from serving.corpora.stores.milvus.uploads import Uploads
 from serving.corpora.stores.sqlite import hold
 from serving.errors import Conflict, Invalid, NotFound, ServiceError, Unhealthy, Unsupported
@@ -72,6 +73,8 @@ from serving.operations.files import disk_errors
 from serving.settings import INDEXED_FROM, Settings
 
 log = logging.getLogger(__name__)
+READ_TOGETHER = 16
+"""Maximum documents of a page that are read together, because each may be large."""
 COUNTED = 10_000
 """Maximum documents whose metadata are read for the list of fields."""
 CREATE_SECONDS = 120.0
@@ -225,21 +228,19 @@ class MilvusCorpora(Backend):
         return dict(self._sizes)
 
     def verify(self, name: str) -> list[str]:
-        """Return a line for each document with missing or superfluous passages, and for each wrong vector."""
+        """Return a line for each document with missing or superfluous passages. Milvus checks its own files."""
         record = self._read(name)
         if record.table is None:
             return []
         wrong: list[str] = []
         expected, last = 0, ""
-        for block in self._rows(record).each(["id", "document", "passage", "passages", VECTOR]):
+        for block in self._rows(record).each(["id", "document", "passage", "passages"]):
             for row in block:
                 if row["document"] != last:
                     wrong += [f"document {last!r}: {expected} passages are missing"] * (expected > 0)
                     last, expected = row["document"], row["passages"]
                 expected -= 1
                 wrong += [f"document {last!r}: a passage too many"] * (expected < 0)
-                if abs(np.linalg.norm(np.asarray(row[VECTOR])) - 1) > 1e-3:
-                    wrong.append(f"passage {row['id']!r}: the vector has not the length 1")
         return [*wrong, *[f"document {last!r}: {expected} passages are missing"] * (expected > 0)]
 
     def close(self) -> None:
@@ -317,17 +318,17 @@ class MilvusCorpora(Backend):
         table = self._rows(record)
         matching = table.matching(where) if where else ""
         total = table.documents_count(matching)
-        first = table.first_rows(matching, key(after.key, 0) if after else "", limit + 1) if limit else []
-        kept = first[:limit]
-        whole = table.documents(kept)
-        following = DocumentCursor(record.generation, kept[-1]["document"]) if len(first) > limit > 0 else None
+        documents, more = _page(table, matching, key(after.key, 0) if after else "", limit) if limit else ([], False)
+        following = DocumentCursor(record.generation, documents[-1].id) if more else None
         warnings = self.unmatched(name, where) if where and not total else ()
-        return DocumentPage([whole[row["document"]] for row in kept], following, total, warnings)
+        return DocumentPage(documents, following, total, warnings)
 
     def unmatched(self, name: str, where: Filter) -> list[str]:
+        """Implement `Backend.unmatched`. In a large corpus only missing fields are reported."""
         record = self._read(name)
-        if record.table is None:
-            return []
+        with self._fields(record) as (database, complete):
+            if complete or record.table is None:
+                return unmatched(database, where)
         table = self._rows(record)
         missing = [path for path in dict.fromkeys(paths(where)) if not table.any(has_field(path))]
         return [f"no document has the field {path!r}." for path in missing]
@@ -345,20 +346,25 @@ class MilvusCorpora(Backend):
 
     def facets(self, name: str, values: int) -> Facets:
         """Count the values of the first `COUNTED` documents, in the order of their ids."""
-        record = self._read(name)
+        with self._fields(self._read(name)) as (database, complete):
+            counted = facets(database, values)
+        return counted._replace(complete=counted.complete and complete)
+
+    @contextmanager
+    def _fields(self, record: Record) -> Iterator[tuple[sqlite3.Connection, bool]]:
+        """Yield a local index of the metadata of the first `COUNTED` documents, and whether these are all."""
         found = self._rows(record).first_rows(limit=COUNTED + 1) if record.table else []
+        read = [(number, row["id"], row["metadata"]) for number, row in enumerate(found[:COUNTED], start=1)]
         with closing(sqlite3.connect(":memory:")) as database:
             for table in (
                 *fields.TABLES,
                 "CREATE TABLE documents (number INTEGER PRIMARY KEY, id TEXT, metadata TEXT)",
             ):
                 database.execute(table)
-            read = [(number, row["id"], row["metadata"]) for number, row in enumerate(found[:COUNTED], start=1)]
             stored = ((number, id, orjson.dumps(metadata)) for number, id, metadata in read)
             database.executemany("INSERT INTO documents VALUES (?, ?, ?)", stored)
             fields.index(database, ((number, metadata) for number, _, metadata in read))
-            counted = facets(database, values)
-        return counted._replace(complete=counted.complete and len(found) <= COUNTED)
+            yield database, len(found) <= COUNTED
 
     def sample(self, name: str, size: int, field: str | None) -> Sample:
         """Implement `Backend.sample`. The passages are the first in the order of their documents' ids."""
@@ -670,6 +676,21 @@ class MilvusCorpora(Backend):
                 self.build_now(name)
             except ServiceError as error:
                 log.warning("the recall of corpus %r was not measured: %s", name, error)
+
+
+def _page(table: Rows, matching: str, after: str, limit: int) -> tuple[list[Document], bool]:
+    """Return the documents of a page, and whether more follow. A page ends at `PAGE_CHARACTERS`."""
+    documents: list[Document] = []
+    left = records.PAGE_CHARACTERS
+    for block in table.each(WHOLE, first_of(matching), after, limit + 1, READ_TOGETHER):
+        whole = table.documents(block)
+        for row in block:
+            if len(documents) == limit or left <= 0:
+                return documents, True
+            document = whole[row["document"]]
+            documents.append(document)
+            left -= len(document.text) + len(orjson.dumps(document.metadata))
+    return documents, False
 
 
 def _missing(table: Rows, fresh: Rows | None, after: str, limit: int) -> list[tuple[str, str]]:

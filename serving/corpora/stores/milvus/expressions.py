@@ -2,8 +2,8 @@
 
 The operators of Milvus on JSON differ from our filters: they do not search objects within lists, do not know that a
 name may contain a dot, and compare no dates. So each row has the field `terms`, with a hash of each pair of path and
-value, and the field `ranges`, with the least and the greatest number, string and date at each path. Filters have the same
-results as on a local store. A filter that these fields can't answer is refused.
+value, and the field `ranges`, with the least and the greatest number, string and date at each path. Filters have the
+same results as on a local store. A filter that these fields can't answer is refused.
 """
 
 from __future__ import annotations

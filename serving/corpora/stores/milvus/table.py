@@ -22,6 +22,8 @@ from serving.operations.threads import check_cancelled
 T = TypeVar("T")
 DEEPEST = 16_384
 """Maximum hits of a search in Milvus."""
+TIES = 100
+"""Hits by words beyond the wanted ones, because Milvus cuts hits of equal score in any order."""
 TOGETHER = 500
 """Maximum rows of one request."""
 _FIRST = "passage == 0"
@@ -53,9 +55,7 @@ class Rows:
             if split:
                 self.delete_rows(f"document in {literals(part)}")
             else:
-                with self.connection.errors():
-                    keys = [rows.key(id, 0) for id in part]
-                    self.connection.client.delete(self.collection, ids=keys, timeout=TIMEOUT)
+                self.delete_rows(f"id in {literals(rows.key(id, 0) for id in part)}")
 
     def delete_rows(self, where: str) -> None:
         with self.connection.errors():
@@ -76,7 +76,7 @@ class Rows:
         return int(row["count(*)"])
 
     def documents_count(self, where: str = "") -> int:
-        return self.count(_both(_FIRST, where))
+        return self.count(first_of(where))
 
     def each(
         self, fields: Sequence[str], where: str = "", after: str = "", limit: int = -1, together: int = TOGETHER
@@ -101,7 +101,7 @@ class Rows:
 
     def first_rows(self, where: str = "", after: str = "", limit: int = -1) -> list[Row]:
         """Return the first rows of up to `limit` documents, in order."""
-        return [row for block in self.each(rows.WHOLE, _both(_FIRST, where), after, limit) for row in block]
+        return [row for block in self.each(rows.WHOLE, first_of(where), after, limit) for row in block]
 
     def documents(self, some: Sequence[Row]) -> dict[str, Document]:
         """Return the documents that the rows belong to, by id. Rows of split documents are read."""
@@ -119,10 +119,7 @@ class Rows:
         """Return the rows of these primary keys, without those that do not exist."""
         found: list[Row] = []
         for part in _blocks(ids):
-            with self.connection.errors():
-                found += self.connection.client.get(
-                    self.collection, ids=part, output_fields=list(fields), timeout=TIMEOUT
-                )
+            found += self._query(f"id in {literals(part)}", fields)
         return found
 
     # Searches; see `search.Searchable`.
@@ -146,7 +143,7 @@ class Rows:
         where = self.where
         for phrase in phrases:
             where = _both(where, f"{rows.WORDS} like {literal(phrase)}")
-        (found,) = self._search(rows.SPARSE, [text], k, where, {})
+        (found,) = self._search(rows.SPARSE, [text], k + TIES, where, {})
         return self._ranking(found, k, np.float64)
 
     def passages(self, keys: Sequence[int]) -> dict[int, Passage]:
@@ -201,6 +198,11 @@ class Rows:
 
 
 Row = Mapping[str, Any]
+
+
+def first_of(where: str) -> str:
+    """Return the condition for the first rows of the documents that match `where`."""
+    return _both(_FIRST, where)
 
 
 def _both(*conditions: str) -> str:
