@@ -24,6 +24,8 @@ IN_MEMORY = 5_000_000
 """Passages up to which the graph of HNSW is kept in memory with whole vectors."""
 QUANTIZED = 50_000_000
 """Passages up to which vectors of one byte per number are kept in memory. Beyond, DISKANN keeps them on disk."""
+OF_LITE = ("FLAT", "HNSW", "IVF_SQ8")
+"""Types that Milvus Lite has. It reports an unknown type only when it builds the index."""
 METRIC = "IP"
 """Vectors are unit vectors, so inner products are cosines."""
 
@@ -71,7 +73,8 @@ def planned(passages: int, target: float, option: str, *, lite: bool) -> list[st
     if option == "exact" or target >= CERTAIN or (lite and option == "auto"):
         return ["FLAT"]
     by_size = "HNSW" if passages <= IN_MEMORY else "IVF_SQ8" if passages <= QUANTIZED else "DISKANN"
-    return list(dict.fromkeys([*(["GPU_CAGRA"] if option == "gpu" else []), by_size, "HNSW"]))
+    kinds = dict.fromkeys([*(["GPU_CAGRA"] if option == "gpu" else []), by_size, "HNSW"])
+    return [kind for kind in kinds if not lite or kind in OF_LITE]
 
 
 def search_parameters(kind: str, measured: Measured | None, k: int, *, most: bool) -> dict[str, int]:
