@@ -73,6 +73,12 @@ def test_one_line_says_that_there_is_no_server() -> None:
     assert "\n" not in str(refused.value)
 
 
+def test_a_file_is_no_milvus_lite(tmp_path: Path) -> None:
+    (tmp_path / "file.db").write_text("of another program")
+    with pytest.raises(StoreError, match=r"file\.db: can't be used"):
+        connect(str(tmp_path / "file.db"))
+
+
 def test_one_server_uses_a_folder_at_a_time(tmp_path: Path) -> None:
     first = milvus_corpora(Settings(data=tmp_path / "a", store=str(tmp_path / "m.db")))
     for data in ("a", "b"):
