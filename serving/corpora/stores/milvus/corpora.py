@@ -24,7 +24,7 @@ import orjson
 from models.bundle.bundle import Manifest
 from models.bundle.disk import make_folder
 from models.runtimes.base import Floats
-from serving.corpora.backend import Backend, Description, DocumentCursor, DocumentPage, check_generation
+from serving.corpora.backend import Backend, Description, DocumentCursor, DocumentPage, by_document, check_generation
 from serving.corpora.filters import Filter, values_at
 from serving.corpora.indexes.building import THREAD
 from serving.corpora.indexes.state import Report
@@ -37,6 +37,7 @@ from serving.corpora.ports import (
     Facets,
     IndexSize,
     KnownText,
+    Passage,
     PassageKey,
     Size,
     Stemming,
@@ -63,6 +64,7 @@ from serving.corpora.stores.milvus.rows import (
     passage_text,
     rows,
     schema,
+    vector,
 )
 from serving.corpora.stores.milvus.table import TOGETHER, Rows, first_of
 from serving.corpora.stores.milvus.uploads import Uploads
@@ -80,11 +82,11 @@ COUNTED = 10_000
 CREATE_SECONDS = 120.0
 BACKUP = (
     "corpora on Milvus have no snapshots: copy the Milvus database with milvus-backup "
-    "(https://github.com/zilliztech/milvus-backup), or a corpus with `isosphere corpora copy`"
+    "(https://github.com/zilliztech/milvus-backup), or a corpus with `isosphere copy-corpus`"
 )
 BACKUP_LITE = (
     "corpora on Milvus have no snapshots: copy the folder of Milvus Lite while no server uses it, "
-    "or a corpus with `isosphere corpora copy`"
+    "or a corpus with `isosphere copy-corpus`"
 )
 
 
@@ -343,6 +345,18 @@ class MilvusCorpora(Backend):
         """Return None for each text: rows are not indexed by their text, so every text is embedded."""
         self._read(name)
         return [None for _ in texts]
+
+    def contents(self, name: str) -> Iterator[Content]:
+        record = self._read(name)
+        if record.table is None:
+            return iter(())
+        return by_document(self._passages(self._rows(record)), record.fingerprint or "")
+
+    @staticmethod
+    def _passages(table: Rows) -> Iterator[tuple[Passage, Floats]]:
+        for block in table.each([*WHOLE, VECTOR]):
+            whole = table.documents(block)
+            yield from ((passage(row, whole[row["document"]]), vector(row)) for row in block)
 
     def facets(self, name: str, values: int) -> Facets:
         """Count the values of the first `COUNTED` documents, in the order of their ids."""
