@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -23,9 +23,10 @@ except ImportError as error:
         f"--store: corpora on Milvus need the extra 'milvus' ({error}): pip install 'isosphere[milvus]'"
     ) from None
 
-TIMEOUT = 60.0
-"""Maximum seconds of a request to Milvus."""
+TIMEOUT = 30.0
+"""Maximum seconds of a request to Milvus. While Milvus can't be reached, each request waits as long."""
 CONNECT_SECONDS = 10.0
+LOAD_SECONDS = 120.0
 OLDEST = (2, 5)
 """The oldest version of a Milvus server that computes BM25."""
 DEFAULT_PORT = 19530
@@ -89,10 +90,19 @@ class Connection:
     client: MilvusClient
     address: Address
     close: Callable[[], None]
+    is_lite: bool
+    """Whether this is a Milvus Lite, in this process or another one."""
+    _loaded: set[str] = field(default_factory=set)
 
-    @property
-    def is_lite(self) -> bool:
-        return self.address.lite is not None
+    def load(self, collection: str) -> None:
+        """Load a collection for searches, unless it was loaded before. A restarted Milvus Lite forgets that."""
+        if collection not in self._loaded:
+            self.client.load_collection(collection, timeout=LOAD_SECONDS)
+            self._loaded.add(collection)
+
+    def drop(self, collection: str) -> None:
+        self.client.drop_collection(collection, timeout=TIMEOUT)
+        self._loaded.discard(collection)
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -102,6 +112,7 @@ class Connection:
         except ServiceError:
             raise
         except MilvusException as error:
+            self._loaded.clear()
             if error.code == MISSING:
                 raise NotFound(f"{self.address}: {_line(error)}") from error
             raise Unhealthy(f"{self.address}: {_line(error)}", retry_after=RETRY_SECONDS) from error
@@ -139,7 +150,7 @@ def _server(address: Address) -> Connection:
     if found and tuple(map(int, found.groups())) < OLDEST:
         client.close()
         raise StoreError(f"--store: {address} has version {version}; 2.5 or newer is needed, which computes BM25")
-    return Connection(client, address, client.close)
+    return Connection(client, address, client.close, "lite" in version.lower())
 
 
 def _lite(address: Address, folder: Path) -> Connection:
@@ -162,7 +173,7 @@ def _lite(address: Address, folder: Path) -> Connection:
         database.close()
 
     client = MilvusClient(uri=f"http://127.0.0.1:{port}", timeout=CONNECT_SECONDS)
-    return Connection(client, address, close)
+    return Connection(client, address, close, is_lite=True)
 
 
 def _line(error: MilvusException) -> str:

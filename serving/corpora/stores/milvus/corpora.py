@@ -48,7 +48,7 @@ from serving.corpora.search import Query, SearchOptions, SearchResult, find
 from serving.corpora.stores import fields, records
 from serving.corpora.stores.facets import facets
 from serving.corpora.stores.matching import unmatched
-from serving.corpora.stores.milvus.connection import Connection, connect
+from serving.corpora.stores.milvus.connection import LOAD_SECONDS, TIMEOUT, Connection, connect
 from serving.corpora.stores.milvus.expressions import has_field, literals, paths
 from serving.corpora.stores.milvus.indexes import KINDS, METRIC, measure, planned, search_parameters
 from serving.corpora.stores.milvus.registry import Record, Registry, Table, alias, new_collection
@@ -79,7 +79,6 @@ READ_TOGETHER = 16
 """Maximum documents of a page that are read together, because each may be large."""
 COUNTED = 10_000
 """Maximum documents whose metadata are read for the list of fields."""
-CREATE_SECONDS = 120.0
 BACKUP = (
     "corpora on Milvus have no snapshots: copy the Milvus database with milvus-backup "
     "(https://github.com/zilliztech/milvus-backup), or a corpus with `isosphere copy-corpus`"
@@ -135,14 +134,14 @@ class MilvusCorpora(Backend):
         self._option = index
         self._exact_below = exact_below
         self._registry = registry
-        self._locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
-        self._loaded: set[str] = set()
+        self._locks: dict[str, threading.RLock] = {}
         self._encoders: dict[str, str | None] = {}
         """Fingerprints of the corpora as they were last read."""
         self._sizes: dict[str, IndexSize] = {}
         self._written: Counter[str] = Counter()
         """Passages written since the last measurement."""
         self._measuring = threading.Lock()
+        self._closed = False
         self._compared: dict[str, str] = {}
         """Primary key up to which a re-embedding has compared a collection with the fresh one."""
 
@@ -154,7 +153,7 @@ class MilvusCorpora(Backend):
     def warm(self) -> None:
         for record in self._registry.records():
             try:
-                with self._locks[record.name]:
+                with self._lock(record.name):
                     self._cleaned(record)
                 if record.table and not record.dropped:
                     self._rows(record)
@@ -173,7 +172,7 @@ class MilvusCorpora(Backend):
         stemming: Stemming | None = None,
         encoder: Manifest | None = None,
     ) -> bool:
-        with self._locks[name]:
+        with self._lock(name):
             record = self._registry.find(name)
             known = record or Record(name, time.time()).renewed()
             if stemming and stemming != known.corpus.wanted_stemming and self._size(known).documents:
@@ -198,7 +197,7 @@ class MilvusCorpora(Backend):
         return record is None
 
     def drop(self, name: str) -> None:
-        with self._locks[name]:
+        with self._lock(name):
             record = self._registry.read(name)
             self._uploads.forget(name)
             self._cleaned(self._registry.write(replace(record, dropped=True)))
@@ -220,7 +219,7 @@ class MilvusCorpora(Backend):
         if record.table is None:
             return None
         found = measure(self._rows(record), record.table.index, record.corpus.wanted_recall)
-        with self._locks[name]:
+        with self._lock(name):
             now = self._registry.read(name)
             if now.table == record.table:
                 record = self._registry.write(replace(now, measured=found))
@@ -246,8 +245,8 @@ class MilvusCorpora(Backend):
         return [*wrong, *[f"document {last!r}: {expected} passages are missing"] * (expected > 0)]
 
     def close(self) -> None:
-        with self._measuring:
-            self._opened.close()
+        self._closed = True
+        self._opened.close()
 
     # Documents.
 
@@ -259,7 +258,7 @@ class MilvusCorpora(Backend):
         ids = [document.id for document in content.documents]
         if repeated := [id for id, times in Counter(ids).items() if times > 1]:
             raise Invalid(f"the id {repeated[0]!r} is given twice in one upload", field="documents")
-        with self._locks[name]:
+        with self._lock(name):
             record = self._read(name)
             made = list(rows(content, record.corpus.wanted_stemming))
             if content.job is None:
@@ -281,7 +280,7 @@ class MilvusCorpora(Backend):
         self._grown(record, len(made))
 
     def delete(self, name: str, document: str) -> None:
-        with self._locks[name]:
+        with self._lock(name):
             record = self._read(name)
             if record.table is None or self._rows(record).document(document) is None:
                 raise NotFound(f"corpus {name!r} has no document {document!r}")
@@ -291,7 +290,7 @@ class MilvusCorpora(Backend):
         before_commit()
         removed = 0
         while True:
-            with self._locks[name]:
+            with self._lock(name):
                 record = self._read(name)
                 if record.table is None:
                     return removed
@@ -434,7 +433,7 @@ class MilvusCorpora(Backend):
         return list[tuple[PassageKey, str]](found)
 
     def refresh(self, name: str, fingerprint: str, keys: Sequence[PassageKey], vectors: Floats) -> None:
-        with self._locks[name]:
+        with self._lock(name):
             record = self._read(name)
             if record.table is None:
                 return
@@ -447,7 +446,7 @@ class MilvusCorpora(Backend):
         return None
 
     def swap(self, name: str, fingerprint: str, beside: object = None) -> bool:  # noqa: ARG002
-        with self._locks[name]:
+        with self._lock(name):
             record = self._read(name)
             if record.fingerprint == fingerprint:
                 return True
@@ -481,6 +480,10 @@ class MilvusCorpora(Backend):
     def adopt(self, name: str, file: Path, stop: Stop = never, bounds: Bounds = BOUNDS) -> None:  # noqa: ARG002
         raise Unsupported(BACKUP)
 
+    def _lock(self, name: str) -> threading.RLock:
+        """Return the lock of a corpus, which its writes hold."""
+        return self._locks.setdefault(name, threading.RLock())
+
     def _read(self, name: str) -> Record:
         record = self._registry.read(name)
         self._encoders[name] = record.fingerprint
@@ -490,10 +493,8 @@ class MilvusCorpora(Backend):
         """Return the rows of a corpus, loaded for searches."""
         table = table or record.table
         assert table is not None, "callers ask only for the rows of a corpus that has some"
-        if table.collection not in self._loaded:
-            with self._connection.errors():
-                self._client.load_collection(table.collection, timeout=CREATE_SECONDS)
-            self._loaded.add(table.collection)
+        with self._connection.errors():
+            self._connection.load(table.collection)
         return Rows(
             self._connection,
             table.collection,
@@ -577,7 +578,7 @@ class MilvusCorpora(Backend):
         """Create a collection with the first type of index that Milvus offers."""
         client, collection = self._client, new_collection(record.name)
         with self._connection.errors():
-            client.create_collection(collection, schema=schema(dim), consistency_level="Strong", timeout=CREATE_SECONDS)
+            client.create_collection(collection, schema=schema(dim), consistency_level="Strong", timeout=LOAD_SECONDS)
             kinds = planned(passages, record.corpus.wanted_recall, self._option, lite=self._connection.is_lite)
             index = self._indexed(collection, kinds, passages)
             others = client.prepare_index_params()
@@ -586,7 +587,7 @@ class MilvusCorpora(Backend):
             if not self._connection.is_lite:  # Milvus Lite has no index of arrays
                 others.add_index("terms", index_type="INVERTED")
                 others.add_index("document", index_type="INVERTED")
-            client.create_index(collection, others, timeout=CREATE_SECONDS, sync=False)
+            client.create_index(collection, others, timeout=LOAD_SECONDS, sync=False)
         return Table(collection, fingerprint, dim, index)
 
     def _indexed(self, collection: str, kinds: Sequence[str], passages: int) -> str:
@@ -596,7 +597,7 @@ class MilvusCorpora(Backend):
                 parameters = KINDS[kind].parameters(passages)
                 given.add_index(VECTOR, index_type=kind, metric_type=METRIC, params=parameters)
                 with self._connection.errors():
-                    self._client.create_index(collection, given, timeout=CREATE_SECONDS, sync=False)
+                    self._client.create_index(collection, given, timeout=LOAD_SECONDS, sync=False)
                 return kind
             except Unhealthy as error:
                 if kind == kinds[-1]:
@@ -607,7 +608,7 @@ class MilvusCorpora(Backend):
     def _check_free(self, name: str) -> None:
         """Refuse a name whose alias is a collection of another program."""
         with self._connection.errors():
-            there = self._client.has_collection(alias(name))
+            there = self._client.has_collection(alias(name), timeout=TIMEOUT)
             ours = there and self._client.describe_collection(alias(name))["description"] == schema(2).description
         if there and not ours:
             raise Conflict(f"{self._connection.address} has a collection {alias(name)} that is not Isosphere's")
@@ -650,17 +651,16 @@ class MilvusCorpora(Backend):
         client = self._client
         with self._connection.errors():
             if record.table and not record.dropped:
-                known = client.list_aliases(record.table.collection)["aliases"]
+                known = client.list_aliases(record.table.collection, timeout=TIMEOUT)["aliases"]
                 if alias(record.name) not in known:
                     self._point(alias(record.name), record.table.collection)
             tables = [table.collection for table in (record.table, record.fresh) if table and record.dropped]
             gone = [*record.spent, *tables]
             if record.dropped and record.table:
                 with suppress(ServiceError), self._connection.errors():
-                    client.drop_alias(alias(record.name))
+                    client.drop_alias(alias(record.name), timeout=TIMEOUT)
             for collection in gone:
-                client.drop_collection(collection)
-                self._loaded.discard(collection)
+                self._connection.drop(collection)
         if record.dropped:
             self._registry.delete(record.name)
         elif record.spent:
@@ -670,9 +670,9 @@ class MilvusCorpora(Backend):
     def _point(self, name: str, collection: str) -> None:
         try:
             with self._connection.errors():
-                self._client.alter_alias(collection, name)
+                self._client.alter_alias(collection, name, timeout=TIMEOUT)
         except ServiceError:
-            self._client.create_alias(collection, name)
+            self._client.create_alias(collection, name, timeout=TIMEOUT)
 
     def _grown(self, record: Record, passages: int) -> None:
         """Measure the index in the background once as many passages were written as it was measured with."""
@@ -688,8 +688,9 @@ class MilvusCorpora(Backend):
         with self._measuring:
             try:
                 self.build_now(name)
-            except ServiceError as error:
-                log.warning("the recall of corpus %r was not measured: %s", name, error)
+            except Exception as error:
+                if not self._closed:  # else the connection was closed under the measurement
+                    log.warning("the recall of corpus %r was not measured: %s", name, error)
 
 
 def _page(table: Rows, matching: str, after: str, limit: int) -> tuple[list[Document], bool]:

@@ -122,7 +122,6 @@ class Registry:
                     f"--store: the collection {REGISTRY} of {connection.address} is not Isosphere's: "
                     "name another database, as in milvus://host:19530/DATABASE"
                 )
-            self._client.load_collection(REGISTRY, timeout=TIMEOUT)
 
     def names(self) -> list[str]:
         return sorted(record.name for record in self.records() if not record.dropped)
@@ -130,6 +129,7 @@ class Registry:
     def records(self) -> list[Record]:
         """Return all records, also those of corpora that are being dropped."""
         with self._connection.errors():
+            self._connection.load(REGISTRY)
             rows = self._client.query(
                 REGISTRY, filter='name != ""', output_fields=["record"], limit=MAX_CORPORA, timeout=TIMEOUT
             )
@@ -141,6 +141,7 @@ class Registry:
     def find(self, name: str) -> Record | None:
         """Return the record of a corpus, or None if there is no such corpus."""
         with self._connection.errors():
+            self._connection.load(REGISTRY)
             rows = self._client.query(
                 REGISTRY, filter=f"name == {literal(name)}", output_fields=["record"], limit=1, timeout=TIMEOUT
             )

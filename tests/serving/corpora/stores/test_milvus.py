@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,21 @@ import pytest
 
 pytest.importorskip("pymilvus", reason="the extra 'milvus' is not installed")
 
+from milvus_lite.adapter.grpc.server import start_server_in_thread
 from pymilvus.exceptions import MilvusException
 
 from serving.corpora.filters import compile_filter, with_id
 from serving.corpora.ports import Chunking, Content, Document, Span, StoreError
 from serving.corpora.search import Query, SearchOptions
 from serving.corpora.stores.milvus import corpora as on_milvus
+from serving.corpora.stores.milvus import registry, table
 from serving.corpora.stores.milvus.connection import Address, connect
 from serving.corpora.stores.milvus.corpora import MilvusCorpora, milvus_corpora
 from serving.corpora.stores.milvus.indexes import planned
 from serving.corpora.stores.milvus.registry import REGISTRY
-from serving.errors import Conflict, Invalid, Unsupported
+from serving.errors import Conflict, Invalid, Unhealthy, Unsupported
 from serving.settings import Settings, SettingsError, read_settings
+from tests.conftest import PATIENCE
 from tests.serving.backends import milvus_of
 from tests.serving.corpora.stores.contents import content
 
@@ -86,6 +90,34 @@ def test_one_server_uses_a_folder_at_a_time(tmp_path: Path) -> None:
             milvus_corpora(Settings(data=tmp_path / data, store=str(tmp_path / "m.db")))
     first.close()
     milvus_corpora(Settings(data=tmp_path / "b", store=str(tmp_path / "m.db"))).close()
+
+
+@pytest.mark.slow
+def test_a_server_that_goes_is_an_error_of_one_line_and_may_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (table, registry):
+        monkeypatch.setattr(module, "TIMEOUT", 1.0)
+    server, database, port = start_server_in_thread(str(tmp_path / "m.db"))
+    corpora = milvus_corpora(Settings(data=tmp_path / "data", store=f"milvus://127.0.0.1:{port}"))
+    corpora.create("c")
+    corpora.put("c", content([("a", "text", {})]))
+    server.stop(grace=None).wait()
+    database.close()
+    for ask in (corpora.names, lambda: corpora.document("c", "a"), lambda: corpora.delete("c", "a")):
+        with pytest.raises(Unhealthy, match=rf"^Milvus at 127\.0\.0\.1:{port}: [^\n]+$"):
+            ask()
+    server, database, _ = start_server_in_thread(str(tmp_path / "m.db"), port=port)
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            assert corpora.document("c", "a").text == "text"
+            break
+        except Unhealthy:
+            assert time.monotonic() < until
+    corpora.close()
+    server.stop(grace=None).wait()
+    database.close()
 
 
 @pytest.mark.slow
