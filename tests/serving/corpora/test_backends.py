@@ -12,10 +12,11 @@ import pytest
 
 from models.runtimes.base import Floats
 from serving.commands.starting import opened_corpora
+from serving.corpora.arranging import Sort
 from serving.corpora.backend import Backend, DocumentCursor, Stale
 from serving.corpora.filters import compile_filter, with_id
 from serving.corpora.ports import Chunking, Content, Document, Span
-from serving.corpora.search import Hit, Mode, Query, SearchOptions
+from serving.corpora.search import Examples, Hit, Mode, Query, SearchOptions
 from serving.errors import Conflict, Invalid, NotFound
 from serving.settings import Settings
 from tests.serving.backends import BACKENDS, milvus_of
@@ -280,6 +281,46 @@ def test_fields_and_samples_of_metadata(backend: Backend, described: str) -> Non
     assert (sample.vectors.shape, sample.of) == ((5, 4), 5)
     (warning,) = backend.unmatched(described, compile_filter({"yaer": 1}))
     assert warning.startswith("no document has the field 'yaer'")
+
+
+def test_metadata_are_patched_and_passages_stay(backend: Backend, corpus: str) -> None:
+    backend.put(corpus, content([("a", "one two three", {"n": 1, "deep": {"x": 1, "y": 2}}), ("b", "four", {"n": 2})]))
+    backend.put(corpus, content([("cut", "one two three four", {"n": 3})], chunking=Chunking(2, 0)))
+    assert backend.patch(corpus, ["a", "cut", "none"], {"deep": {"y": None, "z": [1]}, "n": 9}) == 2
+    assert backend.document(corpus, "a") == Document("a", "one two three", {"n": 9, "deep": {"x": 1, "z": [1]}})
+    assert backend.document(corpus, "cut") == Document("cut", "one two three four", {"n": 9, "deep": {"z": [1]}})
+    assert listed(backend, corpus, {"n": 9}) == ["a", "cut"]
+    assert backend.patch(corpus, compile_filter({"n": 9}), {"n": 10}) == 2
+    assert listed(backend, corpus, {"n": {"$gt": 2}}) == ["a", "cut"]
+    assert len(found_by_words(backend, corpus, "four", {"n": 10})) == 1
+    assert backend.corpus(corpus)[1][::2] == (3, 4)
+
+
+def found_by_words(backend: Backend, corpus: str, query: str, where: Any) -> list[Hit]:
+    options = SearchOptions(mode="lexical", where=compile_filter(where))
+    return backend.search(corpus, [Query(query, None)], options).hits[0]
+
+
+def test_passages_and_values_are_counted(backend: Backend) -> None:
+    counts = backend.counts("whales", None, compile_filter({"n": {"$lt": 11}}), ["odd"], 5)
+    assert (counts.passages, counts.complete) == (11, True)
+    assert {(value.value, value.documents) for value in counts.values["odd"]} == {(False, 6), (True, 5)}
+    with_word = sum("captain" in document.text.split() for document in whales().documents)
+    assert backend.counts("whales", "captain", None, [], 5).passages == with_word
+    assert backend.counts("whales", "penguin", None, [], 5).passages == 0
+
+
+def test_hits_resemble_examples_and_are_sorted_grouped_and_diverse(backend: Backend) -> None:
+    (alike,) = backend.search("whales", [Query(None, None, Examples(["d003"]))], SearchOptions(k=5)).hits
+    cosines = units(DOCUMENTS) @ units(DOCUMENTS)[3]
+    assert ids(alike) == [f"d{i:03}" for i in np.argsort(-cosines)[1:6]]
+    with pytest.raises(Invalid, match="no document 'none'"):
+        backend.search("whales", [Query(None, None, Examples(["none"]))], SearchOptions())
+    groups = found(backend, group_by="odd", k=2)
+    assert {hit.group for hit in groups} == {True, False}
+    ordered = found(backend, sort=[Sort("n", descending=True)], k=5)
+    assert ids(ordered) == [f"d{i:03}" for i in range(DOCUMENTS - 1, DOCUMENTS - 6, -1)]
+    assert len(set(ids(found(backend, diversity=0.5, k=10)))) == 10
 
 
 def test_vectors_of_another_encoder_are_refused(backend: Backend, corpus: str) -> None:

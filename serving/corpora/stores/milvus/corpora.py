@@ -12,11 +12,12 @@ import sqlite3
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -25,7 +26,7 @@ from models.bundle.bundle import Manifest
 from models.bundle.disk import make_folder
 from models.runtimes.base import Floats
 from serving.corpora.backend import Backend, Description, DocumentCursor, DocumentPage, by_document, check_generation
-from serving.corpora.filters import Filter, values_at
+from serving.corpora.filters import ID, Filter, In, values_at
 from serving.corpora.indexes.building import THREAD
 from serving.corpora.indexes.state import Report
 from serving.corpora.maps import Sample, Sampled, excerpt
@@ -33,6 +34,7 @@ from serving.corpora.ports import (
     Chunking,
     Content,
     Corpus,
+    Counts,
     Document,
     Facets,
     IndexSize,
@@ -46,7 +48,7 @@ from serving.corpora.ports import (
 )
 from serving.corpora.search import Query, SearchOptions, SearchResult, find
 from serving.corpora.stores import fields, records
-from serving.corpora.stores.facets import facets
+from serving.corpora.stores.facets import counted_in, facets
 from serving.corpora.stores.matching import unmatched
 from serving.corpora.stores.milvus.connection import LOAD_SECONDS, TIMEOUT, Connection, connect
 from serving.corpora.stores.milvus.expressions import has_field, literals, paths
@@ -59,6 +61,7 @@ from serving.corpora.stores.milvus.rows import (
     VECTOR,
     WHOLE,
     B,
+    described,
     key,
     passage,
     passage_text,
@@ -66,11 +69,12 @@ from serving.corpora.stores.milvus.rows import (
     schema,
     vector,
 )
-from serving.corpora.stores.milvus.table import TOGETHER, Rows, first_of
+from serving.corpora.stores.milvus.table import TOGETHER, Rows, both, first_of
 from serving.corpora.stores.milvus.uploads import Uploads
 from serving.corpora.stores.sqlite import hold
+from serving.corpora.stores.writing import merge_patch
 from serving.errors import Conflict, Invalid, NotFound, ServiceError, Unhealthy, Unsupported
-from serving.operations.bounds import BOUNDS, Bounds
+from serving.operations.bounds import BOUNDS, Bounds, check_metadata
 from serving.operations.files import disk_errors
 from serving.settings import INDEXED_FROM, Settings
 
@@ -302,6 +306,58 @@ class MilvusCorpora(Backend):
                 self._remove(record, [row["document"] for row in found])
             removed += len(found)
 
+    def patch(
+        self,
+        name: str,
+        which: Sequence[str] | Filter,
+        metadata: Mapping[str, Any],
+        bounds: Bounds = BOUNDS,
+        before_commit: Callable[[], None] = lambda: None,
+    ) -> int:
+        """Implement `Backend.patch`. Documents are patched in the order of their ids."""
+        before_commit()
+        where: Filter = In(ID, tuple(which)) if isinstance(which, Sequence) else which
+        patched, after = 0, ""
+        while True:
+            with self._lock(name):
+                record = self._read(name)
+                if record.table is None:
+                    return patched
+                table = self._rows(record)
+                found = table.first_rows(table.matching(where), after, TOGETHER)
+                if not found:
+                    return patched
+                before_commit()
+                self._patch(record, table, [row["document"] for row in found], metadata, bounds)
+            patched, after = patched + len(found), found[-1]["id"]
+
+    def _patch(self, record: Record, table: Rows, ids: list[str], metadata: Mapping[str, Any], bounds: Bounds) -> None:
+        merged = []
+        for block in table.each([*COPIED, VECTOR], f"document in {literals(ids)}"):
+            for row in block:
+                if row["passage"] == 0:
+                    of_document = merge_patch(row["metadata"], metadata)
+                    check_metadata(of_document, bounds.metadata_bytes, "metadata")
+                merged.append(described(row, of_document))
+        self._uploads.note(record.name, ids)
+        self._forget_fresh(record, ids)
+        table.upsert(merged)
+
+    def counts(self, name: str, query: str | None, where: Filter | None, paths: Sequence[str], values: int) -> Counts:
+        """Implement `Backend.counts`. Values are counted in the first `COUNTED` passages, by key."""
+        record = self._read(name)
+        if record.table is None:
+            return Counts(0, {path: [] for path in paths}, complete=True)
+        table = self._rows(record)
+        chosen = both(table.matching(where) if where else "", table.with_words(query) if query is not None else "")
+        passages = table.count(chosen)
+        if not paths:
+            return Counts(passages, {}, complete=True)
+        found = [row for block in table.each(["document"], chosen, limit=COUNTED) for row in block]
+        firsts = table.get([key(id, 0) for id in dict.fromkeys(row["document"] for row in found)], WHOLE)
+        metadata = ((0, row["document"], row["metadata"]) for row in firsts)
+        return Counts(passages, counted_in(metadata, paths, values), passages <= COUNTED)
+
     def document(self, name: str, document: str) -> Document:
         record = self._read(name)
         found = self._rows(record).document(document) if record.table else None
@@ -354,7 +410,7 @@ class MilvusCorpora(Backend):
     @staticmethod
     def _passages(table: Rows) -> Iterator[tuple[Passage, Floats]]:
         for block in table.each([*WHOLE, VECTOR]):
-            whole = table.documents(block)
+            whole = table.assembled(block)
             yield from ((passage(row, whole[row["document"]]), vector(row)) for row in block)
 
     def facets(self, name: str, values: int) -> Facets:
@@ -386,7 +442,7 @@ class MilvusCorpora(Backend):
             return Sample([], np.empty((0, 0), np.float32), 0)
         table = self._rows(record)
         found = [row for block in table.each([*WHOLE, VECTOR], limit=size) for row in block]
-        whole = table.documents(found)
+        whole = table.assembled(found)
         drawn = []
         for row in found:
             document = whole[row["document"]]
@@ -698,7 +754,7 @@ def _page(table: Rows, matching: str, after: str, limit: int) -> tuple[list[Docu
     documents: list[Document] = []
     left = records.PAGE_CHARACTERS
     for block in table.each(WHOLE, first_of(matching), after, limit + 1, READ_TOGETHER):
-        whole = table.documents(block)
+        whole = table.assembled(block)
         for row in block:
             if len(documents) == limit or left <= 0:
                 return documents, True

@@ -76,9 +76,7 @@ def _rows(
 ) -> Iterator[Row]:
     """Yield the rows of a document. Their texts, each up to the start of the next, are the text of the document."""
     metadata, text = dict(document.metadata), document.text
-    terms, ranges = derived(metadata)
-    if len(json.dumps(metadata, ensure_ascii=False).encode()) > MAX_BYTES:
-        raise Invalid(f"the metadata have more than the {MAX_BYTES} bytes that Milvus stores")
+    terms, ranges = _derived(metadata)
     cut = spans or [Span(0, len(text))]
     starts = [0, *(span.start for span in cut[1:]), len(text)]
     for number, (span, (start, following)) in enumerate(zip(cut, pairwise(starts), strict=True)):
@@ -99,6 +97,23 @@ def _rows(
             WORDS: _words(text[span.start : span.end], stemming),
             VECTOR: next(vectors),
         }
+
+
+def described(row: Mapping[str, Any], metadata: Mapping[str, Any]) -> Row:
+    """Return a row of a document whose metadata have changed.
+
+    Raises:
+        Invalid: the metadata exceed the limits of Milvus.
+    """
+    terms, ranges = _derived(metadata)
+    return {**row, "metadata": {} if row["passage"] else metadata, "terms": terms, "ranges": ranges}
+
+
+def _derived(metadata: Mapping[str, Any]) -> tuple[list[str], dict[str, float | str]]:
+    """Return the fields that filters read; see `derived`."""
+    if len(json.dumps(metadata, ensure_ascii=False).encode()) > MAX_BYTES:
+        raise Invalid(f"the metadata have more than the {MAX_BYTES} bytes that Milvus stores")
+    return derived(metadata)
 
 
 def documents(found: Iterable[Mapping[str, Any]]) -> dict[str, Document]:

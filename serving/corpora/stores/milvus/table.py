@@ -88,7 +88,7 @@ class Rows:
                 self.collection,
                 batch_size=together,
                 limit=limit,
-                filter=_both(behind, where),
+                filter=both(behind, where),
                 output_fields=list(fields),
                 timeout=TIMEOUT,
             )
@@ -103,7 +103,7 @@ class Rows:
         """Return the first rows of up to `limit` documents, in order."""
         return [row for block in self.each(rows.WHOLE, first_of(where), after, limit) for row in block]
 
-    def documents(self, some: Sequence[Row]) -> dict[str, Document]:
+    def assembled(self, some: Sequence[Row]) -> dict[str, Document]:
         """Return the documents that the rows belong to, by id. Rows of split documents are read."""
         whole = [row for row in some if row["passages"] == 1]
         split = {row["document"] for row in some if row["passages"] > 1}
@@ -142,14 +142,31 @@ class Rows:
             return Ranking(np.empty(0, np.int64), np.empty(0))
         where = self.where
         for phrase in phrases:
-            where = _both(where, f"{rows.WORDS} like {literal(phrase)}")
+            where = both(where, f"{rows.WORDS} like {literal(phrase)}")
         (found,) = self._search(rows.SPARSE, [text], k + TIES, where, {})
         return self._ranking(found, k, np.float64)
 
     def passages(self, keys: Sequence[int]) -> dict[int, Passage]:
         found = self.get([self.keys[key] for key in keys], rows.WHOLE)
-        whole = self.documents(found)
+        whole = self.assembled(found)
         return {rows.number(row["id"]): rows.passage(row, whole[row["document"]]) for row in found}
+
+    def documents(self, keys: Sequence[int]) -> dict[int, Document]:
+        found = self.get([self.keys[key] for key in keys], ["id", "document"])
+        firsts = self.get(sorted({rows.key(row["document"], 0) for row in found}), ["document", "metadata"])
+        owners = {row["document"]: Document(row["document"], "", row["metadata"]) for row in firsts}
+        return {rows.number(row["id"]): owners[row["document"]] for row in found if row["document"] in owners}
+
+    def keys_of(self, ids: Sequence[str]) -> list[int]:
+        found = self._query(f"document in {literals(ids)}", ["id"]) if ids else []
+        self.keys.update((rows.number(row["id"]), row["id"]) for row in found)
+        return [rows.number(row["id"]) for row in found]
+
+    def with_words(self, query: str) -> str:
+        """Return the condition for the passages that a search by words finds."""
+        text, phrases = rows.asked(query, self.stemming)
+        any_word = " or ".join(f"{rows.WORDS} like {literal(f'% {word} %')}" for word in dict.fromkeys(text.split()))
+        return both(any_word or "passage < 0", *(f"{rows.WORDS} like {literal(phrase)}" for phrase in phrases))
 
     def vectors(self, keys: Sequence[int]) -> dict[int, Floats]:
         found = self.get([self.keys[key] for key in keys], ["id", rows.VECTOR]) if keys else []
@@ -202,10 +219,10 @@ Row = Mapping[str, Any]
 
 def first_of(where: str) -> str:
     """Return the condition for the first rows of the documents that match `where`."""
-    return _both(_FIRST, where)
+    return both(_FIRST, where)
 
 
-def _both(*conditions: str) -> str:
+def both(*conditions: str) -> str:
     return " and ".join(f"({one})" for one in conditions if one)
 
 
