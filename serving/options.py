@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from serving.corpora.filters import Filter
 
 T = TypeVar("T")
-CORPUS_VERBS = ("ingest", "search", "export", "verify")
-CALLED = {"export": "export-corpus", "verify": "verify-corpus"}
+CORPUS_VERBS = ("ingest", "search", "export", "verify", "copy")
+CALLED = {"export": "export-corpus", "verify": "verify-corpus", "copy": "copy-corpus"}
 """Verbs with another name in the command `isosphere`, where encoders have the same verb."""
 FORMATS = ("json", "ndjson", "csv", "text", "parquet", "arrow", "markdown", "html", "pdf", "docx")
 MAX_HITS = 1000
@@ -139,6 +139,11 @@ def corpus_parser(verb: str) -> argparse.ArgumentParser:
         parser.add_argument("--corpus", required=True, **corpus, help="name of the corpus")
         parser.add_argument("--out", type=Path, help="file to write (default: standard output)")
         parser.add_argument("--filter", type=_filter, help="filter on the metadata, as JSON (default: all documents)")
+    elif verb == "copy":
+        place = "PLACE#NAME, where PLACE is a data folder, milvus://HOST:PORT[/DATABASE] or a Milvus Lite (*.db)"
+        parser.add_argument("source", help=f"corpus to copy: {place}")
+        parser.add_argument("target", help="where to copy it, in the same form; the name may be left out")
+        parser.add_argument("--replace", action="store_true", help="delete a corpus that has this name in the target")
     else:
         parser.add_argument(
             "--corpus", action="append", **corpus, help="corpus to check, may be repeated (default: all)"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from argparse import ArgumentParser
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Self
 
@@ -21,7 +21,6 @@ from pydantic import (
     PositiveFloat,
     PositiveInt,
     ValidationError,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -95,7 +94,11 @@ class Settings(BaseSettings):
         default="auto",
         description="numeric precision of the engine; auto selects the fastest one that preserves the vectors",
     )
-    store: str = Field(default="sqlite", description=f"storage of corpora: {', '.join(STORES)}")
+    store: str = Field(
+        default="sqlite",
+        description=f"storage of corpora: {', '.join(STORES)}, milvus://HOST:PORT[/DATABASE], or the path of a Milvus "
+        "Lite, which ends in .db",
+    )
     index: Literal["auto", "exact", "cpu", "gpu"] = Field(
         default="auto",
         description="index for dense search: auto builds an approximate index of a large corpus, on the GPU if the "
@@ -226,13 +229,18 @@ class Settings(BaseSettings):
         default=20.0, description="seconds to finish admitted requests after SIGTERM"
     )
 
-    @field_validator("engine", "store")
+    @field_validator("engine")
     @classmethod
-    def _listed(cls, value: str, info: ValidationInfo) -> str:
-        tables: dict[str | None, Collection[str]] = {"engine": ENGINES, "store": STORES}
-        table = tables[info.field_name]
-        if value not in table:
-            raise ValueError(f"must be one of {', '.join(table)}")
+    def _known_engine(cls, value: str) -> str:
+        if value not in ENGINES:
+            raise ValueError(f"must be one of {', '.join(ENGINES)}")
+        return value
+
+    @field_validator("store")
+    @classmethod
+    def _known_store(cls, value: str) -> str:
+        if value not in STORES and not _is_milvus(value):
+            raise ValueError(f"must be one of {', '.join(STORES)}, milvus://HOST:PORT, or a path that ends in .db")
         return value
 
     @model_validator(mode="after")
@@ -263,6 +271,11 @@ class Settings(BaseSettings):
         if not value.strip(os.pathsep):
             raise ValueError("must name a folder")
         return value
+
+    @property
+    def on_milvus(self) -> bool:
+        """Whether the corpora are on Milvus."""
+        return _is_milvus(self.store)
 
     @property
     def bundles(self) -> tuple[Path, ...]:
@@ -302,6 +315,10 @@ class Settings(BaseSettings):
             unread_bytes=self.key_unread_bytes,
             jobs=self.key_jobs,
         )
+
+
+def _is_milvus(store: str) -> bool:
+    return store.startswith(("milvus://", "milvus+tls://")) or store.endswith(".db")
 
 
 def _split(origins: str) -> tuple[str, ...]:

@@ -117,6 +117,7 @@ def test_an_encoder_of_the_repository_is_assembled_without_the_rest(servings: Pa
     [
         (("serving", "--engine", "fake", "--otlp-endpoint", "http://127.0.0.1:4318"), "pip install 'isosphere[otel]'"),
         (("isosphere", "mcp"), "pip install 'isosphere[mcp]'"),
+        (("serving", "--engine", "fake", "--store", "milvus://127.0.0.1"), "pip install 'isosphere[milvus]'"),
         (("training", "list"), "is not installed: `make setup`"),
         (("models", "export", "{bundle}", "--out", "{out}"), "the package torch is not installed: `make setup`"),
     ],
@@ -162,7 +163,8 @@ def installed(clone: Path, kind: str, *, before: bool = False) -> None:
             os.utime(file, (0, 0))
 
 
-SERVE, TRAIN, ALL = "serve,cpu", "serve,train,cpu", "serve,train,data,documents,otel,completion,mcp,dev,docs,cpu"
+SERVE, TRAIN = "serve,cpu", "serve,train,cpu"
+ALL = "serve,train,data,documents,otel,ray,completion,mcp,dev,docs,milvus,cpu"
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,9 @@ GROUPS: dict[str, dict[str, Command]] = {
             "write a corpus as JSON lines", "export-corpus --corpus docs --out docs.jsonl", "serving", "export"
         ),
         "verify-corpus": Command("check every byte of a corpus", "verify-corpus --corpus docs", "serving", "verify"),
+        "copy-corpus": Command(
+            "copy a corpus to another folder or to Milvus", "copy-corpus var#docs milvus://db:19530", "serving", "copy"
+        ),
         "keys": Command("manage the file of API keys", "keys add app --scopes read", "serving"),
         "openapi": Command("print the HTTP API as an OpenAPI document", "openapi > openapi.json", "serving"),
     },

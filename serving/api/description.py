@@ -42,6 +42,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     422: {"description": "A field has a wrong type or value. The message names the field."},
     424: {"description": "The engine failed."},
     429: {"description": "The queue is full, or the key has reached a limit."},
+    501: {"description": "The corpora are on Milvus, which has its own backup. The message names it."},
     503: {"description": "The server is loading, failing, draining or failed."},
     504: {"description": "The request was not done within `x-timeout-ms`."},
     507: {"description": "The disk is full, or the key's corpora have reached their disk limit."},
@@ -127,6 +128,8 @@ def _may_answer(status: int | str, method: str, path: str) -> bool:
             return path.startswith(("/corpora", "/search", "/admin/"))
         case 424:
             return method == "post"
+        case 501:
+            return path.endswith(("/snapshots", "/restore")) and method != "get"
         case 507:
             return method != "get" and path.startswith(("/corpora/", "/jobs/")) and not path.endswith("/search")
     return True

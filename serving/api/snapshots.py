@@ -103,6 +103,7 @@ async def reembed(name: CorpusName, service: ServiceDep, body: ReembedRequest | 
 @router.post("/snapshots", summary="Create a snapshot", **_JOB)
 async def create(name: CorpusName, service: ServiceDep) -> Response:
     """Start a job whose `result` is the snapshot. It captures one moment while others read and write."""
+    service.library.corpora.check_snapshots()
     await service.library.read(lambda corpora: corpora.corpus(name), of=name)
     return await submitted(service.jobs, SNAPSHOT, name, {})
 
@@ -152,6 +153,7 @@ async def restore(name: CorpusName, request: Request, service: ServiceDep) -> Re
     The present corpus, whatever its encoder, answers requests until the snapshot is complete and checked.
     """
     assert isinstance(request, BoundedRequest), "StreamedRoute makes it"
+    service.library.corpora.check_snapshots()
     if not request.headers.get("content-type"):
         raise UnsupportedMedia(_NEITHER, field="content-type")
     media = media_type(request)

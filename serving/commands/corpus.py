@@ -6,7 +6,7 @@ import argparse
 import logging
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,10 +16,12 @@ import uvloop
 from models.bundle.disk import error_line_and_status, replacing
 from models.cli import command_line
 from models.errors import Failed, Refused
+from serving.commands.copying import copy
 from serving.commands.ingest import ingest
-from serving.commands.starting import opened_store, ready_service
+from serving.commands.starting import opened_corpora, ready_service
+from serving.corpora.backend import Backend
 from serving.corpora.indexes.saved import damage
-from serving.corpora.ports import Store, StoreError
+from serving.corpora.ports import StoreError
 from serving.corpora.search import Hit, Mode, SearchOptions, shown
 from serving.errors import ServiceError
 from serving.inference.engine import EngineError
@@ -41,10 +43,10 @@ def run(verb: str, given: argparse.Namespace, rest: Sequence[str]) -> int:
         logs.configure(settings.log_format)
         for package in ("serving", "models"):
             logging.getLogger(package).setLevel(logging.WARNING)
-        if verb != "ingest" and not (settings.data / "corpora").is_dir():
+        if verb not in ("ingest", "copy") and not settings.on_milvus and not (settings.data / "corpora").is_dir():
             raise SettingsError(f"--data: there is no corpus in {settings.data}")
-        if verb in ("export", "verify"):
-            status = {"export": _export, "verify": _verify}[verb](settings, given)
+        if verb in ("export", "verify", "copy"):
+            status = {"export": _export, "verify": _verify, "copy": copy}[verb](settings, given)
         else:
             status = uvloop.run({"ingest": ingest, "search": _search}[verb](settings, given))
         command_line.flush()
@@ -78,21 +80,20 @@ async def _search(settings: Settings, given: argparse.Namespace) -> int:
 
 def _export(settings: Settings, given: argparse.Namespace) -> int:
     """Write one document on each line, in the format that `ingest` reads."""
-    store = opened_store(settings)
-    try:
+    with closing(opened_corpora(settings)) as corpora:
         if given.filter is not None:
-            _warn(store.unmatched(given.corpus, given.filter))
+            _warn(corpora.unmatched(given.corpus, given.filter))
         with _written(given.out) as out:
-            after = 0
-            while rows := store.page(given.corpus, after, PAGE, given.filter).rows:
-                after = rows[-1][0]
+            after = None
+            while True:
+                page = corpora.page(given.corpus, after, PAGE, given.filter)
                 out.writelines(
                     orjson.dumps({"id": one.id, "text": one.text, "metadata": dict(one.metadata)}) + b"\n"
-                    for _, one in rows
+                    for one in page.documents
                 )
+                if (after := page.following) is None:
+                    break
             out.flush()
-    finally:
-        store.close()
     return 0
 
 
@@ -119,21 +120,17 @@ def _written(out: Path | None) -> Iterator[BinaryIO]:
 
 def _verify(settings: Settings, given: argparse.Namespace) -> int:
     """Verify every corpus, or the named corpora. Print one line for each corpus, with its errors."""
-    store = opened_store(settings)
-    try:
-        names = given.corpus or store.names()
-        wrong = 0
-        for name in names:
-            problems = [*store.verify(name), *damage(settings.data / "indexes" / name)]
+    wrong = 0
+    with closing(opened_corpora(settings)) as corpora:
+        for name in given.corpus or corpora.names():
+            problems = [*corpora.verify(name), *damage(settings.data / "indexes" / name)]
             wrong += len(problems)
-            print(f"{name}: {'; '.join(problems) or _whole(store, name)}")
-    finally:
-        store.close()
+            print(f"{name}: {'; '.join(problems) or _whole(corpora, name)}")
     return 1 if wrong else 0
 
 
-def _whole(store: Store, name: str) -> str:
-    size = store.size(name)
+def _whole(corpora: Backend, name: str) -> str:
+    _, size = corpora.corpus(name)
     return f"whole, {size.documents} documents, {size.passages} vectors"
 
 

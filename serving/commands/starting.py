@@ -15,6 +15,7 @@ from pathlib import Path
 from models import cpus
 from models.bundle.sources import DEFAULT, as_bundle
 from models.errors import Failed
+from serving.corpora.backend import Backend
 from serving.corpora.corpora import Corpora
 from serving.corpora.indexes.building import THREAD as BUILDS
 from serving.corpora.open_corpus import Indexes
@@ -36,9 +37,9 @@ def opened_service(
 
     Raises:
         BundleError: two models have the same name.
-        StoreError: see `opened_store`.
+        StoreError: see `opened_corpora`.
     """
-    corpora = local_corpora(settings, opened_store(settings))
+    corpora = opened_corpora(settings)
     if shutil.disk_usage(settings.data).free < RESERVED_BYTES:
         log.warning("the disk of %s is full: writes are refused (507) until there is room", settings.data.absolute())
     try:
@@ -46,6 +47,20 @@ def opened_service(
     except BaseException:
         corpora.close()
         raise
+
+
+def opened_corpora(settings: Settings) -> Backend:
+    """Open the corpora of the data folder, or those on Milvus.
+
+    Raises:
+        StoreError: another process has opened the data folder, it can't be used, or there is no Milvus.
+    """
+    if settings.on_milvus:
+        from serving.corpora.stores.milvus.corpora import milvus_corpora  # an extra
+
+        raise_limit()
+        return milvus_corpora(settings)
+    return local_corpora(settings, opened_store(settings))
 
 
 def local_corpora(settings: Settings, store: Store) -> Corpora:

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from models.bundle.bundle import Manifest
 from models.runtimes.base import Floats
@@ -28,6 +31,7 @@ from serving.corpora.ports import (
     Facets,
     IndexSize,
     KnownText,
+    Passage,
     PassageKey,
     Size,
     Stemming,
@@ -39,6 +43,11 @@ from serving.corpora.ports import (
 from serving.corpora.search import Query, SearchOptions, SearchResult
 from serving.errors import Conflict, Invalid, NotFound, ServiceError, Stopped
 from serving.operations.bounds import BOUNDS, Bounds
+
+READ_TOGETHER = 256
+"""Maximum documents of a block of `Backend.contents`."""
+UNKNOWN_CHUNKING = Chunking(0, 0)
+"""Chunking of copied passages. A text of an upload is never split in this way, so it is embedded and split anew."""
 
 
 class Backend(Protocol):
@@ -145,6 +154,9 @@ class Backend(Protocol):
         Raises:
             Invalid: `after` belongs to another generation of the corpus, or to no corpus.
         """
+
+    def contents(self, name: str) -> Iterator[Content]:
+        """Yield the whole corpus in blocks of documents, with spans and vectors."""
 
     def facets(self, name: str, values: int) -> Facets:
         """Return the fields of the metadata, each with up to `values` of its most frequent values."""
@@ -291,6 +303,24 @@ class DocumentPage(NamedTuple):
 
 class Stale(Conflict):
     """Error for a corpus whose encoder is not served."""
+
+
+def by_document(passages: Iterable[tuple[Passage, Floats]], fingerprint: str) -> Iterator[Content]:
+    """Yield the documents of `passages`, which are in order, with their (D,) vectors, in blocks.
+
+    All documents of a block were split, or none.
+    """
+    together = groupby(passages, key=lambda one: one[0].document.id)
+    documents = (list(own) for _, own in together)
+    for split, alike in groupby(documents, key=lambda own: own[0][0].span is not None):
+        while block := list(islice(alike, READ_TOGETHER)):
+            yield Content(
+                [own[0][0].document for own in block],
+                np.stack([vector for own in block for _, vector in own]),
+                fingerprint,
+                [[passage.span for passage, _ in own if passage.span] for own in block] if split else None,
+                UNKNOWN_CHUNKING if split else None,
+            )
 
 
 def is_stale(corpus: Corpus, size: Size, served: Collection[str]) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 
 from models.bundle.bundle import Manifest
 from models.runtimes.base import Floats
-from serving.corpora.backend import Backend, Description, DocumentCursor, DocumentPage, check_generation
+from serving.corpora.backend import Backend, Description, DocumentCursor, DocumentPage, by_document, check_generation
 from serving.corpora.filters import ID, Filter, In, with_id
 from serving.corpora.indexes.live import LiveIndex
 from serving.corpora.indexes.saved import Read
@@ -34,6 +34,7 @@ from serving.corpora.ports import (
     Facets,
     IndexSize,
     KnownText,
+    Passage,
     PassageKey,
     Patch,
     Removal,
@@ -45,7 +46,7 @@ from serving.corpora.ports import (
     WordSettings,
     never,
 )
-from serving.corpora.search import Hit, IndexedCorpus, Query, SearchOptions, SearchResult, find
+from serving.corpora.search import READ_AT_ONCE, Hit, IndexedCorpus, Query, SearchOptions, SearchResult, find
 from serving.errors import Invalid, NotFound, ServiceError, Stopped
 from serving.operations.bounds import BOUNDS, Bounds
 
@@ -234,6 +235,16 @@ class Corpora(Backend):
         following = DocumentCursor(generation, str(rows[-1][0])) if rows and more else None
         warnings = self.unmatched(name, where) if where else ()
         return DocumentPage([document for _, document in rows], following, total, warnings)
+
+    def contents(self, name: str) -> Iterator[Content]:
+        return by_document(self._passages(name), self._store.corpus(name).fingerprint or "")
+
+    def _passages(self, name: str) -> Iterator[tuple[Passage, Floats]]:
+        for keys, vectors in self._store.vectors(name):
+            for start in range(0, len(keys), READ_AT_ONCE):
+                some = slice(start, start + READ_AT_ONCE)
+                found = self._store.passages(name, keys[some].tolist())
+                yield from ((found[key], row) for key, row in zip(keys[some].tolist(), vectors[some], strict=True))
 
     def facets(self, name: str, values: int) -> Facets:
         return self._store.facets(name, values)

@@ -149,12 +149,12 @@ class In(_Named):
     def accepts(self, value: Any) -> bool:
         """Return whether a single value is among the options."""
         if isinstance(value, list | dict):
-            return bool(self._containers) and _canonical(value) in self._containers
+            return bool(self._containers) and canonical(value) in self._containers
         return _scalar(value) in self._scalars
 
     @cached_property
     def _containers(self) -> frozenset[str]:
-        return frozenset(_canonical(option) for option in self.options if isinstance(option, list | dict))
+        return frozenset(canonical(option) for option in self.options if isinstance(option, list | dict))
 
     @cached_property
     def _scalars(self) -> frozenset[tuple[bool, Any]]:
@@ -517,7 +517,7 @@ def _scalar(value: Any) -> tuple[bool, Any]:
     return isinstance(value, bool), value
 
 
-def _canonical(value: Any) -> str:
+def canonical(value: Any) -> str:
     """Return a text for a JSON value. Two values have the same text exactly if they are equal.
 
     true differs from 1, 1 equals 1.0, and the order of keys does not matter. Python hashes texts with a random secret,
@@ -527,5 +527,5 @@ def _canonical(value: Any) -> str:
         return repr(int(value)) if isinstance(value, float) and value.is_integer() else repr(value)
     check_cancelled()
     if isinstance(value, dict):
-        return "{" + ",".join(f"{key!r}:{_canonical(value[key])}" for key in sorted(value)) + "}"
-    return "[" + ",".join(map(_canonical, value)) + "]"
+        return "{" + ",".join(f"{key!r}:{canonical(value[key])}" for key in sorted(value)) + "}"
+    return "[" + ",".join(map(canonical, value)) + "]"

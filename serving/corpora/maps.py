@@ -104,9 +104,9 @@ def _sampled_passages(store: Store, name: str, keys: Sequence[int], field: str |
         for key, passage in sorted(store.passages(name, keys[start : start + READ_TOGETHER]).items()):
             document = passage.document
             value = next(values_at(document.metadata, field), None) if field else None
-            yield key, Sampled(document.id, _excerpt(passage), value)
+            yield key, Sampled(document.id, excerpt(passage), value)
 
 
-def _excerpt(passage: Passage) -> str:
+def excerpt(passage: Passage) -> str:
     text, (start, end) = passage.document.text, passage.span or (0, len(passage.document.text))
     return text[start:end] if end - start <= EXCERPT else f"{text[start : start + EXCERPT - 1]}…"

@@ -22,7 +22,7 @@ from fastapi.testclient import TestClient
 from models.bundle.tokenizer import Tokens
 from serving.app import create_app
 from serving.commands import corpus as corpus_command
-from serving.commands.starting import local_corpora
+from serving.commands.starting import local_corpora, opened_corpora
 from serving.corpora.stores import STORES
 from serving.inference.engine import Embedded, Model
 from serving.inference.engines import ENGINES
@@ -31,6 +31,7 @@ from serving.options import corpus_parser
 from serving.service import Service
 from serving.settings import Settings
 from tests.conftest import PATIENCE
+from tests.serving.backends import BACKENDS, milvus_of
 from tests.serving.shelf import Shelf
 from tests.serving.sockets import OnSockets, Work, listening
 
@@ -65,27 +66,42 @@ def _wait_until_ready(client: TestClient) -> None:
 
 
 @pytest.fixture(scope="session")
-def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    folder = tmp_path_factory.mktemp("shared")
-    service = Service(
-        Settings(data=folder, no_demo=True),
-        ENGINES["fake"](folder),
-        local_corpora(Settings(data=folder, no_demo=True), STORES["sqlite"](folder)),
-    )
+def _on_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    yield from _served(Settings(data=tmp_path_factory.mktemp("shared"), no_demo=True))
+
+
+@pytest.fixture(scope="session")
+def _on_milvus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    folder = tmp_path_factory.mktemp("milvus")
+    yield from _served(Settings(data=folder, no_demo=True, store=milvus_of(folder)))
+
+
+def _served(settings: Settings) -> Iterator[TestClient]:
+    service = Service(settings, ENGINES["fake"](settings.data), opened_corpora(settings))
     with TestClient(create_app(service), raise_server_exceptions=False) as client:
         _wait_until_ready(client)
         yield client
 
 
 @pytest.fixture
-def client(_shared: TestClient) -> Iterator[TestClient]:
-    """One server for many tests, without any corpus or snapshot at the start of each."""
-    yield _shared
-    for corpus in _shared.get("/corpora").json()["corpora"]:
+def client(request: pytest.FixtureRequest) -> Iterator[TestClient]:
+    """One server for many tests, without any corpus or snapshot at the start of each.
+
+    Tests with the mark `backends` run on each backend, or on those that the mark names.
+    """
+    shared = request.getfixturevalue(f"_on_{getattr(request, 'param', 'sqlite')}")
+    yield shared
+    for corpus in shared.get("/corpora").json()["corpora"]:
         path = f"/corpora/{corpus['name']}"
-        for snapshot in _shared.get(f"{path}/snapshots").json()["snapshots"]:
-            _shared.delete(f"{path}/snapshots/{snapshot['id']}")
-        _shared.delete(path)
+        for snapshot in shared.get(f"{path}/snapshots").json()["snapshots"]:
+            shared.delete(f"{path}/snapshots/{snapshot['id']}")
+        shared.delete(path)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    mark = metafunc.definition.get_closest_marker("backends")
+    if mark and "client" in metafunc.fixturenames:
+        metafunc.parametrize("client", mark.args or BACKENDS, indirect=True)
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from tests.conftest import PATIENCE
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "docs" / "deploy"
 UNIT = DEPLOY / "isosphere.service"
-COMPOSE = [DEPLOY / "compose.yaml", DEPLOY / "compose.gpu.yaml"]
+COMPOSE = [DEPLOY / "compose.yaml", DEPLOY / "compose.gpu.yaml", DEPLOY / "compose.milvus.yaml"]
 TEXTS = [
     ROOT / "Dockerfile",
     ROOT / "docs" / "deploy.md",

@@ -22,7 +22,7 @@ OPERATIONS = [
     (method, path, operation) for path, methods in DOCUMENT["paths"].items() for method, operation in methods.items()
 ]
 EVERYWHERE = {"400", "401", "403", "408", "413", "415", "422", "429", "503", "504"}
-ERRORS = EVERYWHERE | {"404", "409", "424", "507"}
+ERRORS = EVERYWHERE | {"404", "409", "424", "501", "507"}
 FAMILIES = {"cohere": ("/v2/",), "ollama": ("/api/",), "openai": ("/v1/", "/models/", "/openai/")}
 SAYS_WHAT_IT_IS = {"type", "anyOf", "oneOf", "$ref", "enum", "const"}
 
@@ -86,6 +86,11 @@ def test_whatever_writes_may_find_the_disk_full() -> None:
         f"put {corpus}/restore",
         "delete /jobs/{id}",
     }
+
+
+def test_snapshots_may_be_left_to_another_engine() -> None:
+    left = {f"{method} {path}" for method, path, operation in OPERATIONS if "501" in operation["responses"]}
+    assert left == {"post /corpora/{name}/snapshots", "put /corpora/{name}/restore"}
 
 
 def test_a_body_is_refused_the_options_that_the_query_has() -> None:

@@ -20,6 +20,7 @@ from serving.corpora.stores import records
 from serving.errors import Invalid
 from serving.service import Service
 
+pytestmark = pytest.mark.backends
 BOOKS: list[dict[str, Any]] = [
     {"id": "emma", "text": "a rich young woman makes matches", "metadata": {"year": 1815, "by": {"name": "Austen"}}},
     {"id": "moby/dick", "text": "a captain hunts a white whale", "metadata": {"year": 1851}},
@@ -66,6 +67,7 @@ def test_a_corpus(client: TestClient) -> None:
     assert client.get("/corpora/c").status_code == 404
 
 
+@pytest.mark.backends("sqlite")
 @pytest.mark.parametrize("body", [{}, {"recall_target": 0.5}])
 def test_a_corpus_that_is_deleted_while_it_is_created(
     client: TestClient, refuses: Callable[..., None], monkeypatch: pytest.MonkeyPatch, body: dict[str, float]
@@ -224,7 +226,7 @@ def test_a_line_end_in_an_id_is_part_of_it(client: TestClient) -> None:
 
 def test_pages_of_documents(client: TestClient) -> None:
     client.put("/corpora/books")
-    written = [f"d{i}" for i in range(25)]
+    written = [f"d{i:02}" for i in range(25)]
     client.post(DOCUMENTS, json={"documents": [{"id": name, "text": name} for name in written]})
     read, cursor = [], ""
     while cursor is not None:

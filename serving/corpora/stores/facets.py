@@ -83,7 +83,7 @@ def counts(
     Also return whether the counts are complete; see `Counts`.
     """
     if chosen is not None and len(chosen) <= READ:
-        return _counted_in(documents(reader, chosen), paths, values), True
+        return counted_in(documents(reader, chosen), paths, values), True
     found: dict[str, list[FacetValue]] = {}
     complete, left = not _has(reader, WHOLE, "true"), COUNTED
     for path in paths:
@@ -99,7 +99,7 @@ def counts(
     return found, complete
 
 
-def _counted_in(
+def counted_in(
     given: Iterable[tuple[int, str, Mapping[str, Any]]], paths: Sequence[str], values: int
 ) -> dict[str, list[FacetValue]]:
     """Count the scalars at each path, once for each document, as the postings do."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from fastapi.testclient import TestClient
 
+pytestmark = pytest.mark.backends
 DOCUMENTS = [
     {"id": "one", "text": "They connect the pipes."},
     {"id": "two", "text": "A loose connection."},
@@ -76,6 +78,7 @@ def test_it_is_named_in_any_case(client: TestClient) -> None:
     assert filled(client, stemming="PORTER")["stemming"] == "porter"
 
 
+@pytest.mark.backends("sqlite")
 def test_a_snapshot_keeps_the_stemming(client: TestClient) -> None:
     filled(client, stemming="porter")
     job = client.post("/corpora/c/snapshots").json()

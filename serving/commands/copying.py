@@ -1,0 +1,145 @@
+"""Command `isosphere copy-corpus`: copies a corpus between data folders and Milvus, and compares the two."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from tqdm import tqdm
+
+from models.errors import Refused
+from serving.commands.starting import opened_corpora
+from serving.corpora.backend import Backend
+from serving.corpora.ports import Content, Span
+from serving.errors import NotFound
+from serving.operations.bounds import check_corpus_name
+from serving.settings import Settings
+
+
+class Place(NamedTuple):
+    """A corpus in a store: a data folder, or a Milvus."""
+
+    store: str
+    name: str
+
+    def __str__(self) -> str:
+        return re.sub(r"//[^/]*@", "//", f"{self.store}#{self.name}")  # without a password
+
+    @classmethod
+    def of(cls, text: str, name: str = "") -> Place:
+        """Parse `STORE#NAME`. `name` is used if the text has none.
+
+        Raises:
+            Refused: the text names no store or no corpus.
+            Invalid: the name is not legal.
+        """
+        store, _, named = text.partition("#")
+        if not store or not (named or name):
+            raise Refused(f"{text}: name a store and a corpus, as in var#notes or milvus://host:19530#notes")
+        return cls(store, check_corpus_name(named or name))
+
+
+class Sum(NamedTuple):
+    """Counts of a corpus, and a digest of its passages in any order."""
+
+    documents: int
+    passages: int
+    digest: int
+
+    def __str__(self) -> str:
+        return f"{self.documents} documents in {self.passages} passages, digest {self.digest:064x}"
+
+    def plus(self, content: Content) -> Sum:
+        """Add the documents of `content` with their passages and vectors."""
+        documents, passages, digest = self
+        vectors = iter(content.vectors)
+        for i, document in enumerate(content.documents):
+            spans: Sequence[Span | None] = content.spans[i] if content.spans else [None]
+            metadata = json.dumps(dict(document.metadata), sort_keys=True)
+            for span in spans:
+                parts = (document.id, document.text, metadata, json.dumps(span), next(vectors).tobytes().hex())
+                digest ^= int.from_bytes(sha256("\0".join(parts).encode()).digest())
+            passages += len(spans)
+        return Sum(documents + len(content.documents), passages, digest)
+
+
+def copy(settings: Settings, given: argparse.Namespace) -> int:
+    """Copy a corpus with its vectors, read the copy, and compare counts and digests.
+
+    If the copy fails, it is removed.
+    """
+    source = Place.of(given.source)
+    target = Place.of(given.target, source.name)
+    if source == target:
+        raise Refused(f"{target}: the copy needs another name")
+    with ExitStack() as held:
+        here = _opened(settings, source.store, held)
+        there = here if source.store == target.store else _opened(settings, target.store, held, new=True)
+        described, size = here.corpus(source.name)
+        _make_way(there, target, replace=given.replace)
+        there.create(
+            target.name,
+            description=described.description,
+            recall_target=described.recall_target,
+            stemming=described.stemming,
+        )
+        try:
+            copied = _copied(here, source.name, there, target.name, size.documents)
+            found = Sum(0, 0, 0)
+            for content in there.contents(target.name):
+                found = found.plus(content)
+        except BaseException:
+            there.drop(target.name)
+            raise
+        if found != copied:
+            there.drop(target.name)
+    print(f"{target}: {found}")
+    if found != copied:
+        print(f"isosphere copy-corpus: {source} has {copied}: the copy was removed", file=sys.stderr)
+    return int(found != copied)
+
+
+def _copied(here: Backend, source: str, there: Backend, target: str, documents: int) -> Sum:
+    copied = Sum(0, 0, 0)
+    with tqdm(total=documents, unit=" documents", disable=not sys.stderr.isatty()) as progress:
+        for content in here.contents(source):
+            there.put(target, content)
+            copied = copied.plus(content)
+            progress.update(len(content.documents))
+    return copied
+
+
+def _opened(settings: Settings, store: str, held: ExitStack, *, new: bool = False) -> Backend:
+    """Open a data folder, or a Milvus beside an empty data folder."""
+    temporary = Path(held.enter_context(tempfile.TemporaryDirectory()))
+    opened = settings.model_copy(update={"store": store, "data": temporary})
+    if not opened.on_milvus:
+        if not new and not (Path(store) / "corpora").is_dir():
+            raise Refused(f"{store}: there is no corpus in this folder")
+        opened = settings.model_copy(update={"store": "sqlite", "data": Path(store)})
+    corpora = opened_corpora(opened)
+    held.callback(corpora.close)
+    return corpora
+
+
+def _make_way(there: Backend, target: Place, *, replace: bool) -> None:
+    """Delete a corpus of this name if the user asked for that.
+
+    Raises:
+        Refused: the corpus exists, and the user did not ask.
+    """
+    try:
+        _, size = there.corpus(target.name)
+    except NotFound:
+        return
+    if not replace:
+        raise Refused(f"{target}: exists and has {size.documents} documents: choose another name, or use --replace")
+    there.drop(target.name)

@@ -1,0 +1,185 @@
+"""Connection to Milvus: its address, a Milvus Lite of our own, and errors of one line."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from serving.corpora.ports import StoreError
+from serving.errors import NotFound, ServiceError, Unhealthy
+
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else gRPC prints a line when a server stops
+try:
+    from pymilvus import MilvusClient
+    from pymilvus.exceptions import MilvusException
+except ImportError as error:
+    raise StoreError(
+        f"--store: corpora on Milvus need the extra 'milvus' ({error}): pip install 'isosphere[milvus]'"
+    ) from None
+
+TIMEOUT = 30.0
+"""Maximum seconds of a request to Milvus. While Milvus can't be reached, each request waits as long."""
+CONNECT_SECONDS = 10.0
+LOAD_SECONDS = 120.0
+OLDEST = (2, 5)
+"""The oldest version of a Milvus server that computes BM25."""
+DEFAULT_PORT = 19530
+RETRY_SECONDS = 2
+MISSING = 100
+"""Milvus' error code of a missing collection."""
+_VERSION = re.compile(r"(\d+)\.(\d+)")
+
+
+@dataclass(frozen=True)
+class Address:
+    """Address of a Milvus: the URI of a server, or the folder of a Milvus Lite."""
+
+    uri: str
+    user: str = ""
+    password: str = ""
+    database: str = ""
+    lite: Path | None = None
+
+    def __str__(self) -> str:
+        """Return the address without the password."""
+        if self.lite:
+            return f"Milvus Lite in {self.lite}"
+        return f"Milvus at {self.uri.partition('://')[2]}{self.database and '/'}{self.database}"
+
+    @classmethod
+    def of(cls, text: str) -> Address:
+        """Parse the address of a server, or the path of a Milvus Lite.
+
+        A server is `milvus://[user:password@]host[:port][/database]`, or `milvus+tls://…` for TLS. A path ends in
+        `.db`. It stands alone, or after `milvus://`.
+
+        Raises:
+            StoreError: the text is neither.
+        """
+        parts = urlsplit(text)
+        if parts.scheme not in ("milvus", "milvus+tls"):
+            return cls("", lite=Path(text))
+        try:
+            port = parts.port or DEFAULT_PORT
+        except ValueError as error:
+            raise StoreError(f"--store {_public(text)}: {error}") from None
+        path = unquote(parts.path)
+        if not parts.hostname:
+            if not path.endswith(".db"):
+                raise StoreError(f"--store {text}: name a host, or the path of a Milvus Lite, which ends in .db")
+            return cls("", lite=Path(path))
+        database = path.strip("/")
+        if "/" in database:
+            raise StoreError(f"--store {_public(text)}: after the host stands the name of one database")
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        scheme = "https" if parts.scheme.endswith("tls") else "http"
+        user, password = unquote(parts.username or ""), unquote(parts.password or "")
+        return cls(f"{scheme}://{host}:{port}", user, password, database)
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A client of Milvus, and the way to close it."""
+
+    client: MilvusClient
+    address: Address
+    close: Callable[[], None]
+    is_lite: bool
+    """Whether this is a Milvus Lite, in this process or another one."""
+    _loaded: set[str] = field(default_factory=set)
+
+    def load(self, collection: str) -> None:
+        """Load a collection for searches, unless it was loaded before. A restarted Milvus Lite forgets that."""
+        if collection not in self._loaded:
+            self.client.load_collection(collection, timeout=LOAD_SECONDS)
+            self._loaded.add(collection)
+
+    def drop(self, collection: str) -> None:
+        self.client.drop_collection(collection, timeout=TIMEOUT)
+        self._loaded.discard(collection)
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Convert an error of Milvus in the block to `Unhealthy`, or `NotFound` for a missing collection."""
+        try:
+            yield
+        except ServiceError:
+            raise
+        except MilvusException as error:
+            self._loaded.clear()
+            if error.code == MISSING:
+                raise NotFound(f"{self.address}: {_line(error)}") from error
+            raise Unhealthy(f"{self.address}: {_line(error)}", retry_after=RETRY_SECONDS) from error
+
+
+def connect(text: str) -> Connection:
+    """Connect to the Milvus of `--store`, or start a Milvus Lite in this process.
+
+    Raises:
+        StoreError: there is no Milvus at the address, its version is too old, or the folder can't be used.
+    """
+    for noisy in (
+        "pymilvus",
+        "milvus_lite",
+        "grpc._server",
+    ):  # they log each error with its traceback, and raise it, too
+        logging.getLogger(noisy).setLevel(logging.CRITICAL)
+    address = Address.of(text)
+    return _lite(address, address.lite) if address.lite else _server(address)
+
+
+def _server(address: Address) -> Connection:
+    try:
+        client = MilvusClient(
+            uri=address.uri,
+            user=address.user,
+            password=address.password,
+            db_name=address.database,
+            timeout=CONNECT_SECONDS,
+        )
+        version = client.get_server_version(timeout=CONNECT_SECONDS)
+    except MilvusException as error:
+        raise StoreError(f"--store: no {address}: {_line(error)}") from None
+    found = _VERSION.search(version)
+    if found and tuple(map(int, found.groups())) < OLDEST:
+        client.close()
+        raise StoreError(f"--store: {address} has version {version}; 2.5 or newer is needed, which computes BM25")
+    return Connection(client, address, client.close, "lite" in version.lower())
+
+
+def _lite(address: Address, folder: Path) -> Connection:
+    try:
+        from milvus_lite import DataDirLockedError
+        from milvus_lite.adapter.grpc.server import start_server_in_thread
+    except ImportError as error:
+        raise StoreError(f"--store: Milvus Lite is not installed ({error}): pip install 'isosphere[milvus]'") from None
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        server, database, port = start_server_in_thread(str(folder))
+    except DataDirLockedError:
+        raise StoreError(f"--store {folder}: in use by another process") from None
+    except (OSError, RuntimeError) as error:
+        raise StoreError(f"--store {folder}: can't be used: {error}") from None
+
+    def close() -> None:
+        client.close()
+        server.stop(grace=None).wait()
+        database.close()
+
+    client = MilvusClient(uri=f"http://127.0.0.1:{port}", timeout=CONNECT_SECONDS)
+    return Connection(client, address, close, is_lite=True)
+
+
+def _line(error: MilvusException) -> str:
+    return str(error.message).strip().partition("\n")[0] or type(error).__name__
+
+
+def _public(text: str) -> str:
+    """Return the address without its user and password."""
+    return re.sub(r"//[^/]*@", "//", text)

@@ -1,0 +1,207 @@
+"""Filters as expressions of Milvus, over two derived fields of each row.
+
+The operators of Milvus on JSON differ from our filters: they do not search objects within lists, do not know that a
+name may contain a dot, and compare no dates. So each row has the field `terms`, with a hash of each pair of path and
+value, and the field `ranges`, with the least and the greatest number, string and date at each path. Filters have the
+same results as on a local store. A filter that these fields can't answer is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from hashlib import blake2b
+from typing import Any
+
+from serving.corpora.filters import (
+    ID,
+    SUBSTRING,
+    All,
+    AnyOf,
+    Compares,
+    Element,
+    Exists,
+    Filter,
+    In,
+    Kind,
+    Not,
+    canonical,
+    instant,
+    is_number,
+)
+from serving.errors import Invalid
+
+MAX_TERMS = 4096
+"""Maximum terms of a row: the capacity of an array in Milvus."""
+MAX_TEXT = 256
+"""Characters of a string in `ranges`. Longer strings are cut, and operands of this length are refused."""
+MAX_RANGES = 65_536
+"""Maximum bytes of a JSON field in Milvus."""
+TERM_LENGTH = 24
+_OPERATORS = {"$gt": (">", "high"), "$gte": (">=", "high"), "$lt": ("<", "low"), "$lte": ("<=", "low")}
+"""A number of a list is greater than an operand if the greatest is, and less if the least is."""
+_ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
+_EVERYTHING, _NOTHING = "passage >= 0", "passage < 0"
+Several = Callable[[str], bool]
+"""Function that returns whether a document has the given term."""
+
+
+def literal(text: str) -> str:
+    """Return a string literal of Milvus' expressions."""
+    return f'"{text.translate(_ESCAPED)}"'
+
+
+def literals(texts: Iterable[str]) -> str:
+    return f"[{', '.join(map(literal, texts))}]"
+
+
+def derived(metadata: Mapping[str, Any]) -> tuple[list[str], dict[str, float | str]]:
+    """Return the fields `terms` and `ranges` of a document with this metadata.
+
+    Raises:
+        Invalid: they exceed the limits of Milvus.
+    """
+    values: dict[str, list[Any]] = {}
+    for path, value in _values(metadata):
+        values.setdefault(path, []).extend([value, *(value if isinstance(value, list) else ())])
+    terms = dict.fromkeys(_exists(path) for path in values)
+    ranges: dict[str, float | str] = {}
+    for path, found in values.items():
+        terms |= dict.fromkeys(_equals(path, value) for value in found)
+        for kind in ("number", "string", "date"):
+            places = sorted({place for value in found if (place := _place(value, kind)) is not None})
+            if places:
+                terms[_has(path, kind)] = None
+                if len(places) > 1:
+                    terms[_has_several(path, kind)] = None
+                ranges |= {_bound(path, kind, "low"): places[0], _bound(path, kind, "high"): places[-1]}
+    if len(terms) > MAX_TERMS:
+        raise Invalid(f"the metadata have {len(terms)} different values, and Milvus can index {MAX_TERMS}")
+    if len(json.dumps(ranges, ensure_ascii=False).encode()) > MAX_RANGES:
+        raise Invalid("the metadata have more numbers and strings than Milvus can index: send fewer")
+    return list(terms), ranges
+
+
+def expression(where: Filter, several: Several) -> str:  # noqa: PLR0911
+    """Translate a filter.
+
+    `several` returns whether any document of the corpus has a term. It is asked about two bounds on a list.
+
+    Raises:
+        Invalid: Milvus can't evaluate the filter as a local store would.
+    """
+    match where:
+        case All(parts):
+            return _joined(" and ", (expression(part, several) for part in parts))
+        case AnyOf(parts):
+            return _joined(" or ", (expression(part, several) for part in parts))
+        case Not(part):
+            return f"not ({expression(part, several)})"
+        case In(_, ()):
+            return _NOTHING
+        case In(path, options) if path == ID:
+            return f"document in {literals(map(str, options))}"
+        case In(str(path), options):
+            found = f"array_contains_any(terms, {literals(_equals(path, option) for option in options)})"
+            return f"({found} or not {_contains(_exists(path))})" if None in options else found
+        case Exists(str(path)):
+            return _contains(_exists(path))
+        case Compares(str(path), bounds):
+            return _compared(where, path, [name for name, _ in bounds], several)
+        case Element():
+            raise Invalid("corpora on Milvus have no $elemMatch: ask for each field of the elements", field="filter")
+    raise AssertionError(f"{where}: a filter names a field, except within $elemMatch")
+
+
+def paths(where: Filter) -> Iterator[str]:
+    """Yield the path of each condition that requires a value."""
+    match where:
+        case All(parts) | AnyOf(parts):
+            for part in parts:
+                yield from paths(part)
+        case In(str(path), options) if path != ID and None not in options:
+            yield path
+        case Compares(str(path)) | Exists(str(path)):
+            yield path
+
+
+def has_field(path: str) -> str:
+    """Return the expression for documents with a value at `path`."""
+    return _contains(_exists(path))
+
+
+def _compared(where: Compares, path: str, names: list[str], several: Several) -> str:
+    if part := next((name for name in names if name in SUBSTRING), None):
+        raise Invalid(f"corpora on Milvus have no {part}: compare whole values, or search by words", field="filter")
+    kind = where.kind
+    directions = {_OPERATORS[name][1] for name in names}
+    if len(directions) > 1 and several(_contains(_has_several(path, kind))):
+        raise Invalid(
+            f"{path!r} is a list of {kind}s in some documents, and Milvus compares a list with one bound only",
+            field="filter",
+        )
+    tests = [_contains(_has(path, kind))]
+    for name, operand in where.bounds:
+        place = _place(operand, kind)
+        if isinstance(operand, str) and len(operand) >= MAX_TEXT:
+            raise Invalid(f"{path!r} is compared with {len(operand)} characters, more than {MAX_TEXT}", field="filter")
+        if place is None:
+            raise Invalid(f"{path!r} is compared with {operand!r}, which is too large", field="filter")
+        sign, end = _OPERATORS[name]
+        value = literal(place) if isinstance(place, str) else repr(place)
+        tests.append(f'ranges["{_bound(path, kind, end)}"] {sign} {value}')
+    return _joined(" and ", tests)
+
+
+def _place(value: Any, kind: Kind) -> float | str | None:
+    """Return the sort key of `value` in `ranges`, or None if `value` is of another kind."""
+    if kind == "number":
+        return float(value) if is_number(value) and abs(value) < 1e300 else None
+    if not isinstance(value, str):
+        return None
+    if kind == "string":
+        return value[:MAX_TEXT]
+    moment = instant(value)
+    return None if moment is None else moment[:6].hex() + moment[6:].decode()
+
+
+def _values(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield each dotted path with its value; see `filters.values_at`."""
+    for name, value in metadata.items():
+        yield name, value
+        for one in value if isinstance(value, list) else (value,):
+            if isinstance(one, Mapping):
+                yield from ((f"{name}.{path}", found) for path, found in _values(one))
+
+
+def _joined(operator: str, parts: Iterable[str]) -> str:
+    several = list(parts)
+    return f"({operator.join(several)})" if several else _EVERYTHING
+
+
+def _contains(term: str) -> str:
+    return f'array_contains(terms, "{term}")'
+
+
+def _hash(*parts: str) -> str:
+    return blake2b("\0".join(parts).encode(), digest_size=TERM_LENGTH // 2).hexdigest()
+
+
+def _equals(path: str, value: Any) -> str:
+    return _hash("=", path, canonical(value))
+
+
+def _exists(path: str) -> str:
+    return _hash("exists", path)
+
+
+def _has(path: str, kind: Kind) -> str:
+    return _hash("has", kind, path)
+
+
+def _has_several(path: str, kind: Kind) -> str:
+    return _hash("several", kind, path)
+
+
+def _bound(path: str, kind: Kind, end: str) -> str:
+    return f"{_hash('bound', kind, path)}_{end}"

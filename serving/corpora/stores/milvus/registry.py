@@ -1,0 +1,196 @@
+"""The registry: a small collection with one record for each corpus.
+
+A record is what a local corpus file has beside its documents: encoder, settings, and the collection that has the rows.
+It is read with strong consistency before each operation, so all servers of one Milvus agree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from pymilvus import DataType, MilvusClient
+
+from serving.corpora.ports import Corpus, Stemming, StoreError
+from serving.corpora.stores.milvus.connection import TIMEOUT, Connection
+from serving.corpora.stores.milvus.expressions import literal
+from serving.errors import NotFound
+
+REGISTRY = "isosphere_corpora"
+PREFIX = "isosphere_"
+MAX_CORPORA = 16_384
+"""Maximum rows of an answer of Milvus."""
+FORMAT = 1
+_FIELDS = {"name", "record", "vector"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A collection of rows, and the encoder that made their vectors."""
+
+    collection: str
+    fingerprint: str
+    dim: int
+    index: str
+    """Type of the vector index, such as HNSW."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The measured recall of an index, and the effort of searches that reaches the target."""
+
+    effort: Mapping[str, int]
+    recall: float
+    queries: int
+    passages: int
+    """Number of passages at the time of the measurement."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Record:
+    """A corpus in the registry."""
+
+    name: str
+    created: float
+    description: str | None = None
+    recall_target: float | None = None
+    stemming: Stemming | None = None
+    fingerprint: str | None = None
+    dim: int | None = None
+    """Encoder that the corpus was created for. Once there is a table, its encoder is the same."""
+    table: Table | None = None
+    """The rows. None before the first document."""
+    fresh: Table | None = None
+    """The rows of a re-embedding that has not ended."""
+    spent: tuple[str, ...] = ()
+    """Collections to remove."""
+    split: bool = False
+    """Whether a document may have several passages."""
+    generation: str = ""
+    dropped: bool = False
+    measured: Measured | None = None
+    format: int = field(default=FORMAT)
+
+    @property
+    def corpus(self) -> Corpus:
+        return Corpus(
+            self.name,
+            self.description,
+            self.recall_target,
+            self.created,
+            self.fingerprint,
+            self.dim,
+            self.stemming,
+            generation=self.generation,
+        )
+
+    def renewed(self, **changes: Any) -> Record:
+        """Return the record with `changes` and a new generation."""
+        return replace(self, generation=secrets.token_hex(8), **changes)
+
+    @classmethod
+    def of(cls, stored: Mapping[str, Any]) -> Record:
+        given = dict(stored)
+        for name in ("table", "fresh"):
+            given[name] = given[name] and Table(**given[name])
+        given["measured"] = given["measured"] and Measured(**given["measured"])
+        given["spent"] = tuple(given["spent"])
+        return cls(**given)
+
+
+class Registry:
+    """The records of all corpora.
+
+    Raises:
+        StoreError: the database has a collection of this name that is not ours, or of a later version.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._client = connection.client
+        with connection.errors():
+            if not self._client.has_collection(REGISTRY, timeout=TIMEOUT):
+                self._create()
+            found = self._client.describe_collection(REGISTRY, timeout=TIMEOUT)
+            if {one["name"] for one in found["fields"]} != _FIELDS:
+                raise StoreError(
+                    f"--store: the collection {REGISTRY} of {connection.address} is not Isosphere's: "
+                    "name another database, as in milvus://host:19530/DATABASE"
+                )
+
+    def names(self) -> list[str]:
+        return sorted(record.name for record in self.records() if not record.dropped)
+
+    def records(self) -> list[Record]:
+        """Return all records, also those of corpora that are being dropped."""
+        with self._connection.errors():
+            self._connection.load(REGISTRY)
+            rows = self._client.query(
+                REGISTRY, filter='name != ""', output_fields=["record"], limit=MAX_CORPORA, timeout=TIMEOUT
+            )
+        later = [row["record"]["name"] for row in rows if row["record"]["format"] > FORMAT]
+        if later:
+            raise StoreError(f"--store: the corpus {later[0]!r} was written by a later version of Isosphere")
+        return [Record.of(row["record"]) for row in rows]
+
+    def find(self, name: str) -> Record | None:
+        """Return the record of a corpus, or None if there is no such corpus."""
+        with self._connection.errors():
+            self._connection.load(REGISTRY)
+            rows = self._client.query(
+                REGISTRY, filter=f"name == {literal(name)}", output_fields=["record"], limit=1, timeout=TIMEOUT
+            )
+        record = Record.of(rows[0]["record"]) if rows else None
+        return None if record is None or record.dropped else record
+
+    def read(self, name: str) -> Record:
+        """Return the record of a corpus.
+
+        Raises:
+            NotFound: there is no such corpus.
+        """
+        if record := self.find(name):
+            return record
+        raise NotFound(f"there is no corpus {name!r}")
+
+    def write(self, record: Record) -> Record:
+        """Store the record, and return it."""
+        row = {"name": record.name, "record": asdict(record), "vector": [0.0, 0.0]}
+        with self._connection.errors():
+            self._client.upsert(REGISTRY, [row], timeout=TIMEOUT)
+        return record
+
+    def delete(self, name: str) -> None:
+        with self._connection.errors():
+            self._client.delete(REGISTRY, ids=[name], timeout=TIMEOUT)
+
+    def _create(self) -> None:
+        schema = MilvusClient.create_schema(auto_id=False, description="the corpora of Isosphere")
+        schema.add_field("name", DataType.VARCHAR, is_primary=True, max_length=128)
+        schema.add_field("record", DataType.JSON)
+        schema.add_field("vector", DataType.FLOAT_VECTOR, dim=2)  # every collection needs one
+        index = self._client.prepare_index_params()
+        index.add_index("vector", index_type="FLAT", metric_type="L2")
+        self._client.create_collection(
+            REGISTRY, schema=schema, index_params=index, consistency_level="Strong", timeout=TIMEOUT
+        )
+
+
+def new_collection(name: str) -> str:
+    """Return a new name of a collection for the rows of a corpus."""
+    return f"{PREFIX}{_plain(name)}_{secrets.token_hex(4)}"
+
+
+def alias(name: str) -> str:
+    """Return the alias under which other programs find the rows of a corpus."""
+    plain = _plain(name)
+    return f"{PREFIX}{plain}" if plain == name else f"{PREFIX}{plain}_{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"\W", "_", name, flags=re.ASCII)

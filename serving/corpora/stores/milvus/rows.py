@@ -1,0 +1,183 @@
+"""Rows of a corpus in Milvus: one row for each passage, with the text that belongs to it.
+
+A row's primary key is the id of its document and the number of the passage, so a document replaces an earlier one of
+the same id. The first row of a document has its metadata. All rows have the fields that filters read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from pymilvus import CollectionSchema, DataType, Function, FunctionType, MilvusClient
+
+from models.runtimes.base import Floats
+from serving.corpora.ports import Content, Document, Passage, Span, Stemming
+from serving.corpora.stores import analysis
+from serving.corpora.stores.milvus.expressions import MAX_TERMS, TERM_LENGTH, derived
+from serving.corpora.stores.queries import Rules, parse
+from serving.corpora.stores.tokenizers import tokenizers
+from serving.errors import Invalid
+
+MAX_BYTES = 65_535
+"""Maximum bytes of a string, and of metadata as JSON, in Milvus."""
+MAX_ID = 512
+K1, B = 1.2, 0.75
+"""Parameters of BM25, as in FTS5."""
+VECTOR, WORDS, SPARSE = "vector", "words", "sparse"
+HEAD = ("id", "document", "passage", "passages", "start", "end")
+WHOLE = (*HEAD, "text", "metadata")
+COPIED = (*WHOLE, WORDS, "terms", "ranges")
+"""All fields except the vector, and the sparse vector that Milvus computes."""
+Row = dict[str, Any]
+
+
+def schema(dim: int) -> CollectionSchema:
+    """Return the schema of a corpus."""
+    made = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False, description="a corpus of Isosphere")
+    made.add_field("id", DataType.VARCHAR, is_primary=True, max_length=MAX_ID + 16)
+    made.add_field("document", DataType.VARCHAR, max_length=MAX_ID)
+    made.add_field("passage", DataType.INT64)
+    made.add_field("passages", DataType.INT64)
+    made.add_field("start", DataType.INT64)
+    made.add_field("end", DataType.INT64)
+    made.add_field("text", DataType.VARCHAR, max_length=MAX_BYTES)
+    made.add_field("metadata", DataType.JSON)
+    made.add_field(
+        "terms", DataType.ARRAY, element_type=DataType.VARCHAR, max_capacity=MAX_TERMS, max_length=TERM_LENGTH
+    )
+    made.add_field("ranges", DataType.JSON)
+    made.add_field(WORDS, DataType.VARCHAR, max_length=MAX_BYTES, enable_analyzer=True)
+    made.add_field(SPARSE, DataType.SPARSE_FLOAT_VECTOR)
+    made.add_field(VECTOR, DataType.FLOAT_VECTOR, dim=dim)
+    made.add_function(Function("bm25", FunctionType.BM25, input_field_names=[WORDS], output_field_names=[SPARSE]))
+    return made
+
+
+def rows(content: Content, stemming: Stemming) -> Iterator[Row]:
+    """Yield the rows of the documents of `content`.
+
+    Raises:
+        Invalid: a document exceeds the limits of Milvus.
+    """
+    vectors = iter(content.vectors)
+    for i, document in enumerate(content.documents):
+        spans = content.spans[i] if content.spans else None
+        try:
+            yield from _rows(document, spans, vectors, stemming)
+        except Invalid as error:
+            raise Invalid(error.message, field=f"documents.{i}") from None
+
+
+def _rows(
+    document: Document, spans: Sequence[Span] | None, vectors: Iterator[Floats], stemming: Stemming
+) -> Iterator[Row]:
+    """Yield the rows of a document. Their texts, each up to the start of the next, are the text of the document."""
+    metadata, text = dict(document.metadata), document.text
+    terms, ranges = _derived(metadata)
+    cut = spans or [Span(0, len(text))]
+    starts = [0, *(span.start for span in cut[1:]), len(text)]
+    for number, (span, (start, following)) in enumerate(zip(cut, pairwise(starts), strict=True)):
+        part = text[start : max(span.end, following)]
+        if (size := len(part.encode())) > MAX_BYTES:
+            raise Invalid(f"a passage has {size} bytes, and Milvus stores {MAX_BYTES}: upload with ?chunk_tokens=")
+        yield {
+            "id": key(document.id, number),
+            "document": document.id,
+            "passage": number,
+            "passages": len(cut),
+            "start": -1 if spans is None else span.start,
+            "end": -1 if spans is None else span.end,
+            "text": part,
+            "metadata": {} if number else metadata,
+            "terms": terms,
+            "ranges": ranges,
+            WORDS: _words(text[span.start : span.end], stemming),
+            VECTOR: next(vectors),
+        }
+
+
+def described(row: Mapping[str, Any], metadata: Mapping[str, Any]) -> Row:
+    """Return a row of a document whose metadata have changed.
+
+    Raises:
+        Invalid: the metadata exceed the limits of Milvus.
+    """
+    terms, ranges = _derived(metadata)
+    return {**row, "metadata": {} if row["passage"] else metadata, "terms": terms, "ranges": ranges}
+
+
+def _derived(metadata: Mapping[str, Any]) -> tuple[list[str], dict[str, float | str]]:
+    """Return the fields that filters read; see `derived`."""
+    if len(json.dumps(metadata, ensure_ascii=False).encode()) > MAX_BYTES:
+        raise Invalid(f"the metadata have more than the {MAX_BYTES} bytes that Milvus stores")
+    return derived(metadata)
+
+
+def documents(found: Iterable[Mapping[str, Any]]) -> dict[str, Document]:
+    """Assemble documents from all their rows, with the fields `WHOLE`, by id."""
+    parts: dict[str, list[Mapping[str, Any]]] = {}
+    for row in sorted(found, key=lambda row: row["passage"]):
+        parts.setdefault(row["document"], []).append(row)
+    return {name: _document(name, own) for name, own in parts.items()}
+
+
+def _document(name: str, own: Sequence[Mapping[str, Any]]) -> Document:
+    starts = [0, *(row["start"] for row in own[1:])]
+    texts = [row["text"][: end - start] for row, (start, end) in zip(own, pairwise(starts), strict=False)]
+    return Document(name, "".join([*texts, own[-1]["text"]]), own[0]["metadata"])
+
+
+def passage(row: Mapping[str, Any], document: Document) -> Passage:
+    return Passage(document, None if row["start"] < 0 else Span(row["start"], row["end"]))
+
+
+def passage_text(row: Mapping[str, Any]) -> str:
+    """Return the text that is embedded."""
+    if row["start"] < 0:
+        return str(row["text"])
+    begin = row["start"] if row["passage"] == 0 else 0
+    return str(row["text"][begin : begin + row["end"] - row["start"]])
+
+
+def key(document: str, passage: int) -> str:
+    """Return the primary key of a row. Rows are listed in the order of these keys."""
+    return f"{document}#{passage:06d}"
+
+
+def number(key: str) -> int:
+    """Return a number for a primary key. Rankings use it."""
+    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest()) >> 1
+
+
+def vector(row: Mapping[str, Any]) -> Floats:
+    return np.asarray(row[VECTOR], dtype=np.float32)
+
+
+def asked(query: str, stemming: Stemming) -> tuple[str, list[str]]:
+    """Return the text of a BM25 query, and the phrases that must occur, as patterns for `words`."""
+    parsed = parse(query, Rules(stemming))
+    terms = [_tokens(" ".join(term), stemming) for term in parsed.terms]
+    phrases = [f"% {' '.join(_tokens(' '.join(phrase), stemming))} %" for phrase in parsed.phrases]
+    return " ".join(token for term in terms for token in term), phrases
+
+
+def _words(text: str, stemming: Stemming) -> str:
+    """Return the words of a passage between spaces, as many as Milvus stores."""
+    joined = f" {' '.join(_tokens(text, stemming))} "
+    return joined if len(joined) <= MAX_BYTES else joined[: joined.rindex(" ", 0, MAX_BYTES) + 1]
+
+
+def _tokens(text: str, stemming: Stemming) -> list[str]:
+    """Return the words of a text, as our word search finds them, in letters that every analyzer of Milvus keeps."""
+    return [_plain(token) for token in tokenizers[stemming].words(analysis.indexed(text))]
+
+
+def _plain(token: str) -> str:
+    if token.isascii() and token.isalnum():
+        return token[:64]
+    return f"x{blake2b(token.encode(), digest_size=8).hexdigest()}"

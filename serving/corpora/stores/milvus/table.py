@@ -1,0 +1,246 @@
+"""The rows of one corpus in Milvus: reads, writes and searches of a collection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, TypeVar
+
+import numpy as np
+
+from models.runtimes.base import Floats
+from serving.corpora.filters import Filter
+from serving.corpora.indexes.exact import best, rounded
+from serving.corpora.ports import Document, Passage, Ranking, Span, Stemming, WordOptions
+from serving.corpora.stores import words
+from serving.corpora.stores.milvus import rows
+from serving.corpora.stores.milvus.connection import TIMEOUT, Connection
+from serving.corpora.stores.milvus.expressions import expression, literal, literals
+from serving.corpora.stores.queries import Rules, parse
+from serving.errors import Invalid
+from serving.operations.threads import check_cancelled
+
+T = TypeVar("T")
+DEEPEST = 16_384
+"""Maximum hits of a search in Milvus."""
+TIES = 100
+"""Hits by words beyond the wanted ones, because Milvus cuts hits of equal score in any order."""
+TOGETHER = 500
+"""Maximum rows of one request."""
+_FIRST = "passage == 0"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The collection of a corpus."""
+
+    connection: Connection
+    collection: str
+    stemming: Stemming = "none"
+    effort: Callable[[int, bool], dict[str, int]] = lambda _k, _most: {}
+    """Function that returns the parameters of a search for `k` hits. The second argument asks for the best recall."""
+    where: str = ""
+    keys: dict[int, str] = field(default_factory=dict)
+    """Primary keys of the passages in the rankings so far."""
+
+    # Writes.
+
+    def upsert(self, some: Iterable[rows.Row]) -> None:
+        for part in _blocks(some):
+            with self.connection.errors():
+                self.connection.client.upsert(self.collection, part, timeout=TIMEOUT)
+
+    def delete(self, ids: Sequence[str], *, split: bool) -> None:
+        """Remove documents with all their passages. `split` is true if they may have several."""
+        for part in _blocks(ids):
+            if split:
+                self.delete_rows(f"document in {literals(part)}")
+            else:
+                self.delete_rows(f"id in {literals(rows.key(id, 0) for id in part)}")
+
+    def delete_rows(self, where: str) -> None:
+        with self.connection.errors():
+            self.connection.client.delete(self.collection, filter=where, timeout=TIMEOUT)
+
+    # Reads.
+
+    def matching(self, where: Filter) -> str:
+        """Return the expression of a filter."""
+        return expression(where, self.any)
+
+    def any(self, where: str) -> bool:
+        """Return whether any row matches."""
+        return bool(self._query(where, ["id"], limit=1))
+
+    def count(self, where: str = "") -> int:
+        (row,) = self._query(where, ["count(*)"])
+        return int(row["count(*)"])
+
+    def documents_count(self, where: str = "") -> int:
+        return self.count(first_of(where))
+
+    def each(
+        self, fields: Sequence[str], where: str = "", after: str = "", limit: int = -1, together: int = TOGETHER
+    ) -> Iterator[list[Row]]:
+        """Yield blocks of up to `limit` rows in the order of their primary keys, beginning behind the key `after`."""
+        behind = f"id > {literal(after)}" if after else ""
+        with self.connection.errors():
+            found = self.connection.client.query_iterator(
+                self.collection,
+                batch_size=together,
+                limit=limit,
+                filter=both(behind, where),
+                output_fields=list(fields),
+                timeout=TIMEOUT,
+            )
+            try:
+                while block := found.next():
+                    check_cancelled()
+                    yield list(block)
+            finally:
+                found.close()
+
+    def first_rows(self, where: str = "", after: str = "", limit: int = -1) -> list[Row]:
+        """Return the first rows of up to `limit` documents, in order."""
+        return [row for block in self.each(rows.WHOLE, first_of(where), after, limit) for row in block]
+
+    def assembled(self, some: Sequence[Row]) -> dict[str, Document]:
+        """Return the documents that the rows belong to, by id. Rows of split documents are read."""
+        whole = [row for row in some if row["passages"] == 1]
+        split = {row["document"] for row in some if row["passages"] > 1}
+        for part in _blocks(sorted(split)):
+            whole += [row for block in self.each(rows.WHOLE, f"document in {literals(part)}") for row in block]
+        return rows.documents(whole)
+
+    def document(self, id: str) -> Document | None:
+        found = self._query(f"document == {literal(id)}", rows.WHOLE)
+        return rows.documents(found).get(id)
+
+    def get(self, ids: Sequence[str], fields: Sequence[str]) -> list[Row]:
+        """Return the rows of these primary keys, without those that do not exist."""
+        found: list[Row] = []
+        for part in _blocks(ids):
+            found += self._query(f"id in {literals(part)}", fields)
+        return found
+
+    # Searches; see `search.Searchable`.
+
+    def filtered(self, where: Filter) -> Rows:
+        return replace(self, where=self.matching(where))
+
+    def dense(self, queries: Floats, k: int, *, exact: bool) -> list[Ranking]:
+        found = self._search(rows.VECTOR, queries.tolist(), k, self.where, self.effort(min(k, DEEPEST), exact))
+        return [self._ranking(one, k, np.float32) for one in found]
+
+    def nearest(self, queries: Floats, k: int, effort: Mapping[str, int]) -> list[list[str]]:
+        """Return the primary keys of the nearest passages of each query, found with these parameters."""
+        found = self._search(rows.VECTOR, queries.tolist(), k, "", effort)
+        return [[row["id"] for row in one] for one in found]
+
+    def lexical(self, query: str, k: int, options: WordOptions) -> Ranking:
+        check_word_options(options)
+        text, phrases = rows.asked(query, self.stemming)
+        if not text:
+            return Ranking(np.empty(0, np.int64), np.empty(0))
+        where = self.where
+        for phrase in phrases:
+            where = both(where, f"{rows.WORDS} like {literal(phrase)}")
+        (found,) = self._search(rows.SPARSE, [text], k + TIES, where, {})
+        return self._ranking(found, k, np.float64)
+
+    def passages(self, keys: Sequence[int]) -> dict[int, Passage]:
+        found = self.get([self.keys[key] for key in keys], rows.WHOLE)
+        whole = self.assembled(found)
+        return {rows.number(row["id"]): rows.passage(row, whole[row["document"]]) for row in found}
+
+    def documents(self, keys: Sequence[int]) -> dict[int, Document]:
+        found = self.get([self.keys[key] for key in keys], ["id", "document"])
+        firsts = self.get(sorted({rows.key(row["document"], 0) for row in found}), ["document", "metadata"])
+        owners = {row["document"]: Document(row["document"], "", row["metadata"]) for row in firsts}
+        return {rows.number(row["id"]): owners[row["document"]] for row in found if row["document"] in owners}
+
+    def keys_of(self, ids: Sequence[str]) -> list[int]:
+        found = self._query(f"document in {literals(ids)}", ["id"]) if ids else []
+        self.keys.update((rows.number(row["id"]), row["id"]) for row in found)
+        return [rows.number(row["id"]) for row in found]
+
+    def with_words(self, query: str) -> str:
+        """Return the condition for the passages that a search by words finds."""
+        text, phrases = rows.asked(query, self.stemming)
+        any_word = " or ".join(f"{rows.WORDS} like {literal(f'% {word} %')}" for word in dict.fromkeys(text.split()))
+        return both(any_word or "passage < 0", *(f"{rows.WORDS} like {literal(phrase)}" for phrase in phrases))
+
+    def vectors(self, keys: Sequence[int]) -> dict[int, Floats]:
+        found = self.get([self.keys[key] for key in keys], ["id", rows.VECTOR]) if keys else []
+        return {rows.number(row["id"]): rows.vector(row) for row in found}
+
+    def searched_fields(self) -> Collection[str]:
+        return ()
+
+    def highlights(self, texts: Sequence[str], query: str, options: WordOptions) -> list[list[Span]]:
+        check_word_options(options)
+        return words.highlights(texts, parse(query, Rules(self.stemming)).terms, self.stemming)
+
+    def _search(
+        self, searched: str, queries: list[Any], k: int, where: str, effort: Mapping[str, int]
+    ) -> list[list[Row]]:
+        check_cancelled()
+        with self.connection.errors():
+            found: list[list[Row]] = self.connection.client.search(
+                self.collection,
+                data=queries,
+                anns_field=searched,
+                limit=min(k, DEEPEST),
+                filter=where,
+                output_fields=["id"],
+                search_params={"params": dict(effort)},
+                consistency_level="Strong",
+                timeout=TIMEOUT,
+            )
+        return found
+
+    def _ranking(self, found: Sequence[Row], k: int, kind: type[np.floating[Any]]) -> Ranking:
+        keys = np.array([rows.number(row["id"]) for row in found], dtype=np.int64)
+        self.keys.update(zip(keys.tolist(), (row["id"] for row in found), strict=True))
+        # Milvus Lite returns BM25 scores with the opposite sign.
+        scores = np.array([row["distance"] for row in found], dtype=kind)
+        scores = rounded(scores) if kind is np.float32 else np.abs(scores)
+        return best(keys, scores, k)
+
+    def _query(self, where: str, fields: Sequence[str], **options: Any) -> list[Row]:
+        with self.connection.errors():
+            found: list[Row] = self.connection.client.query(
+                self.collection,
+                filter=where,
+                output_fields=list(fields),
+                consistency_level="Strong",
+                timeout=TIMEOUT,
+                **options,
+            )
+        return found
+
+
+Row = Mapping[str, Any]
+
+
+def check_word_options(options: WordOptions) -> None:
+    """Raise `Invalid` for an option that Milvus' word search does not have."""
+    for name, given in options._asdict().items():
+        if given:
+            raise Invalid("corpora on Milvus search for whole words as they are written: leave it out", field=name)
+
+
+def first_of(where: str) -> str:
+    """Return the condition for the first rows of the documents that match `where`."""
+    return both(_FIRST, where)
+
+
+def both(*conditions: str) -> str:
+    return " and ".join(f"({one})" for one in conditions if one)
+
+
+def _blocks(some: Iterable[T]) -> Iterator[list[T]]:
+    left = iter(some)
+    while block := list(islice(left, TOGETHER)):
+        yield block

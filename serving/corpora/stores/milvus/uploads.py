@@ -1,0 +1,74 @@
+"""Records of accepted uploads, in a file of this server.
+
+An upload takes effect when it is accepted, so later writes of other requests win over its job. Milvus has no place for
+these records that several writes could change together. Writes by other servers are not recorded.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from models.bundle.disk import make_folder
+from serving.operations.files import disk_errors
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS uploads (corpus TEXT, job TEXT, PRIMARY KEY (corpus, job)) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS overtaken (corpus TEXT, job TEXT, id TEXT, PRIMARY KEY (corpus, job, id),
+    FOREIGN KEY (corpus, job) REFERENCES uploads ON DELETE CASCADE) STRICT, WITHOUT ROWID;
+"""
+
+
+class Uploads:
+    """Accepted uploads by corpus, and the ids that other requests wrote or removed since. Thread-safe and durable."""
+
+    def __init__(self, file: Path) -> None:
+        make_folder(file.parent)
+        self._file = file
+        self._lock = threading.Lock()
+        self._database = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+        for statement in ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "PRAGMA foreign_keys = ON"):
+            self._database.execute(statement)
+        self._database.executescript(_TABLES)
+
+    def accept(self, corpus: str, job: str) -> None:
+        self._write("INSERT OR IGNORE INTO uploads VALUES (?, ?)", [(corpus, job)])
+
+    def accepted(self, corpus: str) -> list[str]:
+        with self._lock:
+            select = "SELECT job FROM uploads WHERE corpus = ? ORDER BY job"
+            return [job for (job,) in self._database.execute(select, (corpus,))]
+
+    def release(self, corpus: str, job: str) -> None:
+        self._write("DELETE FROM uploads WHERE corpus = ? AND job = ?", [(corpus, job)])
+
+    def forget(self, corpus: str) -> None:
+        """Delete all records of a corpus."""
+        self._write("DELETE FROM uploads WHERE corpus = ?", [(corpus,)])
+
+    def note(self, corpus: str, ids: Sequence[str]) -> None:
+        """Record `ids` that a request writes or removes outside of any job."""
+        if jobs := self.accepted(corpus):
+            rows = [(corpus, job, id) for job in jobs for id in ids]
+            self._write("INSERT OR IGNORE INTO overtaken VALUES (?, ?, ?)", rows)
+
+    def overtaken(self, corpus: str, job: str) -> set[str]:
+        """Return the ids that a job must skip."""
+        with self._lock:
+            select = "SELECT id FROM overtaken WHERE corpus = ? AND job = ?"
+            return {id for (id,) in self._database.execute(select, (corpus, job))}
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _write(self, statement: str, rows: Sequence[tuple[str, ...]]) -> None:
+        with self._lock, disk_errors(self._file):
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                self._database.executemany(statement, rows)
+                self._database.execute("COMMIT")
+            except BaseException:
+                self._database.execute("ROLLBACK")
+                raise

@@ -1,0 +1,19 @@
+"""The backends of corpora that tests run on: SQLite, and Milvus where its extra is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+
+WITH_MILVUS = pytest.mark.skipif(
+    importlib.util.find_spec("pymilvus") is None, reason="the extra 'milvus' is not installed"
+)
+BACKENDS = ("sqlite", pytest.param("milvus", marks=WITH_MILVUS))
+
+
+def milvus_of(folder: Path) -> str:
+    """Return the Milvus that ISOSPHERE_MILVUS names, whose corpora tests remove, or else a Milvus Lite in `folder`."""
+    return os.environ.get("ISOSPHERE_MILVUS", str(folder / "milvus.db"))

@@ -1,0 +1,348 @@
+"""Milvus behind the port: addresses, filters as expressions, indexes, and what Milvus refuses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pymilvus", reason="the extra 'milvus' is not installed")
+
+from milvus_lite.adapter.grpc.server import start_server_in_thread
+from pymilvus.exceptions import MilvusException
+
+from serving.corpora.filters import compile_filter, with_id
+from serving.corpora.ports import Chunking, Content, Document, Span, StoreError
+from serving.corpora.search import Query, SearchOptions
+from serving.corpora.stores.milvus import corpora as on_milvus
+from serving.corpora.stores.milvus import registry, table
+from serving.corpora.stores.milvus.connection import Address, connect
+from serving.corpora.stores.milvus.corpora import MilvusCorpora, milvus_corpora
+from serving.corpora.stores.milvus.indexes import planned
+from serving.corpora.stores.milvus.registry import REGISTRY
+from serving.errors import Conflict, Invalid, Unhealthy, Unsupported
+from serving.settings import Settings, SettingsError, read_settings
+from tests.conftest import PATIENCE
+from tests.serving.backends import milvus_of
+from tests.serving.corpora.stores.contents import content
+
+
+def opened(folder: Path, **options: Any) -> MilvusCorpora:
+    return milvus_corpora(Settings(data=folder, store=milvus_of(folder), **options))
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MilvusCorpora]:
+    made = opened(tmp_path_factory.mktemp("milvus"), index="cpu")
+    yield made
+    for name in made.names():
+        made.drop(name)
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("milvus://host", Address("http://host:19530")),
+        ("milvus://u:p%40s@host:1/db", Address("http://host:1", "u", "p@s", "db")),
+        ("milvus+tls://[::1]:443", Address("https://[::1]:443")),
+        ("milvus:///folder/a.db", Address("", lite=Path("/folder/a.db"))),
+        ("folder/a.db", Address("", lite=Path("folder/a.db"))),
+    ],
+)
+def test_an_address_names_a_server_or_a_folder(text: str, address: Address) -> None:
+    assert Address.of(text) == address
+    assert "p@s" not in str(address)
+
+
+@pytest.mark.parametrize("text", ["milvus://", "milvus://host:port", "milvus://host/a/b", "milvus:///folder"])
+def test_other_addresses_are_refused(text: str) -> None:
+    with pytest.raises(StoreError, match="--store"):
+        Address.of(text)
+
+
+def test_a_store_of_another_name_is_refused() -> None:
+    with pytest.raises(SettingsError, match="milvus://HOST:PORT"):
+        read_settings(["--store", "mivlus://host"])
+
+
+def test_one_line_says_that_there_is_no_server() -> None:
+    with pytest.raises(StoreError, match=r"^--store: no Milvus at 127\.0\.0\.1:1/db: .*") as refused:
+        connect("milvus://user:secret@127.0.0.1:1/db")
+    assert "secret" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_is_no_milvus_lite(tmp_path: Path) -> None:
+    (tmp_path / "file.db").write_text("of another program")
+    with pytest.raises(StoreError, match=r"file\.db: can't be used"):
+        connect(str(tmp_path / "file.db"))
+
+
+def test_one_server_uses_a_folder_at_a_time(tmp_path: Path) -> None:
+    first = milvus_corpora(Settings(data=tmp_path / "a", store=str(tmp_path / "m.db")))
+    for data in ("a", "b"):
+        with pytest.raises(StoreError, match="in use by another"):
+            milvus_corpora(Settings(data=tmp_path / data, store=str(tmp_path / "m.db")))
+    first.close()
+    milvus_corpora(Settings(data=tmp_path / "b", store=str(tmp_path / "m.db"))).close()
+
+
+@pytest.mark.slow
+def test_a_server_that_goes_is_an_error_of_one_line_and_may_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (table, registry):
+        monkeypatch.setattr(module, "TIMEOUT", 1.0)
+    server, database, port = start_server_in_thread(str(tmp_path / "m.db"))
+    corpora = milvus_corpora(Settings(data=tmp_path / "data", store=f"milvus://127.0.0.1:{port}"))
+    corpora.create("c")
+    corpora.put("c", content([("a", "text", {})]))
+    server.stop(grace=None).wait()
+    database.close()
+    for ask in (corpora.names, lambda: corpora.document("c", "a"), lambda: corpora.delete("c", "a")):
+        with pytest.raises(Unhealthy, match=rf"^Milvus at 127\.0\.0\.1:{port}: [^\n]+$"):
+            ask()
+    server, database, _ = start_server_in_thread(str(tmp_path / "m.db"), port=port)
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            assert corpora.document("c", "a").text == "text"
+            break
+        except Unhealthy:
+            assert time.monotonic() < until
+    corpora.close()
+    server.stop(grace=None).wait()
+    database.close()
+
+
+@pytest.mark.slow
+def test_collections_of_other_programs_are_left_alone(tmp_path: Path) -> None:
+    connection = connect(str(tmp_path / "m.db"))
+    connection.client.create_collection("isosphere_theirs", dimension=2)
+    connection.close()
+    corpora = milvus_corpora(Settings(data=tmp_path / "data", store=str(tmp_path / "m.db")))
+    with pytest.raises(Conflict, match="isosphere_theirs that is not Isosphere's"):
+        corpora.create("theirs")
+    assert corpora.names() == []
+    corpora.create("ours")
+    corpora.close()
+    connection = connect(str(tmp_path / "m.db"))
+    assert connection.client.has_collection("isosphere_theirs")
+    connection.client.drop_collection(REGISTRY)
+    connection.client.create_collection(REGISTRY, dimension=2)
+    connection.close()
+    with pytest.raises(StoreError, match="is not Isosphere's: name another database"):
+        milvus_corpora(Settings(data=tmp_path / "data", store=str(tmp_path / "m.db")))
+
+
+def drawn_metadata(draw: np.random.Generator, depth: int = 0) -> Any:
+    kind = draw.integers(0, 9 if depth < 2 else 6)
+    if kind == 6:
+        return [drawn_metadata(draw, depth + 1) for _ in range(draw.integers(0, 3))]
+    if kind > 6:
+        names = draw.choice(["a", "b", "a.b", "ü"], draw.integers(0, 3), replace=False)
+        return {str(name): drawn_metadata(draw, depth + 1) for name in names}
+    return [
+        None,
+        bool(draw.integers(2)),
+        int(draw.integers(-2, 3)),
+        1.5,
+        "ab"[: draw.integers(0, 3)],
+        "2024-03-05T08:00Z",
+    ][kind]
+
+
+def drawn_filter(draw: np.random.Generator, depth: int = 0) -> Any:
+    kind = draw.integers(0, 6 if depth < 2 else 3)
+    if kind > 2:
+        parts = [drawn_filter(draw, depth + 1) for _ in range(2)]
+        return [{"$and": parts}, {"$or": parts}, {"$not": parts[0]}][kind - 3]
+    path = str(draw.choice(["a", "b", "a.b", "a.b.a", "ü"]))
+    if kind == 0:
+        return {path: {"$exists": bool(draw.integers(2))}}
+    if kind == 1:
+        return {path: {"$in": [drawn_metadata(draw, 1) for _ in range(2)]}}
+    bound = str(draw.choice(["$gt", "$gte", "$lt", "$lte"]))
+    return {path: {bound: [0, 1.5, "a", "2024-03-05"][draw.integers(4)]}}
+
+
+@pytest.mark.slow
+def test_filters_find_what_they_match(corpora: MilvusCorpora) -> None:
+    draw = np.random.default_rng(0)
+    documents = {f"d{i:02}": {"a": drawn_metadata(draw), "b": drawn_metadata(draw)} for i in range(60)}
+    corpora.create("drawn")
+    corpora.put("drawn", content([(name, name, metadata) for name, metadata in documents.items()]))
+    found = 0
+    for _ in range(60):
+        where = drawn_filter(draw)
+        matching = compile_filter(where)
+        expected = [name for name, metadata in documents.items() if matching.matches(with_id(metadata, name))]
+        page = corpora.page("drawn", None, 100, matching)
+        assert ([document.id for document in page.documents], page.total) == (expected, len(expected)), where
+        found += 0 < len(expected) < len(documents)
+    assert found > 20, "filters that tell documents apart"
+
+
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [
+        ({"tags": {"$elemMatch": {"$eq": 1}}}, "filter: corpora on Milvus have no $elemMatch"),
+        ({"prices": {"$gt": 5, "$lt": 20}}, "filter: 'prices' is a list of numbers in some documents"),
+        ({"name": {"$gt": "x" * 256}}, "filter: 'name' is compared with 256 characters"),
+        ({"n": {"$gt": 10**400}}, "filter: 'n' is compared with"),
+    ],
+)
+def test_filters_that_milvus_cannot_answer_are_refused(corpora: MilvusCorpora, where: Any, says: str) -> None:
+    if "lists" not in corpora.names():
+        corpora.create("lists")
+        corpora.put("lists", content([("a", "text", {"prices": [3, 30], "tags": [1], "n": 1, "name": "x"})]))
+    with pytest.raises(Invalid) as refused:
+        corpora.page("lists", None, 1, compile_filter(where))
+    assert refused.value.message.startswith(says)
+    with pytest.raises(Invalid):
+        corpora.search("lists", [Query("x", np.ones(4, np.float32))], SearchOptions(where=compile_filter(where)))
+
+
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        (
+            Document("a", "x" * 65_536, {}),
+            "documents.0: a passage has 65536 bytes, and Milvus stores 65535: upload with",
+        ),
+        (Document("a", "x", {"n": list(range(5000))}), "documents.0: the metadata have 500"),
+        (Document("a", "x", {str(i): "y" * 256 for i in range(200)}), "documents.0: the metadata have"),
+    ],
+)
+def test_documents_beyond_the_limits_of_milvus_are_refused(
+    corpora: MilvusCorpora, document: Document, says: str
+) -> None:
+    corpora.create("limits")
+    with pytest.raises(Invalid) as refused:
+        corpora.put("limits", Content([document], np.full((1, 4), 0.5, np.float32), "f"))
+    assert refused.value.message.startswith(says)
+    assert corpora.corpus("limits")[1].documents == 0
+
+
+@pytest.mark.slow
+def test_a_long_text_is_stored_in_passages(corpora: MilvusCorpora) -> None:
+    text = "ü" * 60_000 + " end"
+    spans = [Span(0, 30_000), Span(29_000, 60_004)]
+    corpora.create("long")
+    corpora.put(
+        "long", Content([Document("a", text, {})], np.eye(2, 4, dtype=np.float32), "f", [spans], Chunking(16, 0))
+    )
+    assert corpora.document("long", "a").text == text
+    (hits,) = corpora.search("long", [Query("end", None)], SearchOptions(mode="lexical")).hits
+    assert [hit.text for hit in hits] == [text[29_000:]]
+
+
+def test_the_type_of_index_follows_size_and_options() -> None:
+    assert planned(0, 0.95, "auto", lite=False) == ["HNSW"]
+    assert planned(10**7, 0.95, "cpu", lite=False) == ["IVF_SQ8", "HNSW"]
+    assert planned(10**9, 0.95, "auto", lite=False) == ["DISKANN", "HNSW"]
+    assert planned(10**6, 0.95, "gpu", lite=False) == ["GPU_CAGRA", "HNSW"]
+    assert planned(10**6, 1.0, "auto", lite=False) == planned(0, 0.9, "exact", lite=False) == ["FLAT"]
+    assert planned(10**6, 0.95, "auto", lite=True) == ["FLAT"]
+    assert planned(10**9, 0.95, "gpu", lite=True) == ["HNSW"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", [["HNSW"], ["GPU_CAGRA", "IVF_SQ8"]])
+def test_the_effort_of_searches_reaches_the_target(
+    corpora: MilvusCorpora, monkeypatch: pytest.MonkeyPatch, kinds: list[str]
+) -> None:
+    """The first type that Milvus has is used."""
+    monkeypatch.setattr(on_milvus, "planned", lambda *_, **__: kinds)
+    create_index = corpora._client.create_index
+
+    def of_a_cpu(collection: str, given: Any, **options: Any) -> None:
+        if any(one.index_type == "GPU_CAGRA" for one in given):
+            raise MilvusException(1, "invalid index type: GPU_CAGRA")
+        create_index(collection, given, **options)
+
+    monkeypatch.setattr(corpora._client, "create_index", of_a_cpu)
+    name = kinds[-1]
+    vectors = np.random.default_rng(0).standard_normal((600, 16)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    corpora.create(name, recall_target=0.9)
+    corpora.put(name, Content([Document(f"d{i}", f"t{i}", {}) for i in range(600)], vectors, "f"))
+    unmeasured = corpora.description(name).index
+    assert unmeasured and unmeasured.reason == "the recall of this index was not measured yet"
+    corpora._client.flush(corpora._read(name).table.collection)  # type: ignore[union-attr]
+    report = corpora.build_now(name)
+    assert report is not None
+    assert (report.kind, report.queries, report.main) == (name.lower().replace("_", "-"), 200, 600)
+    assert report.recall >= 0.9
+    truth = np.argsort(-(vectors @ vectors[:20].T), axis=0)[:10].T
+    result = corpora.search(name, [Query(None, row) for row in vectors[:20]], SearchOptions(k=10))
+    assert result.index == report.kind
+    hits = [{hit.passage.document.id for hit in one} for one in result.hits]
+    recall = np.mean([len(one & {f"d{i}" for i in true}) / 10 for one, true in zip(hits, truth, strict=True)])
+    assert recall >= 0.85
+
+
+def test_there_are_no_snapshots(corpora: MilvusCorpora) -> None:
+    with pytest.raises(Unsupported, match="no snapshots: copy"):
+        corpora.check_snapshots()
+
+
+def test_other_programs_find_the_rows_under_an_alias(tmp_path: Path) -> None:
+    corpora = milvus_corpora(Settings(data=tmp_path, store=str(tmp_path / "m.db")))
+    corpora.create("my-notes")
+    corpora.create("notes")
+    corpora.put("notes", content([("a", "text", {"n": 1})]))
+    corpora.put("my-notes", content([("a", "text", {"n": 1})]))
+    aliases = corpora._client.list_aliases()["aliases"]
+    assert sorted(one[:18] for one in aliases) == ["isosphere_my_notes", "isosphere_notes"]
+    (row,) = corpora._client.query("isosphere_notes", filter='metadata["n"] == 1', output_fields=["document", "text"])
+    assert (row["document"], row["text"]) == ("a", "text")
+    corpora.drop("notes")
+    corpora.drop("my-notes")
+    assert corpora._client.list_collections() == [REGISTRY]
+    corpora.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["create_alias", "drop_collection"])
+def test_a_change_of_collections_that_was_cut_short_is_ended_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    settings = Settings(data=tmp_path, store=str(tmp_path / "m.db"))
+    corpora = milvus_corpora(settings)
+    corpora.create("c")
+    corpora.put("c", content([("a", "text", {})]))
+    corpora.create("gone")
+    corpora.put("gone", content([("a", "text", {})]))
+    keys = corpora.stale("c", "g", 10)
+    corpora.refresh("c", "g", [key for key, _ in keys], np.ones((1, 3), np.float32))
+
+    class KilledError(Exception):
+        pass
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(corpora._client, "alter_alias" if step == "create_alias" else step, killed)
+        for change in (lambda: corpora.swap("c", "g"), lambda: corpora.drop("gone")):
+            with pytest.raises(KilledError):
+                change()
+            if step == "create_alias":
+                break
+    corpora.close()
+    again = milvus_corpora(settings)
+    again.warm()
+    assert again.corpus("c")[0].fingerprint == "g"
+    assert again.document("c", "a").text == "text"
+    names = {"c", "gone"} if step == "create_alias" else {"c"}
+    assert set(again.names()) == names
+    collections = [name for name in again._client.list_collections() if name != REGISTRY]
+    assert len(collections) == len(names)
+    assert again._client.describe_alias("isosphere_c")["collection_name"] in collections
+    again.close()

@@ -1,0 +1,107 @@
+"""Corpora that are copied between data folders and Milvus, and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from serving.__main__ import main
+from serving.commands import copying
+from serving.commands.starting import opened_corpora
+from serving.corpora.backend import Backend
+from serving.corpora.filters import compile_filter
+from serving.corpora.ports import Chunking, Content
+from serving.settings import Settings
+from tests.serving.backends import WITH_MILVUS
+from tests.serving.corpora.stores.contents import content
+
+NAME = "notes"
+
+
+def settings(place: Path) -> Settings:
+    if place.suffix == ".db":
+        return Settings(data=place.with_suffix(".data"), store=str(place))
+    return Settings(data=place)
+
+
+def filled(place: Path) -> None:
+    corpora = opened_corpora(settings(place))
+    corpora.create(NAME, description="mine", recall_target=0.9, stemming="porter")
+    rows = [(f"d{i:03}", f"text number {i} ü", {"n": i, "deep": {"x": [1.5, None]}}) for i in range(80)]
+    corpora.put(NAME, content(rows[:40]))
+    corpora.put(NAME, content(rows[40:], chunking=Chunking(2, 0)))
+    corpora.put(NAME, content([("d001", "replaced", {})]))
+    corpora.delete_where(NAME, compile_filter({"n": {"$gte": 70}}))
+    corpora.close()
+
+
+@pytest.fixture
+def opened() -> Iterator[list[Backend]]:
+    held: list[Backend] = []
+    yield held
+    for corpora in held:
+        corpora.close()
+
+
+@pytest.mark.slow
+@WITH_MILVUS
+@pytest.mark.parametrize(("source", "target"), [("data", "milvus.db"), ("milvus.db", "data")])
+def test_a_copy_equals_its_corpus(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], opened: list[Backend], source: str, target: str
+) -> None:
+    filled(tmp_path / source)
+    asked = ["copy", f"{tmp_path / source}#{NAME}", f"{tmp_path / target}#copy"]
+    assert main(asked) == 0
+    assert capsys.readouterr().out.startswith(f"{tmp_path / target}#copy: 70 documents in 100 passages, digest ")
+    assert main(asked) == 2
+    assert "exists and has 70 documents: choose another name, or use --replace" in capsys.readouterr().err
+    assert main([*asked, "--replace"]) == 0
+    for place, name in ((source, NAME), (target, "copy")):
+        corpora = opened_corpora(settings(tmp_path / place))
+        opened.append(corpora)
+        described, size = corpora.corpus(name)
+        assert (described.description, described.recall_target, described.stemming) == ("mine", 0.9, "porter")
+        assert (described.fingerprint, size.documents, size.passages) == ("f", 70, 100)
+        assert corpora.document(name, "d001").text == "replaced"
+        assert corpora.verify(name) == []
+
+
+@pytest.mark.slow
+def test_a_copy_that_differs_is_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, opened: list[Backend]
+) -> None:
+    filled(tmp_path)
+    add = copying.Sum.plus
+
+    def wrong(self: copying.Sum, some: Content) -> copying.Sum:
+        return add(self, some)._replace(digest=self.passages)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(copying.Sum, "plus", wrong)
+        patch.setattr(copying, "_copied", lambda *_: copying.Sum(70, 100, 7))
+        assert main(["copy", f"{tmp_path}#{NAME}", f"{tmp_path}#copy"]) == 1
+    assert "the copy was removed" in capsys.readouterr().err
+    opened.append(opened_corpora(settings(tmp_path)))
+    assert opened[0].names() == [NAME]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "says"),
+    [
+        ("{}", "x", "{}: name a store and a corpus, as in var#notes"),
+        ("{}#notes", "{}", "{}#notes: the copy needs another name"),
+        ("{}/nowhere#notes", "{}", "{}/nowhere: there is no corpus in this folder"),
+        ("{}#none", "{}#other", "there is no corpus 'none'"),
+        ("{}#a/b", "{}", "'a/b' is not a corpus name"),
+    ],
+)
+def test_places_that_are_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, target: str, says: str
+) -> None:
+    (tmp_path / "corpora").mkdir()
+    assert main(["copy", source.format(tmp_path), target.format(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("isosphere copy-corpus: ")
+    assert says.format(tmp_path) in line
