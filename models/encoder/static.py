@@ -17,7 +17,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from models.names import STATIC
 
 
-class StaticConfig(PretrainedConfig):
+class StaticConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
     """Sizes of the table."""
 
     model_type = STATIC
@@ -31,7 +31,7 @@ class StaticConfig(PretrainedConfig):
         super().__init__(**more)
 
 
-class StaticModel(PreTrainedModel):
+class StaticModel(PreTrainedModel):  # type: ignore[no-untyped-call]
     """A table of token vectors with the interface of a transformer."""
 
     config_class = StaticConfig
@@ -40,7 +40,7 @@ class StaticModel(PreTrainedModel):
     def __init__(self, config: StaticConfig) -> None:
         super().__init__(config)
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.embedding

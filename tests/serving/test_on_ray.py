@@ -139,7 +139,7 @@ def replicas(tiny_bundle: Path) -> Iterator[str]:
         }
         serve.run(deployment.application(options), name=deployment.NAME, route_prefix="/")
         yield f"http://127.0.0.1:{port}"
-        serve.shutdown()
+        serve.shutdown()  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.slow

@@ -70,7 +70,8 @@ def _weights(tokens: Sequence[Tokens], rows: int) -> Tensor:
 
 def _ridge(x: Tensor, y: Tensor) -> Tensor:
     gram = x.T @ x
-    return torch.linalg.solve(gram + RIDGE * gram.diagonal().mean() * torch.eye(len(gram)), x.T @ y)
+    solved: Tensor = torch.linalg.solve(gram + RIDGE * gram.diagonal().mean() * torch.eye(len(gram)), x.T @ y)
+    return solved
 
 
 def _set_specials(student: Encoder, table: Tensor) -> None:
