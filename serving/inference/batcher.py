@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -324,7 +325,7 @@ class Batcher:
             alone = alone and not (self._shared.overtaken or self._interactive.waiting or self._bulk.waiting)
             self._running[queue] += 1
             try:
-                with self._shared.running(item.request.owner for item in batch):
+                with self._counted(batch):
                     await self._run(batch, alone)
             finally:
                 self._running[queue] -= 1
@@ -346,8 +347,12 @@ class Batcher:
         task.add_done_callback(self._on_overtaken)
 
     async def _run_beside(self, batch: Sequence[Item[Request]]) -> None:
-        with self._shared.running(item.request.owner for item in batch):
+        with self._counted(batch):
             await self._run(batch, alone=True)
+
+    def _counted(self, batch: Sequence[Item[Request]]) -> AbstractContextManager[None]:
+        """Count the owners of a running batch, if that decides which batch may overtake."""
+        return self._shared.running(item.request.owner for item in batch) if self._overtaking else nullcontext()
 
     def _on_overtaken(self, task: asyncio.Task[None]) -> None:
         self._shared.overtaken = False
