@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,8 +78,8 @@ def test_a_killed_node_fails_only_its_requests(tiny_bundle: Path) -> None:
     assert len(failed) <= CALLERS and all(one.began <= killed <= one.ended for one in failed), failed
 
 
-def _wait(reached: object) -> None:
+def _wait(reached: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE
-    while not reached() and time.monotonic() < deadline:  # type: ignore[operator]
+    while not reached() and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert reached()  # type: ignore[operator]
+    assert reached()
