@@ -169,8 +169,13 @@ async def _search(service: Service, names: Sequence[str], body: SearchRequest) -
 
 
 def _sorts(body: SearchRequest) -> list[Sort]:
-    parts = (one.rpartition(":") for one in body.sort or ())
-    return [Sort(path, descending=order == "desc") for path, _, order in parts]
+    sorts = []
+    for i, one in enumerate(body.sort or ()):
+        path, _, order = one.rpartition(":")
+        if not path or order not in ("asc", "desc"):
+            raise Invalid("must be a field and asc or desc, such as year:desc", field=f"sort.{i}")
+        sorts.append(Sort(path, descending=order == "desc"))
+    return sorts
 
 
 async def _counts(service: Service, names: Sequence[str], body: SearchRequest, where: Filter | None) -> Counts:

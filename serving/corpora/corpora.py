@@ -46,7 +46,8 @@ from serving.corpora.ports import (
     WordSettings,
     never,
 )
-from serving.corpora.search import READ_AT_ONCE, Hit, IndexedCorpus, Query, SearchOptions, SearchResult, find
+from serving.corpora.search import READ_AT_ONCE, Hit, Query, SearchOptions, SearchResult, find
+from serving.corpora.searchable import IndexedCorpus
 from serving.errors import Invalid, NotFound, ServiceError, Stopped
 from serving.operations.bounds import BOUNDS, Bounds
 

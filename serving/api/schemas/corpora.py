@@ -313,7 +313,7 @@ class SearchRequest(ClosedBody):
     min_score: FiniteFloat | None = Field(
         default=None, description="Minimum score of a hit. It is compared with the rounded `score` in the response."
     )
-    sort: list[Annotated[str, Field(pattern="^.+:(asc|desc)$", max_length=520)]] | None = Field(
+    sort: list[Annotated[str, Field(max_length=520)]] | None = Field(
         default=None,
         max_length=8,
         description="Order of the best 1,000 hits by metadata, such as `year:desc`. Numbers come before strings, and "

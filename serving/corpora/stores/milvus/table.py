@@ -124,7 +124,7 @@ class Rows:
             found += self._query(f"id in {literals(part)}", fields)
         return found
 
-    # Searches; see `search.Searchable`.
+    # Searches; see `searchable.Searchable`.
 
     def filtered(self, where: Filter) -> Rows:
         return replace(self, where=self.matching(where))
