@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from tests.serving.backends import WITH_MILVUS
+
 SETTINGS: dict[str, Any] = {
     "synonyms": {"sea": ["ocean"]},
     "stop_words": ["the"],
@@ -134,3 +136,22 @@ def test_totals_count_what_is_found(books: TestClient) -> None:
     assert books.post("/corpora/c/search", json=asked | {"typos": True}).json()["total"] == 1
     found = books.get("/corpora/c/search", params={"q": "wom", "mode": "lexical", "prefix": True}).json()
     assert [hit["id"] for hit in found["hits"]] == ["emma"]
+
+
+@WITH_MILVUS
+@pytest.mark.backends("milvus")
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"query": "a", "mode": "lexical", "typos": True}, "typos"),
+        ({"query": "a", "mode": "hybrid", "prefix": True}, "prefix"),
+        ({"query": "a", "filter": {"title": {"$contains": "a"}}}, "filter"),
+    ],
+)
+def test_corpora_on_milvus_refuse_words_beyond_the_query(client: TestClient, body: dict[str, Any], field: str) -> None:
+    assert client.put("/corpora/c", json={"fields": {"title": 2.0}}).status_code == 422
+    client.put("/corpora/c").raise_for_status()
+    document = {"id": "a", "text": "a text", "metadata": {"title": "a"}}
+    client.post("/corpora/c/documents", json={"documents": [document]}).raise_for_status()
+    answer = client.post("/corpora/c/search", json=body)
+    assert (answer.status_code, answer.json()["error"].split(":")[0]) == (422, field)
