@@ -82,6 +82,7 @@ def test_a_wheel_has_every_file_that_is_no_module() -> None:
     assert files <= carried and files
 
 
+@pytest.mark.filterwarnings("ignore:Using extra keyword arguments on `Field`:DeprecationWarning")  # Ray's own models
 def test_every_module_can_be_imported() -> None:
     for room in ROOMS:
         for module in pkgutil.walk_packages([str(ROOT / room)], prefix=f"{room}."):

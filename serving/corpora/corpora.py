@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +35,15 @@ from serving.corpora.ports import (
     Document,
     Facets,
     IndexSize,
+    Keys,
     KnownText,
     Passage,
     PassageKey,
     Patch,
+    Ranking,
     Removal,
     Size,
+    Span,
     Stemming,
     Stop,
     Store,
@@ -47,7 +52,6 @@ from serving.corpora.ports import (
     never,
 )
 from serving.corpora.search import READ_AT_ONCE, Hit, Query, SearchOptions, SearchResult, find
-from serving.corpora.searchable import IndexedCorpus
 from serving.errors import Invalid, NotFound, ServiceError, Stopped
 from serving.operations.bounds import BOUNDS, Bounds
 
@@ -395,6 +399,51 @@ class Corpora(Backend):
         with self._open.locked(name) as corpus:
             if (live := corpus.index()) is not None:
                 live.reconsider()
+
+
+@dataclass(frozen=True)
+class IndexedCorpus:
+    """A corpus of a local store, and its index."""
+
+    store: Store
+    name: str
+    index: LiveIndex
+    where: Filter | None = None
+
+    def filtered(self, where: Filter) -> IndexedCorpus:
+        return replace(self, where=where)
+
+    def dense(self, queries: Floats, k: int, *, exact: bool) -> list[Ranking]:
+        return self.index.search(queries, k, self._allowed, exact=exact)
+
+    def lexical(self, query: str, k: int, options: WordOptions) -> Ranking:
+        return self.store.words(self.name, query, k, self.where, options)
+
+    def searched_fields(self) -> Collection[str]:
+        return self.store.corpus(self.name).words.fields or ()
+
+    def passages(self, keys: Sequence[int]) -> dict[int, Passage]:
+        return self.store.passages(self.name, keys)
+
+    def documents(self, keys: Sequence[int]) -> dict[int, Document]:
+        return self.store.owners(self.name, keys)
+
+    def keys_of(self, ids: Sequence[str]) -> list[int]:
+        keys: list[int] = self.store.matching(self.name, In(ID, tuple(ids))).tolist()
+        return keys
+
+    def vectors(self, keys: Sequence[int]) -> dict[int, Floats]:
+        found: dict[int, Floats] = {}
+        for block, rows in self.store.vectors(self.name, keys) if keys else ():
+            found.update(zip(block.tolist(), rows, strict=True))
+        return found
+
+    def highlights(self, texts: Sequence[str], query: str, options: WordOptions) -> list[list[Span]]:
+        return self.store.highlights(self.name, texts, query, options)
+
+    @cached_property
+    def _allowed(self) -> Keys | None:
+        return None if self.where is None else self.store.matching(self.name, self.where)
 
 
 def _key(after: DocumentCursor) -> int:

@@ -1,16 +1,13 @@
-"""A corpus that can be searched: the port between search and an engine, and the local engine."""
+"""The port between search and an engine: a corpus that can be searched."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Protocol
 
 from models.runtimes.base import Floats
-from serving.corpora.filters import ID, Filter, In
-from serving.corpora.indexes.live import LiveIndex
-from serving.corpora.ports import Document, Keys, Passage, Ranking, Span, Store, WordOptions
+from serving.corpora.filters import Filter
+from serving.corpora.ports import Document, Passage, Ranking, Span, WordOptions
 
 
 class Searchable(Protocol):
@@ -46,48 +43,3 @@ class Searchable(Protocol):
 
     def highlights(self, texts: Sequence[str], query: str, options: WordOptions) -> list[list[Span]]:
         """Return for each of `texts` the spans that match words of `query`; see `Store.highlights`."""
-
-
-@dataclass(frozen=True)
-class IndexedCorpus:
-    """A corpus of a local store, and its index."""
-
-    store: Store
-    name: str
-    index: LiveIndex
-    where: Filter | None = None
-
-    def filtered(self, where: Filter) -> IndexedCorpus:
-        return replace(self, where=where)
-
-    def dense(self, queries: Floats, k: int, *, exact: bool) -> list[Ranking]:
-        return self.index.search(queries, k, self._allowed, exact=exact)
-
-    def lexical(self, query: str, k: int, options: WordOptions) -> Ranking:
-        return self.store.words(self.name, query, k, self.where, options)
-
-    def searched_fields(self) -> Collection[str]:
-        return self.store.corpus(self.name).words.fields or ()
-
-    def passages(self, keys: Sequence[int]) -> dict[int, Passage]:
-        return self.store.passages(self.name, keys)
-
-    def documents(self, keys: Sequence[int]) -> dict[int, Document]:
-        return self.store.owners(self.name, keys)
-
-    def keys_of(self, ids: Sequence[str]) -> list[int]:
-        keys: list[int] = self.store.matching(self.name, In(ID, tuple(ids))).tolist()
-        return keys
-
-    def vectors(self, keys: Sequence[int]) -> dict[int, Floats]:
-        found: dict[int, Floats] = {}
-        for block, rows in self.store.vectors(self.name, keys) if keys else ():
-            found.update(zip(block.tolist(), rows, strict=True))
-        return found
-
-    def highlights(self, texts: Sequence[str], query: str, options: WordOptions) -> list[list[Span]]:
-        return self.store.highlights(self.name, texts, query, options)
-
-    @cached_property
-    def _allowed(self) -> Keys | None:
-        return None if self.where is None else self.store.matching(self.name, self.where)

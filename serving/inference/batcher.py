@@ -23,9 +23,8 @@ from models.bundle.tokenizer import Tokens
 from models.runtimes.base import Floats
 from serving.errors import Backend, Overloaded, ServiceError, shutting_down
 from serving.inference.engine import Embedded
-from serving.inference.engine_slots import EngineSlots
-from serving.inference.fair_queue import FairQueue, Item, Waiting
-from serving.inference.token_vectors import Mixed, places, rows
+from serving.inference.fair_queue import EngineSlots, FairQueue, Item, Waiting
+from serving.inference.token_vectors import EachToken, Mixed, places
 from serving.operations.limits import Caller, current_caller
 
 log = logging.getLogger(__name__)
@@ -91,7 +90,8 @@ class Request(Waiting):
         Return the number of tokens that no longer count as queued.
         """
         if self.answer is None:
-            height = rows(self.places)
+            last = self.places[-1]
+            height = last.stop if isinstance(last, slice) else last + 1
             self.answer = Embedded(np.empty((height, vector.shape[-1]), vector.dtype), np.empty(height, norm.dtype))
         place = self.places[row]
         self.answer.vectors[place] = vector
@@ -200,7 +200,7 @@ class Batcher:
             Unhealthy: the batcher was closed before all texts were embedded.
         """
         self.check_open()
-        lengths = [len(text) for text in texts]
+        lengths = [len(text.ids) for text in texts]
         padded = [length + -length % self._length_step for length in lengths]
         tokens, claim = sum(lengths), sum(padded)
         self.check_room(claim)
@@ -216,7 +216,7 @@ class Batcher:
             missing=len(texts),
             waiting=tokens,
             claim=claim,
-            places=places(texts),
+            places=places(texts) if texts and isinstance(texts[0], EachToken) else range(len(texts)),
             owner=current_caller(),
         )
         (self._bulk if bulk else self._interactive).add(request, queued=self.queued_tokens)

@@ -24,7 +24,7 @@ from serving.inference.embeddings import (
     finished,
 )
 from serving.inference.engine import Embedded, Engine, Floats, Model
-from serving.inference.engine_slots import EngineSlots
+from serving.inference.fair_queue import EngineSlots
 from serving.inference.inputs import CHARACTERS_PER_TOKEN, At, InputPreparation, Prompts
 from serving.inference.token_vectors import EachToken, Mixed, mixed
 from serving.inference.tokenizing import Tokenizing, Vocabulary
@@ -257,7 +257,7 @@ class Embedder:
         Raises:
             TooLarge: the request has too many tokens.
         """
-        total = sum(map(len, tokens))
+        total = sum(len(one.ids) for one in tokens)
         if part is None:
             check_count(total, self._settings.max_request_tokens, field, "tokens")
         self._metrics.lengths([one.length for one in tokens], truncated=truncated)

@@ -24,8 +24,8 @@ from models.runtimes.pairs import GOLDEN_DIFFERENCE, largest_difference
 from serving.errors import Backend, Conflict, Forbidden, Invalid, NotFound, ServiceError, Unhealthy
 from serving.inference.embedder import Embedder, check_kind
 from serving.inference.engine import EngineError, EngineOptions, Model
-from serving.inference.engine_slots import EngineSlots
 from serving.inference.engines import ENGINES
+from serving.inference.fair_queue import EngineSlots
 from serving.inference.relevance import Method
 from serving.inference.training_record import summary
 from serving.operations.metrics import Metrics

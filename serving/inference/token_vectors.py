@@ -25,18 +25,10 @@ class Mixed(NamedTuple):
     """The length of each vector."""
 
 
-def places(texts: Sequence[Tokens]) -> Sequence[int | slice]:
-    """Return the row of each text in the answer to a request, or the rows of its tokens for `EachToken`."""
-    if not (texts and isinstance(texts[0], EachToken)):
-        return range(len(texts))
+def places(texts: Sequence[Tokens]) -> Sequence[slice]:
+    """Return the rows of each text's tokens in the answer to a request."""
     ends = np.cumsum([len(text) for text in texts]).tolist()
     return [slice(end - len(text), end) for end, text in zip(ends, texts, strict=True)]
-
-
-def rows(placed: Sequence[int | slice]) -> int:
-    """Return the number of rows in an answer with these places."""
-    last = placed[-1]
-    return last.stop if isinstance(last, slice) else last + 1
 
 
 def mixed(

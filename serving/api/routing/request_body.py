@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
-from functools import cached_property
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -46,24 +45,27 @@ class BytesInFlight:
         Raises:
             Overloaded: the other bodies leave no room, or those of the same key. A single body is always admitted.
         """
-        caller, counted = current_caller(), 0
+        caller: Caller | None = None
+        counted = 0
 
         def grown(size: int) -> None:
-            nonlocal counted
+            nonlocal caller, counted
             if more := max(0, size - UNCOUNTED) - counted:
+                caller = current_caller()
                 self._check(self._bytes.total(), counted, more, self._limit, "bodies of requests")
                 if caller:
                     share, whose = int(KEY_SHARE * self._limit), f"bodies of the key {caller.key.name!r}"
                     self._check(self._bytes[caller], counted, more, share, whose)
-            counted += more
-            self._bytes[caller] += more
+                counted += more
+                self._bytes[caller] += more
 
         try:
             yield grown
         finally:
-            self._bytes[caller] -= counted
-            if not self._bytes[caller]:
-                del self._bytes[caller]
+            if counted:
+                self._bytes[caller] -= counted
+                if not self._bytes[caller]:
+                    del self._bytes[caller]
 
     @staticmethod
     def _check(held: int, own: int, more: int, limit: int, whose: str) -> None:
@@ -74,10 +76,8 @@ class BytesInFlight:
 class BoundedRequest(Request):
     """A request whose body is limited while it is read, and parsed by `parse_json`."""
 
-    @cached_property
-    def held(self) -> AsyncExitStack:
-        """Resources that the request holds until it is answered."""
-        return AsyncExitStack()
+    held: AsyncExitStack
+    """Resources that the request holds until it is answered. The route sets it."""
 
     @property
     def service(self) -> Service:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import AsyncExitStack
 from email.message import Message as MimeHeaders
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -256,7 +257,7 @@ def _bounded(handle: Work, field: Any, *, typed: bool) -> Handler:
 def _in_time(answer: Work) -> Handler:
     async def in_time(received: Request) -> Response:
         request = BoundedRequest(received.scope, received.receive)
-        async with request.held:
+        async with AsyncExitStack() as request.held:
             return await in_its_time(request)
 
     async def in_its_time(request: BoundedRequest) -> Response:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from models.bundle.tokenizer import Tokens
 from serving.inference.batcher import Batcher
 from serving.inference.engine import Embedded
-from serving.inference.engine_slots import EngineSlots
+from serving.inference.fair_queue import EngineSlots
 from tests.conftest import PATIENCE
 from tests.serving.queues import BUDGET, Engine, tokens
 
