@@ -131,7 +131,8 @@ def server_of(api: Api, *, writes: bool = False) -> MCPServer:
     ) -> Corpora:
         """List the corpora that `search` can search, or describe one corpus with the fields of its metadata."""
         if corpus is None:
-            return Corpora(corpora=(await api.ask(caller, "GET", "corpora"))["corpora"])
+            listed = (await api.ask(caller, "GET", "corpora"))["corpora"]
+            return Corpora(corpora=[CorpusFacts(**{**facts, "fields": None}) for facts in listed])
         facts = await api.ask(caller, "GET", "corpora", corpus)
         fields = (await api.ask(caller, "GET", "corpora", corpus, "fields"))["fields"]
         for field in fields:

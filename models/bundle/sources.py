@@ -225,13 +225,12 @@ def is_cross_encoder(name: str) -> bool:
         return False
     folder = resolve(name)
     file = folder / CONFIG
-    if not file.is_file() or any(module.kind == "Pooling" for module in modules(folder)):
-        return False
-    config = read_json(file)
+    config = read_json(file) if file.is_file() else None
     if not isinstance(config, dict) or not isinstance(architectures := config.get("architectures"), list):
         return False
     outputs = config.get("num_labels") or len(config.get("id2label") or ())
-    return outputs == 1 and any(str(one).endswith(CLASSIFIER) for one in architectures)
+    classifies = outputs == 1 and any(str(one).endswith(CLASSIFIER) for one in architectures)
+    return classifies and not any(module.kind == "Pooling" for module in modules(folder))
 
 
 def weight_files(folder: Path) -> Sequence[Path]:

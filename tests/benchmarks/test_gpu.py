@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -150,6 +151,9 @@ Path({str(tmp_path / "pid")!r}).write_text(str(server.pid))
     carry_out("serving", setting, 60.0, (sys.executable, "-c", starts))
     pid = (tmp_path / "pid").read_text()
     stat = Path("/proc") / pid / "stat"
+    deadline = time.monotonic() + 10
+    while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z" and time.monotonic() < deadline:
+        time.sleep(0.05)
     assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
 
 

@@ -275,7 +275,7 @@ def test_a_rank_that_no_weight_has(tiny_backbone: Path, other_bundle: Path, tmp_
 
 
 def test_an_encoder_that_was_not_tuned_from_the_base(tiny_backbone: Path, tmp_path: Path) -> None:
-    with pytest.raises(AdapterError, match=r", but .+ in its base minilm"):
+    with pytest.raises(AdapterError, match="and its base minilm has 6"):
         extract(str(tiny_backbone), tmp_path / "a", base="minilm", rank=4)
 
 

@@ -89,6 +89,7 @@ def test_pooling_and_what_follows_it_stay_in_float32(pooling: str, tiny_backbone
     assert {one.name: one.type.tensor_type.elem_type for one in model.graph.output} == {
         "sentence_embedding": TensorProto.FLOAT,
         "norm": TensorProto.FLOAT,
+        "token_embeddings": TensorProto.FLOAT,
     }
 
 

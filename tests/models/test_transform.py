@@ -58,7 +58,7 @@ def embedded(folder: Path, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
     encoder = Encoder.load(folder)
     ids, mask = encoder.tokenizer.pad(encoder.tokenizer.encode(texts))
     session = ort.InferenceSession(str(folder / bundle.ONNX), providers=["CPUExecutionProvider"])
-    unit, norms = session.run(None, {"input_ids": ids, "attention_mask": mask})
+    unit, norms = session.run(["sentence_embedding", "norm"], {"input_ids": ids, "attention_mask": mask})
     return unit, norms
 
 

@@ -228,7 +228,7 @@ def test_a_parameter_that_is_none_is_named(
 def test_a_stray_field_is_told_with_those_there_are(client: TestClient) -> None:
     client.put("/corpora/c")
     said = client.post("/corpora/c/search", json={"query": "a", "top_k": 5}).json()["error"]
-    assert said.startswith("top_k: is not a field of this request, only query, queries, vector, k, offset, mode")
+    assert said.startswith("top_k: is not a field of this request, only query, queries, vector, like, k, offset, mode")
     unnamed = client.post("/corpora/c/search", json={"query": "a", "": 5}).json()["error"]
     assert unnamed.startswith("'': is not a field")
     body = b'{"query": "a", "\\ud800' + b"x" * 10_000 + b'": 5}'

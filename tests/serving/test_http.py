@@ -43,9 +43,9 @@ def test_head_of_what_is_only_posted(client: TestClient) -> None:
         ("/static-offline-docs/swagger-ui.css", "GET, HEAD, OPTIONS"),
         ("/corpora", "GET, HEAD, OPTIONS"),
         ("/corpora/c", "GET, PUT, DELETE, HEAD, OPTIONS"),
-        ("/corpora/c/search", "POST, OPTIONS"),
-        ("/corpora/c/documents", "GET, POST, DELETE, HEAD, OPTIONS"),
-        ("/corpora/c/documents/a", "GET, DELETE, HEAD, OPTIONS"),
+        ("/corpora/c/search", "GET, POST, HEAD, OPTIONS"),
+        ("/corpora/c/documents", "GET, POST, PATCH, DELETE, HEAD, OPTIONS"),
+        ("/corpora/c/documents/a", "GET, PATCH, DELETE, HEAD, OPTIONS"),
     ],
 )
 def test_the_methods_of_a_path_are_told(client: TestClient, path: str, allow: str) -> None:

@@ -109,7 +109,7 @@ def test_the_choice_is_in_the_log(
     service = Service(
         settings, ENGINES["onnxruntime"](tiny_bundle), local_corpora(settings, STORES["memory"](tmp_path))
     )
-    with caplog.at_level(logging.INFO), TestClient(create_app(service)) as client:
+    with caplog.at_level(logging.INFO, "serving"), TestClient(create_app(service)) as client:
         wait_until_ready(client)
         assert client.get("/info").json()["engines"] == [], "nothing was measured, for there was nothing to choose"
     assert "serving tiny: the untouched tiny (onnxruntime fp32)" in caplog.text

@@ -35,6 +35,7 @@ REQUESTS = 2_000
 NIGHTLY_REQUESTS = 8_000
 DOCUMENT: dict[str, Any] = {"id": "a", "text": "A text to find.", "metadata": {"lang": "en"}}
 NEVER_SUCCEED = {
+    "POST /predict",  # no cross-encoder is served
     "GET /models/{id}/report",  # the fake bundle was never judged
     "POST /admin/models",  # no folder here holds another bundle
     "DELETE /admin/models/{id}",  # the only model is the default, which stays

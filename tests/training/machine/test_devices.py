@@ -68,6 +68,7 @@ def _without_chance(case: str, backbone: Path, corpus: Path) -> RunConfig:
             "augmentation_rate": 0.0,
             "chunk_size": 4 if "chunks" in case else None,
             "adapter_rank": 4 if "adapter" in case else None,
+            "layers": (1,) if objective == "static" else None,  # with all layers, the student is what it imitates
             "teacher": str(backbone) if needs.teacher else None,
             "precision": "fp32",
             "device": "auto",
@@ -82,7 +83,7 @@ def test_loss_and_gradients_of_two_processes_are_those_of_one(case: str, compute
     alone = load_file(computed / f"{case}.1.0")
     for rank in (0, 1):
         together = load_file(computed / f"{case}.2.{rank}")
-        assert together.keys() == alone.keys() and len(alone) > 25
+        assert together.keys() == alone.keys() and len(alone) > 20
         for name, gradient in alone.items():
             torch.testing.assert_close(together[name], gradient, rtol=1e-6, atol=1e-9, msg=f"{name} of rank {rank}")
 
