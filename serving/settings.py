@@ -274,7 +274,7 @@ class Settings(BaseSettings):
 
     @property
     def on_milvus(self) -> bool:
-        """Whether the corpora are on Milvus."""
+        """Return whether the corpora are on Milvus."""
         return _is_milvus(self.store)
 
     @property

@@ -1,4 +1,4 @@
-"""Where the documents of a command go: a corpus in the data folder, or a corpus of a running server."""
+"""Destinations of the documents of a command: a corpus in the data folder, or a corpus of a running server."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ _ERRORS: dict[int, type[ServiceError]] = {
 
 @dataclass(frozen=True)
 class Added:
-    """What became of a file."""
+    """Result of one file."""
 
     documents: int
     truncated: int = 0
     errors: Sequence[str] = ()
     """Errors of rows that were left out, or the reason why a job failed."""
     state: str = "succeeded"
-    """How the job of the file ended."""
+    """State in which the job of the file ended."""
     total: int | None = None
 
 
@@ -86,15 +86,12 @@ class Local:
         self._service, self._library, self._corpus = service, service.library, corpus
 
     async def create(self, stemming: Any) -> bool:
-        """See `Destination`."""
         return await self._library.run(lambda corpora: corpora.create(self._corpus, stemming=stemming), of=self._corpus)
 
     async def drop(self) -> None:
-        """See `Destination`."""
         await self._library.run(lambda corpora: corpora.drop(self._corpus), of=self._corpus)
 
     async def add(self, file: BinaryIO, options: Options, *, whole: bool = False) -> Added:
-        """See `Destination`."""
         async with self._library.encoder_of(self._corpus) as embedder:
             check_fits(options.chunking, embedder)
         if not whole:
@@ -133,12 +130,10 @@ class Local:
         return Added(job.done, job.result.get("truncated", 0), found, job.state, job.total)
 
     async def remove(self, where: Mapping[str, Any]) -> None:
-        """See `Destination`."""
         compiled = compile_filter(where)
         await self._library.remove(lambda corpora: corpora.delete_where(self._corpus, compiled), of=self._corpus)
 
     async def metadata(self, where: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
-        """See `Destination`."""
         compiled, after = compile_filter(where), None
         while True:
             page = await self._page(compiled, after)
@@ -164,17 +159,14 @@ class Remote:
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
 
     async def create(self, stemming: str | None) -> bool:
-        """See `Destination`."""
         body = {} if stemming is None else {"stemming": stemming}
         status, _ = await self._ask("PUT", self._path, body)
         return status == CREATED
 
     async def drop(self) -> None:
-        """See `Destination`."""
         await self._ask("DELETE", self._path)
 
     async def add(self, file: BinaryIO, options: Options, *, whole: bool = False) -> Added:
-        """See `Destination`."""
         query = options.model_dump(exclude_defaults=True, exclude={"format", "coding", "charset"})
         query = {name: value if isinstance(value, str | int) else json.dumps(value) for name, value in query.items()}
         media = next(media for media, format in MEDIA.items() if format == options.format)
@@ -190,11 +182,9 @@ class Remote:
         return Added(body["done"], cut, [error["error"] for error in body["errors"]], body["state"], body["total"])
 
     async def remove(self, where: Mapping[str, Any]) -> None:
-        """See `Destination`."""
         await self._ask("DELETE", f"{self._path}/documents", {"filter": where})
 
     async def metadata(self, where: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
-        """See `Destination`."""
         query = {"limit": str(PAGE), "filter": json.dumps(where)}
         while True:
             _, page = await self._ask("GET", f"{self._path}/documents?{urlencode(query)}")

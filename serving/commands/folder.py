@@ -48,7 +48,7 @@ class Seen(NamedTuple):
 
 @dataclass
 class Round:
-    """What one look at the folder led to."""
+    """Result of one comparison of the folder with the corpus."""
 
     added: int = 0
     removed: int = 0

@@ -90,7 +90,7 @@ class SearchOptions:
 
     @property
     def arranged(self) -> bool:
-        """Whether hits are chosen from the best candidates in an order of their own."""
+        """Return whether hits are sorted, spread or grouped, and so chosen from the best candidates."""
         return bool(self.sort or self.diversity or self.group_by)
 
 

@@ -48,7 +48,7 @@ def check_installed(format: str) -> None:
     package, extra = PACKAGES.get(format, ("", ""))
     if package and find_spec(package) is None:
         raise UnsupportedMedia(
-            f"{format} is read with the extra {extra!r}, which this server has not: pip install 'isosphere[{extra}]'"
+            f"{format} is read with the extra {extra!r}, which is not installed here: pip install 'isosphere[{extra}]'"
         )
 
 

@@ -38,7 +38,7 @@ stem."""
 
 
 class Rules(NamedTuple):
-    """How the words of a corpus are searched."""
+    """Rules for the search of a corpus by words."""
 
     stemming: Stemming = "none"
     synonyms: Mapping[Term, Sequence[str]] = {}
