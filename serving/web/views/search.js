@@ -36,7 +36,7 @@ class Search {
 		Object.assign(this, { place, state, listed, corpus, path: `corpora/${corpus.name}`, found: 0 });
 		this.opened = new Set(state.remembered.opened);
 		this.chosenMode = Object.hasOwn(MODES, state.address.get("mode") ?? "") ? state.address.get("mode") : "dense";
-		this.options = new Options(corpus.name, state.address, (changes) => this.arranged(changes));
+		this.options = new Options(corpus.name, state.address, (changes) => this.change(changes));
 		this.filter = filterOf(state.address.get("filter"));
 		this.asked = new AbortController(); // by the next search: no answer comes out of order
 		this.settled = state.address.has("q"); // the back button leads to whole queries, not to every letter
@@ -98,8 +98,7 @@ class Search {
 
 	setMode(mode) {
 		this.chosenMode = mode;
-		this.state.keep({ mode: mode === "dense" ? null : mode }, { push: true });
-		this.search();
+		this.change({ mode: mode === "dense" ? null : mode });
 	}
 
 	typed() {
@@ -145,11 +144,11 @@ class Search {
 
 	filtered(filter) {
 		this.filter = filter;
-		this.state.keep({ filter: isEmpty(filter) ? null : json(filter) }, { push: true });
-		this.search();
+		this.change({ filter: isEmpty(filter) ? null : json(filter) });
 	}
 
-	arranged(changes) {
+	// Into the address, and search.
+	change(changes) {
 		this.state.keep(changes, { push: true });
 		this.search();
 	}
@@ -267,10 +266,9 @@ class Search {
 		const filtered = !isEmpty(this.filter);
 		const examples = EXAMPLES[this.corpus.name];
 		if (examples && !filtered && this.corpus.documents) {
-			this.add([], null, { k });
-			fill(this.below, el("p.muted", "Ask for something in your own words, for example:"), div("chips", examples.map((text) => this.example(text))));
 			this.status.textContent = "";
-			return;
+			this.add([], null, { k });
+			return fill(this.below, el("p.muted", "Ask for something in your own words, for example:"), div("chips", examples.map((text) => this.example(text))));
 		}
 		const asked = filtered ? { limit: k, filter: json(this.filter), ...after } : { limit: SAMPLE };
 		const path = `${this.path}/documents?${new URLSearchParams(asked)}`;
