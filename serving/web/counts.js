@@ -1,7 +1,7 @@
 // How many passages a search chooses from, and how many of their documents have each value of the filters.
 
 import { call } from "./api.js";
-import { status } from "./controls.js";
+import { el } from "./dom.js";
 import { isEmpty } from "./filters.js";
 import { counted, json } from "./format.js";
 import { left } from "./states.js";
@@ -10,14 +10,14 @@ const MOST = 16; // fields of a request
 
 export class Counter {
 	constructor(corpus, signal) {
-		Object.assign(this, { corpus, signal, element: status() });
+		Object.assign(this, { corpus, signal, element: el("p.muted") });
 	}
 
 	// Count anew, if something changed. `words`: query and options of a lexical search; other searches choose from all that match.
 	// No hit waits for it, and where it fails there are no counts.
 	async count(words, filter, panel) {
 		const key = json([words, filter]);
-		if (!panel || !this.corpus.documents || key === this.key) return;
+		if (!panel || !this.corpus.documents || this.corpus.state !== "ready" || key === this.key) return;
 		this.key = key;
 		try {
 			const { total, facets } = await this.counts(words, filter, panel.counted);

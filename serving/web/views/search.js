@@ -71,12 +71,11 @@ class Search {
 		this.hits = el("ol.hits");
 		this.below = div("below");
 		this.tried = tryIt();
-		const about = this.corpus.description && el("p.muted.clip", this.corpus.description);
 		fill(
 			this.place,
 			el("form.row", { role: "search", onsubmit: (event) => this.submitted(event) }, this.controls()),
 			this.options.element,
-			about,
+			this.corpus.description && el("p.muted.clip", this.corpus.description),
 			div("columns", this.aside, div("found", this.chosen, div("said", this.counter.element, this.status), this.warnings, this.hits, this.below)),
 			this.tried.element,
 		);
