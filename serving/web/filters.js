@@ -6,6 +6,7 @@ import { count, dated, json, parsed, readable } from "./format.js";
 
 const SHOWN = 8; // values of a field
 const DAY = "2024-03-05".length;
+const END = "T23:59:59.999Z"; // of a day
 const FEW = 12; // numbers that are offered one by one, and not as a range
 const OPEN = 2; // fields whose values are seen at once
 const COUNTED = 20; // values of a facet: all others have fewer documents
@@ -76,7 +77,8 @@ function parts(field, condition) {
 	}
 	const range = rangeOf(condition);
 	const bounds = { $gte: "≥", $lte: "≤" };
-	const said = range ? Object.entries(range).map(([name, bound]) => `${bounds[name]} ${readable(bound)}`).join(", ") : json(condition);
+	const bound = (value) => readable(typeof value === "string" ? value.replace(END, "") : value);
+	const said = range ? Object.entries(range).map(([name, value]) => `${bounds[name]} ${bound(value)}`).join(", ") : json(condition);
 	return [{ field, text: `${field} ${said}`, rest: null }];
 }
 
@@ -109,7 +111,7 @@ function range({ field, least, greatest }, days, set) {
 	const shown = (value) => (days ? String(value ?? "").slice(0, DAY) : (value ?? ""));
 
 	function change() {
-		const bounds = { ...(low.value !== "" && { $gte: bound(low, "") }), ...(high.value !== "" && { $lte: bound(high, "T23:59:59.999Z") }) };
+		const bounds = { ...(low.value !== "" && { $gte: bound(low, "") }), ...(high.value !== "" && { $lte: bound(high, END) }) };
 		set(field, isEmpty(bounds) ? null : bounds);
 	}
 
