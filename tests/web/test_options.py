@@ -1,9 +1,8 @@
-"""The options of the search view: examples, counts beside filters, order, groups, words beyond the query, explanations."""
+"""The options of the search view: examples, counts, order, groups, words beyond the query, explanations."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -262,24 +261,16 @@ def test_what_a_corpus_does_not_have_is_switched_off_with_the_reason(server: Run
 
 
 def test_reranking_is_asked_for_and_excludes_other_orders(page: Page) -> None:
-    sent: list[dict[str, Any]] = []
-
-    def answer(route: Route) -> None:
-        body = route.request.post_data_json
-        if "rerank" in body:
-            sent.append(body)
-            route.continue_(post_data={name: value for name, value in body.items() if name != "rerank"})
-        else:
-            route.continue_()
-
-    page.route("**/search", answer)
     options = open_options(page)
     options.get_by_role("combobox", name="Sort by").select_option("year:desc")
     expect(hits(page).first).to_contain_text("d13")
-    options.get_by_role("checkbox", name=re.compile("^Rerank")).check()
+    with page.expect_request(lambda request: '"rerank"' in (request.post_data or "")) as sent:
+        options.get_by_role("checkbox", name=re.compile("^Rerank")).check()
     expect(options.get_by_role("combobox", name="Sort by")).to_be_disabled()
     expect(page.locator(".score").first).to_have_attribute("title", "Late interaction")
-    assert sent[0]["rerank"] == {"method": "late_interaction", "candidates": 50} and "sort" not in sent[0]
+    expect(page.get_by_role("alert")).to_have_count(0)
+    body = sent.value.post_data_json
+    assert body["rerank"] == {"method": "late_interaction", "candidates": 50} and "sort" not in body
 
 
 def test_ranks_and_scores_are_explained_on_demand(server: Running, visit: Visit) -> None:
