@@ -170,7 +170,7 @@ function choice({ field, kinds, values, complete }, set) {
 	const other = !complete && el("input.other", { placeholder: "Another value", "aria-label": `Another value of ${field}`, onchange: add });
 	return {
 		body: [list, rest, other],
-		showCounts,
+		showCounts: telling && showCounts,
 		show(filter) {
 			current = (Object.hasOwn(filter, field) && optionsOf(filter[field])) || [];
 			boxes.forEach(({ value, box }) => (box.checked = current.includes(value)));

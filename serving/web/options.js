@@ -44,10 +44,11 @@ export class Options {
 	controls() {
 		const { given } = this;
 		const [sort, group] = ["sort", "group"].map((name) => select([], "", (value) => this.set(name, value)));
-		const size = el("input", { type: "number", min: 1, max: LARGEST, value: given.size, onchange: () => this.set("size", sizeOf(size)) });
+		const size = el("input", { type: "number", min: 1, max: LARGEST, value: given.size, onchange: () => this.set("size", (size.value = sizeOf(size))) });
 		const degree = el("output", String(given.diversity));
 		const diversity = el("input", {
 			type: "range",
+			"aria-label": "Diversity",
 			max: 1,
 			step: 0.1,
 			value: given.diversity,

@@ -90,7 +90,7 @@ class Search {
 	}
 
 	controls() {
-		const to = ({ name }) => this.state.go({ corpus: name, filter: null, sort: null, group: null, ...NONE });
+		const to = ({ name }) => this.state.go({ corpus: name, filter: null, sort: null, group: null, size: null, ...NONE });
 		this.modes = choice("Search by", Object.entries(MODES), this.chosenMode, (mode) => this.setMode(mode));
 		return [chooser(this.listed, this.corpus, to), el("label.field.wide", el("span", "Query"), this.query), this.modes];
 	}
@@ -155,9 +155,9 @@ class Search {
 	// What the hits are limited to, and which documents they are to be like.
 	showChosen() {
 		const { like, modes } = this;
-		fill(this.chosen, like && div("chips", chips(like, (changes) => this.state.go(changes))), this.filters?.chips);
+		const only = el("span.muted", "Examples are compared by meaning.");
+		fill(this.chosen, like && div("chips", chips(like, (changes) => this.state.go(changes)), only), this.filters?.chips);
 		modes.disabled = Boolean(like);
-		modes.title = like ? "Examples are compared by meaning." : "";
 		this.options.show({ mode: this.mode, like: Boolean(like) });
 	}
 
@@ -262,6 +262,7 @@ class Search {
 
 	// Before anything is asked: what fits the filters, what could be asked, or some of what can be found.
 	async idle(signal, after, k) {
+		this.count();
 		const filtered = !isEmpty(this.filter);
 		const examples = EXAMPLES[this.corpus.name];
 		if (examples && !filtered && this.corpus.documents) {
@@ -274,7 +275,6 @@ class Search {
 		const { documents, cursor, count: all, warnings } = await call(path, { signal });
 		this.tried.show({ method: "GET", path });
 		this.add(documents, after, { k }, warnings);
-		this.count();
 		fill(this.below, filtered && cursor && button("More documents", () => this.search({ cursor })), !this.found && this.nothing());
 		const fits = `${counted(all, "document")} ${all === 1 ? "fits" : "fit"} the filters${cursor ? `, oldest first; ${this.found} are shown` : ""}. Write a query to search in them.`;
 		const some = `Some of its documents.${touched ? "" : " Press / to write, arrows to move, Enter to open."}`;
