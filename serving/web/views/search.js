@@ -20,7 +20,7 @@ import { failure, left } from "../states.js";
 const PAGE = 10;
 const MOST = 1000; // hits of a request
 const SAMPLE = 5; // documents that are shown before anything is asked
-const PAUSE_MS = 150; // after a key
+const [PAUSE_MS, SLOW_PAUSE_MS] = [150, 600]; // after a key; where each search reranks
 const SLOW_MS = 200; // a search that takes longer is seen to run
 // What can be asked of the corpus that a server comes with.
 const EXAMPLES = { "python-docs": ["pick a random element of a list", "read a gzip file", "tell whether a year has 366 days"] };
@@ -102,7 +102,7 @@ class Search {
 
 	typed() {
 		clearTimeout(this.timer);
-		this.timer = setTimeout(() => this.ask(), PAUSE_MS);
+		this.timer = setTimeout(() => this.ask(), this.options.on("rerank") ? SLOW_PAUSE_MS : PAUSE_MS);
 	}
 
 	submitted(event) {
@@ -178,8 +178,7 @@ class Search {
 		}, SLOW_MS);
 		const began = performance.now();
 		try {
-			const { like } = this;
-			const query = this.asks();
+			const [like, query] = [this.like, this.asks()];
 			if (!like && !query) return await this.idle(signal, after, k);
 			const body = {
 				...(like ? { like } : { query, highlight: true }),
@@ -194,6 +193,7 @@ class Search {
 			// After the search, which a key's limit must not refuse for it.
 			const cosines = this.mode !== "lexical" && !like && !body.rerank;
 			this.weak = cosines ? await (this.measured ??= chance(this.corpus, this.state.signal)) : null;
+			signal.throwIfAborted();
 			this.tried.show({ method: "POST", path: `${this.path}/search`, body });
 			this.answered(answer, after, waited, body);
 		} catch (error) {
