@@ -55,7 +55,7 @@ export function filters(fields, chosen, changed) {
 		panel: controls.length ? panel : null,
 		chips,
 		counted: listed.map(({ field }) => field),
-		showCounts: (facets) => listed.forEach((one) => one.showCounts(facets?.[one.field])),
+		showCounts: (facets) => listed.forEach((one) => one.showCounts(facets?.[one.field], isEmpty(filter))),
 	};
 }
 
@@ -146,13 +146,13 @@ function choice({ field, kinds, values, complete }, set) {
 		name.textContent = `${others.childElementCount} more`;
 	}
 
-	// The counts of what is found, or those of the whole corpus. A facet has the most frequent values, which may be others.
-	function showCounts(facet) {
+	// The counts of a facet, which has the most frequent values: they may be new. Without a facet, those of `all` documents or none.
+	function showCounts(facet, all) {
 		const found = new Map((facet ?? []).map((one) => [json(one.value), one.documents]));
 		if (telling) facet?.filter(({ value }) => !boxes.has(json(value))).forEach(offer);
 		const few = facet && facet.length < COUNTED;
 		for (const [key, { element, many, documents }] of boxes) {
-			const now = facet ? (found.get(key) ?? (few ? 0 : null)) : documents;
+			const now = facet ? (found.get(key) ?? (few ? 0 : null)) : all ? documents : null;
 			many.textContent = now === null ? "" : count(now);
 			element.classList.toggle("muted", now === 0);
 		}
@@ -166,7 +166,7 @@ function choice({ field, kinds, values, complete }, set) {
 	}
 
 	if (telling) ordered.forEach(offer);
-	showCounts();
+	showCounts(null, true);
 	const other = !complete && el("input.other", { placeholder: "Another value", "aria-label": `Another value of ${field}`, onchange: add });
 	return {
 		body: [list, rest, other],
