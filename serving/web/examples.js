@@ -14,9 +14,9 @@ export function examplesOf(address) {
 }
 
 // Links that search by one more example. They keep the filters and options, and replace the query.
-export function links(address, { id, title }) {
+export function links(address, corpus, { id, title }) {
 	const like = examplesOf(address);
-	const to = (name, changes) => el("a", { href: changed(address, { q: null, ...changes }), "aria-label": `${name}: ${title}` }, name);
+	const to = (name, changes) => el("a", { href: changed(address, { corpus, q: null, ...changes }), "aria-label": `${name}: ${title}` }, name);
 	return [
 		to("More like this", { like: [...(like?.positive ?? []), id] }),
 		like && to("Not like this", { unlike: [...(like.negative ?? []), id] }),

@@ -251,7 +251,7 @@ class Search {
 	shown(found, means) {
 		const { opened, state, mode, best, weak } = this;
 		const toggled = () => state.remember({ opened: [...opened] });
-		const about = { corpus: this.corpus.name, mode, means, best, weak, signal: state.signal, opened, toggled, links: (one) => links(state.address, one) };
+		const about = { corpus: this.corpus.name, mode, means, best, weak, signal: state.signal, opened, toggled, links: (one) => links(state.address, this.corpus.name, one) };
 		return byText(found).map((alike) => hit(alike, about));
 	}
 
