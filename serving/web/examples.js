@@ -1,9 +1,11 @@
 // Search by example: documents that hits resemble, and documents that hits do not resemble. The address has their ids.
 
+import { call } from "./api.js";
 import { changed } from "./app.js";
-import { el } from "./dom.js";
+import { el, fill } from "./dom.js";
 import { chip } from "./filters.js";
-import { short } from "./format.js";
+import { json, short } from "./format.js";
+import { titleOf } from "./hits.js";
 
 export const NONE = { like: null, unlike: null };
 
@@ -23,12 +25,28 @@ export function links(address, corpus, { id, title }) {
 	];
 }
 
-// A chip for each example; go(changes) changes the address.
-export function chips({ positive, negative = [] }, go) {
+// A chip for each example, with the title of its document once that is known; go(changes) changes the address.
+export function chips(corpus, { positive, negative = [] }, go, signal) {
 	const without = (ids, id) => ids.filter((one) => one !== id);
 	const alone = positive.length === 1; // negative examples need a positive one
-	return [
-		...positive.map((id) => chip(`like ${short(id)}`, () => go(alone ? NONE : { like: without(positive, id) }))),
-		...negative.map((id) => chip(`not like ${short(id)}`, () => go({ unlike: without(negative, id) }))),
+	const removals = [
+		...positive.map((id) => ["like", id, alone ? NONE : { like: without(positive, id) }]),
+		...negative.map((id) => ["not like", id, { unlike: without(negative, id) }]),
 	];
+	const names = removals.map(([kind, id]) => el("span", `${kind} ${short(id)}`));
+	titles(corpus, [...positive, ...negative], signal).then((found) => {
+		removals.forEach(([kind, id], i) => found.has(id) && fill(names[i], `${kind} ${found.get(id)}`));
+	});
+	return removals.map(([, , changes], i) => chip(names[i], () => go(changes)));
+}
+
+// By id. None where they can't be asked for: the ids do then.
+async function titles(corpus, ids, signal) {
+	const asked = new URLSearchParams({ limit: ids.length, filter: json({ $id: { $in: ids } }) });
+	try {
+		const { documents } = await call(`corpora/${corpus}/documents?${asked}`, { signal });
+		return new Map(documents.map((document) => [document.id, titleOf(document)]));
+	} catch {
+		return new Map();
+	}
 }

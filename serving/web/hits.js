@@ -92,7 +92,7 @@ export const isWeak = ({ score, dense, lexical }, mode, weak) =>
 export const byText = (hits) => [...Map.groupBy(hits, ({ text }) => text).values()];
 
 // What the metadata call it, or its id; of an id that was made, a short text of the metadata instead.
-function titleOf({ id, metadata }) {
+export function titleOf({ id, metadata }) {
 	const isTitle = (value) => typeof value === "string" && value.trim() !== "" && value.length <= TITLE;
 	const named = TITLES.map((field) => metadata[field]).find(isTitle);
 	return named ?? (isMade(id) ? (Object.values(metadata).find(isTitle) ?? short(id)) : id);

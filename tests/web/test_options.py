@@ -99,6 +99,14 @@ def test_negative_examples_go_with_the_last_positive_one(server: Running, visit:
     assert not {"like", "unlike"} & set(asked(page))
 
 
+def test_an_example_has_the_title_of_its_document(server: Running, visit: Visit) -> None:
+    documents = [{"text": text, "metadata": {"title": text.upper()}} for text in ("boiler", "chimney")]
+    server.client.put("/corpora/titled", json={}).raise_for_status()
+    first, _ = server.client.post("/corpora/titled/documents", json={"documents": documents}).json()["ids"]
+    page = visit(server.address, f"?corpus=titled&like={first}")
+    expect(page.get_by_role("button", name="like BOILER")).to_be_visible()
+
+
 def test_a_query_replaces_the_examples(server: Running, visit: Visit) -> None:
     page = visit(server.address, "?corpus=rooms&like=d01&mode=lexical")
     expect(hits(page)).to_have_count(10)

@@ -156,7 +156,7 @@ class Search {
 	showChosen() {
 		const { like, modes } = this;
 		const only = el("span.muted", "Examples are compared by meaning.");
-		fill(this.chosen, like && div("chips", chips(like, (changes) => this.state.go(changes)), only), this.filters?.chips);
+		fill(this.chosen, like && div("chips", chips(this.corpus.name, like, (changes) => this.state.go(changes), this.state.signal), only), this.filters?.chips);
 		modes.disabled = Boolean(like);
 		this.options.show({ mode: this.mode, like: Boolean(like) });
 	}
