@@ -93,7 +93,7 @@ def test_examples_are_chips_which_the_address_has_and_which_can_be_taken_away(pa
 def test_negative_examples_go_with_the_last_positive_one(server: Running, visit: Visit) -> None:
     page = visit(server.address, "?corpus=rooms&like=d01&unlike=d02")
     expect(hits(page)).to_have_count(10)
-    expect(page.get_by_role("group", name="Search by")).to_be_disabled()
+    expect(page.get_by_role("radio", name="Words")).to_be_disabled()
     page.get_by_role("button", name="like d01", exact=True).click()
     expect(page.get_by_role("button", name=re.compile("like d"))).to_have_count(0)
     assert not {"like", "unlike"} & set(asked(page))
@@ -112,7 +112,7 @@ def test_a_query_replaces_the_examples(server: Running, visit: Visit) -> None:
     expect(hits(page)).to_have_count(10)
     page.get_by_role("searchbox").fill("13")
     expect(hits(page)).to_have_count(1)
-    expect(page.get_by_role("group", name="Search by")).to_be_enabled()
+    expect(page.get_by_role("radio", name="Words")).to_be_enabled()
     assert "like" not in asked(page)
 
 
