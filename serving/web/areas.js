@@ -66,14 +66,14 @@ function words(text) {
 	return new Set(parts.filter((word) => UNSPACED.test(word) || (word.length >= SHORT && /^\p{L}/u.test(word))));
 }
 
-// The words of each area that most distinguish it: share of its passages with the word, times the logarithm of how much greater
-// it is than the share of all passages. A word that all areas have counts nothing, so there are no stop words.
+// The words of each area that most distinguish it: square root of the share of its passages with the word, times the logarithm of
+// how much greater this share is than that of all passages. A word that all areas have counts nothing, so there are no stop words.
 function distinguished(texts) {
 	const inside = texts.map(frequencies);
 	const everywhere = frequencies(texts.flat());
 	const all = texts.flat().length;
 	return inside.map((found, i) => {
-		const gain = ([word, many]) => (many / texts[i].length) * Math.log((many * all) / (texts[i].length * everywhere.get(word)));
+		const gain = ([word, many]) => Math.sqrt(many / texts[i].length) * Math.log((many * all) / (texts[i].length * everywhere.get(word)));
 		const telling = [...found].filter((entry) => entry[1] >= FEW && gain(entry) > 0);
 		return telling.sort((one, other) => gain(other) - gain(one)).slice(0, WORDS).map(([word]) => word);
 	});

@@ -102,6 +102,7 @@ export class Options {
 		for (const [name, { input, why }] of this.shown) {
 			why.textContent = this.why(name);
 			input.disabled = Boolean(why.textContent);
+			if (this.refused[name]) input.checked = false;
 		}
 		this.shown.get("size").input.closest(".option").hidden = !this.given.group;
 	}

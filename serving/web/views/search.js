@@ -210,7 +210,7 @@ class Search {
 		this.best = Math.max(...hits.map(({ score }) => score), after ? this.best : -Infinity);
 		this.add(hits, after, body, warnings);
 		const how = this.mode === "lexical" ? "" : ` · ${index === "exact" ? "exact search" : `index ${index}`}`;
-		const weak = !after && hits[0] && isWeak(hits[0], this.mode, this.weak) && "No hit is nearer than chance: the corpus may say nothing about it · ";
+		const weak = !after && hits.every((one) => isWeak(one, this.mode, this.weak)) && "No hit is nearer than chance: the corpus may say nothing about it · ";
 		const times = `${Math.round(took)} ms on the server, ${Math.round(waited)} ms in all`;
 		const next = this.next(hits, cursor, body);
 		this.status.textContent = this.found ? `${weak || ""}${next ? "The first " : ""}${counted(this.found, "hit")} · ${times}${how}` : "";
