@@ -257,7 +257,7 @@ def test_what_a_corpus_does_not_have_is_switched_off_with_the_reason(server: Run
         else:
             route.continue_()
 
-    page = visit(server.address, "?corpus=passages", expected=["status of 422"])
+    page = visit(server.address, "?corpus=rooms", expected=["status of 422"])
     page.route("**/search", answer)
     page.get_by_role("radio", name="Words").check()
     page.get_by_role("searchbox").fill("boiler")
