@@ -107,7 +107,7 @@ class Chart {
 			const { groups, of } = field ? grouped(points.map(({ value }) => value)) : this.byArea();
 			this.groups = groups;
 			this.points = points.map((point, i) => ({ ...point, group: of(point.value, i) }));
-			fill(this.labels, this.areas.map(({ name }) => el("span", name)));
+			fill(this.labels, this.areas.map(({ name }) => el("span", name.replaceAll(", ", "\n"))));
 			const all = points.length === passages ? `All ${counted(passages, "passage")}` : `A random ${count(points.length)} of ${counted(passages, "passage")}`;
 			const [across, up] = explained.map((share) => `${(100 * share).toFixed(1)} %`);
 			this.about.textContent = `${all}. The two axes (principal components) show ${across} and ${up} of what varies: what is close here need not be.${this.areas.length ? " An area has the words that distinguish it from the others." : ""}`;
