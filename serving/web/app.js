@@ -35,15 +35,11 @@ class State {
 		if (!this.signal.aborted) remember(changes);
 	}
 
-	// Put these into the address ("" and null: out of it). With `push` the back button leads to what was.
+	// Put these into the address. With `push` the back button leads to what was.
 	keep(changes, { push = false } = {}) {
 		if (this.signal.aborted) return;
 		const before = query(this.address);
-		for (const [name, value] of Object.entries(changes)) {
-			if (value === null || value === undefined || value === "") this.address.delete(name);
-			else this.address.set(name, value);
-		}
-		const now = query(this.address);
+		const now = query(put(this.address, changes));
 		if (now === before) return;
 		if (push) enter(now);
 		else history.replaceState(history.state, "", now);
@@ -67,8 +63,22 @@ function enter(address) {
 
 const query = (address) => `?${address}`;
 
+// Each value of a list is a parameter of its own; "", null and an empty list take the name out of the address.
+function put(address, changes) {
+	for (const [name, value] of Object.entries(changes)) {
+		const [first, ...others] = [value].flat().filter((one) => (one ?? "") !== "");
+		if (first === undefined) address.delete(name);
+		else address.set(name, first);
+		others.forEach((one) => address.append(name, one));
+	}
+	return address;
+}
+
 // The address of a view: link("search", { corpus: "notes" }).
-export const link = (view, address = {}) => query(new URLSearchParams({ view, ...address }));
+export const link = (view, address = {}) => query(put(new URLSearchParams({ view }), address));
+
+// The address of the same view with these changes.
+export const changed = (address, changes) => query(put(new URLSearchParams(address), changes));
 
 async function show({ moved = false } = {}) {
 	const remembered = history.state ?? {}; // before anything scrolls

@@ -2,11 +2,14 @@
 
 import { button, div, labelled } from "./controls.js";
 import { el, fill } from "./dom.js";
-import { count, json, parsed, written } from "./format.js";
+import { count, dated, json, parsed, readable } from "./format.js";
 
 const SHOWN = 8; // values of a field
+const DAY = "2024-03-05".length;
+const END = "T23:59:59.999Z"; // of a day
 const FEW = 12; // numbers that are offered one by one, and not as a range
 const OPEN = 2; // fields whose values are seen at once
+const COUNTED = 20; // values of a facet: all others have fewer documents
 
 // Something chosen, that can be taken back.
 export const chip = (text, off) => button([text, el("span", { "aria-hidden": "true" }, "×")], off, { class: "chip", title: "Take this away" });
@@ -19,7 +22,8 @@ export function filterOf(text) {
 
 export const isEmpty = (filter) => Object.keys(filter).length === 0;
 
-// The panel and the chips of what is chosen; `changed(filter)` is called whenever that changes.
+// The panel and the chips of what is chosen; `changed(filter)` is called whenever that changes. `counted`: the fields whose values
+// have counts, which showCounts(facets) renews.
 export function filters(fields, chosen, changed) {
 	let filter = chosen;
 	const chips = div("chips");
@@ -46,7 +50,13 @@ export function filters(fields, chosen, changed) {
 	show();
 	const summary = el("summary", "Filters");
 	const panel = el("details.filters", { open: matchMedia("(min-width: 50rem)").matches }, summary, controls.map(({ element }) => element));
-	return { panel: controls.length ? panel : null, chips };
+	const listed = controls.filter((one) => one.showCounts);
+	return {
+		panel: controls.length ? panel : null,
+		chips,
+		counted: listed.map(({ field }) => field),
+		showCounts: (facets) => listed.forEach((one) => one.showCounts(facets?.[one.field], isEmpty(filter))),
+	};
 }
 
 // No filter begins with $ or asks for an object; texts too long to be listed are no choice.
@@ -67,7 +77,8 @@ function parts(field, condition) {
 	}
 	const range = rangeOf(condition);
 	const bounds = { $gte: "≥", $lte: "≤" };
-	const said = range ? Object.entries(range).map(([name, bound]) => `${bounds[name]} ${bound}`).join(", ") : json(condition);
+	const bound = (value) => readable(typeof value === "string" ? value.replace(END, "") : value);
+	const said = range ? Object.entries(range).map(([name, value]) => `${bounds[name]} ${bound(value)}`).join(", ") : json(condition);
 	return [{ field, text: `${field} ${said}`, rest: null }];
 }
 
@@ -80,21 +91,27 @@ function optionsOf(condition) {
 	return only(condition, ["$in"]) && Array.isArray(condition.$in) ? condition.$in : null;
 }
 
-const shown = (value) => (value === "" ? "(empty)" : written(value));
+const shown = (value) => (value === "" ? "(empty)" : readable(value));
 
 // The values or the range of one field.
 function control(field, open, filter, set) {
-	const isRange = field.kinds.includes("number") && (!field.complete || field.values.length > FEW);
-	const { body, show } = isRange ? range(field, set) : choice(field, set);
+	const many = !field.complete || field.values.length > FEW;
+	const days = field.values.length > 0 && field.values.every(({ value }) => dated(value));
+	const isRange = many && (days || field.kinds.includes("number"));
+	const { body, show, showCounts } = isRange ? range(field, days, set) : choice(field, set);
 	const seen = open || Object.hasOwn(filter, field.field);
-	return { element: el("details.facet", { open: seen }, el("summary.clip", field.field), body), show };
+	return { field: field.field, element: el("details.facet", { open: seen }, el("summary.clip", field.field), body), show, showCounts };
 }
 
-function range({ field, least, greatest }, set) {
-	const [low, high] = [least, greatest].map((placeholder) => el("input", { type: "number", step: "any", placeholder, onchange: change }));
+// Of numbers, or of days: the last one is up to its end.
+function range({ field, least, greatest }, days, set) {
+	const type = days ? "date" : "number";
+	const [low, high] = [least, greatest].map((placeholder) => el("input", { type, step: days ? null : "any", placeholder, onchange: change }));
+	const bound = (input, end) => (days ? `${input.value}${end}` : input.valueAsNumber);
+	const shown = (value) => (days ? String(value ?? "").slice(0, DAY) : (value ?? ""));
 
 	function change() {
-		const bounds = { ...(low.value !== "" && { $gte: low.valueAsNumber }), ...(high.value !== "" && { $lte: high.valueAsNumber }) };
+		const bounds = { ...(low.value !== "" && { $gte: bound(low, "") }), ...(high.value !== "" && { $lte: bound(high, END) }) };
 		set(field, isEmpty(bounds) ? null : bounds);
 	}
 
@@ -102,8 +119,8 @@ function range({ field, least, greatest }, set) {
 		body: div("range", labelled("from", low), labelled("to", high)),
 		show(filter) {
 			const bounds = (Object.hasOwn(filter, field) && rangeOf(filter[field])) || {};
-			low.value = bounds.$gte ?? "";
-			high.value = bounds.$lte ?? "";
+			low.value = shown(bounds.$gte);
+			high.value = shown(bounds.$lte);
 		},
 	};
 }
@@ -111,15 +128,35 @@ function range({ field, least, greatest }, set) {
 function choice({ field, kinds, values, complete }, set) {
 	const telling = complete || values.some(({ documents }) => documents !== 1);
 	const ordered = values.every(({ value }) => typeof value === "number") ? [...values].sort((a, b) => a.value - b.value) : values;
-	const boxes = (telling ? ordered : []).map(({ value, documents }) => {
-		const change = () => choose(box.checked ? [...current, value] : current.filter((one) => one !== value));
-		const box = el("input", { type: "checkbox", onchange: change });
-		const many = documents !== null && el("span.muted", count(documents));
-		return { value, box, element: el("label.option", box, el("span.clip", shown(value)), many) };
-	});
+	const [list, others, name] = [el("div"), el("div"), el("summary")];
+	const rest = el("details.rest", { hidden: true }, name, others);
+	const boxes = new Map(); // by the JSON of their value
 	let current = [];
 
 	const choose = (options) => set(field, options.length ? { $in: options } : null);
+
+	function offer({ value, documents }) {
+		const change = () => choose(box.checked ? [...current, value] : current.filter((one) => one !== value));
+		const box = el("input", { type: "checkbox", checked: current.includes(value), onchange: change });
+		const many = el("span.muted");
+		const element = el("label.option", box, el("span.clip", { title: value }, shown(value)), many);
+		(boxes.size < SHOWN ? list : others).append(element);
+		boxes.set(json(value), { value, box, element, many, documents });
+		rest.hidden = !others.hasChildNodes();
+		name.textContent = `${others.childElementCount} more`;
+	}
+
+	// The counts of a facet, which has the most frequent values: they may be new. Without a facet, those of `all` documents or none.
+	function showCounts(facet, all) {
+		const found = new Map((facet ?? []).map((one) => [json(one.value), one.documents]));
+		if (telling) facet?.filter(({ value }) => !boxes.has(json(value))).forEach(offer);
+		const few = facet && facet.length < COUNTED;
+		for (const [key, { element, many, documents }] of boxes) {
+			const now = facet ? (found.get(key) ?? (few ? 0 : null)) : all ? documents : null;
+			many.textContent = now === null ? "" : count(now);
+			element.classList.toggle("muted", now === 0);
+		}
+	}
 
 	function add({ target }) {
 		const given = target.value.trim();
@@ -128,14 +165,12 @@ function choice({ field, kinds, values, complete }, set) {
 		if (given && !current.includes(value)) choose([...current, value]);
 	}
 
-	const rest = boxes.slice(SHOWN);
-	const body = [
-		boxes.slice(0, SHOWN).map(({ element }) => element),
-		rest.length > 0 && el("details.rest", el("summary", `${rest.length} more`), rest.map(({ element }) => element)),
-		!complete && el("input.other", { placeholder: "Another value", "aria-label": `Another value of ${field}`, onchange: add }),
-	];
+	if (telling) ordered.forEach(offer);
+	showCounts(null, true);
+	const other = !complete && el("input.other", { placeholder: "Another value", "aria-label": `Another value of ${field}`, onchange: add });
 	return {
-		body,
+		body: [list, rest, other],
+		showCounts: telling && showCounts,
 		show(filter) {
 			current = (Object.hasOwn(filter, field) && optionsOf(filter[field])) || [];
 			boxes.forEach(({ value, box }) => (box.checked = current.includes(value)));

@@ -6,6 +6,26 @@ export const counted = (number, one, many = `${one}s`) => `${count(number)} ${nu
 
 export const written = (value) => (typeof value === "string" ? value : json(value));
 
+export const readable = (value) => dated(value) ?? written(value);
+
+const DATE = /^(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d(?:\.\d+)?)?)(Z|[+-]\d\d:\d\d)?)?$/i;
+
+// A date or a time of the metadata, as filters know them; null for any other value. Times are in UTC, as filters take them.
+export function dated(value) {
+	const [, day, time, zone = "Z"] = (typeof value === "string" && DATE.exec(value)) || [];
+	const midnight = new Date(day);
+	if (Number.isNaN(midnight.valueOf()) || midnight.toISOString().slice(0, day.length) !== day) return null; // no February 30
+	const moment = time ? new Date(`${day}T${time}${zone.toUpperCase()}`) : midnight;
+	if (Number.isNaN(moment.valueOf())) return null;
+	return moment.toLocaleString("en", { dateStyle: "medium", timeZone: "UTC", ...(time && { timeStyle: "short" }) }) + (time ? " UTC" : "");
+}
+
+const MADE = /^[0-9a-f]{32}$/; // an id that the server made, which tells nothing
+
+export const isMade = (id) => MADE.test(id);
+
+export const short = (id) => (isMade(id) ? `${id.slice(0, 8)}…` : id);
+
 // JSON of a value that parsed() gave.
 export const json = (value) => JSON.stringify(value, (_, one) => (typeof one === "bigint" ? JSON.rawJSON(one) : one));
 

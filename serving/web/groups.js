@@ -7,8 +7,7 @@ const HUES = [262, 50, 155, 340, 95, 210, 300, 25]; // of anything else, degrees
 const REST = "rest";
 
 // The groups of the values of all points, [{ name, kind, style }] with what CSS colours them by, and the group of a value.
-export function grouped(values, field) {
-	if (!field) return { groups: [hued("", 0)], of: () => 0 };
+export function grouped(values) {
 	const known = values.filter((value) => value !== null);
 	const distinct = new Set(known);
 	const numbers = distinct.size > HUES.length && known.every((value) => typeof value === "number");
@@ -42,7 +41,7 @@ function kinds(values) {
 	return { groups, of: (value) => (frequent.includes(value) ? frequent.indexOf(value) : frequent.length) };
 }
 
-const hued = (name, i) => ({ name, kind: "kind", style: { "--hue": HUES[i] } });
+export const hued = (name, i) => ({ name, kind: "kind", style: { "--hue": HUES[i] } });
 
 // Years are no thousands.
 const written = (number) => (Number.isInteger(number) ? String(number) : number.toPrecision(4));

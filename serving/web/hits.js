@@ -1,10 +1,9 @@
 // A hit: its score, its words and what can be done with it.
 
 import { call } from "./api.js";
-import { link } from "./app.js";
-import { button, div, facts, status } from "./controls.js";
+import { button, div, facts, scrolled, status, table } from "./controls.js";
 import { el, fill } from "./dom.js";
-import { count, counted, written } from "./format.js";
+import { count, counted, dated, isMade, readable, short } from "./format.js";
 import { marked } from "./passages.js";
 import { copier } from "./snippets.js";
 import { failure, left } from "./states.js";
@@ -12,14 +11,14 @@ import { failure, left } from "./states.js";
 const DIGITS = 3;
 const TITLES = ["title", "name", "heading", "subject", "headline"];
 const TITLE = 80; // characters of a title
-const MADE = /^[0-9a-f]{32}$/; // an id that the server made, which tells nothing
-const MEANS = { dense: "Cosine", lexical: "BM25", hybrid: "Reciprocal rank fusion" };
+const MEANS = { dense: "Cosine", lexical: "BM25", hybrid: "Reciprocal rank fusion", rerank: "Late interaction" };
+const RANKINGS = { dense: ["Meaning", "cosine"], lexical: ["Words", "BM25"] };
 
-// One hit of `corpus`, and the `others` that have the same text. `best`: the score of the first one, by which those without a
-// greatest are measured; `weak`: the cosine up to which a hit may be chance, or null. `opened`: those that are open; toggled() is
-// called when it changes.
-export function hit([found, ...others], { corpus, mode, best, weak, signal, opened, toggled }) {
-	const { id, text, metadata, highlights = [], span = null } = found;
+// One hit of `corpus`, and the `others` that have the same text. `best`: the greatest score, by which those without a bound are
+// measured; `means`: what the score is, of MEANS; `weak`: the cosine up to which a hit may be chance, or null. `opened`: those that
+// are open; toggled() is called when it changes. `links({ id, title })`: what leads on from it.
+export function hit([found, ...others], { corpus, mode, means, best, weak, signal, opened, toggled, links }) {
+	const { id, text, metadata, highlights = [], field_highlights: inFields = [], explain, span = null } = found;
 	const title = titleOf(found);
 	const key = `${span?.start ?? ""} ${id}`;
 	const words = el("p.text.clip", marked(text, highlights));
@@ -42,7 +41,6 @@ export function hit([found, ...others], { corpus, mode, best, weak, signal, open
 
 	function actions() {
 		const said = status();
-		const like = { corpus, like: id, ...(span && { span: `${span.start}-${span.end}` }) };
 		const chance = isWeak(found, mode, weak) && `a weak hit: unrelated sentences have cosines of up to ${weak.toFixed(2)}`;
 		const where = span && `a passage, characters ${count(span.start)} to ${count(span.end)}`;
 		const about = [title !== id && `id ${id}`, where, chance].filter(Boolean).join(" · ");
@@ -50,7 +48,6 @@ export function hit([found, ...others], { corpus, mode, best, weak, signal, open
 			about && el("p.muted.clip", about),
 			div(
 				"actions",
-				el("a.button", { href: link("search", like) }, "More like this"),
 				span && button("The whole document", document),
 				copier("Copy the text", () => words.textContent, said),
 				said,
@@ -74,12 +71,13 @@ export function hit([found, ...others], { corpus, mode, best, weak, signal, open
 	const same = others.map((other) => el("li", titleOf(other), saying(other.metadata, titleOf(other))));
 	return el(
 		`li.hit.card${isWeak(found, mode, weak) ? ".weak" : ""}`,
-		score(found, mode, best),
+		score(found, mode, means, best),
 		el(
 			"div",
-			el("h2", opens),
+			div("heading", el("h2", opens), div("links", links({ id, title }))),
 			words,
-			saying(metadata, title),
+			saying(metadata, title, inFields),
+			explain && explained(explain),
 			same.length > 0 && el("details.same.clip", el("summary", `The same text in ${counted(same.length, "other document")}`), el("ul", same)),
 			more,
 		),
@@ -94,19 +92,19 @@ export const isWeak = ({ score, dense, lexical }, mode, weak) =>
 export const byText = (hits) => [...Map.groupBy(hits, ({ text }) => text).values()];
 
 // What the metadata call it, or its id; of an id that was made, a short text of the metadata instead.
-function titleOf({ id, metadata }) {
+export function titleOf({ id, metadata }) {
 	const isTitle = (value) => typeof value === "string" && value.trim() !== "" && value.length <= TITLE;
 	const named = TITLES.map((field) => metadata[field]).find(isTitle);
-	return named ?? (MADE.test(id) ? (Object.values(metadata).find(isTitle) ?? `${id.slice(0, 8)}…`) : id);
+	return named ?? (isMade(id) ? (Object.values(metadata).find(isTitle) ?? short(id)) : id);
 }
 
-function score(found, mode, best) {
+function score(found, mode, means, best) {
 	if (found.score === undefined) return null;
-	const share = mode === "dense" ? found.score : found.score / (best || 1);
+	const share = ["dense", "rerank"].includes(means) ? found.score : found.score / (best || 1);
 	const width = `${100 * Math.min(1, Math.max(0, share))}%`;
 	return el(
 		"div.score",
-		{ title: MEANS[mode] },
+		{ title: MEANS[means] },
 		el("span.sum", el("span.unseen", "Score "), found.score.toFixed(DIGITS)),
 		el("span.bar-of", { "aria-hidden": "true" }, el("span", { style: { width } })),
 		mode === "hybrid" && el("span", `meaning ${found.dense.toFixed(2)}`),
@@ -114,8 +112,24 @@ function score(found, mode, best) {
 	);
 }
 
-// What the metadata say, one after the other.
-function saying(metadata, title) {
+// What the metadata say, one after the other. `found`: strings of them that have words of the query.
+function saying(metadata, title, found = []) {
 	const told = Object.entries(metadata).filter(([, value]) => value !== "" && value !== title);
-	return told.length > 0 && facts(told.map(([field, value]) => [field, written(value)]));
+	const spans = (field, value) => found.find((one) => one.field === field && one.text === value)?.highlights;
+	const shown = (field, value) => {
+		if (dated(value)) return el("time", { datetime: value, title: value }, dated(value));
+		return spans(field, value) ? marked(value, spans(field, value)) : readable(value);
+	};
+	return told.length > 0 && facts(told.map(([field, value]) => [field, shown(field, value)]));
+}
+
+// The place of a hit in each ranking of the search.
+function explained(rankings) {
+	const rows = Object.entries(rankings).map(([name, { rank, score: given }]) => {
+		const [ranking, unit] = RANKINGS[name];
+		const at = rank === null ? "not among the best" : count(rank);
+		return [el("th", { scope: "row" }, ranking), el("td.number", at), el("td.number", given === null ? "none" : `${given.toFixed(DIGITS)} (${unit})`)];
+	});
+	const head = ["Ranking", "Rank", "Score"].map((name, i) => el(i ? "th.number" : "th", { scope: "col" }, name));
+	return el("div.explained", scrolled("Ranks and scores", table(head, rows)));
 }

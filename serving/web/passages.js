@@ -9,8 +9,6 @@ const SURROGATES = /[\ud800-\udfff]/;
 const characters = (text) => (SURROGATES.test(text) ? Array.from(text) : text);
 const between = (of, start, end) => (typeof of === "string" ? of.slice(start, end) : of.slice(start, end).join(""));
 
-export const cut = (text, { start, end }) => between(characters(text), start, end);
-
 // The text with the spans marked, as children of an element.
 export function marked(text, spans, tag = "mark") {
 	const whole = characters(text);

@@ -54,12 +54,12 @@ def test_in_hits_and_filters(server: Running, visit: Visit) -> None:
     page.get_by_role("checkbox").first.check()
     expect(page.get_by_role("button", name=f"title: {EVIL}")).to_be_visible()
     page.get_by_role("heading", level=2).first.get_by_role("button").click()
-    page.get_by_role("link", name="More like this").click()
+    page.get_by_role("link", name="More like this").first.click()
     expect(page.get_by_role("heading", level=2, name=EVIL).first).to_be_visible()
     nothing_ran(page)
 
 
-@pytest.mark.parametrize("name", ["view", "corpus", "q", "mode", "filter", "like", "span", "field"])
+@pytest.mark.parametrize("name", ["view", "corpus", "q", "mode", "filter", "like", "unlike", "sort", "group", "field"])
 def test_in_the_address(server: Running, visit: Visit, name: str) -> None:
     page = visit(server.address, f"?{name}={quote(EVIL)}", expected=["status of 4"])
     page.wait_for_load_state("networkidle")

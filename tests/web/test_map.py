@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.serving.conftest import Running
 from tests.web.conftest import Visit
-from tests.web.contents import fill, rows
+from tests.web.contents import TOPICS, fill, rows
 
 pytestmark = pytest.mark.slow
 POINTS = 400
@@ -132,6 +134,34 @@ def test_the_keyboard_zooms_and_lists(page: Page) -> None:
     page.keyboard.press("0")
     page.keyboard.press("Enter")
     expect(chosen(page).get_by_role("heading")).to_have_text(f"{POINTS} passages")
+
+
+def test_areas_are_named_by_the_words_that_distinguish_them(server: Running, visit: Visit) -> None:
+    page = visit(server.address)
+    corners = {"heating": (0, 0), "garden": (9, 0), "music": (0, 9), "travel": (9, 9)}
+    points = [
+        {"id": row["id"], "text": row["text"], "value": None, "x": x + i % 7 / 10, "y": y + i % 11 / 10}
+        for i, row in enumerate(rows(POINTS))
+        for x, y in [corners[row["topic"]]]
+    ]
+    answer = {"points": points, "passages": POINTS, "explained": [0.5, 0.5]}
+    page.route("**/houses/map", lambda route: route.fulfill(json=answer))
+    page.goto(f"{server.address}/?view=map&corpus=houses&field=-")
+    expect(canvas(page)).to_be_visible()
+    legend = page.locator("ul.legend").get_by_role("listitem")
+    names = legend.locator(".clip").all_inner_texts()
+    assert 4 <= len(names) <= 8
+    for topic, things in TOPICS.items():
+        assert any(set(name.split(", ")) <= set(things.split()) for name in names), topic
+    assert sum(int(many) for many in legend.locator(".muted").all_inner_texts()) == POINTS
+    label = page.locator(".labels span").first
+    expect(label).to_have_text(names[0].replace(",", ""))
+    before = label.evaluate("(label) => label.getBoundingClientRect().x")
+    canvas(page).focus()
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_function("([label, x]) => label.getBoundingClientRect().x > x", arg=[label.element_handle(), before])
+    legend.first.get_by_role("button").click()
+    expect(chosen(page).get_by_role("heading")).to_have_text(re.compile("^[0-9]+ passages$"))
 
 
 def test_the_table_says_what_the_map_shows(page: Page) -> None:

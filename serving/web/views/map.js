@@ -2,11 +2,12 @@
 
 import { call } from "../api.js";
 import { link } from "../app.js";
+import { areas } from "../areas.js";
 import { chooser, noDocuments, wanted } from "../chooser.js";
 import { button, choice, div, labelled, scrolled, select, status, table } from "../controls.js";
 import { el, fill } from "../dom.js";
 import { count, counted } from "../format.js";
-import { grouped } from "../groups.js";
+import { grouped, hued } from "../groups.js";
 import { Plot } from "../plot.js";
 import { tryIt } from "../snippets.js";
 import { failure, left, loading } from "../states.js";
@@ -45,6 +46,8 @@ class Chart {
 		const { state, place } = this;
 		this.canvas = el("canvas", { tabindex: "0", role: "application", "aria-label": KEYS });
 		this.tip = el("div.tip", { hidden: true });
+		this.labels = div("labels");
+		this.labels.setAttribute("aria-hidden", "true"); // the legend has the same
 		this.about = status();
 		this.legend = el("ul.legend");
 		this.list = el("section.card", { "aria-label": "Chosen passages", hidden: true });
@@ -55,7 +58,7 @@ class Chart {
 			chosen: (chosen) => this.choose(chosen),
 			moved: () => this.moved(),
 		});
-		this.plane = div("plane", div("stage", this.canvas, this.tip, this.tools()), this.legend);
+		this.plane = div("plane", div("stage", this.canvas, this.labels, this.tip, this.tools()), this.legend);
 		this.failed = el("div");
 		fill(place, div("row", this.controls()), this.about, this.failed, this.plane, this.list, this.table, this.tried.element);
 		matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.paint(), { signal: state.signal });
@@ -71,7 +74,7 @@ class Chart {
 		const names = new Set([...this.fields.map(({ field }) => field), this.field].filter(Boolean));
 		return [
 			chooser(this.listed, this.corpus, ({ name }) => this.state.go({ corpus: name, field: null })),
-			labelled("Colour by", select([["", "nothing"], ...names], this.field, colour)),
+			labelled("Colour by", select([["", "area"], ...names], this.field, colour)),
 		];
 	}
 
@@ -100,18 +103,26 @@ class Chart {
 			this.tried.show(request);
 			this.plane.hidden = this.table.hidden = !points.length;
 			if (!points.length) return;
-			const { groups, of } = grouped(points.map(({ value }) => value), field);
+			this.areas = areas(points);
+			const { groups, of } = field ? grouped(points.map(({ value }) => value)) : this.byArea();
 			this.groups = groups;
-			this.points = points.map((point) => ({ ...point, group: of(point.value) }));
+			this.points = points.map((point, i) => ({ ...point, group: of(point.value, i) }));
+			fill(this.labels, this.areas.map(({ name }) => el("span", name.replaceAll(", ", "\n"))));
 			const all = points.length === passages ? `All ${counted(passages, "passage")}` : `A random ${count(points.length)} of ${counted(passages, "passage")}`;
 			const [across, up] = explained.map((share) => `${(100 * share).toFixed(1)} %`);
-			this.about.textContent = `${all}. The two axes (principal components) show ${across} and ${up} of what varies: what is close here need not be.`;
+			this.about.textContent = `${all}. The two axes (principal components) show ${across} and ${up} of what varies: what is close here need not be.${this.areas.length ? " An area has the words that distinguish it from the others." : ""}`;
 			this.choose(new Set());
 			this.paint();
 			this.tabulate(0);
 		} catch (error) {
 			if (!left(error) && field === this.field) fill(this.failed, failure(error, () => this.load()));
 		}
+	}
+
+	byArea() {
+		const of = new Map(this.areas.flatMap(({ members }, area) => members.map((i) => [i, area])));
+		const groups = this.areas.map(({ name }, i) => hued(name || `area ${i + 1}`, i));
+		return { groups: groups.length ? groups : [hued("", 0)], of: (_, i) => of.get(i) ?? 0 };
 	}
 
 	// The legend has the colours as CSS; the canvas takes them from it.
@@ -124,8 +135,9 @@ class Chart {
 			return el("li", button(shown, () => this.choose(new Set(members)), { class: "quiet" }));
 		});
 		fill(this.legend, entries);
-		this.legend.hidden = !this.field;
-		this.plane.classList.toggle("keyed", Boolean(this.field));
+		const keyed = Boolean(this.field || this.areas.length);
+		this.legend.hidden = !keyed;
+		this.plane.classList.toggle("keyed", keyed);
 		const colours = swatches.map((swatch) => getComputedStyle(swatch).color);
 		this.plot.show(this.points, colours, getComputedStyle(this.canvas).color);
 		if (this.fitted) return;
@@ -136,8 +148,22 @@ class Chart {
 		this.choose(new Set(chosen.filter((i) => i < this.points.length)));
 	}
 
+	// Each at the middle of its area, where no larger area's label is.
+	label() {
+		const taken = [];
+		[...this.labels.children].forEach((label, i) => {
+			const [x, y] = this.plot.place(this.areas[i]);
+			label.style.translate = `calc(${x}px - 50%) calc(${y}px - 50%)`;
+			const [right, down] = [label.offsetWidth / 2, label.offsetHeight / 2];
+			const apart = taken.every((one) => Math.abs(one.x - x) > one.right + right || Math.abs(one.y - y) > one.down + down);
+			label.classList.toggle("covered", !apart);
+			if (apart) taken.push({ x, y, right, down });
+		});
+	}
+
 	// Browsers take few notes a second.
 	moved() {
+		if (this.areas) this.label();
 		clearTimeout(this.timer);
 		const { zoom, middle } = this.plot;
 		this.timer = setTimeout(() => this.state.remember({ zoom, middle }), NOTED_MS);
