@@ -12,6 +12,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from models.bundle.bundle import Manifest
 from serving.api.routing.answers import json_response
 from serving.api.routing.auth import key_of
 from serving.api.routing.deps import CLOSED, CorpusName, ServiceDep
@@ -28,8 +29,8 @@ from serving.api.schemas.corpora import (
 from serving.corpora.backend import Backend, Description, is_stale
 from serving.corpora.filters import Exists
 from serving.corpora.maps import Projection, Sample, project
-from serving.corpora.ports import Scalar, WordSettings
-from serving.errors import Conflict, Damaged, NotFound
+from serving.corpora.ports import OwnVectors, Scalar, WordSettings
+from serving.errors import Conflict, Damaged, Invalid, NotFound
 from serving.jobs.upload_order import check_stays
 from serving.operations.bounds import check_corpus_name
 from serving.operations.threads import in_thread
@@ -55,12 +56,14 @@ async def create(
     searched, the words of all documents are indexed again before the answer. Another stemming is a 409 once it has
     documents.
 
-    `model` embeds texts and queries, if no model has embedded them yet. 409 if another model has, or if the corpus is
-    being deleted. 409 also if it is being restored and values are given, since they would be lost.
+    `model` embeds texts and queries, if no model has embedded them yet. With `vectors: own`, documents bring their
+    vectors instead. 409 if another model has embedded them, if their vectors are of the other origin or of another
+    width, or if the corpus is being deleted. 409 also if it is being restored and values are given, since they would be
+    lost.
     """
     wanted = body or CorpusRequest()
-    given = wanted.model_dump(exclude_none=True)
-    encoder = service.encoders.encoder(wanted.model).model.manifest if wanted.model is not None else None
+    given = wanted.model_dump(exclude_none=True, exclude_defaults=True)
+    encoder = _encoder(wanted, service)
 
     def check_room() -> None:
         if name not in service.library.corpora.names():
@@ -209,6 +212,17 @@ def unknown(otherwise: ASGIApp) -> ASGIApp:
     return answer
 
 
+def _encoder(wanted: CorpusRequest, service: Service) -> Manifest | OwnVectors | None:
+    """Return the requested origin of the vectors, if any."""
+    if wanted.vectors == "own":
+        if wanted.model is not None:
+            raise Invalid("no encoder embeds a corpus of own vectors: leave one of the two out", field="model")
+        return OwnVectors(wanted.dim)
+    if wanted.dim is not None:
+        raise Invalid('is the width of own vectors: give "vectors": "own", too', field="dim")
+    return service.encoders.encoder(wanted.model).model.manifest if wanted.model is not None else None
+
+
 def _answer(described: Description, service: Service, *, listed: bool = False) -> CorpusAnswer:
     corpus, size, index = described.corpus, described.size, described.index
     stale = is_stale(corpus, size, service.encoders.fingerprints)
@@ -219,7 +233,8 @@ def _answer(described: Description, service: Service, *, listed: bool = False) -
         passages=size.passages,
         bytes=size.bytes,
         dim=corpus.dim,
-        fingerprint=corpus.fingerprint,
+        vectors="own" if corpus.own_vectors else "encoder",
+        fingerprint=None if corpus.own_vectors else corpus.fingerprint,
         recall_target=corpus.wanted_recall,
         stemming=corpus.wanted_stemming,
         synonyms=None if listed else corpus.words.synonyms or {},

@@ -26,6 +26,7 @@ from serving.corpora.ports import (
     Corpus,
     IndexSize,
     Keys,
+    OwnVectors,
     Patch,
     Stop,
     Store,
@@ -76,7 +77,7 @@ class OpenCorpora:
             for name, live in open_now.items()
         }
 
-    def create(self, corpus: Corpus, encoder: Manifest | None = None) -> bool:
+    def create(self, corpus: Corpus, encoder: Manifest | OwnVectors | None = None) -> bool:
         name = corpus.name
         if encoder:
             corpus = replace(corpus, fingerprint=encoder.fingerprint, dim=encoder.dim)

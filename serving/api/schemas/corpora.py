@@ -76,6 +76,17 @@ class CorpusRequest(ClosedBody):
         examples=[{"title": 2.0}],
     )
     model: AskedModel = None
+    vectors: Annotated[Literal["encoder", "own"], BeforeValidator(lower)] = Field(
+        default="encoder",
+        description="Origin of the vectors. `encoder`: the server embeds the documents. `own`: each document has its "
+        "own `vector`, and the corpus is searched by vector, by words, or by both.",
+    )
+    dim: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_VECTOR,
+        description="Numbers of each vector, with `vectors: own`. Default: as many as the first vector has.",
+    )
 
 
 class IndexAnswer(BaseModel):
@@ -109,8 +120,12 @@ class CorpusAnswer(BaseModel):
     )
     bytes: int = Field(description="Size of the stored data without the index, in bytes.")
     dim: int | None
+    vectors: Literal["encoder", "own"] = Field(
+        description="Origin of the vectors: the server's encoder, or the documents themselves."
+    )
     fingerprint: str | None = Field(
-        description="Fingerprint of the bundle that embeds the corpus. null until it is known."
+        description="Fingerprint of the bundle that embeds the corpus. null until it is known, and if `vectors` is "
+        "`own`."
     )
     recall_target: float
     stemming: Stemming = Field(
@@ -270,15 +285,23 @@ class RerankOptions(Body):
 
 
 class SearchRequest(ClosedBody):
-    """A search by `query`, `queries`, `vector` or `like`, and its options."""
+    """A search by `query`, `queries`, `vector` or `like`, or by `query` and `vector` in hybrid mode, and its options."""
 
     model_config = ConfigDict(
         json_schema_extra={
             "oneOf": [
-                {"required": ["query"], "properties": {"query": {"type": "string"}}},
+                {"required": ["query"], "properties": {"query": {"type": "string"}, "vector": {"type": "null"}}},
                 {"required": ["queries"], "properties": {"queries": {"type": "array"}}},
-                {"required": ["vector"], "properties": {"vector": {"type": "array"}}},
+                {"required": ["vector"], "properties": {"vector": {"type": "array"}, "query": {"type": "null"}}},
                 {"required": ["like"], "properties": {"like": {"type": "object"}}},
+                {
+                    "required": ["query", "vector", "mode"],
+                    "properties": {
+                        "query": {"type": "string"},
+                        "vector": {"type": "array"},
+                        "mode": {"enum": ["hybrid"]},
+                    },
+                },
             ]
         }
     )
