@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from models.bundle.bundle import Manifest
 from serving.api.routing.answers import json_response
-from serving.api.routing.auth import key_of
+from serving.api.routing.auth import allowed_corpus, key_of
 from serving.api.routing.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.routing.route import Route
 from serving.api.schemas.corpora import (
@@ -24,6 +24,7 @@ from serving.api.schemas.corpora import (
     FieldAnswer,
     FieldsAnswer,
     IndexAnswer,
+    RenameRequest,
     warnings_of,
 )
 from serving.corpora.backend import Backend, Description, is_stale
@@ -118,6 +119,25 @@ async def listing(
 async def describe(name: CorpusName, service: ServiceDep) -> CorpusAnswer:
     """Describe the contents of the corpus, and how it is searched."""
     return _answer(await service.library.read(lambda corpora: corpora.description(name), of=name), service)
+
+
+@router.patch("/corpora/{name}", summary="Rename a corpus")
+async def rename(name: CorpusName, body: RenameRequest, service: ServiceDep, request: Request) -> CorpusAnswer:
+    """Rename the corpus. Its aliases follow, and its snapshots keep the old name.
+
+    409 if the new name is taken by a corpus or an alias, or while a job of the corpus has not ended.
+    """
+    to = check_corpus_name(body.name, "name")
+    if allowed_corpus(to, request) != to:
+        raise Conflict(f"{to!r} is an alias: delete it first")
+
+    def renamed(corpora: Backend) -> Description:
+        corpora.rename(name, to)
+        service.aliases.follow(name, to)
+        return corpora.description(to)
+
+    async with service.jobs.renaming(name, to):
+        return _answer(await service.library.run(renamed, of=name), service)
 
 
 @router.get("/corpora/{name}/fields", summary="List metadata fields")

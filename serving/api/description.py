@@ -24,8 +24,8 @@ TEXT = """Sentence embeddings, similarity and semantic search over uploaded corp
 
 For optional fields, `null` means absent. Enums are read in any case.
 
-Routes under `/search`, `/corpora`, `/jobs` and `/admin` refuse unknown fields and query parameters. Other routes ignore
-them, since clients of other servers send some.
+Routes under `/search`, `/corpora`, `/aliases`, `/jobs` and `/admin` refuse unknown fields and query parameters. Other
+routes ignore them, since clients of other servers send some.
 
 Every response has `x-request-id`. Errors are JSON: `{"error", "error_type"}`, OpenAI's `{"error": {...}}` under `/v1`
 and `/openai`, Cohere's `{"message"}` under `/v2`, and Ollama's `{"error"}` under `/api`."""

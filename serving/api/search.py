@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from serving.api.middleware.unread_answers import largest_answer
 from serving.api.routing.answers import json_response, truncation_header, written
-from serving.api.routing.auth import check_corpus_allowed
+from serving.api.routing.auth import allowed_corpus
 from serving.api.routing.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.routing.errors import invalid
 from serving.api.routing.route import Route
@@ -52,7 +52,7 @@ async def search(name: CorpusName, body: SearchRequest, service: ServiceDep) -> 
 
     `dense` searches by meaning, `lexical` by words (BM25; a phrase in double quotes must occur), `hybrid` by both.
     """
-    if body.corpus not in (None, name):
+    if body.corpus is not None and service.aliases.corpus_of(body.corpus) != name:
         raise Invalid(f"is not {name!r}, which the path names", field="corpus")
     return await _search(service, [name], body)
 
@@ -101,10 +101,9 @@ async def search_named(body: CorpusSearchRequest, service: ServiceDep, request: 
     """
     if (body.corpus is None) == (body.corpora is None):
         raise Invalid("give one of corpus and corpora", field="corpus")
-    names = body.corpora or [body.corpus or ""]
-    fields = [f"corpora.{i}" for i in range(len(names))] if body.corpora else ["corpus"]
-    for name, field in zip(names, fields, strict=True):
-        check_corpus_allowed(check_corpus_name(name, field), request)
+    given = body.corpora or [body.corpus or ""]
+    fields = [f"corpora.{i}" for i in range(len(given))] if body.corpora else ["corpus"]
+    names = [allowed_corpus(check_corpus_name(name, field), request) for name, field in zip(given, fields, strict=True)]
     if len(set(names)) < len(names):
         raise Invalid("names a corpus twice", field="corpora")
     return await _search(service, names, body)

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 from starlette.types import Receive, Scope, Send
 
 from serving.api.jobs import ACCEPTED, JobAnswer, submitted
-from serving.api.routing.auth import check_corpus_allowed
+from serving.api.routing.auth import allowed_corpus
 from serving.api.routing.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.routing.request_body import BoundedRequest
 from serving.api.routing.route import Route, StreamedRoute, is_json, media_type, parsed, while_connected
@@ -171,7 +171,7 @@ async def restore(name: CorpusName, request: Request, service: ServiceDep) -> Re
         if is_json(media):
             async with service.receiving():
                 asked = parsed(RestoreRequest, await request.json())
-            of = check_corpus_allowed(check_corpus_name(asked.of or name, "of"), request)
+            of = allowed_corpus(check_corpus_name(asked.of or name, "of"), request)
             await service.library.read(lambda _: service.snapshots.path(of, asked.snapshot), of=name)
             return await submitted(service.jobs, RESTORE, name, {"of": of, "snapshot": asked.snapshot})
         if media not in PACKED:

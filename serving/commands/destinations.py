@@ -83,7 +83,8 @@ class Local:
     """A corpus in the data folder."""
 
     def __init__(self, service: Service, corpus: str) -> None:
-        self._service, self._library, self._corpus = service, service.library, corpus
+        self._service, self._library = service, service.library
+        self._corpus = service.aliases.corpus_of(corpus)
 
     async def create(self, stemming: Any, *, own_vectors: bool = False) -> bool:
         """See `Destination`."""

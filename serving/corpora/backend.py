@@ -92,6 +92,14 @@ class Backend(Protocol):
     def drop(self, name: str) -> None:
         """Remove a corpus with every document."""
 
+    def rename(self, name: str, to: str) -> None:
+        """Give a corpus another name, in one step that a crash leaves done or undone.
+
+        Raises:
+            Conflict: there is a corpus `to`.
+            Invalid: the backend can't rename corpora.
+        """
+
     def corpus(self, name: str) -> tuple[Corpus, Size]:
         """Return a corpus and its size."""
 

@@ -113,6 +113,9 @@ class Corpora(Backend):
     def drop(self, name: str) -> None:
         self._open.drop(name)
 
+    def rename(self, name: str, to: str) -> None:
+        self._open.rename(name, to)
+
     def corpus(self, name: str) -> tuple[Corpus, Size]:
         return self._store.described(name)
 

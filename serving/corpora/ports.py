@@ -384,6 +384,13 @@ class Store(Protocol):
     def drop(self, name: str) -> None:
         """Remove a corpus with every document."""
 
+    def rename(self, name: str, to: str) -> None:
+        """Give the corpus another name. Its generation stays, and no other corpus ever had it.
+
+        Raises:
+            Conflict: there is a corpus `to`.
+        """
+
     def write(self, name: str, writes: Sequence[Write]) -> list[Change | ServiceError]:
         """Apply `writes` in order in one commit. A document replaces an existing document of the same id.
 

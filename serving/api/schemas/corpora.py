@@ -89,6 +89,33 @@ class CorpusRequest(ClosedBody):
     )
 
 
+class RenameRequest(ClosedBody):
+    """The new name of a corpus."""
+
+    name: str = Field(json_schema_extra={"pattern": CORPUS_NAME})
+
+
+class AliasRequest(ClosedBody):
+    """The corpus of an alias."""
+
+    corpus: str = Field(
+        description="Name of the corpus, or an alias of it.", json_schema_extra={"pattern": CORPUS_NAME}
+    )
+
+
+class AliasAnswer(BaseModel):
+    """An alias, and the corpus that it leads to."""
+
+    alias: str
+    corpus: str
+
+
+class AliasesAnswer(BaseModel):
+    """Aliases, by name."""
+
+    aliases: list[AliasAnswer]
+
+
 class IndexAnswer(BaseModel):
     """Index of a corpus for search by meaning, with measurements on the corpus itself."""
 
@@ -285,7 +312,7 @@ class RerankOptions(Body):
 
 
 class SearchRequest(ClosedBody):
-    """A search by `query`, `queries`, `vector` or `like`, or by `query` and `vector` in hybrid mode, and its options."""
+    """A search by `query`, `queries`, `vector` or `like`, in hybrid mode also by `query` and `vector`; and options."""
 
     model_config = ConfigDict(
         json_schema_extra={

@@ -217,6 +217,12 @@ class MilvusCorpora(Backend):
             for known in (self._encoders, self._sizes):
                 known.pop(name, None)
 
+    def rename(self, name: str, to: str) -> None:  # noqa: ARG002
+        self._read(name)
+        raise Invalid(
+            "corpora on Milvus can't be renamed: give it another name with PUT /aliases/{alias}", field="name"
+        )
+
     def corpus(self, name: str) -> tuple[Corpus, Size]:
         record = self._read(name)
         return record.corpus, self._size(record)
