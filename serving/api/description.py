@@ -125,13 +125,13 @@ def _may_answer(status: int | str, method: str, path: str) -> bool:
         case 404:
             return "{" in path or method == "post" or path == "/info"  # these may name a model or a corpus
         case 409:
-            return path.startswith(("/corpora", "/search", "/admin/"))
+            return path.startswith(("/corpora", "/aliases", "/search", "/admin/"))
         case 424:
             return method == "post"
         case 501:
             return path.endswith(("/snapshots", "/restore")) and method != "get"
         case 507:
-            return method != "get" and path.startswith(("/corpora/", "/jobs/")) and not path.endswith("/search")
+            return method != "get" and path.startswith(("/corpora/", "/aliases/", "/jobs/")) and not path.endswith("/search")
     return True
 
 
