@@ -131,7 +131,8 @@ def _may_answer(status: int | str, method: str, path: str) -> bool:
         case 501:
             return path.endswith(("/snapshots", "/restore")) and method != "get"
         case 507:
-            return method != "get" and path.startswith(("/corpora/", "/aliases/", "/jobs/")) and not path.endswith("/search")
+            written = path.startswith(("/corpora/", "/aliases/", "/jobs/")) and not path.endswith("/search")
+            return method != "get" and written
     return True
 
 

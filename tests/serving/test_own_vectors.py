@@ -194,8 +194,8 @@ def test_parquet_and_arrow_have_them(client: TestClient) -> None:
     vectors = pyarrow.array([[3.0, 4.0], [0.0, 2.0]], pyarrow.list_(pyarrow.float32(), 2))
     table = pyarrow.table({"id": ["a", "b"], "text": ["x", "y"], "vector": vectors})
     parquet.write_table(table, file := io.BytesIO())
-    sent = {"content": file.getvalue(), "headers": {"content-type": "application/vnd.apache.parquet"}}
-    assert client.post(DOCUMENTS, **sent).json()["ids"] == ["a", "b"]
+    headers = {"content-type": "application/vnd.apache.parquet"}
+    assert client.post(DOCUMENTS, content=file.getvalue(), headers=headers).json()["ids"] == ["a", "b"]
     assert hits(client, vector=[0.6, 0.8], k=1, with_vector=True)[0]["vector"] == pytest.approx([0.6, 0.8])
     csv = client.post(DOCUMENTS, content='id,text,vector\na,b,"[1, 2]"\n', headers={"content-type": "text/csv"})
     assert (csv.status_code, "line 2.vector: is required" in csv.text) == (409, True)

@@ -79,7 +79,9 @@ def unit_vector(given: Any, field: str = VECTOR) -> Floats:
     largest = float(np.abs(vector).max(initial=0.0))
     if not largest:
         raise Invalid("has no direction: it is empty or all zeros", field=field)
-    if abs(float(np.linalg.norm(vector)) - 1) > UNIT:
+    with np.errstate(over="ignore"):  # an infinite length is not 1 either
+        length = np.linalg.norm(vector)
+    if abs(length - 1) > UNIT:
         vector /= largest
         vector /= np.linalg.norm(vector)
     unit: Floats = vector.astype(np.float32)

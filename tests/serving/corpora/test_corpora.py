@@ -263,15 +263,15 @@ def test_a_renamed_corpus_keeps_its_index(tmp_path: Path) -> None:
         corpora.put("c", content(f"d{seed}", seed))
     corpora.build_now("c")
     (built,) = (path.name for path in (tmp_path / "indexes" / "c").iterdir())
-    before = corpora.search("c", [Query(None, np.ones(4, np.float32))], SearchOptions(k=20))
+    before = corpora.search("c", [Query(None, vector(99)[0])], SearchOptions(k=20))
     corpora.rename("c", "d")
     assert (corpora.names(), sorted(path.name for path in (tmp_path / "indexes").iterdir())) == (["d"], ["d"])
-    after = corpora.search("d", [Query(None, np.ones(4, np.float32))], SearchOptions(k=20))
+    after = corpora.search("d", [Query(None, vector(99)[0])], SearchOptions(k=20))
     assert (after.hits, after.index) == (before.hits, "hnsw")
     assert [path.name for path in (tmp_path / "indexes" / "d").iterdir()] == [built]
     corpora.put("d", content("new", 99))
     corpora.create("c")
-    assert corpora.search("c", [Query(None, np.ones(4, np.float32))], SearchOptions()).hits == [[]]
+    assert corpora.search("c", [Query(None, vector(99)[0])], SearchOptions()).hits == [[]]
     with pytest.raises(Conflict, match="'c' already"):
         corpora.rename("d", "c")
     corpora.close()

@@ -22,7 +22,7 @@ def test_a_vector_keeps_its_direction_and_gets_length_1(numbers: list[float]) ->
     assert unit.dtype == np.float32
     assert abs(np.linalg.norm(unit.astype(np.float64)) - 1) < 1e-6
     largest = max(map(abs, numbers))
-    scaled = [number / largest for number in numbers]
+    scaled = np.array([number / largest for number in numbers])
     assert np.allclose(unit, scaled / np.linalg.norm(scaled), atol=1e-6)
 
 
