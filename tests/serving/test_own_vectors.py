@@ -157,7 +157,7 @@ def test_an_empty_corpus_keeps_its_rule(own: TestClient, refuses: Refuses) -> No
 
 
 def test_a_job_checks_the_vectors_first(own: TestClient) -> None:
-    lines = [json.dumps({"id": str(i), "text": "t", "vector": [1, i, 0]}) for i in range(300)]
+    lines = [json.dumps({"id": str(i), "text": "t", "vector": [300 - i, i, 0]}) for i in range(300)]
     job = ended(own, own.post(DOCUMENTS, content="\n".join([*lines, '{"text": "t", "vector": [1]}']), headers=NDJSON))
     assert (job["state"], job["errors"][0]["error"].split(":")[0]) == ("failed", "line 301.vector")
     assert own.get(f"{DOCUMENTS}/0").status_code == 404
