@@ -81,7 +81,9 @@ def read_fields(row: Row, text_field: str | None, id_field: str | None) -> Row:
     except Invalid as error:
         return row._replace(value=error)
     name = row.value.get(id) if id_field or id != text else None
-    value = {"text": row.value.get(text), "id": name, "metadata": metadata, VECTOR: vector}
+    value = {"text": row.value.get(text), "id": name, "metadata": metadata}
+    if vector is not None:
+        value[VECTOR] = vector
     return Row(row.place, value, text_field=text, id_field=id, hint=hint)
 
 
