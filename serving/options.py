@@ -125,6 +125,11 @@ def corpus_parser(verb: str) -> argparse.ArgumentParser:
             choices=("none", "porter"),
             help="stemming of a new corpus for lexical search; porter compares English words by their stems",
         )
+        parser.add_argument(
+            "--own-vectors",
+            action="store_true",
+            help="create a corpus whose documents have their own field vector, which is not embedded",
+        )
     elif verb == "search":
         parser.add_argument("query", help="text to search for")
         parser.add_argument("--corpus", required=True, **corpus, help="name of the corpus")

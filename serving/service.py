@@ -15,6 +15,7 @@ import numpy as np
 from models.bundle.bundle import Manifest
 from models.bundle.tokenizer import TextPair
 from models.runtimes.base import Floats
+from serving.corpora.aliases import Aliases
 from serving.corpora.backend import Backend
 from serving.corpora.disk_quota import DiskQuota
 from serving.corpora.library import Library
@@ -89,6 +90,7 @@ class Service:
             lambda sees, besides: self.jobs.uploaded(sees, besides),  # noqa: PLW0108 - there are none yet
             lambda name: self.jobs.requests.bytes(name),  # noqa: PLW0108
         )
+        self.aliases = Aliases(settings.data / "aliases.json")
         self.upload_order = UploadOrder(corpora)
         kinds = JobKinds(settings, self.encoders, self.library, self.snapshots, self.upload_order, self.disk_quota)
         self.jobs = Jobs(

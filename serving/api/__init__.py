@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from serving.api import (
     admin,
+    aliases,
     cohere,
     corpora,
     documents,
@@ -41,6 +42,7 @@ ROUTERS = (
     snapshots.streamed,
     corpora.maps,
     corpora.router,
+    aliases.router,
     jobs.router,
     admin.router,
     pages.router,

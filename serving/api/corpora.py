@@ -12,8 +12,9 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from models.bundle.bundle import Manifest
 from serving.api.routing.answers import json_response
-from serving.api.routing.auth import key_of
+from serving.api.routing.auth import allowed_corpus, key_of
 from serving.api.routing.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.routing.route import Route
 from serving.api.schemas.corpora import (
@@ -23,13 +24,14 @@ from serving.api.schemas.corpora import (
     FieldAnswer,
     FieldsAnswer,
     IndexAnswer,
+    RenameRequest,
     warnings_of,
 )
 from serving.corpora.backend import Backend, Description, is_stale
 from serving.corpora.filters import Exists
 from serving.corpora.maps import Projection, Sample, project
-from serving.corpora.ports import Scalar, WordSettings
-from serving.errors import Conflict, Damaged, NotFound
+from serving.corpora.ports import OwnVectors, Scalar, WordSettings
+from serving.errors import Conflict, Damaged, Invalid, NotFound
 from serving.jobs.upload_order import check_stays
 from serving.operations.bounds import check_corpus_name
 from serving.operations.threads import in_thread
@@ -55,12 +57,14 @@ async def create(
     searched, the words of all documents are indexed again before the answer. Another stemming is a 409 once it has
     documents.
 
-    `model` embeds texts and queries, if no model has embedded them yet. 409 if another model has, or if the corpus is
-    being deleted. 409 also if it is being restored and values are given, since they would be lost.
+    `model` embeds texts and queries, if no model has embedded them yet. With `vectors: own`, documents bring their
+    vectors instead. 409 if another model has embedded them, if their vectors are of the other origin or of another
+    width, or if the corpus is being deleted. 409 also if it is being restored and values are given, since they would be
+    lost.
     """
     wanted = body or CorpusRequest()
-    given = wanted.model_dump(exclude_none=True)
-    encoder = service.encoders.encoder(wanted.model).model.manifest if wanted.model is not None else None
+    given = wanted.model_dump(exclude_none=True, exclude_defaults=True)
+    encoder = _encoder(wanted, service)
 
     def check_room() -> None:
         if name not in service.library.corpora.names():
@@ -115,6 +119,25 @@ async def listing(
 async def describe(name: CorpusName, service: ServiceDep) -> CorpusAnswer:
     """Describe the contents of the corpus, and how it is searched."""
     return _answer(await service.library.read(lambda corpora: corpora.description(name), of=name), service)
+
+
+@router.patch("/corpora/{name}", summary="Rename a corpus")
+async def rename(name: CorpusName, body: RenameRequest, service: ServiceDep, request: Request) -> CorpusAnswer:
+    """Rename the corpus. Its aliases follow, and its snapshots keep the old name.
+
+    409 if the new name is taken by a corpus or an alias, or while a job of the corpus has not ended.
+    """
+    to = check_corpus_name(body.name, "name")
+    if allowed_corpus(to, request) != to:
+        raise Conflict(f"{to!r} is an alias: delete it first")
+
+    def renamed(corpora: Backend) -> Description:
+        corpora.rename(name, to)
+        service.aliases.follow(name, to)
+        return corpora.description(to)
+
+    async with service.jobs.renaming(name, to):
+        return _answer(await service.library.run(renamed, of=name), service)
 
 
 @router.get("/corpora/{name}/fields", summary="List metadata fields")
@@ -209,6 +232,17 @@ def unknown(otherwise: ASGIApp) -> ASGIApp:
     return answer
 
 
+def _encoder(wanted: CorpusRequest, service: Service) -> Manifest | OwnVectors | None:
+    """Return the requested origin of the vectors, if any."""
+    if wanted.vectors == "own":
+        if wanted.model is not None:
+            raise Invalid("no encoder embeds a corpus of own vectors: leave one of the two out", field="model")
+        return OwnVectors(wanted.dim)
+    if wanted.dim is not None:
+        raise Invalid('is the width of own vectors: give "vectors": "own", too', field="dim")
+    return service.encoders.encoder(wanted.model).model.manifest if wanted.model is not None else None
+
+
 def _answer(described: Description, service: Service, *, listed: bool = False) -> CorpusAnswer:
     corpus, size, index = described.corpus, described.size, described.index
     stale = is_stale(corpus, size, service.encoders.fingerprints)
@@ -219,7 +253,8 @@ def _answer(described: Description, service: Service, *, listed: bool = False) -
         passages=size.passages,
         bytes=size.bytes,
         dim=corpus.dim,
-        fingerprint=corpus.fingerprint,
+        vectors="own" if corpus.own_vectors else "encoder",
+        fingerprint=None if corpus.own_vectors else corpus.fingerprint,
         recall_target=corpus.wanted_recall,
         stemming=corpus.wanted_stemming,
         synonyms=None if listed else corpus.words.synonyms or {},

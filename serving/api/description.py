@@ -24,8 +24,8 @@ TEXT = """Sentence embeddings, similarity and semantic search over uploaded corp
 
 For optional fields, `null` means absent. Enums are read in any case.
 
-Routes under `/search`, `/corpora`, `/jobs` and `/admin` refuse unknown fields and query parameters. Other routes ignore
-them, since clients of other servers send some.
+Routes under `/search`, `/corpora`, `/aliases`, `/jobs` and `/admin` refuse unknown fields and query parameters. Other
+routes ignore them, since clients of other servers send some.
 
 Every response has `x-request-id`. Errors are JSON: `{"error", "error_type"}`, OpenAI's `{"error": {...}}` under `/v1`
 and `/openai`, Cohere's `{"message"}` under `/v2`, and Ollama's `{"error"}` under `/api`."""
@@ -125,13 +125,14 @@ def _may_answer(status: int | str, method: str, path: str) -> bool:
         case 404:
             return "{" in path or method == "post" or path == "/info"  # these may name a model or a corpus
         case 409:
-            return path.startswith(("/corpora", "/search", "/admin/"))
+            return path.startswith(("/corpora", "/aliases", "/search", "/admin/"))
         case 424:
             return method == "post"
         case 501:
             return path.endswith(("/snapshots", "/restore")) and method != "get"
         case 507:
-            return method != "get" and path.startswith(("/corpora/", "/jobs/")) and not path.endswith("/search")
+            written = path.startswith(("/corpora/", "/aliases/", "/jobs/")) and not path.endswith("/search")
+            return method != "get" and written
     return True
 
 

@@ -13,7 +13,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
 from serving.api.routing.answers import JSON, json_response, written
-from serving.api.routing.auth import check_corpus_allowed, key_of
+from serving.api.routing.auth import allowed_corpus, key_of
 from serving.api.routing.deps import CLOSED, ServiceDep
 from serving.api.routing.route import Route
 from serving.errors import NotFound
@@ -157,7 +157,7 @@ async def listing(
 ) -> Response:
     """List jobs of corpora that the key may access, newest first. The last 1000 ended jobs of each key are kept."""
     if corpus is not None:
-        check_corpus_allowed(check_corpus_name(corpus), request)
+        corpus = allowed_corpus(check_corpus_name(corpus), request)
     key = key_of(request)
 
     def of(name: str) -> bool:

@@ -10,15 +10,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any
 
-import numpy as np
 import orjson
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
+from fastapi import Query as Parameter
 from pydantic import ValidationError
 
-from models.runtimes.base import Floats
 from serving.api.middleware.unread_answers import largest_answer
 from serving.api.routing.answers import json_response, truncation_header, written
-from serving.api.routing.auth import check_corpus_allowed
+from serving.api.routing.auth import allowed_corpus
 from serving.api.routing.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.routing.errors import invalid
 from serving.api.routing.route import Route
@@ -26,9 +25,10 @@ from serving.api.schemas.corpora import CorpusSearchRequest, SearchAnswer, Searc
 from serving.corpora.arranging import CANDIDATES, DIVERSE, Sort
 from serving.corpora.backend import Backend
 from serving.corpora.filters import Filter, compile_filter, is_large
+from serving.corpora.ingest.vectors import unit_vector
 from serving.corpora.ports import Counts, WordOptions
 from serving.corpora.reranking import Reranking
-from serving.corpora.search import Cursor, Examples, Hit, Mode, SearchOptions, SearchResult, shown
+from serving.corpora.search import Cursor, Examples, Hit, Mode, Query, SearchOptions, SearchResult, shown
 from serving.errors import Empty, Invalid, TooLarge
 from serving.operations.bounds import check_corpus_name, check_text
 from serving.operations.json_body import LARGE
@@ -48,9 +48,11 @@ _DOCUMENTED: dict[str, Any] = {"response_model": SearchAnswer, "response_model_e
 async def search(name: CorpusName, body: SearchRequest, service: ServiceDep) -> Response:
     """Find the passages that best answer a query, several queries, or a vector.
 
+    Hybrid search with `vector` and `query` looks for the vector and for the words of the query.
+
     `dense` searches by meaning, `lexical` by words (BM25; a phrase in double quotes must occur), `hybrid` by both.
     """
-    if body.corpus not in (None, name):
+    if body.corpus is not None and service.aliases.corpus_of(body.corpus) != name:
         raise Invalid(f"is not {name!r}, which the path names", field="corpus")
     return await _search(service, [name], body)
 
@@ -60,12 +62,14 @@ async def search_by_url(
     name: CorpusName,
     service: ServiceDep,
     *,
-    q: Annotated[str, Query(description="The query.", examples=["wait until several tasks have finished"])],
-    k: Annotated[int, Query(ge=1, le=1000)] = 10,
-    offset: Annotated[int, Query(ge=0)] = 0,
+    q: Annotated[str, Parameter(description="The query.", examples=["wait until several tasks have finished"])],
+    k: Annotated[int, Parameter(ge=1, le=1000)] = 10,
+    offset: Annotated[int, Parameter(ge=0)] = 0,
     mode: Mode = "dense",
-    filter: Annotated[str | None, Query(description="Filter as JSON.", examples=['{"year": {"$gte": 2020}}'])] = None,
-    sort: Annotated[str | None, Query(description="Order by metadata, such as `year:desc,title:asc`.")] = None,
+    filter: Annotated[
+        str | None, Parameter(description="Filter as JSON.", examples=['{"year": {"$gte": 2020}}'])
+    ] = None,
+    sort: Annotated[str | None, Parameter(description="Order by metadata, such as `year:desc,title:asc`.")] = None,
     cursor: str | None = None,
     highlight: bool = False,
     prefix: bool = False,
@@ -97,10 +101,9 @@ async def search_named(body: CorpusSearchRequest, service: ServiceDep, request: 
     """
     if (body.corpus is None) == (body.corpora is None):
         raise Invalid("give one of corpus and corpora", field="corpus")
-    names = body.corpora or [body.corpus or ""]
-    fields = [f"corpora.{i}" for i in range(len(names))] if body.corpora else ["corpus"]
-    for name, field in zip(names, fields, strict=True):
-        check_corpus_allowed(check_corpus_name(name, field), request)
+    given = body.corpora or [body.corpus or ""]
+    fields = [f"corpora.{i}" for i in range(len(given))] if body.corpora else ["corpus"]
+    names = [allowed_corpus(check_corpus_name(name, field), request) for name, field in zip(given, fields, strict=True)]
     if len(set(names)) < len(names):
         raise Invalid("names a corpus twice", field="corpora")
     return await _search(service, names, body)
@@ -137,7 +140,7 @@ async def _search(service: Service, names: Sequence[str], body: SearchRequest) -
         max_characters=service.settings.max_search_characters,
     )
     _check_combination(body, options, several=several)
-    asked = 1 if isinstance(queries, Examples) else len(queries)
+    asked = 1 if isinstance(queries, Query) else len(queries)
     depth = reranking.candidates if reranking else (body.k + body.offset) * body.group_size
     hits, limit = asked * len(names) * depth, service.settings.max_search_hits
     if hits > limit:
@@ -146,9 +149,9 @@ async def _search(service: Service, names: Sequence[str], body: SearchRequest) -
             "the cursor of an answer leads to what follows it",
             field="k",
         )
-    if reranking and isinstance(queries, list):
+    if reranking and not isinstance(queries, Query):
         found = await service.library.reranked(name, queries, options, reranking)
-    elif several and not isinstance(queries, Examples):
+    elif several:
         found = await service.library.search_several(names, queries, options)
     else:
         found = await service.library.search(name, queries, options)
@@ -237,16 +240,22 @@ def _check_combination(body: SearchRequest, options: SearchOptions, *, several: 
         raise Invalid(f"the hits are chosen from the best {most}: k and offset are more than that", field="k")
 
 
-def _queries(body: SearchRequest, most: int) -> list[str] | Floats | Examples:
-    """Return the validated queries.
+def _queries(body: SearchRequest, most: int) -> list[str] | Query:
+    """Return the validated texts, or the query that needs no encoder.
 
     Lexical search uses no encoder, so this function refuses illegal texts.
     """
     given = [name for name in ("query", "queries", "vector", "like") if getattr(body, name) is not None]
+    if given == ["query", "vector"]:
+        if body.mode != "hybrid":
+            raise Invalid(f"{body.mode} search takes query or vector: set mode to hybrid for both", field="vector")
+        check_text(body.query or "", most, "query")
+        return Query(body.query, unit_vector(body.vector))
     if len(given) != 1:
         raise Invalid(f"give one of query, queries, vector and like, not {len(given)} of them", field="query")
     if given[0] in ("vector", "like") and body.mode != "dense":
-        raise Invalid(f"{body.mode} search looks for words: give query or queries", field=given[0])
+        more = ", also beside the vector" if (body.mode, given[0]) == ("hybrid", "vector") else " or queries"
+        raise Invalid(f"{body.mode} search looks for words: give query{more}", field=given[0])
     if given[0] in ("vector", "like") and body.highlight:
         raise Invalid("words of a query are highlighted: give query or queries", field="highlight")
     for option in ("prefix", "typos"):
@@ -262,16 +271,16 @@ def _queries(body: SearchRequest, most: int) -> list[str] | Floats | Examples:
             check_text(query, most, f"queries.{i}")
         return body.queries
     if body.like is not None:
-        return Examples(body.like.positive, body.like.negative)
-    return _unit(body.vector or [])
+        return Query(None, None, Examples(body.like.positive, body.like.negative))
+    return Query(None, unit_vector(body.vector))
 
 
 def _reranking(body: SearchRequest) -> Reranking | None:
     """Return the validated options of reranking, or None without reranking."""
     if not (asked := body.rerank):
         return None
-    if body.query is None and body.queries is None:
-        raise Invalid("compares texts: give query or queries", field="rerank")
+    if body.vector is not None or (body.query is None and body.queries is None):
+        raise Invalid("compares texts: give query or queries, and no vector", field="rerank")
     for field in ("cursor", "sort", "diversity", "group_by", "explain", "corpora"):
         if getattr(body, field, None):
             raise Invalid("does not work with rerank, which orders the first hits of one corpus", field=field)
@@ -283,19 +292,6 @@ def _reranking(body: SearchRequest) -> Reranking | None:
     if asked.model is not None and asked.method != "cross_encoder":
         raise Invalid(f"{asked.method} uses the encoder of the corpus: leave it out", field="rerank.model")
     return Reranking(asked.method, asked.candidates, asked.model)
-
-
-def _unit(numbers: list[float]) -> Floats:
-    """Return a vector as a unit vector (1, D).
-
-    It is scaled in float64, so that no finite vector overflows or underflows in float32.
-    """
-    vector = np.array([numbers], dtype=np.float64)
-    largest = float(np.abs(vector).max(initial=0.0))
-    if not largest:
-        raise Invalid("has no direction: it is empty or all zeros", field="vector")
-    scaled: Floats = (vector / largest).astype(np.float32)
-    return scaled
 
 
 class _Written:
@@ -410,6 +406,8 @@ def _orders(name: str, body: SearchRequest) -> list[str]:
     asked = {name: getattr(body, name) for name in names}
     alike = _digest([name, asked])
     sought: list[Any] = body.queries or [next((one for one in (body.query, body.vector) if one is not None), None)]
+    if body.query is not None and body.vector is not None:
+        sought = [[body.query, body.vector]]
     if body.like is not None:
         sought = [body.like.model_dump()]
     return [_digest([alike, one]) for one in sought]

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 from starlette.types import Receive, Scope, Send
 
 from serving.api.jobs import ACCEPTED, JobAnswer, submitted
-from serving.api.routing.auth import check_corpus_allowed
+from serving.api.routing.auth import allowed_corpus
 from serving.api.routing.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.routing.request_body import BoundedRequest
 from serving.api.routing.route import Route, StreamedRoute, is_json, media_type, parsed, while_connected
@@ -24,6 +24,7 @@ from serving.corpora.snapshots import SUFFIX
 from serving.errors import UnsupportedMedia
 from serving.jobs import Spool
 from serving.jobs.kinds import REEMBED, SNAPSHOT
+from serving.jobs.reembedding import check_replaced
 from serving.jobs.spool import IN_MEMORY
 from serving.jobs.upload_order import RESTORE
 from serving.operations.bounds import CORPUS_NAME, check_corpus_name
@@ -45,6 +46,10 @@ class ReembedRequest(ClosedBody):
     """The encoder of this server that will embed the corpus."""
 
     model: AskedModel = None
+    replace_own_vectors: bool = Field(
+        default=False,
+        description="Replace vectors that came with the documents. They can't be made again, so they must be named.",
+    )
 
 
 class RestoreRequest(ClosedBody):
@@ -92,12 +97,17 @@ class OpenFileResponse(FileResponse):
 async def reembed(name: CorpusName, service: ServiceDep, body: ReembedRequest | None = None) -> Response:
     """Start a job that embeds the corpus with the encoder `model`, by default the first.
 
-    The old vectors answer searches until the job has finished.
+    The old vectors answer searches until the job has finished. 409 if they came with the documents, unless
+    `replace_own_vectors` is true.
     """
-    model = body.model if body else None
-    served = service.encoders.encoder(model)
-    await service.library.read(lambda corpora: corpora.corpus(name), of=name)
-    return await submitted(service.jobs, REEMBED, name, {"model": served.name})
+    asked = body or ReembedRequest()
+    served = service.encoders.encoder(asked.model)
+    corpus, _ = await service.library.read(lambda corpora: corpora.corpus(name), of=name)
+    options: dict[str, Any] = {"model": served.name}
+    if asked.replace_own_vectors:
+        options["replace_own_vectors"] = True
+    check_replaced(corpus, options)
+    return await submitted(service.jobs, REEMBED, name, options)
 
 
 @router.post("/snapshots", summary="Create a snapshot", **_JOB)
@@ -161,7 +171,7 @@ async def restore(name: CorpusName, request: Request, service: ServiceDep) -> Re
         if is_json(media):
             async with service.receiving():
                 asked = parsed(RestoreRequest, await request.json())
-            of = check_corpus_allowed(check_corpus_name(asked.of or name, "of"), request)
+            of = allowed_corpus(check_corpus_name(asked.of or name, "of"), request)
             await service.library.read(lambda _: service.snapshots.path(of, asked.snapshot), of=name)
             return await submitted(service.jobs, RESTORE, name, {"of": of, "snapshot": asked.snapshot})
         if media not in PACKED:

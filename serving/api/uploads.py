@@ -17,7 +17,7 @@ from serving.api.routing.request_body import BoundedRequest
 from serving.api.routing.route import StreamedRoute, charset, media_type, while_connected
 from serving.api.schemas.bodies import lower
 from serving.api.schemas.corpora import UploadAnswer
-from serving.corpora.ingest import Options, Upload, check_is_text, names_within, read_upload, rows
+from serving.corpora.ingest import Options, Upload, VectorRule, check_is_text, names_within, read_upload, rows
 from serving.corpora.ingest.chunking import MIN_TOKENS, asked_chunking
 from serving.corpora.ingest.documents import random_names
 from serving.corpora.ingest.multipart import FilePart
@@ -25,12 +25,11 @@ from serving.corpora.ingest.table import read_column_types
 from serving.corpora.ingest.uploading import PARSED, Split, read_metadata
 from serving.errors import UnsupportedMedia
 from serving.jobs import Answer, Keyed, Spool
-from serving.jobs.ingestion import check_fits
 from serving.jobs.job import digest_of
 from serving.jobs.ledger import check_key
 from serving.jobs.spool import IN_MEMORY
 from serving.jobs.upload_order import UPLOAD, check_stays
-from serving.operations.bounds import MAX_COLUMN, MAX_COLUMN_TYPES, MAX_ID_BYTES, MAX_METADATA
+from serving.operations.bounds import MAX_COLUMN, MAX_COLUMN_TYPES, MAX_ID_BYTES, MAX_METADATA, MAX_VECTOR
 from serving.operations.encoding import content_coding
 from serving.operations.json_body import LEAST, MOST
 from serving.operations.limits import check_no_debt
@@ -56,6 +55,14 @@ _ROW: dict[str, Any] = {
         },
         "text": {"type": "string"},
         "metadata": {"type": ["object", "null"]},
+        "vector": {
+            "type": ["array", "null"],
+            "items": {"type": "number"},
+            "minItems": 1,
+            "maxItems": MAX_VECTOR,
+            "description": "Vector of the document, which is scaled to length 1. Required if the vectors of the corpus "
+            "are its own, and refused otherwise.",
+        },
     },
     "description": "A document. Other fields become metadata, too.",
     "example": {"id": "a", "text": "A text to find.", "metadata": {"lang": "en"}},
@@ -208,8 +215,8 @@ async def add(
     """
     assert isinstance(request, BoundedRequest), "StreamedRoute makes it"
     key = None if idempotency_key is None else check_key(idempotency_key)
-    async with service.library.encoder_of(name) as embedder:
-        check_fits(asked_chunking(options["chunk_tokens"], options["chunk_overlap"]), embedder)
+    chunking = asked_chunking(options["chunk_tokens"], options["chunk_overlap"])
+    rule = await service.library.upload_rule(name, chunking)
     if key is None and not service.jobs.unfinished(UPLOAD, name):  # a repeated request may already have its answer
         await in_thread(service.disk_quota.check)
     async with service.jobs.spool() as spool:
@@ -218,17 +225,18 @@ async def add(
         asked = digest_of("upload", name, {"async": in_background, **upload.model_dump()}, spool.digest)
         keyed = Keyed(_caller(request), key, asked, await _generation(service, name)) if key else None
         return await while_connected(
-            request, _added(service, name, upload, spool, keyed=keyed, in_background=in_background)
+            request, _added(service, rule, upload, spool, keyed=keyed, in_background=in_background)
         )
 
 
 async def _added(
-    service: Service, name: str, options: Options, spool: Spool, *, keyed: Keyed | None, in_background: bool
+    service: Service, rule: VectorRule, options: Options, spool: Spool, *, keyed: Keyed | None, in_background: bool
 ) -> Response:
+    name = rule.corpus
     async with service.jobs.requests.once(keyed) as before:
         if before:
             return Response(before.body, before.status, dict(before.headers), media_type=JSON)
-        upload = None if in_background else await _small(service, options, spool, keyed)
+        upload = None if in_background else await _small(service, rule, options, spool, keyed)
         if upload is None:
             return await submitted(service.jobs, UPLOAD, name, options.model_dump(), spool=spool, keyed=keyed)
         before_commit = partial(check_stays, service.jobs, name)
@@ -245,7 +253,9 @@ async def _added(
         return response
 
 
-async def _small(service: Service, options: Options, spool: Spool, keyed: Keyed | None) -> Upload | None:
+async def _small(
+    service: Service, rule: VectorRule, options: Options, spool: Spool, keyed: Keyed | None
+) -> Upload | None:
     """Return the documents of an upload, or None if there are too many to store them before the answer.
 
     A file that needs a parser is read with the threads and the CPU time of the key.
@@ -255,7 +265,8 @@ async def _small(service: Service, options: Options, spool: Spool, keyed: Keyed 
         naming = names_within(keyed.space) if keyed else random_names
         with spool.open() as file:
             given = rows(file, options, service.settings, most=service.settings.max_upload_documents + 1)
-            return read_upload(given, service.settings, skip_errors=options.on_error == "skip", naming=naming)
+            skip_errors = options.on_error == "skip"
+            return read_upload(given, service.settings, rule, skip_errors=skip_errors, naming=naming)
 
     if options.format not in PARSED:
         return await in_thread(small)

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from models.errors import Refused
 from serving.commands.starting import opened_corpora
 from serving.corpora.backend import Backend
-from serving.corpora.ports import Content, Span
+from serving.corpora.ports import Content, OwnVectors, Span
 from serving.errors import NotFound
 from serving.operations.bounds import check_corpus_name
 from serving.settings import Settings
@@ -90,6 +90,7 @@ def copy(settings: Settings, given: argparse.Namespace) -> int:
             description=described.description,
             recall_target=described.recall_target,
             stemming=described.stemming,
+            encoder=OwnVectors(described.dim) if described.own_vectors else None,
         )
         try:
             copied = _copied(here, source.name, there, target.name, size.documents)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import orjson
 import uvloop
@@ -20,8 +20,10 @@ from serving.commands.copying import copy
 from serving.commands.ingest import ingest
 from serving.commands.starting import opened_corpora, ready_service
 from serving.corpora.backend import Backend
+from serving.corpora.filters import Filter, with_id
 from serving.corpora.indexes.saved import damage
-from serving.corpora.ports import StoreError
+from serving.corpora.ingest.rows import VECTOR
+from serving.corpora.ports import Document, StoreError
 from serving.corpora.search import Hit, Mode, SearchOptions, shown
 from serving.errors import ServiceError
 from serving.inference.engine import EngineError
@@ -71,7 +73,7 @@ def run(verb: str, given: argparse.Namespace, rest: Sequence[str]) -> int:
 async def _search(settings: Settings, given: argparse.Namespace) -> int:
     options = SearchOptions(k=given.k, mode=given.mode, exact=given.exact, where=given.filter)
     async with ready_service(settings) as service:
-        found = await service.library.search(given.corpus, [given.query], options)
+        found = await service.library.search(service.aliases.corpus_of(given.corpus), [given.query], options)
     _warn(found.warnings)
     for hit in found.hits[0]:
         print(_json(hit, given.mode) if given.json else f"{hit.score:.4f}  {_name(hit)}  {_line(hit.text)}")
@@ -83,18 +85,31 @@ def _export(settings: Settings, given: argparse.Namespace) -> int:
     with closing(opened_corpora(settings)) as corpora:
         if given.filter is not None:
             _warn(corpora.unmatched(given.corpus, given.filter))
+        own, _ = corpora.corpus(given.corpus)
+        exported = _with_vectors if own.own_vectors else _documents
         with _written(given.out) as out:
-            after = None
-            while True:
-                page = corpora.page(given.corpus, after, PAGE, given.filter)
-                out.writelines(
-                    orjson.dumps({"id": one.id, "text": one.text, "metadata": dict(one.metadata)}) + b"\n"
-                    for one in page.documents
-                )
-                if (after := page.following) is None:
-                    break
+            for document, more in exported(corpora, given.corpus, given.filter):
+                row = {"id": document.id, "text": document.text, "metadata": dict(document.metadata), **more}
+                out.write(orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
             out.flush()
     return 0
+
+
+def _documents(corpora: Backend, name: str, where: Filter | None) -> Iterator[tuple[Document, dict[str, Any]]]:
+    after = None
+    while True:
+        page = corpora.page(name, after, PAGE, where)
+        yield from ((document, {}) for document in page.documents)
+        if (after := page.following) is None:
+            return
+
+
+def _with_vectors(corpora: Backend, name: str, where: Filter | None) -> Iterator[tuple[Document, dict[str, Any]]]:
+    """Yield the documents with their own vectors, which can't be made again."""
+    for content in corpora.contents(name):
+        for document, vector in zip(content.documents, content.vectors, strict=True):
+            if where is None or where.matches(with_id(document.metadata, document.id)):
+                yield document, {VECTOR: vector}
 
 
 def _warn(warnings: Sequence[str]) -> None:

@@ -20,11 +20,11 @@ from models.errors import Refused
 from serving import errors
 from serving.corpora.backend import DocumentCursor, DocumentPage
 from serving.corpora.filters import Filter, compile_filter
-from serving.corpora.ingest import Options, Upload, read_upload, rows
+from serving.corpora.ingest import Options, Upload, VectorRule, read_upload, rows
 from serving.corpora.ingest.uploading import MEDIA
+from serving.corpora.ports import OwnVectors
 from serving.errors import Backend, ServiceError, Unhealthy
 from serving.jobs import Duplicate, Job
-from serving.jobs.ingestion import check_fits
 from serving.jobs.upload_order import UPLOAD
 from serving.operations.threads import in_thread
 from serving.service import Service
@@ -59,7 +59,7 @@ class Added:
 class Destination(Protocol):
     """A corpus to which a command adds documents."""
 
-    async def create(self, stemming: str | None) -> bool:
+    async def create(self, stemming: str | None, *, own_vectors: bool = False) -> bool:
         """Create the corpus, unless it exists. Return True if it is new."""
 
     async def drop(self) -> None:
@@ -83,19 +83,22 @@ class Local:
     """A corpus in the data folder."""
 
     def __init__(self, service: Service, corpus: str) -> None:
-        self._service, self._library, self._corpus = service, service.library, corpus
+        self._service, self._library = service, service.library
+        self._corpus = service.aliases.corpus_of(corpus)
 
-    async def create(self, stemming: Any) -> bool:
-        return await self._library.run(lambda corpora: corpora.create(self._corpus, stemming=stemming), of=self._corpus)
+    async def create(self, stemming: Any, *, own_vectors: bool = False) -> bool:
+        encoder = OwnVectors() if own_vectors else None
+        return await self._library.run(
+            lambda corpora: corpora.create(self._corpus, stemming=stemming, encoder=encoder), of=self._corpus
+        )
 
     async def drop(self) -> None:
         await self._library.run(lambda corpora: corpora.drop(self._corpus), of=self._corpus)
 
     async def add(self, file: BinaryIO, options: Options, *, whole: bool = False) -> Added:
-        async with self._library.encoder_of(self._corpus) as embedder:
-            check_fits(options.chunking, embedder)
+        rule = await self._library.upload_rule(self._corpus, options.chunking)
         if not whole:
-            if (upload := await in_thread(partial(self._small, file, options))) is not None:
+            if (upload := await in_thread(partial(self._small, file, options, rule))) is not None:
                 return await self._stored(upload, options)
             file.seek(0)
         return await self._followed(await self._submitted(file, options))
@@ -105,9 +108,9 @@ class Local:
         added = await self._library.add(self._corpus, upload.documents, options.chunking)
         return Added(len(upload.documents), added.truncated, [rejected.error for rejected in upload.rejected])
 
-    def _small(self, file: BinaryIO, options: Options) -> Upload | None:
+    def _small(self, file: BinaryIO, options: Options, rule: VectorRule) -> Upload | None:
         settings = self._service.settings
-        return read_upload(rows(file, options, settings), settings, skip_errors=options.on_error == "skip")
+        return read_upload(rows(file, options, settings), settings, rule, skip_errors=options.on_error == "skip")
 
     async def _submitted(self, file: BinaryIO, options: Options) -> Job:
         jobs = self._service.jobs
@@ -158,8 +161,9 @@ class Remote:
         self._path = f"/corpora/{quote(corpus)}"
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
 
-    async def create(self, stemming: str | None) -> bool:
+    async def create(self, stemming: str | None, *, own_vectors: bool = False) -> bool:
         body = {} if stemming is None else {"stemming": stemming}
+        body |= {"vectors": "own"} if own_vectors else {}
         status, _ = await self._ask("PUT", self._path, body)
         return status == CREATED
 

@@ -41,7 +41,7 @@ async def _ingest_file(settings: Settings, given: argparse.Namespace, file: Bina
     options = _options(given, given.file)
     _ = options.chunking  # checked before the file is read
     async with _destination(settings, given) as destination:
-        created = await destination.create(given.stemming)
+        created = await destination.create(given.stemming, own_vectors=given.own_vectors)
         try:
             added = await destination.add(file, options, whole=True)
         except (ServiceError, OSError):
@@ -63,7 +63,7 @@ async def _ingest_file(settings: Settings, given: argparse.Namespace, file: Bina
 async def _ingest_folder(settings: Settings, given: argparse.Namespace) -> int:
     """Add new and changed files of a folder, and remove deleted ones: once, or for ever with `--watch`."""
     async with _destination(settings, given) as destination:
-        await destination.create(given.stemming)
+        await destination.create(given.stemming, own_vectors=given.own_vectors)
         folder = Folder(given.file, destination, partial(_options, given))
         await folder.load()
         if given.watch:

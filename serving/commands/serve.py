@@ -105,7 +105,7 @@ def _searchable(service: Service) -> list[str]:
     return [
         corpus.name
         for corpus, size in service.library.corpora.listing()
-        if size.documents and not is_stale(corpus, size, served)
+        if size.documents and corpus.fingerprint in served
     ]
 
 

@@ -23,6 +23,7 @@ from serving.corpora.maps import Sample
 from serving.corpora.ports import (
     NO_OPTIONS,
     NO_SETTINGS,
+    OWN,
     Chunking,
     Content,
     Corpus,
@@ -31,6 +32,7 @@ from serving.corpora.ports import (
     Facets,
     IndexSize,
     KnownText,
+    OwnVectors,
     Passage,
     PassageKey,
     Size,
@@ -74,19 +76,29 @@ class Backend(Protocol):
         recall_target: float | None = None,
         stemming: Stemming | None = None,
         words: WordSettings = NO_SETTINGS,
-        encoder: Manifest | None = None,
+        encoder: Manifest | OwnVectors | None = None,
     ) -> bool:
         """Create an empty corpus, or update an existing corpus. Return True if the corpus is new.
 
-        A corpus that has no encoder yet is bound to `encoder`. Without `encoder`, its first document binds it.
+        A corpus that has no encoder yet is bound to `encoder`, or to own vectors. Without `encoder`, its first document
+        binds it.
 
         Raises:
-            Conflict: the corpus exists and has a different encoder, or has documents indexed with different stemming.
+            Conflict: the corpus exists and has a different encoder, own vectors or vectors of another width, or has
+                documents indexed with different stemming.
             Invalid: the backend can't search by `words`.
         """
 
     def drop(self, name: str) -> None:
         """Remove a corpus with every document."""
+
+    def rename(self, name: str, to: str) -> None:
+        """Give a corpus another name, in one step that a crash leaves done or undone.
+
+        Raises:
+            Conflict: there is a corpus `to`.
+            Invalid: the backend can't rename corpora.
+        """
 
     def corpus(self, name: str) -> tuple[Corpus, Size]:
         """Return a corpus and its size."""
@@ -260,8 +272,14 @@ class Backend(Protocol):
         Raises:
             Stale: the corpus was embedded by a bundle that is not served. Vectors of different encoders can't be
                 compared.
+            Conflict: no encoder embeds the corpus, because its vectors are its own.
         """
         corpus, size = self.corpus(name)
+        if corpus.own_vectors:
+            raise Conflict(
+                f"the vectors of corpus {corpus.name!r} are its own, so no encoder reads a query: search by vector, by "
+                "vector and query in mode hybrid, or by words in mode lexical"
+            )
         if is_stale(corpus, size, served):
             raise Stale(
                 f"corpus {corpus.name!r} was embedded by an encoder (fingerprint {str(corpus.fingerprint)[:12]}) that "
@@ -325,7 +343,7 @@ def by_document(passages: Iterable[tuple[Passage, Floats]], fingerprint: str) ->
 
 def is_stale(corpus: Corpus, size: Size, served: Collection[str]) -> bool:
     """Return whether the corpus has documents, but was embedded by a bundle whose fingerprint is not in `served`."""
-    return size.documents > 0 and corpus.fingerprint not in served
+    return size.documents > 0 and corpus.fingerprint not in (OWN, *served)
 
 
 def check_generation(seen: str, now: str) -> None:

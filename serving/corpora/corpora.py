@@ -37,6 +37,7 @@ from serving.corpora.ports import (
     IndexSize,
     Keys,
     KnownText,
+    OwnVectors,
     Passage,
     PassageKey,
     Patch,
@@ -105,15 +106,9 @@ class Corpora(Backend):
         recall_target: float | None = None,
         stemming: Stemming | None = None,
         words: WordSettings = NO_SETTINGS,
-        encoder: Manifest | None = None,
+        encoder: Manifest | OwnVectors | None = None,
     ) -> bool:
-        """Create an empty corpus, or update an existing corpus. Return True if the corpus is new.
-
-        A corpus that has no encoder yet is bound to `encoder`. Without `encoder`, its first document binds it.
-
-        Raises:
-            Conflict: the corpus exists and has a different encoder, or has documents indexed with different stemming.
-        """
+        """Create an empty corpus, or update an existing corpus; see `Backend.create`."""
         corpus = Corpus(name, description, recall_target, created=time.time(), stemming=stemming, words=words)
         created = self._open.create(corpus, encoder)
         if recall_target is not None:
@@ -122,6 +117,9 @@ class Corpora(Backend):
 
     def drop(self, name: str) -> None:
         self._open.drop(name)
+
+    def rename(self, name: str, to: str) -> None:
+        self._open.rename(name, to)
 
     def corpus(self, name: str) -> tuple[Corpus, Size]:
         return self._store.described(name)

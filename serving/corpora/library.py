@@ -16,10 +16,11 @@ from models.bundle.tokenizer import Piece
 from models.runtimes.base import Floats
 from serving.corpora.backend import Backend, Stale
 from serving.corpora.ingest.chunking import cut
-from serving.corpora.ports import Chunking, Content, Document, KnownText, Span
+from serving.corpora.ingest.vectors import VectorRule
+from serving.corpora.ports import OWN, Chunking, Content, Document, KnownText, Span
 from serving.corpora.reranking import Reranking, first_stage, reranked
-from serving.corpora.search import Examples, Query, SearchOptions, SearchResult, merged
-from serving.errors import Conflict, Overloaded
+from serving.corpora.search import Query, SearchOptions, SearchResult, merged
+from serving.errors import Conflict, Invalid, Overloaded
 from serving.inference.embedder import Embedder, check_kind
 from serving.inference.embeddings import AS_DOCUMENTS, AS_QUERIES, Embeddings
 from serving.inference.encoders import Encoders
@@ -73,7 +74,7 @@ class Library:
         after_commit: Callable[[], None] = lambda: None,
         before_commit: Callable[[], None] = lambda: None,
     ) -> UploadResult:
-        """Embed and store all documents, or none.
+        """Embed and store all documents, or none. Documents with vectors are stored with them.
 
         On return the documents survive power loss, and every later search finds them.
 
@@ -101,6 +102,15 @@ class Library:
         after_commit: Callable[[], None],
         again: bool = False,
     ) -> UploadResult:
+        def put(content: Content) -> None:
+            before_commit()
+            self.corpora.put(corpus, replace(content, job=job))
+            after_commit()
+
+        if vectors := [document.vector for document in documents if document.vector is not None]:
+            with self._admitted():
+                await self.threads.run(corpus, partial(put, Content(documents, np.stack(vectors), OWN)))
+            return UploadResult(0, 0)
         async with self.encoder_of(corpus, from_store=again) as embedder:
             if not documents:
                 return UploadResult(0, 0)
@@ -108,19 +118,37 @@ class Library:
             texts = [document.text for document in documents]
             known = await self.threads.read(corpus, lambda: self.corpora.embedded(corpus, texts, chunking, fingerprint))
             fresh = [i for i, held in enumerate(known) if held is None]
-            spans, vectors, truncated = await _embedded(embedder, texts, fresh, chunking)
+            spans, made, truncated = await _embedded(embedder, texts, fresh, chunking)
             if chunking is None:
                 truncated += await _cut_before(embedder, [texts[i] for i, one in enumerate(known) if one is not None])
-            held = dict(zip(fresh, map(KnownText, spans, vectors), strict=True))
+            held = dict(zip(fresh, map(KnownText, spans, made), strict=True))
             content = _content(documents, [held.get(i) or one for i, one in enumerate(known)], chunking, embedder)
+            await self.threads.run(corpus, partial(put, content))
+            return UploadResult(truncated, sum(map(len, made)))
 
-            def put() -> None:
-                before_commit()
-                self.corpora.put(corpus, replace(content, job=job))
-                after_commit()
+    async def vector_rule(self, corpus: str) -> VectorRule:
+        """Return the rule for the vectors of uploaded documents. An open index of an encoder's corpus knows it."""
+        with self._admitted():
+            if self.corpora.index_fingerprint(corpus) not in (None, OWN):
+                return VectorRule(corpus, own=False)
+            return VectorRule.of((await self.threads.read(corpus, lambda: self.corpora.corpus(corpus)))[0])
 
-            await self.threads.run(corpus, put)
-            return UploadResult(truncated, sum(map(len, vectors)))
+    async def upload_rule(self, corpus: str, chunking: Chunking | None) -> VectorRule:
+        """Return `vector_rule` for an upload whose `chunking` fits the corpus.
+
+        Raises:
+            Invalid: passages would be longer than the encoder reads, or each document has its own vector.
+            Stale: the corpus's encoder is not served.
+        """
+        rule = await self.vector_rule(corpus)
+        if not rule.own:
+            async with self.encoder_of(corpus) as embedder:
+                check_fits(chunking, embedder)
+        elif chunking:
+            raise Invalid(
+                f"each document of corpus {corpus!r} has one vector, so it is not split", field="chunk_tokens"
+            )
+        return rule
 
     async def reranked(
         self, corpus: str, queries: Sequence[str], options: SearchOptions, reranking: Reranking
@@ -141,15 +169,13 @@ class Library:
         async with self.encoder_of(corpus) as embedder:
             return await reranked(found, queries, options, reranking, embedder)
 
-    async def search(
-        self, corpus: str, queries: Sequence[str] | Floats | Examples, options: SearchOptions
-    ) -> SearchResult:
-        """Return the best passages for each query, given as text or as rows of a matrix, or for examples.
+    async def search(self, corpus: str, queries: Sequence[str] | Query, options: SearchOptions) -> SearchResult:
+        """Return the best passages for each text, or for one query that needs no encoder.
 
         Raises:
-            Conflict: the corpus was embedded by a different bundle than the queries.
+            Conflict: the corpus was embedded by a different bundle than the queries, or its vectors are its own.
         """
-        if isinstance(queries, Examples | np.ndarray) or options.mode == "lexical":
+        if isinstance(queries, Query) or options.mode == "lexical":
             with self._admitted():
                 check_no_debt()
                 return await self._found(corpus, _unembedded(queries), options)
@@ -159,7 +185,7 @@ class Library:
             return await self._searched(corpus, queries, options, again=True)
 
     async def search_several(
-        self, corpora: Sequence[str], queries: Sequence[str] | Floats, options: SearchOptions
+        self, corpora: Sequence[str], queries: Sequence[str] | Query, options: SearchOptions
     ) -> SearchResult:
         """Search several corpora of one encoder, and merge the hits by score.
 
@@ -167,7 +193,7 @@ class Library:
             Conflict: a corpus was embedded by another encoder than the first corpus.
         """
         deep = replace(options, k=options.k + options.offset, offset=0)
-        if isinstance(queries, np.ndarray) or options.mode == "lexical":
+        if isinstance(queries, Query) or options.mode == "lexical":
             return merged({name: await self.search(name, queries, deep) for name in corpora}, options)
         async with self.encoder_of(corpora[0], from_store=True) as embedder:
             made = await embedder.embed(queries, AS_QUERIES, "queries")
@@ -284,13 +310,23 @@ class Library:
         self.corpora.close()
 
 
-def _unembedded(queries: Sequence[str] | Floats | Examples) -> list[Query]:
+def check_fits(chunking: Chunking | None, embedder: Embedder) -> None:
+    """Refuse a chunking whose passages would be truncated by the model.
+
+    Raises:
+        Invalid: `embedder` reads fewer tokens.
+    """
+    if chunking is None:
+        return
+    limit = embedder.preparation.document_length
+    if chunking.tokens > limit:
+        behind = " behind its prompt for documents" if limit < embedder.preparation.length else ""
+        raise Invalid(f"the encoder of the corpus reads {limit} tokens{behind}", field="chunk_tokens")
+
+
+def _unembedded(queries: Sequence[str] | Query) -> list[Query]:
     """Return queries that need no encoder."""
-    if isinstance(queries, Examples):
-        return [Query(None, None, queries)]
-    if isinstance(queries, np.ndarray):
-        return [Query(None, row) for row in queries]
-    return [Query(text, None) for text in queries]
+    return [queries] if isinstance(queries, Query) else [Query(text) for text in queries]
 
 
 async def embed_passages(embedder: Embedder, texts: Sequence[str], names: Callable[[int], str]) -> tuple[Floats, int]:

@@ -26,6 +26,7 @@ from serving.corpora.ports import (
     Corpus,
     IndexSize,
     Keys,
+    OwnVectors,
     Patch,
     Stop,
     Store,
@@ -33,7 +34,7 @@ from serving.corpora.ports import (
     Write,
     never,
 )
-from serving.errors import Conflict, Damaged, NotFound, Stopped
+from serving.errors import Conflict, Damaged, NotFound, ServiceError, Stopped
 from serving.operations.bounds import BOUNDS, Bounds
 from serving.operations.files import disk_errors
 from serving.operations.threads import for_others, uninterrupted
@@ -76,7 +77,7 @@ class OpenCorpora:
             for name, live in open_now.items()
         }
 
-    def create(self, corpus: Corpus, encoder: Manifest | None = None) -> bool:
+    def create(self, corpus: Corpus, encoder: Manifest | OwnVectors | None = None) -> bool:
         name = corpus.name
         if encoder:
             corpus = replace(corpus, fingerprint=encoder.fingerprint, dim=encoder.dim)
@@ -101,6 +102,19 @@ class OpenCorpora:
                 if name not in self._store.names():
                     corpus.close(gone=True)
                     del self._open[name]
+
+    def rename(self, name: str, to: str) -> None:
+        """Rename the corpus, and move the files of its index. Writes and searches wait."""
+        corpus = self.named(name)
+        with corpus.copying, corpus.locked(), self._naming:
+            if to in self._open:
+                raise Conflict(f"there is a corpus {to!r} already: delete it first, or use an alias")
+            corpus.close()
+            self._store.rename(name, to)
+            self._indexes.move(name, to)
+            corpus.close(gone=True)
+            self._open[to] = self._opened(to)
+            del self._open[name]
 
     def adopt(self, name: str, file: Path, stop: Stop = never, bounds: Bounds = BOUNDS) -> None:
         self._store.adopt(name, file, partial(self._replaced, name, stop), stop, bounds)
@@ -378,6 +392,15 @@ class Indexes:
         folder = self._folder / name
         with disk_errors(folder):
             Generations(folder).erase()
+
+    def move(self, name: str, to: str) -> None:
+        """Move the files of an index that is not open. If the disk fails, the index is built again."""
+        try:
+            self.erase(to)
+            if (folder := self._folder / name).exists():
+                folder.rename(self._folder / to)
+        except (OSError, ServiceError) as error:
+            log.warning("the index of corpus %r is built again: %s", to, error)
 
     def close(self) -> None:
         self._builder.close()

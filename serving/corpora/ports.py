@@ -83,6 +83,18 @@ Stemming = Literal["none", "porter"]
 suffix stripping, 1980)."""
 
 
+OWN = "own"
+"""Fingerprint of a corpus whose vectors were computed by callers. No bundle has it."""
+
+
+@dataclass(frozen=True)
+class OwnVectors:
+    """In place of an encoder: each document brings its own vector, of `dim` numbers or as many as the first one."""
+
+    dim: int | None = None
+    fingerprint: str = OWN
+
+
 @dataclass(frozen=True)
 class WordSettings:
     """Settings of word search in a corpus. None means that nothing was set."""
@@ -120,13 +132,18 @@ class Corpus:
     created: float = 0.0
     """Seconds since the epoch."""
     fingerprint: str | None = None
-    """Fingerprint of the bundle that embeds the corpus. None until the first document, unless the corpus was created
-    for a bundle."""
+    """Fingerprint of the bundle that embeds the corpus, or `OWN`. None until the first document, unless the corpus was
+    created for a bundle."""
     dim: int | None = None
     stemming: Stemming | None = None
     words: WordSettings = NO_SETTINGS
     generation: str = field(default="", compare=False)
     """Identifier from the store. It changes whenever a key may get another passage or another vector."""
+
+    @property
+    def own_vectors(self) -> bool:
+        """Whether each document brings its own vector, and no encoder embeds the corpus."""
+        return self.fingerprint == OWN
 
     @property
     def wanted_recall(self) -> float:
@@ -145,6 +162,14 @@ class Document(NamedTuple):
     id: str
     text: str
     metadata: Mapping[str, Any]
+    vector: Floats | None = None
+    """Unit vector (D,) that the caller computed. None unless the document is being uploaded to a corpus of own
+    vectors."""
+
+    @property
+    def length(self) -> int:
+        """Characters of the text and bytes of the vector, for limits of memory."""
+        return len(self.text) + (0 if self.vector is None else self.vector.nbytes)
 
 
 Scalar = str | int | float | bool | None
@@ -358,6 +383,13 @@ class Store(Protocol):
 
     def drop(self, name: str) -> None:
         """Remove a corpus with every document."""
+
+    def rename(self, name: str, to: str) -> None:
+        """Give the corpus another name. Its generation stays, and no other corpus ever had it.
+
+        Raises:
+            Conflict: there is a corpus `to`.
+        """
 
     def write(self, name: str, writes: Sequence[Write]) -> list[Change | ServiceError]:
         """Apply `writes` in order in one commit. A document replaces an existing document of the same id.

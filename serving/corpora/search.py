@@ -56,7 +56,7 @@ class Query(NamedTuple):
     """A query: a text, a vector, both, or examples."""
 
     text: str | None
-    vector: Floats | None
+    vector: Floats | None = None
     """(D,) vector of nonzero length."""
     like: Examples | None = None
 

@@ -8,17 +8,16 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from threading import Event
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from serving.corpora.ingest import Checked, Options, checked, names_within, rows
+from serving.corpora.ingest import Checked, Options, VectorRule, checked, names_within, rows
 from serving.corpora.ingest.documents import empty, unrepeated
 from serving.corpora.ports import Chunking
-from serving.errors import Invalid
 from serving.jobs import Running
 from serving.jobs.job import retry_while_busy
 from serving.operations.threads import in_thread
@@ -27,7 +26,6 @@ from serving.settings import Settings
 if TYPE_CHECKING:
     from serving.corpora.disk_quota import DiskQuota
     from serving.corpora.library import Library
-    from serving.inference.embedder import Embedder
 
 T = TypeVar("T")
 BLOCK_DOCUMENTS, BLOCK_CHARACTERS = 256, 100_000
@@ -48,7 +46,9 @@ async def ingest(library: Library, settings: Settings, disk_quota: DiskQuota, jo
     With `on_error=fail` an invalid row fails the job before anything is stored. Rows without ids get ids derived from
     the job. Work that is repeated after a restart therefore stores each row once.
     """
-    upload = _Upload.of(job, settings)
+    options = Options.model_validate(job.options)
+    rule = await retry_while_busy(lambda: library.vector_rule(job.corpus))
+    upload = _Upload.of(job, options, settings, rule)
     left_out = frozenset[int]()
     if job.position is None or upload.options.on_error == "skip":
         left_out = await _examine(job, upload)
@@ -56,20 +56,6 @@ async def ingest(library: Library, settings: Settings, disk_quota: DiskQuota, jo
         await job.checkpoint(0, 0)
     await _store(library, disk_quota, job, upload, left_out)
     return {"count": job.done}
-
-
-def check_fits(chunking: Chunking | None, embedder: Embedder) -> None:
-    """Refuse a chunking whose passages would be truncated by the model.
-
-    Raises:
-        Invalid: `embedder` reads fewer tokens.
-    """
-    if chunking is None:
-        return
-    limit = embedder.preparation.document_length
-    if chunking.tokens > limit:
-        behind = " behind its prompt for documents" if limit < embedder.preparation.length else ""
-        raise Invalid(f"the encoder of the corpus reads {limit} tokens{behind}", field="chunk_tokens")
 
 
 @dataclass(frozen=True)
@@ -81,13 +67,14 @@ class _Upload:
     """Set when nobody waits for rows any more, because skipping a million rows takes 15 seconds."""
 
     @classmethod
-    def of(cls, job: Running, settings: Settings) -> _Upload:
-        options, spool, left = Options.model_validate(job.options), job.spool, Event()
+    def of(cls, job: Running, options: Options, settings: Settings, rule: VectorRule) -> _Upload:
+        spool, left = job.spool, Event()
         assert spool is not None, "an upload has a spool until its job ends"
 
         def read() -> Generator[Checked]:
             with spool.open("rb") as file:
-                every = checked(rows(file, options, settings), settings, names_within(uuid.UUID(job.id)))
+                naming = names_within(uuid.UUID(job.id))
+                every = checked(rows(file, options, settings), settings, naming, replace(rule))
                 yield from takewhile(lambda _: not left.is_set(), every)
 
         return cls(options, read, left)
@@ -205,7 +192,7 @@ def _block(rows: Iterator[Checked]) -> list[Checked]:
     block, characters = list[Checked](), 0
     for row in rows:
         block.append(row)
-        characters += len(row.document.text) if row.document else 0
+        characters += row.document.length if row.document else 0
         if len(block) == BLOCK_DOCUMENTS or characters >= BLOCK_CHARACTERS:
             break
     return block

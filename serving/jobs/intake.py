@@ -42,7 +42,7 @@ class Intake:
         self._taking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._on_their_way = Counter[str]()
         """Number of jobs that are being submitted, by caller."""
-        self._deleting: list[str] = []
+        self._closing: list[str] = []
         self.closed = False
         """Whether the server is stopping. New jobs are then started by the next server process."""
 
@@ -55,8 +55,8 @@ class Intake:
         async with self._alone(job.corpus):
             if self.closed:
                 raise shutting_down()
-            if job.corpus in self._deleting:
-                raise Conflict(f"corpus {job.corpus!r} is being deleted: ask again when it is gone")
+            if job.corpus in self._closing:
+                raise Conflict(f"corpus {job.corpus!r} is being deleted or renamed: ask again in a moment")
             if same := next((one for one in self._unended.values() if one.digest == job.digest), None):
                 raise Duplicate(same.id)
             self._check_few(job.caller)
@@ -74,14 +74,14 @@ class Intake:
             raise Overloaded(f"{own} jobs{whose} are waiting or running, as many as may", retry_after=RETRY_SECONDS)
 
     @asynccontextmanager
-    async def deleting(self, corpus: str) -> AsyncIterator[None]:
+    async def closing(self, corpus: str) -> AsyncIterator[None]:
         """Wait for jobs that are being submitted for a corpus. Refuse new jobs for the corpus during the block."""
         async with self._alone(corpus):
-            self._deleting.append(corpus)
+            self._closing.append(corpus)
         try:
             yield
         finally:
-            self._deleting.remove(corpus)
+            self._closing.remove(corpus)
 
     async def _taken(self, job: Job, spool: Spool | None, answered: Answered | None, taken: Note) -> None:
         await asyncio.to_thread(self._keep, job, spool, answered)

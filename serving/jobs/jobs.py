@@ -18,7 +18,7 @@ from typing import Any
 
 from models.bundle.disk import make_folder, size
 from serving.corpora.ports import StoreError
-from serving.errors import NotFound, ServiceError, shutting_down
+from serving.errors import Conflict, NotFound, ServiceError, shutting_down
 from serving.jobs.intake import Answered, Intake, Note
 from serving.jobs.job import MAX_ERRORS, MAX_STARTS, Job, Running, State, digest_of, error_of, retry_while_busy
 from serving.jobs.ledger import EVERY, Ledger, Requests
@@ -254,11 +254,23 @@ class Jobs:
         Raises:
             Unhealthy: the server is shutting down, and the next one would resume the jobs.
         """
-        async with self._intake.deleting(corpus):
+        async with self._intake.closing(corpus):
             for job in reversed(list(self._unended.values())):  # waiting jobs before the jobs that they wait for
                 begun = job.kind in self._beside and job.id in self._tasks
                 if job.corpus == corpus and not begun:
                     await run_to_end(self._cancel(job))
+            yield
+
+    @asynccontextmanager
+    async def renaming(self, name: str, to: str) -> AsyncIterator[None]:
+        """Refuse new jobs of both names during the block, because a job knows its corpus by name.
+
+        Raises:
+            Conflict: a job of one of the names has not ended.
+        """
+        async with self._intake.closing(name), self._intake.closing(to):
+            if left := next((job for job in self._unended.values() if job.corpus in (name, to)), None):
+                raise Conflict(f"job {left.id} of corpus {left.corpus!r} has not ended: rename when it has")
             yield
 
     async def _cancel(self, job: Job) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from serving.corpora.library import Library, embed_passages
-from serving.corpora.ports import PassageKey
+from serving.corpora.ports import Corpus, PassageKey
+from serving.errors import Conflict
 from serving.inference.embedder import Embedder
 from serving.inference.encoders import Encoders
 from serving.jobs import Running
@@ -35,13 +36,27 @@ async def reembed(library: Library, encoders: Encoders, job: Running) -> dict[st
         await job.checkpoint(0, 0)
 
 
+def check_replaced(corpus: Corpus, options: Mapping[str, Any]) -> None:
+    """Refuse to replace vectors that callers computed, unless the options name them.
+
+    Raises:
+        Conflict: the message says what to do.
+    """
+    if corpus.own_vectors and not options.get("replace_own_vectors"):
+        raise Conflict(
+            f"the vectors of corpus {corpus.name!r} are its own, and can't be made again: send "
+            '{"replace_own_vectors": true} to replace them'
+        )
+
+
 async def _moved(library: Library, encoders: Encoders, job: Running, embedder: Embedder) -> int | None:
     """Embed all passages and replace the served vectors. Return the number of truncated passages.
 
     If the encoder is no longer served, keep the old vectors and return None.
     """
     name, fingerprint = job.corpus, embedder.manifest.fingerprint
-    _, size = await library.run(lambda corpora: corpora.corpus(name), of=name)
+    corpus, size = await library.run(lambda corpora: corpora.corpus(name), of=name)
+    check_replaced(corpus, job.options)  # an earlier job may have restored another corpus
     job.total = size.passages
     truncated = await _embedded(library, encoders, job, embedder)
     beside = await library.stoppable(lambda corpora: corpora.read_fresh(name), of=name)

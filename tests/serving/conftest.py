@@ -91,6 +91,8 @@ def client(request: pytest.FixtureRequest) -> Iterator[TestClient]:
     """
     shared = request.getfixturevalue(f"_on_{getattr(request, 'param', 'sqlite')}")
     yield shared
+    for alias in shared.get("/aliases").json()["aliases"]:
+        shared.delete(f"/aliases/{alias['alias']}")
     for corpus in shared.get("/corpora").json()["corpora"]:
         path = f"/corpora/{corpus['name']}"
         for snapshot in shared.get(f"{path}/snapshots").json()["snapshots"]:

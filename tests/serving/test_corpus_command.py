@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from serving.__main__ import main
 from serving.corpora.stores import STORES
 from serving.errors import InsufficientStorage
 from serving.jobs.spool import Spool
@@ -30,6 +31,27 @@ def file(tmp_path: Path) -> Path:
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[Any]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_own_vectors_in_and_out_again(command: Command, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    rows = [{"id": str(i), "text": "t", "n": i, "vector": [1 / (i + 1), -i, 0.1]} for i in range(300)]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    exported = []
+    for name, file in (("a", "in.jsonl"), ("b", "a.jsonl")):
+        assert command("ingest", str(tmp_path / file), "--corpus", name, "--own-vectors") == 0
+        assert command("export", "--corpus", name, "--out", str(tmp_path / f"{name}.jsonl")) == 0
+        exported.append((tmp_path / f"{name}.jsonl").read_text().splitlines())
+    assert sorted(exported[0]) == sorted(exported[1]), "vectors of length 1 are stored bit by bit"
+    place = tmp_path / "var"
+    assert main(["copy", f"{place}#a", f"{place}#c"]) == 0
+    capsys.readouterr()
+    assert command("export", "--corpus", "c", "--filter", '{"n": 7}') == 0
+    (seventh,) = lines(capsys)
+    assert seventh == next(row for row in map(json.loads, exported[0]) if row["id"] == "7")
+    assert command("search", "t", "--corpus", "c") == 2
+    assert "search by vector" in capsys.readouterr().err
+    assert command("ingest", str(tmp_path / "in.jsonl"), "--corpus", "d") == 1
+    assert "line 1.vector: an encoder embeds corpus 'd'" in capsys.readouterr().err
 
 
 def test_in_and_out_again(command: Command, file: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

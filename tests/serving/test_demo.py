@@ -18,7 +18,7 @@ import pytest
 
 from models.python_docs import Section
 from serving.commands import demo
-from serving.corpora.ingest import Options, checked, names_within, rows
+from serving.corpora.ingest import Options, VectorRule, checked, names_within, rows
 from serving.corpora.ports import Document
 from serving.errors import TooLarge
 from serving.inference.embeddings import EmbedOptions
@@ -99,8 +99,8 @@ def test_what_the_printed_example_asks_for_is_embedded_first(monkeypatch: pytest
 @pytest.mark.slow
 def test_every_document_of_the_real_one_can_be_uploaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    file, settings = io.BytesIO(b"".join(demo._lines(Event()))), Settings()
-    found = [*checked(rows(file, Options(**demo.OPTIONS), settings), settings, names_within(uuid.uuid4()))]
+    file, settings, rule = io.BytesIO(b"".join(demo._lines(Event()))), Settings(), VectorRule(demo.NAME, own=False)
+    found = [*checked(rows(file, Options(**demo.OPTIONS), settings), settings, names_within(uuid.uuid4()), rule)]
     assert [row.error for row in found if row.error] == []
     ids = {row.document.id for row in found if row.document}
     assert len(ids) == len(found) > 5000

@@ -35,7 +35,7 @@ class Shelf:
         self.added = list[str]()
         self.fails: Callable[[str], ServiceError | Added | None] = lambda _: None
 
-    async def create(self, stemming: str | None) -> bool:
+    async def create(self, stemming: str | None, *, own_vectors: bool = False) -> bool:
         return True
 
     async def drop(self) -> None:

@@ -74,6 +74,7 @@ def test_whatever_writes_may_find_the_disk_full() -> None:
     corpus = "/corpora/{name}"
     assert full == {
         f"put {corpus}",
+        f"patch {corpus}",
         f"delete {corpus}",
         f"post {corpus}/documents",
         f"patch {corpus}/documents",
@@ -84,6 +85,8 @@ def test_whatever_writes_may_find_the_disk_full() -> None:
         f"post {corpus}/snapshots",
         f"delete {corpus}/snapshots/{{id}}",
         f"put {corpus}/restore",
+        "put /aliases/{alias}",
+        "delete /aliases/{alias}",
         "delete /jobs/{id}",
     }
 

@@ -58,7 +58,9 @@ def test_every_request_of_the_readme_is_answered(launch: Launch, tmp_path: Path)
 @pytest.mark.slow
 def test_every_request_about_corpora_is_answered(launch: Launch, tmp_path: Path) -> None:
     server = launch()
-    first, jobs, like, arranged, several, reranking, listing, patches, words, snapshots = blocks("docs/corpora.md")
+    first, jobs, like, arranged, several, reranking, listing, patches, words, own, names, snapshots = blocks(
+        "docs/corpora.md"
+    )
     created, added, listed, found = map(json.loads, sent(server, first, tmp_path))
     assert created["recall_target"] == 0.97
     assert added == {"ids": ["1", "2"], "count": 2}
@@ -100,6 +102,13 @@ def test_every_request_about_corpora_is_answered(launch: Launch, tmp_path: Path)
         {"field": "title", "text": "The Captain", "highlights": [{"start": 4, "end": 11}]}
     ]
     assert [(hit["id"], hit["lexical"] is not None) for hit in begun["hits"]] == [("2", True)]
+
+    *_, by_vector, by_both = map(json.loads, sent(server, own, tmp_path))
+    assert [(hit["id"], hit["score"]) for hit in by_vector["hits"]] == [("1", pytest.approx(0.989949, abs=1e-5))]
+    assert {hit["id"]: hit["lexical"] is not None for hit in by_both["hits"]} == {"1": False, "2": True}
+    alias, there, renamed, aliases = map(json.loads, sent(server, names, tmp_path))
+    assert (alias["corpus"], there["text"], renamed["name"]) == ("pictures", "a red barn", "paintings")
+    assert aliases == {"aliases": [{"alias": "gallery", "corpus": "paintings"}]}
 
     *made, restoring = re.split(r"^(?=curl)", snapshots, flags=re.MULTILINE)[1:]
     succeeds(server, *sent(server, made[0], tmp_path))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Operation = APIOperation[Any, Any, Any, Any]
     AnyCase = Case[Operation]
 
-MODEL, CORPUS = "fake", "known"
+MODEL, CORPUS, ALIAS = "fake", "known", "also-known"
 RESTORED_WITHIN = 60.0
 REQUESTS = 2_000
 NIGHTLY_REQUESTS = 8_000
@@ -58,7 +58,7 @@ def _cases(operation: Operation, there: dict[str, str]) -> st.SearchStrategy[Any
     from schemathesis import GenerationMode
 
     def of_known_things(case: AnyCase) -> AnyCase:
-        if operation.path == "/search" and isinstance(case.body, dict):
+        if operation.path in ("/search", "/aliases/{alias}") and isinstance(case.body, dict):
             case.body["corpus"] = CORPUS
         if operation.path.startswith("/api/") and isinstance(case.body, dict):
             case.body["model"] = MODEL
@@ -143,7 +143,7 @@ class Examiner:
         """Values of the path's parameters that lead to something."""
         id = {"jobs": self._job, "models": lambda: MODEL, "deployments": lambda: MODEL, "snapshots": self._snapshot}
         kind = next((kind for kind in id if f"/{kind}/" in operation.path), None)
-        values = {"name": lambda: CORPUS, "id": id[kind] if kind else lambda: DOCUMENT["id"]}
+        values = {"name": lambda: CORPUS, "alias": self._alias, "id": id[kind] if kind else lambda: DOCUMENT["id"]}
         return {name: value() for name, value in values.items() if f"{{{name}}}" in operation.path}
 
     def _job(self) -> str:
@@ -159,6 +159,11 @@ class Examiner:
                 answer.raise_for_status()
                 return answer
             time.sleep(0.01)
+
+    def _alias(self) -> str:
+        """One that leads to the known corpus."""
+        self._session.put(f"{self._address}/aliases/{ALIAS}", json={"corpus": CORPUS}).raise_for_status()
+        return ALIAS
 
     def _snapshot(self) -> str:
         """One that is there."""

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import Page
 
-from serving.corpora.ingest import Options, checked, rows
+from serving.corpora.ingest import Options, VectorRule, checked, rows
 from serving.corpora.ingest.documents import random_names, unrepeated
 from serving.corpora.ports import Document
 from serving.settings import Settings
@@ -72,7 +72,11 @@ def of_the_server(found: dict[str, Any], body: bytes, types: Mapping[str, str]) 
         columns = [one["name"] for one in found["columns"] if one["role"] == "metadata"]
         names["column_types"] = {name: types.get(name, "auto") for name in columns} if types else "auto"
     options = Options.of_media(media, charset or None, **names)
-    read = list(unrepeated(checked(rows(io.BytesIO(body), options, Settings()), Settings(), random_names)))
+    read = list(
+        unrepeated(
+            checked(rows(io.BytesIO(body), options, Settings()), Settings(), random_names, VectorRule("c", own=False))
+        )
+    )
     return [one.document for one in read if one.document], [one.place for one in read if one.error]
 
 

@@ -56,19 +56,19 @@ def key_of(request: Request) -> Key | None:
     return getattr(request.state, "key", None)
 
 
-def check_corpus_allowed(name: str, request: Request) -> str:
-    """Return the name if the key has access to a corpus of this name.
+def allowed_corpus(name: str, request: Request) -> str:
+    """Return the corpus of this name or alias if the key has access to it, and to the alias.
 
-    Access depends on the key's patterns and never on the store. The answer 403 therefore does not reveal which corpora
-    exist, and tells callers with a wrong key the reason.
+    Access depends on the key's patterns and on aliases, never on the store. The answer 403 therefore does not reveal
+    which corpora exist, and tells callers with a wrong key the reason.
 
     Raises:
         Forbidden: the key has no access.
     """
-    key = key_of(request)
-    if key and not key.sees(name):
+    key, corpus = key_of(request), str(request.state.service.aliases.corpus_of(name))
+    if key and not (key.sees(name) and key.sees(corpus)):
         raise Forbidden(f"the key {key.name!r} is not for the corpus {name!r}")
-    return name
+    return corpus
 
 
 def scope_for(method: str, path: str) -> KeyScope:
@@ -77,7 +77,7 @@ def scope_for(method: str, path: str) -> KeyScope:
         return "admin"
     if method in SAFE or (method == "POST" and _SEARCH.fullmatch(path)):
         return "read"
-    return "write" if path.startswith(("/corpora", "/jobs")) else "read"
+    return "write" if path.startswith(("/corpora", "/aliases", "/jobs")) else "read"
 
 
 def _is_public(method: str, path: str) -> bool:

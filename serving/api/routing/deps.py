@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Depends, Path, Request
 from fastapi.dependencies.models import Dependant
 
-from serving.api.routing.auth import check_corpus_allowed
+from serving.api.routing.auth import allowed_corpus
 from serving.errors import Invalid
 from serving.operations.bounds import CORPUS_NAME, MAX_ID_BYTES, check_corpus_name, check_document_id
 from serving.service import Service
@@ -47,10 +47,12 @@ async def _service(request: Request) -> Service:  # async, since FastAPI would c
 
 
 async def _corpus_name(
-    name: Annotated[str, Path(description="Name of the corpus.", json_schema_extra={"pattern": CORPUS_NAME})],
+    name: Annotated[
+        str, Path(description="Name of the corpus, or an alias.", json_schema_extra={"pattern": CORPUS_NAME})
+    ],
     request: Request,
 ) -> str:
-    return check_corpus_allowed(check_corpus_name(name, "name"), request)
+    return allowed_corpus(check_corpus_name(name, "name"), request)
 
 
 async def _document_id(

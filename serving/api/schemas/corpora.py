@@ -76,6 +76,44 @@ class CorpusRequest(ClosedBody):
         examples=[{"title": 2.0}],
     )
     model: AskedModel = None
+    vectors: Annotated[Literal["encoder", "own"], BeforeValidator(lower)] = Field(
+        default="encoder",
+        description="Origin of the vectors. `encoder`: the server embeds the documents. `own`: each document has its "
+        "own `vector`, and the corpus is searched by vector, by words, or by both.",
+    )
+    dim: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_VECTOR,
+        description="Numbers of each vector, with `vectors: own`. Default: as many as the first vector has.",
+    )
+
+
+class RenameRequest(ClosedBody):
+    """The new name of a corpus."""
+
+    name: str = Field(json_schema_extra={"pattern": CORPUS_NAME})
+
+
+class AliasRequest(ClosedBody):
+    """The corpus of an alias."""
+
+    corpus: str = Field(
+        description="Name of the corpus, or an alias of it.", json_schema_extra={"pattern": CORPUS_NAME}
+    )
+
+
+class AliasAnswer(BaseModel):
+    """An alias, and the corpus that it leads to."""
+
+    alias: str
+    corpus: str
+
+
+class AliasesAnswer(BaseModel):
+    """Aliases, by name."""
+
+    aliases: list[AliasAnswer]
 
 
 class IndexAnswer(BaseModel):
@@ -109,8 +147,12 @@ class CorpusAnswer(BaseModel):
     )
     bytes: int = Field(description="Size of the stored data without the index, in bytes.")
     dim: int | None
+    vectors: Literal["encoder", "own"] = Field(
+        description="Origin of the vectors: the server's encoder, or the documents themselves."
+    )
     fingerprint: str | None = Field(
-        description="Fingerprint of the bundle that embeds the corpus. null until it is known."
+        description="Fingerprint of the bundle that embeds the corpus. null until it is known, and if `vectors` is "
+        "`own`."
     )
     recall_target: float
     stemming: Stemming = Field(
@@ -270,15 +312,23 @@ class RerankOptions(Body):
 
 
 class SearchRequest(ClosedBody):
-    """A search by `query`, `queries`, `vector` or `like`, and its options."""
+    """A search by `query`, `queries`, `vector` or `like`, in hybrid mode also by `query` and `vector`; and options."""
 
     model_config = ConfigDict(
         json_schema_extra={
             "oneOf": [
-                {"required": ["query"], "properties": {"query": {"type": "string"}}},
+                {"required": ["query"], "properties": {"query": {"type": "string"}, "vector": {"type": "null"}}},
                 {"required": ["queries"], "properties": {"queries": {"type": "array"}}},
-                {"required": ["vector"], "properties": {"vector": {"type": "array"}}},
+                {"required": ["vector"], "properties": {"vector": {"type": "array"}, "query": {"type": "null"}}},
                 {"required": ["like"], "properties": {"like": {"type": "object"}}},
+                {
+                    "required": ["query", "vector", "mode"],
+                    "properties": {
+                        "query": {"type": "string"},
+                        "vector": {"type": "array"},
+                        "mode": {"enum": ["hybrid"]},
+                    },
+                },
             ]
         }
     )

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from serving.corpora.ingest.rows import Row
+from serving.corpora.ingest.rows import VECTOR, Row
+from serving.corpora.ingest.vectors import VectorRule
 from serving.corpora.ports import Document
 from serving.errors import Empty, Invalid, ServiceError
 from serving.operations.bounds import check_document_id, check_metadata, check_text
@@ -53,10 +54,10 @@ class Checked(NamedTuple):
     id_field: str = "id"
 
 
-def checked(given: Iterable[Row], settings: Settings, naming: Naming) -> Iterator[Checked]:
+def checked(given: Iterable[Row], settings: Settings, naming: Naming, rule: VectorRule) -> Iterator[Checked]:
     for number, row in enumerate(given):
         try:
-            yield Checked(number, row.place, document_of(row, settings, number, naming), id_field=row.id_field)
+            yield Checked(number, row.place, document_of(row, settings, number, naming, rule), id_field=row.id_field)
         except ServiceError as error:
             yield Checked(number, row.place, None, error)
 
@@ -74,7 +75,7 @@ def unrepeated(rows: Iterable[Checked]) -> Iterator[Checked]:
 
 
 def read_upload(
-    given: Iterable[Row], settings: Settings, *, skip_errors: bool, naming: Naming = random_names
+    given: Iterable[Row], settings: Settings, rule: VectorRule, *, skip_errors: bool, naming: Naming = random_names
 ) -> Upload | None:
     """Return the documents of an upload that is stored before the answer.
 
@@ -85,12 +86,12 @@ def read_upload(
         ServiceError: the error of the first bad row, unless `skip_errors`.
     """
     upload, characters = Upload(), 0
-    for row in unrepeated(checked(given, settings, naming)):
+    for row in unrepeated(checked(given, settings, naming, rule)):
         if row.number == settings.max_upload_documents or characters > settings.max_body_bytes:
             return None
         if row.document:
             upload.documents.append(row.document)
-            characters += len(row.document.text)
+            characters += row.document.length
         elif row.error:
             if not skip_errors:
                 raise row.error
@@ -104,11 +105,12 @@ def empty() -> Empty:
     return Empty("must hold at least one document", field="documents")
 
 
-def document_of(row: Row, settings: Settings, number: int, naming: Naming) -> Document:
+def document_of(row: Row, settings: Settings, number: int, naming: Naming, rule: VectorRule) -> Document:
     """Return the document of a row.
 
     Raises:
-        Invalid, TooLarge, Malformed: the row is no document. The error's field begins with the row's place.
+        Invalid, TooLarge, Malformed, Conflict: the row is no document of the corpus. The error's field begins with the
+            row's place.
     """
     if isinstance(row.value, ServiceError):
         raise type(row.value)(row.value.message, field=row.place)
@@ -127,4 +129,4 @@ def document_of(row: Row, settings: Settings, number: int, naming: Naming) -> Do
     check_document_id(name, id_field)
     check_text(text, settings.max_text_bytes, text_field)
     check_metadata(metadata, settings.max_metadata_bytes, f"{row.place}.metadata")
-    return Document(name, text, metadata)
+    return Document(name, text, metadata, rule.vector(row.value.get(VECTOR), f"{row.place}.{VECTOR}"))

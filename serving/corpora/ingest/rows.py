@@ -12,6 +12,8 @@ from serving.errors import Invalid, Malformed, ServiceError
 from serving.operations.json_body import check_containers, parse_exact
 from serving.settings import Settings
 
+VECTOR = "vector"
+"""Name of the field with the vector that the caller computed."""
 MAX_CONTAINERS = 4000
 """Maximum lists and objects in one row. 256 rows of this size take the maximum memory of one request."""
 MAX_DEPTH = 200

@@ -131,15 +131,27 @@ class CorpusFile:
         with self._connections.writing() as writer:
             create(writer, corpus)
 
+    def call(self, name: str, *, former: str | None) -> None:
+        """Give the corpus another name. Until its file has that name, `former` is the name of the file."""
+        with self._connections.writing() as writer:
+            writer.execute("UPDATE corpora SET name = ?, former = ?", (name, former))
+
+    def take_back(self, name: str) -> bool:
+        """Undo a rename from `name` that ended before the file was renamed. Return whether there was one."""
+        with self._connections.writing() as writer:
+            return (
+                writer.execute("UPDATE corpora SET name = former, former = NULL WHERE former = ?", (name,)).rowcount > 0
+            )
+
     def rename(self, name: str) -> None:
-        """Rename the corpus.
+        """Rename a corpus that is adopted.
 
         Its generation changes, because an earlier corpus of the new name may have had other keys.
         """
         with self._connections.writing() as writer:
             for job in writing.accepted(writer):
                 writing.release(writer, job)
-            writer.execute("UPDATE corpora SET name = ?, generation = ?", (name, secrets.token_hex(8)))
+            writer.execute("UPDATE corpora SET name = ?, former = NULL, generation = ?", (name, secrets.token_hex(8)))
 
     def describe(self, wanted: Corpus) -> None:
         settings = wanted.description, wanted.recall_target, wanted.stemming, wanted.fingerprint

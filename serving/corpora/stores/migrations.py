@@ -102,9 +102,14 @@ def _first(connection: sqlite3.Connection) -> None:
 
 
 def _second(connection: sqlite3.Connection) -> None:
-    """Add a count of patches, the settings of word search, and the vocabulary, which `_index_words` fills."""
+    """Add a count of patches, a name to return to, the settings of word search, and the vocabulary.
+
+    `_index_words` fills the vocabulary.
+    """
     # revision: number of patches of metadata, which makes cached results of filters invalid.
     connection.execute("ALTER TABLE corpora ADD COLUMN revision INTEGER NOT NULL DEFAULT 0")
+    # former: name before a rename whose file was not renamed yet; see `CorpusFile.take_back`.
+    connection.execute("ALTER TABLE corpora ADD COLUMN former TEXT")
     for column in reading.WORDS.split(", "):
         connection.execute(f"ALTER TABLE corpora ADD COLUMN {column} TEXT")
     connection.execute(corrections.TABLE)

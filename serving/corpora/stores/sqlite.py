@@ -154,6 +154,33 @@ class SqliteStore:
                 reach("store.after-drop")
                 remove_side_files(file.path)
 
+    def rename(self, name: str, to: str) -> None:
+        """Implement `Store.rename`.
+
+        One commit changes the name in the file, then one step the name of the file. A server that was killed in between
+        takes the commit back at its next start.
+        """
+        with self._lock:
+            file = self._file(name)
+            if to in self._files or to in self._refused:
+                raise Conflict(f"there is a corpus {to!r} already")
+            path = self._place(to)
+            file.call(to, former=name)
+            try:
+                with file.set_aside():
+                    reach("store.before-rename")
+                    move(file.path, path)
+                    file.close()
+            except BaseException:
+                if file.path.exists():
+                    file.call(name, former=None)
+                    raise
+            reach("store.after-rename")
+            del self._files[name]
+            self._files[to] = renamed = CorpusFile(path, self._synchronous, shared=self._shared)
+            with suppress(ServiceError):  # it only matters to a file that is copied under its former name
+                renamed.call(to, former=None)
+
     def write(self, name: str, writes: Sequence[Write]) -> list[Change | ServiceError]:
         return self._file(name).write(writes)
 
@@ -322,7 +349,7 @@ class SqliteStore:
         try:
             file = CorpusFile(path, self._synchronous, shared=self._shared)
             held = file.corpus().name
-            if held != name:
+            if held != name and not file.take_back(name):
                 raise StoreError(f"{path}: holds the corpus {held!r}; give the file its name back and start again")
             self._files[name] = file
         except (StoreError, ServiceError) as error:

@@ -16,6 +16,7 @@ import orjson
 
 from models.runtimes.base import Floats
 from serving.corpora.ports import (
+    OWN,
     Change,
     Content,
     Corpus,
@@ -217,25 +218,47 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 def promise(writer: sqlite3.Connection, wanted: Corpus) -> None:
-    """Bind a corpus that has no encoder yet to the encoder of `wanted`.
+    """Bind a corpus that has no encoder yet to the encoder of `wanted`, or to own vectors.
 
     Raises:
-        Conflict: the corpus is bound to a different encoder.
+        Conflict: the corpus is bound to a different encoder, or has vectors of another width.
     """
-    ((bound,),) = writer.execute("SELECT fingerprint FROM corpora")
-    if bound is None:
-        writer.execute("UPDATE corpora SET fingerprint = ?, dim = ?", (wanted.fingerprint, wanted.dim))
-    elif bound != wanted.fingerprint:
-        raise Conflict(f"corpus {wanted.name!r} is another encoder's: POST /corpora/{wanted.name}/reembed moves it")
+    check_bound(reading.corpus(writer), wanted.fingerprint, wanted.dim)
+    writer.execute("UPDATE corpora SET fingerprint = ?, dim = coalesce(?, dim)", (wanted.fingerprint, wanted.dim))
+
+
+def check_bound(corpus: Corpus, fingerprint: str | None, dim: int | None) -> None:
+    """Check that a corpus can be bound to an encoder, or to own vectors of `dim` numbers. None is any number.
+
+    Raises:
+        Conflict: it is bound to something else; the message says what to do.
+    """
+    bound, name = corpus.fingerprint, corpus.name
+    if bound not in (None, fingerprint):
+        if bound == OWN:
+            raise Conflict(
+                f'the vectors of corpus {name!r} are its own: POST /corpora/{name}/reembed with "replace_own_vectors": '
+                "true replaces them by those of an encoder"
+            )
+        if fingerprint == OWN:
+            raise Conflict(f"corpus {name!r} is an encoder's: make another corpus for vectors of your own")
+        raise Conflict(f"corpus {name!r} is another encoder's: POST /corpora/{name}/reembed moves it")
+    if dim is not None and corpus.dim not in (None, dim):
+        raise Conflict(f"the vectors of corpus {name!r} have {corpus.dim} numbers, not {dim}")
 
 
 def _bind(writer: sqlite3.Connection, content: Content) -> None:
-    """Bind an empty corpus to the encoder of `content`. A corpus with documents keeps its encoder."""
+    """Bind an empty corpus to the encoder of `content`. A corpus with documents keeps its encoder.
+
+    A corpus of own vectors keeps to them and to their width, even if it is empty.
+    """
     dim = content.vectors.shape[1]
     fingerprint, bound, held = writer.execute("SELECT fingerprint, dim, documents FROM corpora").fetchone()
     if (fingerprint, bound) == (content.fingerprint, dim):
         return
-    if held:
+    if OWN in (fingerprint, content.fingerprint):
+        check_bound(reading.corpus(writer), content.fingerprint, dim)
+    elif held:
         raise Conflict(f"the corpus was embedded by another bundle ({fingerprint}, {bound} dimensions)")
     writer.execute("UPDATE corpora SET fingerprint = ?, dim = ?", (content.fingerprint, dim))
 

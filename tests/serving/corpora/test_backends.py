@@ -15,7 +15,7 @@ from serving.commands.starting import opened_corpora
 from serving.corpora.arranging import Sort
 from serving.corpora.backend import Backend, DocumentCursor, Stale
 from serving.corpora.filters import compile_filter, with_id
-from serving.corpora.ports import Chunking, Content, Document, Span
+from serving.corpora.ports import OWN, Chunking, Content, Document, OwnVectors, Span
 from serving.corpora.search import Examples, Hit, Mode, Query, SearchOptions
 from serving.errors import Conflict, Invalid, NotFound
 from serving.settings import Settings
@@ -107,6 +107,31 @@ def test_a_corpus_is_created_described_and_dropped(backend: Backend, corpus: str
             read(corpus)
     assert backend.create(corpus)
     assert backend.corpus(corpus)[1].documents == 0
+
+
+def test_a_corpus_of_own_vectors_takes_nothing_else(backend: Backend, corpus: str) -> None:
+    backend.create(corpus, encoder=OwnVectors(4))
+    with pytest.raises(Conflict, match=f"vectors of corpus '{corpus}' are its own"):
+        backend.put(corpus, content([("a", "text", {})]))
+    own = content([("a", "text", {})]).vectors
+    backend.put(corpus, Content([Document("a", "text", {})], own, OWN))
+    with pytest.raises(Conflict, match="4 numbers, not 8"):
+        backend.put(corpus, Content([Document("b", "text", {})], units(1), OWN))
+    backend.delete(corpus, "a")
+    for other in (content([("a", "text", {})]), Content([Document("b", "text", {})], units(1), OWN)):
+        with pytest.raises(Conflict):
+            backend.put(corpus, other)
+    described, size = backend.corpus(corpus)
+    assert (described.own_vectors, described.dim, size.documents) == (True, 4, 0)
+    with pytest.raises(Conflict, match="search by vector"):
+        backend.encoder(corpus, ["f"])
+
+
+def test_the_corpus_of_an_encoder_takes_no_own_vectors(backend: Backend) -> None:
+    with pytest.raises(Conflict, match="make another corpus"):
+        backend.create("whales", encoder=OwnVectors())
+    with pytest.raises(Conflict, match="make another corpus"):
+        backend.put("whales", Content([Document("b", "text", {})], units(1), OWN))
 
 
 def test_documents_are_replaced_and_removed(backend: Backend, corpus: str) -> None:

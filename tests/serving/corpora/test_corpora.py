@@ -24,7 +24,7 @@ from serving.corpora.search import Hit, Query, SearchOptions
 from serving.corpora.stores import STORES, reading
 from serving.corpora.stores.corpus_file import CorpusFile
 from serving.corpora.stores.sqlite import MemoryStore
-from serving.errors import NotFound
+from serving.errors import Conflict, NotFound
 from tests.conftest import PATIENCE
 from tests.serving.corpora.stores.contents import filled
 
@@ -253,4 +253,25 @@ def test_an_index_is_built_of_ten_vectors_at_least(tmp_path: Path, caplog: pytes
         report = corpora.build_now("c")
         assert report and report.kind == ("exact" if seed < 10 else "hnsw")
     assert not caplog.records
+    corpora.close()
+
+
+def test_a_renamed_corpus_keeps_its_index(tmp_path: Path) -> None:
+    corpora = Corpora(MemoryStore(), Indexes(tmp_path / "indexes", least=1))
+    corpora.create("c")
+    for seed in range(1, 21):
+        corpora.put("c", content(f"d{seed}", seed))
+    corpora.build_now("c")
+    (built,) = (path.name for path in (tmp_path / "indexes" / "c").iterdir())
+    before = corpora.search("c", [Query(None, vector(99)[0])], SearchOptions(k=20))
+    corpora.rename("c", "d")
+    assert (corpora.names(), sorted(path.name for path in (tmp_path / "indexes").iterdir())) == (["d"], ["d"])
+    after = corpora.search("d", [Query(None, vector(99)[0])], SearchOptions(k=20))
+    assert (after.hits, after.index) == (before.hits, "hnsw")
+    assert [path.name for path in (tmp_path / "indexes" / "d").iterdir()] == [built]
+    corpora.put("d", content("new", 99))
+    corpora.create("c")
+    assert corpora.search("c", [Query(None, vector(99)[0])], SearchOptions()).hits == [[]]
+    with pytest.raises(Conflict, match="'c' already"):
+        corpora.rename("d", "c")
     corpora.close()

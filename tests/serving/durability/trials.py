@@ -34,6 +34,8 @@ PLACES = (
     "store.after-swap",
     "store.before-drop",
     "store.after-drop",
+    "store.before-rename",
+    "store.after-rename",
     "index.before-save",
     "index.before-manifest",
     "index.after-manifest",

@@ -33,6 +33,7 @@ from serving.corpora.maps import Sample, Sampled, excerpt
 from serving.corpora.ports import (
     NO_OPTIONS,
     NO_SETTINGS,
+    OWN,
     Chunking,
     Content,
     Corpus,
@@ -41,6 +42,7 @@ from serving.corpora.ports import (
     Facets,
     IndexSize,
     KnownText,
+    OwnVectors,
     Passage,
     PassageKey,
     Size,
@@ -76,7 +78,7 @@ from serving.corpora.stores.milvus.rows import (
 from serving.corpora.stores.milvus.table import TOGETHER, Rows, both, check_word_options, first_of
 from serving.corpora.stores.milvus.uploads import Uploads
 from serving.corpora.stores.sqlite import hold
-from serving.corpora.stores.writing import merge_patch
+from serving.corpora.stores.writing import check_bound, merge_patch
 from serving.errors import Conflict, Invalid, NotFound, ServiceError, Unhealthy, Unsupported
 from serving.operations.bounds import BOUNDS, Bounds, check_metadata
 from serving.operations.files import disk_errors
@@ -179,7 +181,7 @@ class MilvusCorpora(Backend):
         recall_target: float | None = None,
         stemming: Stemming | None = None,
         words: WordSettings = NO_SETTINGS,
-        encoder: Manifest | None = None,
+        encoder: Manifest | OwnVectors | None = None,
     ) -> bool:
         for setting, value in asdict(words).items():
             if value:
@@ -192,10 +194,9 @@ class MilvusCorpora(Backend):
                     f"corpus {name!r} holds documents, indexed with the stemming {known.corpus.wanted_stemming!r}: "
                     f"make another corpus with {stemming!r} and upload them there"
                 )
-            if encoder and known.fingerprint is None:
-                known = replace(known, fingerprint=encoder.fingerprint, dim=encoder.dim)
-            elif encoder and known.fingerprint != encoder.fingerprint:
-                raise Conflict(f"corpus {name!r} is another encoder's: POST /corpora/{name}/reembed moves it")
+            if encoder:
+                check_bound(known.corpus, encoder.fingerprint, encoder.dim)
+                known = replace(known, fingerprint=encoder.fingerprint, dim=encoder.dim or known.dim)
             if record is None:
                 self._check_free(name)
             self._registry.write(
@@ -215,6 +216,12 @@ class MilvusCorpora(Backend):
             self._cleaned(self._registry.write(replace(record, dropped=True)))
             for known in (self._encoders, self._sizes):
                 known.pop(name, None)
+
+    def rename(self, name: str, to: str) -> None:  # noqa: ARG002
+        self._read(name)
+        raise Invalid(
+            "corpora on Milvus can't be renamed: give it another name with PUT /aliases/{alias}", field="name"
+        )
 
     def corpus(self, name: str) -> tuple[Corpus, Size]:
         record = self._read(name)
@@ -637,6 +644,8 @@ class MilvusCorpora(Backend):
         dim = content.vectors.shape[1]
         if record.table and (record.table.fingerprint, record.table.dim) == (content.fingerprint, dim):
             return record
+        if OWN in (record.fingerprint, content.fingerprint):
+            check_bound(record.corpus, content.fingerprint, dim)
         spent = record.spent
         if record.table:
             if self._size(record).documents:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from serving.corpora.corpora import Corpora
 from serving.corpora.disk_quota import DiskQuota
-from serving.corpora.ingest import Options
+from serving.corpora.ingest import Options, VectorRule
 from serving.corpora.library import Library as Served
 from serving.corpora.library import UploadResult
 from serving.corpora.ports import Chunking, Document
@@ -31,6 +31,9 @@ class Library:
         self.blocks = self.at_once = self.most = self.count = 0
         self.chunkings: set[Chunking | None] = set()
         self._fails, self._keeps, self._seconds = fails, keeps, seconds
+
+    async def vector_rule(self, corpus: str) -> VectorRule:
+        return VectorRule(corpus, own=False)
 
     async def add(
         self,

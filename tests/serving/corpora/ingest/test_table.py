@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.corpora.ingest.documents import checked, random_names
+from serving.corpora.ingest.vectors import VectorRule
 from serving.errors import Empty, Invalid, Malformed, ServiceError, TooLarge
 from tests.serving.corpora.ingest.reading import SETTINGS, read, values
 
@@ -218,7 +219,7 @@ def test_a_field_without_its_number_is_absent() -> None:
 )
 def test_a_field_of_another_type_is_told_by_line_and_column(column: str, field: str, says: str) -> None:
     body = f"text,{column}\na,\nb,{field}\n".encode()
-    good, bad = checked(read(body, "csv"), SETTINGS, random_names)
+    good, bad = checked(read(body, "csv"), SETTINGS, random_names, VectorRule("c", own=False))
     assert good.document and not good.document.metadata
     assert bad.error and bad.error.message == f"line 3: n: {field[:40]!r} {says}"
 

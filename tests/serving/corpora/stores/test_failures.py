@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import resource
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -122,6 +124,42 @@ def test_what_fails_before_a_change_of_files_changes_nothing(store: SqliteStore,
     assert [document.id for _, document in store.page("c", 0, 9).rows] == ["a"]
     write(store)
     assert store.verify("c") == []
+
+
+def test_a_rename_that_fails_changes_nothing(store: SqliteStore) -> None:
+    with armed("store.before-rename=raise:EIO"), pytest.raises(Unhealthy, match=r"c\.sqlite"):
+        store.rename("c", "d")
+    assert (store.names(), store.corpus("c").name) == (["c"], "c")
+    write(store)
+    store.rename("c", "d")
+    assert [document.id for _, document in store.page("d", 0, 9).rows] == ["b"]
+
+
+RENAME = """
+import os, sys
+from pathlib import Path
+from serving.corpora.stores.sqlite import SqliteStore
+from serving.operations import failpoints
+failpoints.arm(os.environ)
+SqliteStore(Path(sys.argv[1])).rename("c", "d")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("place", "name"), [("before", "c"), ("after", "d")])
+def test_a_kill_in_a_rename_leaves_one_of_the_names(tmp_path: Path, place: str, name: str) -> None:
+    folder = tmp_path / "corpora"
+    store = filled(SqliteStore(folder), "c", content([("a", "first", {})]))
+    generation = store.corpus("c").generation
+    store.close()
+    armed = {**os.environ, failpoints.VARIABLE: f"store.{place}-rename=kill"}
+    assert subprocess.run([sys.executable, "-c", RENAME, folder], env=armed, check=False).returncode == -9
+    for _ in range(2):
+        store = SqliteStore(folder)
+        assert (store.names(), store.corpus(name).name) == ([name], name)
+        assert store.corpus(name).generation == generation
+        assert store.verify(name) == []
+        store.close()
 
 
 def test_a_row_of_unknown_stemming_is_damage(store: SqliteStore) -> None:

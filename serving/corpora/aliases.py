@@ -1,0 +1,83 @@
+"""Aliases: other names of corpora, in one file of the data folder."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+from pydantic import Field, TypeAdapter, ValidationError
+
+from models.bundle.disk import replacing
+from serving.corpora.ports import StoreError
+from serving.errors import Conflict, NotFound
+from serving.operations.bounds import CORPUS_NAME
+from serving.operations.files import disk_errors
+
+MAX_ALIASES = 1000
+_Name = Annotated[str, Field(pattern=CORPUS_NAME)]
+_FILE = TypeAdapter(dict[_Name, _Name])
+
+
+class Aliases:
+    """The aliases of a server. Changes block, reads don't.
+
+    A change replaces the whole file in one step, and then the mapping in memory. So a request sees an alias before a
+    change or after it, and a crash leaves the old file or the new one.
+
+    Raises:
+        StoreError: the file can't be read.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._changing = threading.Lock()
+        try:
+            self._corpora = _FILE.validate_json(file.read_bytes()) if file.exists() else {}
+        except (OSError, ValidationError) as error:
+            raise StoreError(f"{file}: the aliases can't be read; restore the file, or remove it: {error}") from None
+
+    def corpus_of(self, name: str) -> str:
+        """Return the corpus of an alias. Any other name is returned unchanged."""
+        return self._corpora.get(name, name)
+
+    def listing(self) -> Mapping[str, str]:
+        """Return the corpus of each alias, in the order of the aliases."""
+        return dict(sorted(self._corpora.items()))
+
+    def set(self, alias: str, corpus: str) -> bool:
+        """Point an alias to a corpus. Return True if the alias is new.
+
+        Raises:
+            Conflict: there are as many aliases as there may be.
+        """
+        with self._changing:
+            new = alias not in self._corpora
+            if new and len(self._corpora) >= MAX_ALIASES:
+                raise Conflict(f"there are {MAX_ALIASES} aliases, as many as may: delete one")
+            self._replace({**self._corpora, alias: corpus})
+            return new
+
+    def delete(self, alias: str) -> None:
+        """Remove an alias. Its corpus stays.
+
+        Raises:
+            NotFound: there is no such alias.
+        """
+        with self._changing:
+            if alias not in self._corpora:
+                raise NotFound(f"there is no alias {alias!r}")
+            self._replace({name: corpus for name, corpus in self._corpora.items() if name != alias})
+
+    def follow(self, name: str, to: str) -> None:
+        """Point the aliases of a renamed corpus to its new name."""
+        with self._changing:
+            if name in self._corpora.values():
+                self._replace({alias: to if corpus == name else corpus for alias, corpus in self._corpora.items()})
+
+    def _replace(self, corpora: dict[str, str]) -> None:
+        with disk_errors(self._file), replacing(self._file) as part:
+            part.write_bytes(orjson.dumps(corpora, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS))
+        self._corpora = corpora

@@ -1,0 +1,88 @@
+"""Vectors that callers computed: which documents bring one, and what a legal one is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from models.runtimes.base import Floats
+from serving.corpora.ingest.rows import VECTOR
+from serving.corpora.ports import Corpus
+from serving.errors import Conflict, Invalid
+from serving.operations.bounds import MAX_VECTOR
+
+UNIT = 1e-7
+"""Maximum difference of a length from 1 at which a vector is kept as it is. A unit vector in float32 is within half of
+it, so an exported vector is stored bit by bit when it is uploaded again."""
+
+
+@dataclass
+class VectorRule:
+    """The rule of one corpus for the field `vector` of its documents."""
+
+    corpus: str
+    own: bool
+    """Whether each document must bring a vector. Otherwise none may, because an encoder embeds the corpus."""
+    dim: int | None = None
+    """Numbers of a vector. None until the first vector sets it."""
+
+    @classmethod
+    def of(cls, corpus: Corpus) -> VectorRule:
+        return cls(corpus.name, corpus.own_vectors, corpus.dim)
+
+    def vector(self, given: Any, field: str) -> Floats | None:
+        """Return the unit vector (D,) of a document, or None if the corpus is embedded by an encoder.
+
+        Raises:
+            Conflict: the document has a vector, and the corpus an encoder, or the other way round.
+            Invalid: the vector is not one of the corpus.
+        """
+        if self.own and given is None:
+            raise Conflict(
+                f"is required, because the vectors of corpus {self.corpus!r} are its own. JSON, Parquet and Arrow can "
+                "have it",
+                field=field,
+            )
+        if not self.own and given is not None:
+            raise Conflict(
+                f"an encoder embeds corpus {self.corpus!r}: leave the field out, put it into metadata, or upload to a "
+                'corpus created with {"vectors": "own"}',
+                field=field,
+            )
+        if given is None:
+            return None
+        unit = unit_vector(given, field)
+        self.dim = self.dim or len(unit)
+        if len(unit) != self.dim:
+            raise Invalid(f"{len(unit)} numbers, but corpus {self.corpus!r} has {self.dim} dimensions", field=field)
+        return unit
+
+
+def unit_vector(given: Any, field: str = VECTOR) -> Floats:
+    """Return a list of numbers as a unit vector (D,). It is scaled in float64, so no finite vector overflows.
+
+    Raises:
+        Invalid: `given` is not a list of finite numbers, is too long, or has no direction.
+    """
+    if not isinstance(given, list) or not {*map(type, given)} <= {int, float}:
+        raise Invalid("must be a list of numbers", field=field)
+    if len(given) > MAX_VECTOR:
+        raise Invalid(f"{len(given)} numbers are more than the {MAX_VECTOR} of one vector", field=field)
+    try:
+        vector = np.array(given, dtype=np.float64)
+    except OverflowError:
+        raise Invalid("numbers must be finite", field=field) from None
+    if not np.isfinite(vector).all():
+        raise Invalid("numbers must be finite", field=field)
+    largest = float(np.abs(vector).max(initial=0.0))
+    if not largest:
+        raise Invalid("has no direction: it is empty or all zeros", field=field)
+    with np.errstate(over="ignore"):  # an infinite length is not 1 either
+        length = np.linalg.norm(vector)
+    if abs(length - 1) > UNIT:
+        vector /= largest
+        vector /= np.linalg.norm(vector)
+    unit: Floats = vector.astype(np.float32)
+    return unit

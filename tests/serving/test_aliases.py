@@ -1,0 +1,184 @@
+"""Aliases of corpora, and corpora that are renamed, over HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from serving.app import create_app
+from serving.corpora.aliases import MAX_ALIASES, Aliases
+from serving.corpora.ports import StoreError
+from serving.errors import Conflict, NotFound
+from serving.operations.keys import Key, changed_keys, digest
+from serving.service import Service
+from tests.serving.test_moving_corpora import ended
+
+MakeService = Callable[..., Service]
+Refuses = Callable[..., None]
+
+
+@pytest.fixture
+def two(client: TestClient) -> TestClient:
+    for name in ("old", "new"):
+        client.put(f"/corpora/{name}").raise_for_status()
+        client.post(f"/corpora/{name}/documents", json=[{"id": name, "text": f"{name} text"}]).raise_for_status()
+    return client
+
+
+def first(client: TestClient, name: str) -> str:
+    hits = client.post(f"/corpora/{name}/search", json={"query": "text"}).json()["hits"]
+    return str(hits[0]["id"])
+
+
+@pytest.mark.backends
+def test_an_alias_switches_from_one_corpus_to_another(two: TestClient) -> None:
+    assert two.put("/aliases/live", json={"corpus": "old"}).status_code == 201
+    assert first(two, "live") == "old"
+    switched = two.put("/aliases/live", json={"corpus": "new"})
+    assert (switched.status_code, switched.json()) == (200, {"alias": "live", "corpus": "new"})
+    assert first(two, "live") == "new"
+    assert two.get("/aliases").json() == {"aliases": [{"alias": "live", "corpus": "new"}]}
+    assert two.delete("/aliases/live").status_code == 204
+    assert two.get("/corpora/live").status_code == 404
+    assert two.get("/corpora/new").status_code == 200
+
+
+@pytest.mark.backends("sqlite")
+def test_routes_take_an_alias_for_a_name(two: TestClient) -> None:
+    two.put("/aliases/live", json={"corpus": "new"}).raise_for_status()
+    assert two.get("/corpora/live").json()["name"] == "new"
+    assert two.put("/corpora/live", json={"description": "mine"}).status_code == 200
+    assert two.get("/corpora/new").json()["description"] == "mine"
+    job = ended(two, two.post("/corpora/live/documents?async=true", json=[{"id": "b", "text": "more"}]))
+    assert (job["state"], job["corpus"]) == ("succeeded", "new")
+    assert [one["id"] for one in two.get("/jobs?corpus=live").json()["jobs"]] == [job["id"]]
+    assert two.get("/corpora/live/documents/b").json()["text"] == "more"
+    found = two.post("/search", json={"corpus": "live", "query": "more"}).json()["hits"]
+    assert found == two.post("/corpora/new/search", json={"corpus": "live", "query": "more"}).json()["hits"]
+    several = two.post("/search", json={"corpora": ["old", "live"], "query": "more"}).json()["hits"]
+    assert {hit["corpus"] for hit in several} == {"old", "new"}
+    assert two.post("/search", json={"corpora": ["new", "live"], "query": "more"}).status_code == 422
+    made = ended(two, two.post("/corpora/live/snapshots"))["result"]
+    restored = two.put("/corpora/live/restore", json={"snapshot": made["id"], "of": "live"})
+    assert ended(two, restored)["state"] == "succeeded"
+
+
+def test_what_an_alias_may_not_be(two: TestClient, refuses: Refuses) -> None:
+    refuses((409, "Conflict", "'old' is the name of a corpus"), "PUT", "/aliases/old", json={"corpus": "new"})
+    refuses((404, "NotFound", "'nowhere'"), "PUT", "/aliases/live", json={"corpus": "nowhere"})
+    refuses((422, "Validation", "alias"), "PUT", "/aliases/.x", json={"corpus": "new"})
+    refuses((422, "Validation", "corpus"), "PUT", "/aliases/x", json={"corpus": "/"})
+    refuses((404, "NotFound", "'live'"), "DELETE", "/aliases/live")
+    two.put("/aliases/live", json={"corpus": "new"}).raise_for_status()
+    two.put("/aliases/alive", json={"corpus": "live"}).raise_for_status()
+    two.put("/aliases/live", json={"corpus": "old"}).raise_for_status()
+    assert two.get("/corpora/alive").json()["name"] == "new"
+
+
+def test_an_alias_of_a_corpus_that_is_gone_leads_nowhere(two: TestClient) -> None:
+    two.put("/aliases/live", json={"corpus": "new"}).raise_for_status()
+    two.delete("/corpora/live").raise_for_status()
+    gone = two.get("/corpora/live")
+    assert (gone.status_code, gone.json()["error"]) == (404, "there is no corpus 'new'")
+    assert two.put("/aliases/live", json={"corpus": "old"}).status_code == 200
+    assert first(two, "live") == "old"
+
+
+KEYS = {
+    "all": Key(name="all", sha256=digest("all"), scopes=("read", "write")),
+    "tenant": Key(name="tenant", sha256=digest("tenant"), scopes=("read", "write"), corpora=("acme-*",)),
+    "reader": Key(name="reader", sha256=digest("reader"), scopes=("read",), corpora=("acme-*", "secret")),
+}
+
+
+@pytest.fixture
+def guarded(
+    make_service: MakeService, tmp_path: Path, wait_until_ready: Callable[[TestClient], None]
+) -> Iterator[Callable[..., tuple[int, str]]]:
+    with changed_keys(tmp_path / "keys.json") as keys:
+        keys.extend(KEYS.values())
+    with TestClient(create_app(make_service(api_keys_file=tmp_path / "keys.json"))) as client:
+        wait_until_ready(client)
+
+        def ask(key: str, method: str, path: str, body: object = None) -> tuple[int, str]:
+            answer = client.request(method, path, json=body, headers={"authorization": f"Bearer {key}"})
+            return answer.status_code, answer.text
+
+        for name in ("secret", "acme-a"):
+            assert ask("all", "PUT", f"/corpora/{name}")[0] == 201
+        yield ask
+
+
+def test_an_alias_leads_no_key_to_a_corpus_that_it_may_not_see(guarded: Callable[..., tuple[int, str]]) -> None:
+    assert guarded("all", "PUT", "/aliases/acme-live", {"corpus": "secret"})[0] == 201
+    assert guarded("all", "PUT", "/aliases/hidden", {"corpus": "acme-a"})[0] == 201
+    for method, path, body in (
+        ("GET", "/corpora/acme-live", None),
+        ("POST", "/corpora/acme-live/search", {"query": "a"}),
+        ("POST", "/search", {"corpus": "acme-live", "query": "a"}),
+        ("POST", "/search", {"corpora": ["acme-a", "acme-live"], "query": "a"}),
+        ("DELETE", "/corpora/acme-live", None),
+        ("PUT", "/corpora/acme-a/restore", {"snapshot": "x", "of": "acme-live"}),
+        ("GET", "/jobs?corpus=acme-live", None),
+        ("PUT", "/aliases/acme-live", {"corpus": "acme-a"}),
+        ("DELETE", "/aliases/acme-live", None),
+        ("PUT", "/aliases/acme-b", {"corpus": "secret"}),
+        ("PUT", "/aliases/acme-b", {"corpus": "acme-live"}),
+        ("PATCH", "/corpora/acme-a", {"name": "acme-live"}),
+        ("PATCH", "/corpora/acme-a", {"name": "mine"}),
+        ("GET", "/corpora/hidden", None),
+    ):
+        status, text = guarded("tenant", method, path, body)
+        assert (status, "secret" in text and "secret" not in str(body)) == (403, False), (method, path, text)
+    assert json.loads(guarded("tenant", "GET", "/aliases")[1]) == {"aliases": []}
+    assert guarded("reader", "GET", "/corpora/acme-live")[0] == 200
+    assert guarded("reader", "PUT", "/aliases/acme-live", {"corpus": "acme-a"})[0] == 403
+    assert guarded("tenant", "PUT", "/aliases/acme-b", {"corpus": "acme-a"})[0] == 201
+    assert "acme-b" in guarded("tenant", "GET", "/aliases")[1]
+
+
+def test_aliases_outlive_the_server(tmp_path: Path) -> None:
+    file = tmp_path / "aliases.json"
+    aliases = Aliases(file)
+    assert (aliases.set("a", "one"), aliases.set("b", "one"), aliases.set("a", "two")) == (True, True, False)
+    aliases.follow("one", "renamed")
+    assert Aliases(file).listing() == aliases.listing() == {"a": "two", "b": "renamed"}
+    aliases.delete("b")
+    assert Aliases(file).corpus_of("b") == "b"
+    with pytest.raises(NotFound):
+        aliases.delete("b")
+    for i in range(MAX_ALIASES):
+        aliases._corpora[f"n{i}"] = "one"
+    with pytest.raises(Conflict, match="as many as may"):
+        aliases.set("more", "one")
+    file.write_text('{"a": "../b"}')
+    with pytest.raises(StoreError, match=r"aliases\.json"):
+        Aliases(file)
+
+
+# Renaming.
+
+
+def test_a_corpus_is_renamed(two: TestClient, refuses: Refuses) -> None:
+    two.put("/aliases/live", json={"corpus": "old"}).raise_for_status()
+    refuses((409, "Conflict", "there is a corpus 'new' already"), "PATCH", "/corpora/old", json={"name": "new"})
+    refuses((409, "Conflict", "'live' is an alias"), "PATCH", "/corpora/new", json={"name": "live"})
+    refuses((404, "NotFound", "'nowhere'"), "PATCH", "/corpora/nowhere", json={"name": "x"})
+    refuses((422, "Validation", "name"), "PATCH", "/corpora/old", json={"name": "../x"})
+    renamed = two.patch("/corpora/live", json={"name": "older"})
+    assert (renamed.status_code, renamed.json()["name"], renamed.json()["documents"]) == (200, "older", 1)
+    assert two.get("/corpora/old").status_code == 404
+    assert first(two, "older") == first(two, "live") == "old"
+    two.post("/corpora/older/documents", json=[{"id": "b", "text": "one more"}]).raise_for_status()
+    assert two.put("/corpora/old").status_code == 201
+    assert two.get("/corpora/old").json()["documents"] == 0
+    assert two.get("/corpora/older").json()["documents"] == 2
+
+
+@pytest.mark.backends("milvus")
+def test_milvus_has_aliases_in_place_of_new_names(two: TestClient, refuses: Refuses) -> None:
+    refuses((422, "Validation", "PUT /aliases/{alias}"), "PATCH", "/corpora/old", json={"name": "older"})
