@@ -278,7 +278,7 @@ def test_reranking_is_asked_for_and_excludes_other_orders(page: Page) -> None:
     expect(page.locator(".score").first).to_have_attribute("title", "Late interaction")
     expect(page.get_by_role("alert")).to_have_count(0)
     body = sent.value.post_data_json
-    assert body["rerank"] == {"method": "late_interaction", "candidates": 50} and "sort" not in body
+    assert body and body["rerank"] == {"method": "late_interaction", "candidates": 50} and "sort" not in body
 
 
 def test_ranks_and_scores_are_explained_on_demand(server: Running, visit: Visit) -> None:
