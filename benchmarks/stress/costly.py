@@ -29,6 +29,10 @@ HUGE = 250_000_000
 UNPACKED = 31_000_000
 """Bytes of a packed body when it is unpacked, nearly the most that a body may have."""
 JSON, LINES, ZSTD = ({"content-type": f"application/{name}"} for name in ("json", "x-ndjson", "zstd"))
+HTML = {"content-type": "text/html"}
+IDS = [str(number) for number in range(1_000)]
+TAGGED = {"tags": {"$in": ["red"]}}
+WORDS: Mapping[str, Any] = {"mode": "lexical", "k": 1}
 NUMBER = "{number}"
 """Placeholder for a number that differs in each request, in its path, a header or a short body."""
 
@@ -79,6 +83,17 @@ def requests(snapshot: bytes, job: str) -> dict[str, Costly]:
         "fields": Costly("GET", f"/corpora/{CORPUS}/fields"),
         "deletions by filter": Costly("DELETE", DOCUMENTS, _json(filter={"$or": elements}), JSON),
         "events of jobs": Costly("GET", f"/jobs/{job}/events", read=False),
+        "misspelt words": _posted(SEARCH, queries=[f"rde bleu grene word{n}" for n in range(500)], typos=True, **WORDS),
+        "words to complete": _posted(SEARCH, queries=[f"red word{n % 10}" for n in range(500)], prefix=True, **WORDS),
+        "groups and counts": _posted(SEARCH, query="a", k=1000, group_by="$id", facets=["tags"], total=True),
+        "hits of great diversity": _posted(SEARCH, query="a", k=200, diversity=0.5, explain=True),
+        "many examples": _posted(SEARCH, like={"positive": IDS[:100], "negative": IDS[100:200]}, k=1000),
+        "many hits reranked": _posted(SEARCH, query="a", rerank={"method": "late_interaction", "candidates": 1000}),
+        "short texts": _posted("/embed", inputs=[f"a short text of {n}" for n in range(1_000)]),
+        "vectors of tokens": _posted("/embed_all", inputs=["word " * 500] * 20),
+        "metadata merged by filter": Costly("PATCH", DOCUMENTS, _json(metadata={"seen": NUMBER}, filter=TAGGED), JSON),
+        "stop words": Costly("PUT", f"/corpora/{CORPUS}", _json(stop_words=[f"word{NUMBER}"]), JSON),
+        "pages of HTML": Costly("POST", f"{DOCUMENTS}?source={NUMBER}", _page(), HTML),
         "corpora that come": Costly("PUT", f"/corpora/{CORPUS}-{NUMBER}", b"{}", JSON),
     }
 
@@ -86,7 +101,8 @@ def requests(snapshot: bytes, job: str) -> dict[str, Costly]:
 def documents() -> bytes:
     """Return the documents for these requests as JSON lines."""
     tagged: list[dict[str, Any]] = [
-        {"text": f"red blue green {number}", "metadata": {"tags": ["red", "blue"]}} for number in range(1_000)
+        {"text": f"red blue green word{7919 * number}", "metadata": {"tags": ["red", "blue"]}}
+        for number in range(1_000)
     ]
     wide = [{"text": f"wide {number} " + "\x01" * WIDE} for number in range(20)]
     return "".join(json.dumps({"id": str(n), **document}) + "\n" for n, document in enumerate(tagged + wide)).encode()
@@ -105,7 +121,7 @@ def forged(snapshot: bytes) -> bytes:
         facts["content"] = {"bytes": len(body), "sha256": hashlib.sha256(body).hexdigest()}
         manifest.write_bytes(json.dumps(facts).encode())
         packed = io.BytesIO()
-        with tarfile.open(fileobj=packed, mode="w") as archive:
+        with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive:
             for file in (manifest, content):
                 archive.add(file, file.name)
         return zstd.compress(packed.getvalue())
@@ -114,6 +130,11 @@ def forged(snapshot: bytes) -> bytes:
 def _packed() -> bytes:
     """Return a body that takes a thousand times as many bytes when it is unpacked."""
     return gzip.compress(b'{"inputs": "a", "unknown": "' + b"x" * UNPACKED + b'"}')
+
+
+def _page() -> bytes:
+    """Return a page of many sections, each of which becomes a document."""
+    return "".join(f"<h2>{n}</h2><p>{'<b>word </b>' * 50}</p>" for n in range(300)).encode()
 
 
 def _posted(path: str, **body: Any) -> Costly:

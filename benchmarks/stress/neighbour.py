@@ -124,11 +124,8 @@ def _settled(good: Caller, costly: Caller) -> Mapping[str, Costly]:
         (costly, COSTLY, documents()),
     ):
         caller.json("PUT", f"/corpora/{name}", b"{}", JSON)
-        caller.json("POST", f"/corpora/{name}/documents", rows, LINES)
-    job = costly.json("POST", f"/corpora/{COSTLY}/snapshots")
-    while job["state"] in ("queued", "running"):
-        time.sleep(0.1)
-        job = costly.json("GET", f"/jobs/{job['id']}")
+        caller.finished(caller.json("POST", f"/corpora/{name}/documents?async=true", rows, LINES))
+    job = costly.finished(costly.json("POST", f"/corpora/{COSTLY}/snapshots"))
     (listed,) = costly.json("GET", f"/corpora/{COSTLY}/snapshots")["snapshots"]
     return requests(costly.asked("GET", f"/corpora/{COSTLY}/snapshots/{listed['id']}")[1], job["id"])
 
@@ -191,6 +188,13 @@ class Caller:
         if status >= 300:
             raise ReplyError(f"{request[:2]}: {status} {body[:300].decode(errors='replace')}")
         return json.loads(body)
+
+    def finished(self, job: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Wait until a job has finished, and return it."""
+        while job["state"] in ("queued", "running"):
+            time.sleep(0.1)
+            job = self.json("GET", f"/jobs/{job['id']}")
+        return job
 
     def working(self, seconds: float) -> Worked:
         """Search in dense and hybrid mode in turn, with occasional uploads, for the given seconds."""

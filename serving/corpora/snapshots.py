@@ -10,11 +10,11 @@ import re
 import sys
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Annotated, BinaryIO, cast
+from typing import IO, Annotated, BinaryIO, TypeVar, cast
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -26,6 +26,8 @@ from serving.errors import Invalid, NotFound, Stopped, TooLarge
 from serving.operations.bounds import BOUNDS, CORPUS_NAME, Bounds, Count, Fingerprint, Moment
 from serving.operations.failpoints import reach
 from serving.operations.files import disk_errors
+from serving.operations.limits import Caller
+from serving.operations.threads import CancelToken, uninterrupted
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -45,6 +47,7 @@ ANY_RATIO = 1 << 28
 """Unpacked bytes up to which any compression ratio is accepted. A legitimate text that is repeated a thousand times
 also has an extreme ratio."""
 LEVEL = 3
+T = TypeVar("T")
 PIECE = 1 << 20
 _ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}\Z")
 
@@ -385,24 +388,35 @@ def read_manifest(raw: bytes) -> Manifest:
 class Progress:
     """Progress of work in a thread: the number of processed documents, estimated from the processed bytes.
 
-    One thread updates the progress. Any thread may read it.
+    One thread updates the progress, and the work of `caller` then gives way to short requests of other keys. Any
+    thread may read the progress.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, caller: Caller | None = None) -> None:
         self.documents: int | None = None
         """Total number of documents. None until it is known."""
         self._bytes = 0
         self._done = 0
         self._growing: Path | None = None
-        self._left = False
+        self._token = CancelToken(caller=caller)
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Do the work that this progress is about, in this thread."""
+
+        def checked_here() -> T:
+            with uninterrupted():
+                return work()
+
+        return self._token.run(checked_here)
 
     def leave(self) -> None:
         """Cancel the work. It stops at its next call of `add`."""
-        self._left = True
+        self._token.cancel()
 
     def left(self) -> bool:
-        """Return whether the work is cancelled."""
-        return self._left
+        """Return whether the work is cancelled. It first gives way to other keys."""
+        self._token.give_way()
+        return self._token.cancelled
 
     @property
     def done(self) -> int:
@@ -421,7 +435,7 @@ class Progress:
         Raises:
             Stopped: the work was cancelled.
         """
-        if self._left:
+        if self.left():
             raise Stopped("stopped")
         self._done += bytes
 

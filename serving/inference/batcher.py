@@ -337,10 +337,9 @@ class Batcher:
         """Run an interactive batch beside the streams if all of them run batches of other owners."""
         if not self._overtaking or self._closed or self._shared.idle or self._shared.overtaken:
             return
-        if (owner := self._interactive.next_owner(besides=self._shared.owners)) is None:
+        budget, running = self._max_batch_tokens // SMALL_PART, self._shared.owners
+        if not (batch := self._interactive.next_batch(queued=self.queued_tokens, budget=budget, besides=running)):
             return
-        budget = self._max_batch_tokens // SMALL_PART
-        batch = self._interactive.next_batch(queued=self.queued_tokens, budget=budget, owner=owner)
         self._shared.overtaken = True
         task = asyncio.create_task(self._run_beside(batch))
         self._beside.add(task)

@@ -142,18 +142,12 @@ class FairQueue(Generic[W]):
         request.latest_batch = line.batches + len(own) - led
         self._requests.append(request)
 
-    def next_owner(self, besides: Container[Hashable] = ()) -> Hashable:
-        """Return the waiting owner whose last batch is oldest, without the owners in `besides`. None means nobody."""
-        self._drop_gone()
-        owners = dict.fromkeys(request.owner for request in self._requests if request.owner not in besides)
-        return min(owners, key=lambda one: self._lines[one].last, default=None)
-
     def next_batch(
-        self, *, queued: int, parts: int = 1, budget: int | None = None, owner: Hashable = None
+        self, *, queued: int, parts: int = 1, budget: int | None = None, besides: Container[Hashable] = ()
     ) -> list[Item[W]]:
         """Choose a batch: a text of the request whose turn it is, and texts of similar length within the budget.
 
-        With `owner`, it is the turn of this waiting owner.
+        The owners in `besides` have no turn, and none of their texts is in the batch.
 
         The budget is at most `1 / parts` of the waiting tokens, so that idle streams share the texts. `queued` is the
         number of queued tokens, including running batches.
@@ -162,7 +156,9 @@ class FairQueue(Generic[W]):
         if not self._requests:
             self._lines.clear()
             return []
-        owner = self.next_owner() if owner is None else owner
+        if not (owners := dict.fromkeys(one.owner for one in self._requests if one.owner not in besides)):
+            return []
+        owner = min(owners, key=lambda one: self._lines[one].last)
         line = self._line(owner)
         first, *_ = self._places(owner)
         if self._requests[first].taken >= self._max_batch_tokens / PADDING:
@@ -171,7 +167,7 @@ class FairQueue(Generic[W]):
         place = self._leading(owner, line)
         leader = line.leader = self._requests[place]
         left = leader.tokens_left
-        batch = self._chosen(self._window(place), min(budget or self._max_batch_tokens, self._share(parts)))
+        batch = self._chosen(self._window(place, besides), min(budget or self._max_batch_tokens, self._share(parts)))
         self._take(batch, queued)
         leader.taken += left - leader.tokens_left
         line.batches, line.last = line.batches + 1, self._batches
@@ -208,11 +204,18 @@ class FairQueue(Generic[W]):
             return self._max_batch_tokens
         return min(self._max_batch_tokens, math.ceil(sum(one.tokens_left for one in self._requests) / parts))
 
-    def _window(self, leading: int) -> list[Item[W]]:
-        """Return the leader's longest text, then up to `WINDOW` - 1 waiting texts, longest first in each request."""
+    def _window(self, leading: int, besides: Container[Hashable]) -> list[Item[W]]:
+        """Return the leader's longest text, then up to `WINDOW` - 1 waiting texts, longest first in each request.
+
+        Texts of the owners in `besides` are left out.
+        """
         leader = self._requests[leading]
         first = leader.left[0]
-        others = (item for item in self._in_turn() if item.request is not leader or item.row != first)
+        others = (
+            item
+            for item in self._in_turn()
+            if (item.request is not leader or item.row != first) and item.request.owner not in besides
+        )
         return [Item(leader, leading, first, leader.padded[first]), *islice(others, WINDOW - 1)]
 
     def _in_turn(self) -> Iterator[Item[W]]:

@@ -20,6 +20,7 @@ from serving.jobs.ingestion import ingest
 from serving.jobs.job import retry_while_busy
 from serving.jobs.reembedding import reembed
 from serving.jobs.upload_order import RESTORE, UPLOAD, UploadOrder
+from serving.operations.limits import current_caller
 from serving.operations.threads import in_thread
 from serving.settings import Settings
 
@@ -83,7 +84,9 @@ class JobKinds:
         await self._begun(job)
         async with reporting_progress(job) as progress:
             made = await self.library.run(
-                lambda _: self.snapshots.create(job.corpus, progress), of=job.corpus, on_cancel=progress.leave
+                lambda _: progress.run(lambda: self.snapshots.create(job.corpus, progress)),
+                of=job.corpus,
+                on_cancel=progress.leave,
             )
         return asdict(made)
 
@@ -96,7 +99,9 @@ class JobKinds:
             await retry_while_busy(lambda: in_thread(lambda: self.disk_quota.check_restored(name, unpacked, job.id)))
             async with reporting_progress(job) as progress:
                 await self.library.run(
-                    lambda _: self.snapshots.restore(name, file, progress), of=name, on_cancel=progress.leave
+                    lambda _: progress.run(lambda: self.snapshots.restore(name, file, progress)),
+                    of=name,
+                    on_cancel=progress.leave,
                 )
         corpus, size = await self.library.run(lambda corpora: corpora.corpus(name), of=name)
         return {"documents": size.documents, "passages": size.passages, "fingerprint": corpus.fingerprint}
@@ -114,7 +119,7 @@ def _naming(snapshot: Path) -> Iterator[None]:
 @asynccontextmanager
 async def reporting_progress(job: Running) -> AsyncIterator[Progress]:
     """Yield a `Progress` for work in a thread, and report it as the progress of `job`."""
-    progress = Progress()
+    progress = Progress(current_caller())
 
     async def report() -> None:
         job.total = progress.documents

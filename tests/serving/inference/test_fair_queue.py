@@ -226,12 +226,12 @@ def test_a_crowd_of_one_owner_delays_anothers_request_by_the_batch_that_runs() -
         assert turns.next_batch(queued=0)[0].request.owner == "greedy"
 
 
-def test_a_batch_out_of_turn_is_led_by_the_owner_that_was_named() -> None:
+def test_a_batch_out_of_turn_has_no_text_of_the_owners_that_were_named() -> None:
     turns: FairQueue[Waiting] = FairQueue(BUDGET)
     for owner in ("greedy", "modest", "third"):
-        turns.add(Waiting(lengths=[BUDGET] * 3, padded=[BUDGET] * 3, owner=owner), queued=0)
+        turns.add(Waiting(lengths=[BUDGET // 4] * 12, padded=[BUDGET // 4] * 12, owner=owner), queued=0)
     assert turns.next_batch(queued=0)[0].request.owner == "greedy"
-    assert (turns.next_owner(), turns.next_owner(besides=["modest"])) == ("modest", "third")
-    assert turns.next_batch(queued=0, owner="third")[0].request.owner == "third"
+    batch = turns.next_batch(queued=0, besides=["greedy", "modest"])
+    assert [item.request.owner for item in batch] == ["third"] * 4
     assert [turns.next_batch(queued=0)[0].request.owner for _ in range(3)] == ["modest", "greedy", "third"]
-    assert turns.next_owner(besides=["greedy", "modest", "third"]) is None
+    assert turns.next_batch(queued=0, besides=["greedy", "modest", "third"]) == []
