@@ -34,8 +34,8 @@ INFERENCE = (
 )
 """Routers of the server that keeps nothing."""
 ROUTERS = (
+    search.router,  # first, because each request is matched with route after route
     *INFERENCE,
-    search.router,
     uploads.router,
     documents.router,
     snapshots.router,
