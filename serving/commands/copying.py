@@ -64,9 +64,10 @@ class Sum(NamedTuple):
         for i, document in enumerate(content.documents):
             spans: Sequence[Span | None] = content.spans[i] if content.spans else [None]
             metadata = json.dumps(dict(document.metadata), sort_keys=True)
+            expiry = () if document.expires_at is None else (str(document.expires_at),)
             for span in spans:
-                parts = (document.id, document.text, metadata, json.dumps(span), next(vectors).tobytes().hex())
-                parts += () if document.expires_at is None else (str(document.expires_at),)
+                vector = next(vectors).tobytes().hex()
+                parts = (document.id, document.text, metadata, json.dumps(span), vector, *expiry)
                 digest ^= int.from_bytes(sha256("\0".join(parts).encode()).digest())
             passages += len(spans)
         return Sum(documents + len(content.documents), passages, digest)
