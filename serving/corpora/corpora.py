@@ -219,6 +219,8 @@ class Corpora(Backend):
                     self._remove_expired(name)
             except Stopped:
                 raise
+            except NotFound:  # dropped or renamed since its name was listed
+                continue
             except ServiceError as error:
                 log.warning("corpus %r keeps expired documents: %s", name, error)
 

@@ -15,6 +15,7 @@ from fastapi.testclient import TestClient
 from serving import service
 from serving.__main__ import main
 from serving.app import create_app
+from serving.corpora.corpora import Corpora
 from serving.service import Service
 from tests.conftest import PATIENCE
 from tests.serving.conftest import Command
@@ -132,6 +133,7 @@ def test_expired_documents_are_removed_in_time(
         rows = [{"id": f"d{i}", "text": f"text {i}", "expires_at": soon if i % 2 else None} for i in range(100)]
         client.post(DOCUMENTS, json=rows).raise_for_status()
         assert client.get("/corpora/c").json()["documents"] == 100
+        assert isinstance(served.library.corpora, Corpora)
         store = served.library.corpora._store
         deadline = time.monotonic() + PATIENCE
         while store.size("c").documents > 50:
@@ -160,13 +162,15 @@ def test_commands_keep_times(command: Command, capsys: pytest.CaptureFixture[str
 
 @pytest.mark.backends
 def test_a_list_is_sorted_page_by_page(corpus: TestClient, refuses: Refuses) -> None:
-    rows = [{"id": f"d{i:02}", "text": "t", "metadata": {"n": i % 3, "k": "xy"[i % 2]}} for i in range(20)]
+    rows: list[dict[str, Any]] = [
+        {"id": f"d{i:02}", "text": "t", "metadata": {"n": i % 3, "k": "xy"[i % 2]}} for i in range(20)
+    ]
     corpus.post(DOCUMENTS, json=[*rows, {"id": "z", "text": "t"}]).raise_for_status()
     expected = sorted(rows, key=lambda row: (-row["metadata"]["n"], row["metadata"]["k"]))
     whole = corpus.get(DOCUMENTS, params={"sort": "n:desc,k:asc"}).json()
     assert [one["id"] for one in whole["documents"]] == [*(row["id"] for row in expected), "z"]
     assert (whole["cursor"], whole["count"]) == (None, 21)
-    query = {"sort": "n:desc,k:asc", "limit": 4, "filter": json.dumps({"n": {"$exists": True}})}
+    query: dict[str, Any] = {"sort": "n:desc,k:asc", "limit": 4, "filter": json.dumps({"n": {"$exists": True}})}
     read, cursor = list[str](), None
     while True:
         page = corpus.get(DOCUMENTS, params=query | ({"cursor": cursor} if cursor else {})).json()

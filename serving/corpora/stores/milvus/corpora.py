@@ -374,6 +374,8 @@ class MilvusCorpora(Backend):
                     pass
             except Stopped:
                 raise
+            except NotFound:  # dropped since its record was read
+                continue
             except ServiceError as error:
                 log.warning("corpus %r keeps expired documents: %s", record.name, error)
 
