@@ -216,8 +216,10 @@ class CorpusFile:
     @contextmanager
     def _live(self) -> Iterator[sqlite3.Connection]:
         """Open a read transaction that does not see expired documents."""
+        has_expired = self._has_expired()
         with self._connections.reading() as reader:
-            reading.hide_expired(reader)
+            if has_expired:
+                reading.hide_expired(reader)
             yield reader
 
     def write(self, writes: Sequence[Write]) -> list[Change | ServiceError]:
@@ -310,20 +312,21 @@ class CorpusFile:
     def counts(
         self, query: str | None, where: Filter | None, paths: Sequence[str], values: int, *, options: WordOptions
     ) -> Counts:
+        hidden = self.expired()
         with self._live() as reader:
             keys = None if where is None else self._filter_cache.keys(self.path, reader, where)
             if query is not None:
                 asked = expanded(reader, query, reading.word_rules(reader), options)
-                keys = np.setdiff1d(words.having(reader, asked, keys), reading.expired(reader), assume_unique=True)
+                keys = np.setdiff1d(words.having(reader, asked, keys), hidden, assume_unique=True)
             passages = reading.size(reader).passages if keys is None else len(keys)
             documents = None if keys is None or not paths else records.numbers_of(reader, keys)
             found, complete = facets.counts(reader, documents, paths, values)
             return Counts(passages, found, complete)
 
     def words(self, query: str, k: int, where: Filter | None, options: WordOptions) -> Ranking:
+        hidden = self.expired()
         with self._live() as reader:
             allowed = None if where is None else self._filter_cache.keys(self.path, reader, where)
-            hidden = reading.expired(reader)
             rules = reading.word_rules(reader)
             found = words.search(reader, expanded(reader, query, rules, options), k + len(hidden), allowed, rules)
             return found.without(hidden, k)

@@ -93,16 +93,14 @@ def soonest_expiry(reader: sqlite3.Connection) -> int | None:
 def hide_expired(reader: sqlite3.Connection) -> None:
     """Hide the documents that have expired from all later reads of the transaction."""
     moment = now()
-    if (soonest := soonest_expiry(reader)) is None or soonest > moment:
-        return
     for table, select in _VIEWS.items():
         reader.execute(f"CREATE TEMP VIEW {table} AS {select.format(moment=moment)}")
 
 
 def expired(reader: sqlite3.Connection) -> Keys:
-    """Implement `Store.expired`. Hidden documents count, too."""
+    """Implement `Store.expired`."""
     among = _EXPIRED.format(moment=now())
-    return numbers(reader, f"SELECT key AS number FROM main.passages WHERE document IN ({among}) ORDER BY key")
+    return numbers(reader, f"SELECT key AS number FROM passages WHERE document IN ({among}) ORDER BY key")
 
 
 def size(reader: sqlite3.Connection) -> Size:
