@@ -15,13 +15,13 @@ import numpy as np
 from models.bundle.bundle import Manifest
 from models.bundle.tokenizer import TextPair
 from models.runtimes.base import Floats
-from serving.corpora.aliases import Aliases
+from serving.corpora.aliases import ALIASES, Aliases
 from serving.corpora.backend import Backend
 from serving.corpora.disk_quota import DiskQuota
 from serving.corpora.library import Library
 from serving.corpora.ports import StoreError
 from serving.corpora.snapshots import Snapshots
-from serving.errors import Unhealthy
+from serving.errors import ServiceError, Unhealthy
 from serving.inference.embedder import Embedder
 from serving.inference.embeddings import Computed, Embeddings, EmbedOptions, Inputs, TokenEmbeddings
 from serving.inference.encoders import Encoders, Reloaded, in_daemon_thread
@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 _FAILED = "loading failed, and the server's log says why"
 Compared = tuple[Floats, Embeddings]
 RETRY_SECONDS = 2
+SWEEP_SECONDS = 5
+"""Seconds between two removals of expired documents."""
 PARSED_AT_ONCE = 2
 """Maximum number of uploaded files that are read by other processes at a time, besides those of jobs."""
 PROBE_SECONDS = 1.0
@@ -90,7 +92,7 @@ class Service:
             lambda sees, besides: self.jobs.uploaded(sees, besides),  # noqa: PLW0108 - there are none yet
             lambda name: self.jobs.requests.bytes(name),  # noqa: PLW0108
         )
-        self.aliases = Aliases(settings.data / "aliases.json")
+        self.aliases = Aliases(settings.data / ALIASES)
         self.upload_order = UploadOrder(corpora)
         kinds = JobKinds(settings, self.encoders, self.library, self.snapshots, self.upload_order, self.disk_quota)
         self.jobs = Jobs(
@@ -120,12 +122,14 @@ class Service:
         At the end, let admitted requests finish within `drain_seconds`.
         """
         self._loading = asyncio.create_task(self._load())
+        sweeping = asyncio.create_task(self._remove_expired())
         try:
             yield
         finally:
             if self.health.state != "draining":
                 await self.drain()
-            await asyncio.wait([self._loading])
+            sweeping.cancel()
+            await asyncio.wait([self._loading, sweeping])
             await self.encoders.close()
             await asyncio.to_thread(self.jobs.close)
             await asyncio.to_thread(self.parsing.close)
@@ -327,6 +331,18 @@ class Service:
         self.report("trying to search on the CUDA device")
         if reason := await in_daemon_thread(self.library.corpora.use_gpu):
             log.warning("indexes stay on the CPU: %s", reason)
+
+    async def _remove_expired(self) -> None:
+        """Remove expired documents every few seconds. Reads don't return them meanwhile."""
+        await self.loaded.wait()
+        while self.health.state == "ready":
+            await asyncio.sleep(SWEEP_SECONDS)
+            try:
+                await self.library.threads.stoppable("", self.library.corpora.remove_expired)
+            except ServiceError as error:
+                log.warning("expired documents are removed later: %s", error)
+            except Exception:
+                log.exception("expired documents are removed later")
 
     async def _load(self) -> None:
         try:

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.encodings import BUNDLE, DATA
 from serving.commands.starting import opened_models, opened_service
-from serving.corpora.fusion import Fusion
+from serving.corpora.arranging import Fusion
 from serving.corpora.ports import Document, Stemming
 from serving.corpora.search import Mode, SearchOptions
 from serving.operations.context import bulk_work

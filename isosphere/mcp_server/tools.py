@@ -55,6 +55,9 @@ class Document(BaseModel):
     id: str = Field(min_length=1)
     text: str
     metadata: dict[str, Any] = {}
+    expires_at: str | None = Field(
+        default=None, description="Time from which on the document is not found, as RFC 3339."
+    )
 
 
 class FieldOfMetadata(BaseModel):
@@ -152,7 +155,7 @@ def _add_writing(server: MCPServer, api: Api) -> None:
         caller: Context,
     ) -> Stored:
         """Store documents in a corpus. A document replaces the stored document of the same id."""
-        body = {"documents": [one.model_dump() for one in documents]}
+        body = {"documents": [one.model_dump(exclude_none=True) for one in documents]}
         return Stored(**await api.ask(caller, "POST", "corpora", corpus, "documents", json=body))
 
     @server.tool(title="Delete a document", annotations=WRITES)

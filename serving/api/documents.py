@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 
@@ -20,11 +20,16 @@ from serving.api.schemas.corpora import (
     PatchRequest,
     warnings_of,
 )
+from serving.corpora.arranging import read_sorts
 from serving.corpora.backend import Backend, DocumentCursor
 from serving.corpora.filters import Filter, compile_filter, is_large, read_filter
-from serving.corpora.ports import Document
+from serving.corpora.ports import Changes, Document
 from serving.errors import Invalid
 from serving.jobs.upload_order import check_stays
+from serving.operations.clock import moment, timestamp
+
+MAX_SORTS, MAX_SORT = 8, 4200
+"""Maximum number of fields that a list is sorted by, and maximum characters of `sort`."""
 
 router = APIRouter(prefix="/corpora/{name}/documents", tags=["documents"], route_class=Route, dependencies=CLOSED)
 
@@ -33,6 +38,7 @@ router = APIRouter(prefix="/corpora/{name}/documents", tags=["documents"], route
 async def listing(
     name: CorpusName,
     service: ServiceDep,
+    *,
     limit: Annotated[
         int, Query(ge=0, le=1000, description="Maximum number of documents. With 0 only their number is returned.")
     ] = 100,
@@ -44,15 +50,27 @@ async def listing(
             examples=['{"year": {"$gte": 2020}}'],
         ),
     ] = None,
+    sort: Annotated[
+        str | None,
+        Query(
+            max_length=MAX_SORT,
+            description="Order by metadata, such as `year:desc,title:asc`, of up to 8 fields. Numbers come before "
+            "strings, and documents without the field come last.",
+            examples=["year:desc,title:asc"],
+        ),
+    ] = None,
 ) -> DocumentsAnswer:
-    """List documents, oldest first; a replaced document counts as new.
+    """List documents, oldest first, or in the order of `sort`. A replaced document counts as new.
 
     A page of large documents may have fewer than `limit`. As long as the answer has a `cursor`, there are more.
     """
     after = None if cursor is None else _after(cursor)
     where = None if filter is None else read_filter(filter)
-    looked = service.library.scan if where else service.library.read
-    found = await looked(lambda corpora: corpora.page(name, after, limit, where), of=name)
+    orders = read_sorts(sort.split(",")) if sort is not None else []
+    if len(orders) > MAX_SORTS:
+        raise Invalid(f"{len(orders)} fields, at most {MAX_SORTS}", field="sort")
+    looked = service.library.scan if where or orders else service.library.read
+    found = await looked(lambda corpora: corpora.page(name, after, limit, where, orders), of=name)
     following = found.following
     return DocumentsAnswer(
         documents=[_answer(document) for document in found.documents],
@@ -81,9 +99,9 @@ async def delete_where(name: CorpusName, body: DeleteRequest, service: ServiceDe
     return await service.library.remove(delete, of=name)
 
 
-@router.patch("", summary="Change the metadata of documents", response_model_exclude_unset=True)
+@router.patch("", summary="Change metadata and expiry of documents", response_model_exclude_unset=True)
 async def patch_several(name: CorpusName, body: PatchRequest, service: ServiceDep) -> PatchAnswer:
-    """Merge metadata into the documents that `ids` names or `filter` matches. Nothing is embedded again.
+    """Change metadata and expiry of the documents that `ids` names or `filter` matches. Nothing is embedded again.
 
     Unknown ids are skipped: compare `patched` with the number of ids. If the caller disconnects, or a document's
     metadata would become too large, the documents that are already changed stay changed.
@@ -91,32 +109,39 @@ async def patch_several(name: CorpusName, body: PatchRequest, service: ServiceDe
     if (body.ids is None) == (not body.filter):
         raise Invalid("give one of ids and filter", field="ids")
     if body.ids is not None:
-        return PatchAnswer(patched=await _patched(name, body.ids, body.metadata, service))
+        return PatchAnswer(patched=await _patched(name, body.ids, body, service))
     where = await service.library.prepare(partial(compile_filter, body.filter), of=name, large=is_large(body.filter))
     unmatched = await service.library.scan(lambda corpora: corpora.unmatched(name, where), of=name)
-    patched = await _patched(name, where, body.metadata, service)
+    patched = await _patched(name, where, body, service)
     return PatchAnswer(patched=patched, **({"warnings": warnings_of(unmatched)} if unmatched else {}))
 
 
-@router.patch("/{id:any}", summary="Change the metadata of a document")
+@router.patch("/{id:any}", summary="Change metadata and expiry of a document", response_model_exclude_unset=True)
 async def patch(name: CorpusName, id: DocumentId, body: DocumentPatchRequest, service: ServiceDep) -> DocumentAnswer:
-    """Merge metadata into the document's metadata, and return the document. Nothing is embedded again."""
-    await _patched(name, [id], body.metadata, service)
+    """Change metadata and expiry of a document, and return the document. Nothing is embedded again."""
+    await _patched(name, [id], body, service)
     return await get(name, id, service)
 
 
-async def _patched(name: str, which: Sequence[str] | Filter, metadata: Mapping[str, Any], service: ServiceDep) -> int:
+async def _patched(name: str, which: Sequence[str] | Filter, body: DocumentPatchRequest, service: ServiceDep) -> int:
+    """Change the documents, and return their number. An absent `expires_at` keeps the expiry, and null removes it."""
+    if not body.model_fields_set & {"metadata", "expires_at"}:
+        raise Invalid("give metadata or expires_at", field="metadata")
+    expires_at: int | Literal["kept"] | None = "kept"
+    if "expires_at" in body.model_fields_set:
+        expires_at = None if body.expires_at is None else moment(body.expires_at, "expires_at")
+    changes = Changes(body.metadata, expires_at)
     before_commit = partial(check_stays, service.jobs, name)
     bounds = service.settings.bounds
 
     def patched(corpora: Backend) -> int:
         service.disk_quota.check()
-        return corpora.patch(name, which, metadata, bounds, before_commit)
+        return corpora.patch(name, which, changes, bounds, before_commit)
 
     return await service.library.remove(patched, of=name)
 
 
-@router.get("/{id:any}", summary="Get a document")
+@router.get("/{id:any}", summary="Get a document", response_model_exclude_unset=True)
 async def get(name: CorpusName, id: DocumentId, service: ServiceDep) -> DocumentAnswer:
     """Return a document by its id."""
     return _answer(await service.library.read(lambda corpora: corpora.document(name, id), of=name))
@@ -139,4 +164,5 @@ def _after(cursor: str) -> DocumentCursor:
 
 
 def _answer(document: Document) -> DocumentAnswer:
-    return DocumentAnswer(id=document.id, text=document.text, metadata=dict(document.metadata))
+    expires_at = {} if document.expires_at is None else {"expires_at": timestamp(document.expires_at)}
+    return DocumentAnswer(id=document.id, text=document.text, metadata=dict(document.metadata), **expires_at)

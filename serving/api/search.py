@@ -22,7 +22,7 @@ from serving.api.routing.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.routing.errors import invalid
 from serving.api.routing.route import Route
 from serving.api.schemas.corpora import CorpusSearchRequest, SearchAnswer, SearchRequest, warnings_of
-from serving.corpora.arranging import CANDIDATES, DIVERSE, Sort
+from serving.corpora.arranging import CANDIDATES, DIVERSE, read_sorts
 from serving.corpora.backend import Backend
 from serving.corpora.filters import Filter, compile_filter, is_large
 from serving.corpora.ingest.vectors import unit_vector
@@ -131,7 +131,7 @@ async def _search(service: Service, names: Sequence[str], body: SearchRequest) -
         min_score=body.min_score,
         with_vector=body.with_vector,
         highlight=body.highlight,
-        sort=_sorts(body),
+        sort=read_sorts([one if isinstance(one, str) else one.sort() for one in body.sort or ()]),
         diversity=body.diversity,
         group_by=body.group_by,
         group_size=body.group_size,
@@ -169,16 +169,6 @@ async def _search(service: Service, names: Sequence[str], body: SearchRequest) -
 
     characters = sum(len(hit.passage.document.text) for hits in found.hits for hit in hits)
     return await service.library.prepare(answered, of=name, large=characters >= LARGE)
-
-
-def _sorts(body: SearchRequest) -> list[Sort]:
-    sorts = []
-    for i, one in enumerate(body.sort or ()):
-        path, _, order = one.rpartition(":")
-        if not path or order not in ("asc", "desc"):
-            raise Invalid("must be a field and asc or desc, such as year:desc", field=f"sort.{i}")
-        sorts.append(Sort(path, descending=order == "desc"))
-    return sorts
 
 
 async def _counts(service: Service, names: Sequence[str], body: SearchRequest, where: Filter | None) -> Counts:

@@ -63,6 +63,12 @@ _ROW: dict[str, Any] = {
             "description": "Vector of the document, which is scaled to length 1. Required if the vectors of the corpus "
             "are its own, and refused otherwise.",
         },
+        "expires_at": {
+            "type": ["string", "null"],
+            "format": "date-time",
+            "description": "Time of RFC 3339 from which on the document is not found. A time in the past is accepted.",
+            "examples": ["2030-01-31T08:30:00Z"],
+        },
     },
     "description": "A document. Other fields become metadata, too.",
     "example": {"id": "a", "text": "A text to find.", "metadata": {"lang": "en"}},

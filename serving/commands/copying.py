@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from models.errors import Refused
-from serving.commands.starting import opened_corpora
+from serving.commands.starting import corpus_of, opened_corpora
 from serving.corpora.backend import Backend
 from serving.corpora.ports import Content, OwnVectors, Span
 from serving.errors import NotFound
@@ -64,8 +64,10 @@ class Sum(NamedTuple):
         for i, document in enumerate(content.documents):
             spans: Sequence[Span | None] = content.spans[i] if content.spans else [None]
             metadata = json.dumps(dict(document.metadata), sort_keys=True)
+            expiry = () if document.expires_at is None else (str(document.expires_at),)
             for span in spans:
-                parts = (document.id, document.text, metadata, json.dumps(span), next(vectors).tobytes().hex())
+                vector = next(vectors).tobytes().hex()
+                parts = (document.id, document.text, metadata, json.dumps(span), vector, *expiry)
                 digest ^= int.from_bytes(sha256("\0".join(parts).encode()).digest())
             passages += len(spans)
         return Sum(documents + len(content.documents), passages, digest)
@@ -76,8 +78,8 @@ def copy(settings: Settings, given: argparse.Namespace) -> int:
 
     If the copy fails, it is removed.
     """
-    source = Place.of(given.source)
-    target = Place.of(given.target, source.name)
+    source = _leading_to(settings, Place.of(given.source))
+    target = _leading_to(settings, Place.of(given.target, source.name))
     if source == target:
         raise Refused(f"{target}: the copy needs another name")
     with ExitStack() as held:
@@ -118,14 +120,25 @@ def _copied(here: Backend, source: str, there: Backend, target: str, documents: 
     return copied
 
 
+def _settings_of(settings: Settings, store: str) -> Settings:
+    """Return the settings of a data folder, or of a Milvus, whose aliases are in the data folder of the settings."""
+    opened = settings.model_copy(update={"store": store})
+    return opened if opened.on_milvus else settings.model_copy(update={"store": "sqlite", "data": Path(store)})
+
+
+def _leading_to(settings: Settings, place: Place) -> Place:
+    """Return the place of the corpus that an alias leads to, or the same place."""
+    return place._replace(name=corpus_of(_settings_of(settings, place.store), place.name))
+
+
 def _opened(settings: Settings, store: str, held: ExitStack, *, new: bool = False) -> Backend:
     """Open a data folder, or a Milvus beside an empty data folder."""
-    temporary = Path(held.enter_context(tempfile.TemporaryDirectory()))
-    opened = settings.model_copy(update={"store": store, "data": temporary})
-    if not opened.on_milvus:
-        if not new and not (Path(store) / "corpora").is_dir():
-            raise Refused(f"{store}: there is no corpus in this folder")
-        opened = settings.model_copy(update={"store": "sqlite", "data": Path(store)})
+    opened = _settings_of(settings, store)
+    if opened.on_milvus:
+        temporary = Path(held.enter_context(tempfile.TemporaryDirectory()))
+        opened = opened.model_copy(update={"data": temporary})
+    elif not new and not (Path(store) / "corpora").is_dir():
+        raise Refused(f"{store}: there is no corpus in this folder")
     corpora = opened_corpora(opened)
     held.callback(corpora.close)
     return corpora

@@ -18,16 +18,17 @@ from models.cli import command_line
 from models.errors import Failed, Refused
 from serving.commands.copying import copy
 from serving.commands.ingest import ingest
-from serving.commands.starting import opened_corpora, ready_service
+from serving.commands.starting import corpus_of, opened_corpora, ready_service
 from serving.corpora.backend import Backend
 from serving.corpora.filters import Filter, with_id
 from serving.corpora.indexes.saved import damage
-from serving.corpora.ingest.rows import VECTOR
+from serving.corpora.ingest.rows import EXPIRES_AT, VECTOR
 from serving.corpora.ports import Document, StoreError
 from serving.corpora.search import Hit, Mode, SearchOptions, shown
 from serving.errors import ServiceError
 from serving.inference.engine import EngineError
 from serving.operations import logs
+from serving.operations.clock import timestamp
 from serving.options import CALLED
 from serving.settings import Settings, SettingsError, read_settings
 
@@ -82,14 +83,17 @@ async def _search(settings: Settings, given: argparse.Namespace) -> int:
 
 def _export(settings: Settings, given: argparse.Namespace) -> int:
     """Write one document on each line, in the format that `ingest` reads."""
+    name = corpus_of(settings, given.corpus)
     with closing(opened_corpora(settings)) as corpora:
         if given.filter is not None:
-            _warn(corpora.unmatched(given.corpus, given.filter))
-        own, _ = corpora.corpus(given.corpus)
+            _warn(corpora.unmatched(name, given.filter))
+        own, _ = corpora.corpus(name)
         exported = _with_vectors if own.own_vectors else _documents
         with _written(given.out) as out:
-            for document, more in exported(corpora, given.corpus, given.filter):
+            for document, more in exported(corpora, name, given.filter):
                 row = {"id": document.id, "text": document.text, "metadata": dict(document.metadata), **more}
+                if document.expires_at is not None:
+                    row[EXPIRES_AT] = timestamp(document.expires_at)
                 out.write(orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
             out.flush()
     return 0
@@ -137,7 +141,7 @@ def _verify(settings: Settings, given: argparse.Namespace) -> int:
     """Verify every corpus, or the named corpora. Print one line for each corpus, with its errors."""
     wrong = 0
     with closing(opened_corpora(settings)) as corpora:
-        for name in given.corpus or corpora.names():
+        for name in [corpus_of(settings, one) for one in given.corpus or corpora.names()]:
             problems = [*corpora.verify(name), *damage(settings.data / "indexes" / name)]
             wrong += len(problems)
             print(f"{name}: {'; '.join(problems) or _whole(corpora, name)}")

@@ -15,6 +15,7 @@ from pathlib import Path
 from models import cpus
 from models.bundle.sources import DEFAULT, as_bundle
 from models.errors import Failed
+from serving.corpora.aliases import ALIASES, Aliases
 from serving.corpora.backend import Backend
 from serving.corpora.corpora import Corpora
 from serving.corpora.indexes.building import THREAD as BUILDS
@@ -61,6 +62,15 @@ def opened_corpora(settings: Settings) -> Backend:
         raise_limit()
         return milvus_corpora(settings)
     return local_corpora(settings, opened_store(settings))
+
+
+def corpus_of(settings: Settings, name: str) -> str:
+    """Return the corpus of an alias in the data folder. Any other name is returned unchanged.
+
+    Raises:
+        StoreError: the aliases can't be read.
+    """
+    return Aliases(settings.data / ALIASES).corpus_of(name)
 
 
 def local_corpora(settings: Settings, store: Store) -> Corpora:

@@ -16,6 +16,8 @@ from serving.errors import Conflict, NotFound
 from serving.operations.bounds import CORPUS_NAME
 from serving.operations.files import disk_errors
 
+ALIASES = "aliases.json"
+"""Name of the file in the data folder."""
 MAX_ALIASES = 1000
 _Name = Annotated[str, Field(pattern=CORPUS_NAME)]
 _FILE = TypeAdapter(dict[_Name, _Name])

@@ -1,41 +1,71 @@
-"""Arrangement of ranked passages: order by metadata, diversity and groups.
+"""Orders of documents and passages: fused rankings, order by metadata, diversity, groups and sorted lists.
 
-An arrangement looks at the best `CANDIDATES` passages of a search. It only reads the ids and the metadata of the
+An arrangement of a search looks at its best `CANDIDATES` passages. It only reads the ids and the metadata of the
 candidates. The texts of the chosen passages are read afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+import base64
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
 import numpy as np
+import orjson
 
 from models.runtimes.base import Floats
 from serving.corpora.filters import is_number, values_at, with_id
-from serving.corpora.ports import Document, Ranking, Scalar
+from serving.corpora.geo import distance, point
+from serving.corpora.indexes.exact import best, rounded, union
+from serving.corpora.ports import Document, Keys, Place, Ranking, Scalar, Sort
+from serving.errors import Invalid
 from serving.operations.threads import check_cancelled
 
+P = TypeVar("P", int, str)
 CANDIDATES = 1000
 """Number of the best passages that an arrangement chooses from."""
 DIVERSE = 200
 """Number of the best passages that diversity chooses from. Each of them is compared with each chosen one."""
 
 
-class Sort(NamedTuple):
-    """An order by a metadata field, given as a dotted path."""
+def read_sorts(given: Sequence[str | Sort]) -> list[Sort]:
+    """Parse orders such as `year:desc`. Parsed orders are returned unchanged.
 
-    path: str
-    descending: bool = False
+    Raises:
+        Invalid: an order has no field or no direction.
+    """
+    sorts = []
+    for i, one in enumerate(given):
+        if isinstance(one, Sort):
+            sorts.append(one)
+            continue
+        path, _, order = one.rpartition(":")
+        if not path or order not in ("asc", "desc"):
+            raise Invalid("must be a field and asc or desc, such as year:desc", field=f"sort.{i}")
+        sorts.append(Sort(path, descending=order == "desc"))
+    return sorts
 
 
 def value_at(document: Document, path: str) -> Scalar:
     """Return the first scalar at `path`, or None. A list counts by its first element. `$id` is the document's id."""
-    for found in values_at(with_id(document.metadata, document.id), path):
-        for value in found if isinstance(found, list) else (found,):
-            if isinstance(value, str | int | float | bool):
-                return value
-    return None
+    found = elements_at(with_id(document.metadata, document.id), path)
+    return next((value for value in found if isinstance(value, str | int | float | bool)), None)
+
+
+def elements_at(metadata: Mapping[str, Any], path: str) -> Iterator[Any]:
+    """Yield all values at a dotted path. Of a list, yield the elements."""
+    for found in values_at(metadata, path):
+        yield from found if isinstance(found, list) else (found,)
+
+
+def sort_value(document: Document, order: Sort) -> Scalar:
+    """Return the value that `order` compares. The nearest point counts, in metres."""
+    if order.near is None:
+        return value_at(document, order.path)
+    elements = elements_at(document.metadata, order.path)
+    return min((distance(found, order.near) for one in elements if (found := point(one))), default=None)
 
 
 def sorted_by(documents: Sequence[Document], orders: Sequence[Sort]) -> list[int]:
@@ -46,7 +76,7 @@ def sorted_by(documents: Sequence[Document], orders: Sequence[Sort]) -> list[int
     """
     positions = list(range(len(documents)))
     for order in reversed(orders):
-        values = [_sortable(value_at(document, order.path)) for document in documents]
+        values = [_sortable(sort_value(document, order)) for document in documents]
         positions.sort(key=lambda i: values[i] or (), reverse=order.descending)
         positions.sort(key=lambda i: values[i] is None)
     return positions
@@ -56,6 +86,79 @@ def _sortable(value: Scalar) -> tuple[int, Any] | None:
     if value is None or (isinstance(value, float) and not is_number(value)):
         return None
     return (2 if isinstance(value, str) else 0 if isinstance(value, bool) else 1), value
+
+
+# A sorted list of documents, in pages.
+
+COMPARED = 256
+"""Characters of a string that a sorted list compares. Cursors have these characters."""
+
+
+def first_sorted(
+    listed: Iterable[tuple[P, Document]], orders: Sequence[Sort], after: Place | None, limit: int
+) -> list[P]:
+    """Return the positions of the first `limit` documents in the given orders after a place.
+
+    The orders are those of `sorted_by`, except that strings count by their first `COMPARED` characters. Equal documents
+    are in the order of their positions.
+    """
+    behind = None if after is None else (_key(after.values, orders), after.position)
+    keyed = ((_key(place_values(document, orders), orders), position) for position, document in listed)
+    return [
+        position for _, position in heapq.nsmallest(limit, (one for one in keyed if behind is None or one > behind))
+    ]
+
+
+def place_values(document: Document, orders: Sequence[Sort]) -> list[Scalar]:
+    """Return the values of a document that its place in a sorted list depends on."""
+    values = (sort_value(document, order) for order in orders)
+    return [value[:COMPARED] if isinstance(value, str) else value for value in values]
+
+
+def written_place(place: Place, orders: Sequence[Sort]) -> str:
+    """Return a place as text for a cursor."""
+    told = orjson.dumps([[order.path, order.descending] for order in orders] + [[*place.values], place.position])
+    return base64.urlsafe_b64encode(told).decode().rstrip("=")
+
+
+def read_place(text: str, orders: Sequence[Sort], position: type[int] | type[str]) -> Place:
+    """Return the place that `written_place` wrote. Its position must have the given type.
+
+    Raises:
+        Invalid: the text is no place, or of another order.
+    """
+    try:
+        *of, values, found = orjson.loads(base64.urlsafe_b64decode(f"{text}=="))
+    except (ValueError, TypeError):
+        raise Invalid("not a cursor of a sorted list", field="cursor") from None
+    if of != [[order.path, order.descending] for order in orders]:
+        raise Invalid("of a list in another order: begin with the first page", field="cursor")
+    known = isinstance(values, list) and len(values) == len(orders) and all(isinstance(one, Scalar) for one in values)
+    if not known or type(found) is not position:
+        raise Invalid("not a cursor of a sorted list", field="cursor")
+    return Place(values, found)
+
+
+def _key(values: Sequence[Scalar], orders: Sequence[Sort]) -> list[tuple[bool, Any]]:
+    """Return a key that sorts as the orders do."""
+    sortable = map(_sortable, values)
+    return [
+        (value is None, _Descending(value) if order.descending else value)
+        for value, order in zip(sortable, orders, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class _Descending:
+    """A value that sorts in the opposite direction."""
+
+    value: Any
+
+    def __lt__(self, other: _Descending) -> bool:
+        return bool(other.value < self.value)
+
+    def __gt__(self, other: _Descending) -> bool:
+        return bool(other.value > self.value)
 
 
 def diverse(relevance: Floats, vectors: Floats, diversity: float, k: int) -> list[int]:
@@ -104,3 +207,47 @@ def grouped(
                 members.append(i)
     chosen = list(found.values())[groups]
     return [i for members in chosen for i in members], len(found)
+
+
+# Fusion of a dense and a lexical ranking of the same passages.
+
+RRF_CONSTANT = 60
+"""The constant of Cormack, Clarke and Büttcher 2009, "Reciprocal rank fusion outperforms Condorcet and …"."""
+Fusion = Literal["rrf", "weighted"]
+
+
+def fuse(dense: Ranking, lexical: Ranking, k: int, fusion: Fusion, alpha: float) -> Ranking:
+    """Return the best `k` of both rankings. `alpha` in [0, 1] is the weight of `dense` in a weighted sum.
+
+    `rrf`: the sum of 1 / (60 + rank), with ranks from 1, over the rankings that contain the passage. `weighted`: the
+    weighted sum of scores. The scores of each ranking are first scaled to [0, 1]: its last passage gets 0, and its
+    first passage gets 1. A passage that is missing in a ranking scores 0 there.
+    """
+    keys: Keys = union(dense.keys, lexical.keys)
+    scores = np.zeros(len(keys))
+    for ranking, weight in ((dense, alpha), (lexical, 1 - alpha)):
+        part = _reciprocal(ranking) if fusion == "rrf" else weight * scaled_to_one(ranking)
+        scores[np.searchsorted(keys, ranking.keys)] += part
+    return best(keys, rounded(scores.astype(np.float32)), k)
+
+
+def continued(ranking: Ranking, others: Ranking, k: int) -> Ranking:
+    """Return the first `k` passages of `ranking`, followed by the missing passages of `others` with score 0."""
+    behind = others.keys[~np.isin(others.keys, ranking.keys)]
+    scores = np.concatenate([ranking.scores, np.zeros(len(behind), np.float32)])
+    return Ranking(np.concatenate([ranking.keys, behind])[:k], scores[:k])
+
+
+def _reciprocal(ranking: Ranking) -> Floats:
+    ranks = 1.0 / (RRF_CONSTANT + 1 + np.arange(len(ranking.keys)))
+    return ranks.astype(np.float32)
+
+
+def scaled_to_one(ranking: Ranking) -> Floats:
+    """Return the scores scaled to [0, 1]. If all scores are equal, all become 1, because a match is evidence."""
+    scores = ranking.scores.astype(np.float32)
+    if not len(scores):
+        return scores
+    low, high = scores.min(), scores.max()
+    scaled: Floats = (scores - low) / (high - low) if high > low else np.ones_like(scores)
+    return scaled

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from serving.corpora.ports import (
     NO_OPTIONS,
     NO_SETTINGS,
     OWN,
+    Changes,
     Chunking,
     Content,
     Corpus,
@@ -36,6 +37,7 @@ from serving.corpora.ports import (
     Passage,
     PassageKey,
     Size,
+    Sort,
     Stemming,
     Stop,
     WordOptions,
@@ -136,17 +138,23 @@ class Backend(Protocol):
         self,
         name: str,
         which: Sequence[str] | Filter,
-        metadata: Mapping[str, Any],
+        changes: Changes,
         bounds: Bounds = BOUNDS,
         before_commit: Callable[[], None] = lambda: None,
     ) -> int:
-        """Merge `metadata` into the metadata of documents (RFC 7396), and return the number of these documents.
+        """Change the metadata and the expiry of documents, and return the number of these documents.
 
         `which` has the ids of the documents, or a filter. Unknown ids are skipped. `before_commit` is as in
         `delete_where`.
 
         Raises:
             Invalid, TooLarge: the merged metadata of a document can't be stored. Earlier commits stay.
+        """
+
+    def remove_expired(self) -> None:
+        """Remove the documents of all corpora that have expired. No read returns them before either.
+
+        A corpus that can't be written is skipped.
         """
 
     def unmatched(self, name: str, where: Filter) -> list[str]:
@@ -160,11 +168,20 @@ class Backend(Protocol):
     def document(self, name: str, document: str) -> Document:
         """Return a document by its id, or raise `NotFound`."""
 
-    def page(self, name: str, after: DocumentCursor | None, limit: int, where: Filter | None = None) -> DocumentPage:
+    def page(
+        self,
+        name: str,
+        after: DocumentCursor | None,
+        limit: int,
+        where: Filter | None = None,
+        sort: Sequence[Sort] = (),
+    ) -> DocumentPage:
         """Return a page of documents. With `limit` 0, the page has no documents, only their total number.
 
+        With `sort`, they are in the order of `arranging.first_sorted`, and each page reads all metadata.
+
         Raises:
-            Invalid: `after` belongs to another generation of the corpus, or to no corpus.
+            Invalid: `after` belongs to another generation of the corpus, to another order, or to no corpus.
         """
 
     def contents(self, name: str) -> Iterator[Content]:

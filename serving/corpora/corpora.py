@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from models.bundle.bundle import Manifest
 from models.runtimes.base import Floats
+from serving.corpora.arranging import place_values, read_place, written_place
 from serving.corpora.backend import Backend, Description, DocumentCursor, DocumentPage, by_document, check_generation
 from serving.corpora.filters import ID, Filter, In, with_id
 from serving.corpora.indexes.live import LiveIndex
@@ -28,11 +28,13 @@ from serving.corpora.open_corpus import Indexes, OpenCorpora, OpenCorpus
 from serving.corpora.ports import (
     NO_OPTIONS,
     NO_SETTINGS,
+    Changes,
     Chunking,
     Content,
     Corpus,
     Counts,
     Document,
+    Expiry,
     Facets,
     IndexSize,
     Keys,
@@ -41,9 +43,11 @@ from serving.corpora.ports import (
     Passage,
     PassageKey,
     Patch,
+    Place,
     Ranking,
     Removal,
     Size,
+    Sort,
     Span,
     Stemming,
     Stop,
@@ -52,9 +56,10 @@ from serving.corpora.ports import (
     WordSettings,
     never,
 )
-from serving.corpora.search import READ_AT_ONCE, Hit, Query, SearchOptions, SearchResult, find
+from serving.corpora.search import DEEP, READ_AT_ONCE, Hit, Query, SearchOptions, SearchResult, find
 from serving.errors import Invalid, NotFound, ServiceError, Stopped
 from serving.operations.bounds import BOUNDS, Bounds
+from serving.operations.clock import now
 
 log = logging.getLogger(__name__)
 REMOVED_TOGETHER = 500
@@ -186,11 +191,11 @@ class Corpora(Backend):
         self,
         name: str,
         which: Sequence[str] | Filter,
-        metadata: Mapping[str, Any],
+        changes: Changes,
         bounds: Bounds = BOUNDS,
         before_commit: Callable[[], None] = lambda: None,
     ) -> int:
-        """Merge `metadata` into the metadata of documents (RFC 7396), and return the number of these documents.
+        """Change the metadata and the expiry of documents, and return the number of these documents.
 
         `which` has the ids of the documents, or a filter. Other reads and writes run between two commits.
         """
@@ -202,9 +207,28 @@ class Corpora(Backend):
             with corpus.locked():
                 before_commit()
                 ids = [id for id in found[start : start + REMOVED_TOGETHER] if self._matches(name, id, where)]
-                corpus.write(Patch(ids, metadata, bounds))
+                corpus.write(Patch(ids, changes, bounds))
             patched += len(ids)
         return patched
+
+    def remove_expired(self) -> None:
+        """Remove the documents that have expired. Other reads and writes run between two commits."""
+        for name in self.names():
+            try:
+                if len(self._store.expired(name)):
+                    self._remove_expired(name)
+            except Stopped:
+                raise
+            except NotFound:  # dropped or renamed since its name was listed
+                continue
+            except ServiceError as error:
+                log.warning("corpus %r keeps expired documents: %s", name, error)
+
+    def _remove_expired(self, name: str) -> None:
+        corpus = self._open.named(name)
+        while len(self._store.expired(name)):
+            corpus.write(Expiry(now(), REMOVED_TOGETHER))
+        self._store.give_back(name, least=GIVEN_BACK_FROM)
 
     def _matches(self, name: str, document: str, where: Filter) -> bool:
         """Return whether the document still matches. It may have been replaced since it was found."""
@@ -223,19 +247,28 @@ class Corpora(Backend):
     def document(self, name: str, document: str) -> Document:
         return self._store.document(name, document)
 
-    def page(self, name: str, after: DocumentCursor | None, limit: int, where: Filter | None = None) -> DocumentPage:
-        """Return a page of documents; see `Store.page`.
-
-        With `limit` 0, the page has no documents, only their total number.
-
-        Raises:
-            Invalid: `after` belongs to another generation of the corpus.
-        """
-        position, generation = _key(after) if after else 0, self._store.corpus(name).generation
+    def page(
+        self,
+        name: str,
+        after: DocumentCursor | None,
+        limit: int,
+        where: Filter | None = None,
+        sort: Sequence[Sort] = (),
+    ) -> DocumentPage:
+        """Return a page of documents; see `Backend.page`."""
+        generation = self._store.corpus(name).generation
         if after:
             check_generation(after.generation, generation)
-        rows, more, total = self._store.page(name, position, limit, where)
-        following = DocumentCursor(generation, str(rows[-1][0])) if rows and more else None
+        if sort and limit:
+            place = read_place(after.key, sort, int) if after else None
+            rows, more, total = self._store.sorted_page(name, sort, place, limit, where)
+        else:
+            rows, more, total = self._store.page(name, _key(after) if after else 0, limit, where)
+        following = None
+        if rows and more:
+            number, last = rows[-1]
+            key = written_place(Place(place_values(last, sort), number), sort) if sort else str(number)
+            following = DocumentCursor(generation, key)
         warnings = self.unmatched(name, where) if where else ()
         return DocumentPage([document for _, document in rows], following, total, warnings)
 
@@ -247,7 +280,8 @@ class Corpora(Backend):
             for start in range(0, len(keys), READ_AT_ONCE):
                 some = slice(start, start + READ_AT_ONCE)
                 found = self._store.passages(name, keys[some].tolist())
-                yield from ((found[key], row) for key, row in zip(keys[some].tolist(), vectors[some], strict=True))
+                pairs = zip(keys[some].tolist(), vectors[some], strict=True)
+                yield from ((found[key], row) for key, row in pairs if key in found)  # others have expired
 
     def facets(self, name: str, values: int) -> Facets:
         return self._store.facets(name, values)
@@ -412,7 +446,12 @@ class IndexedCorpus:
         return replace(self, where=where)
 
     def dense(self, queries: Floats, k: int, *, exact: bool) -> list[Ranking]:
-        return self.index.search(queries, k, self._allowed, exact=exact)
+        if self.where is not None:
+            return self.index.search(queries, k, self._allowed, exact=exact)
+        hidden = self.store.expired(self.name)
+        deep = k + len(hidden)
+        found = self.index.search(queries, deep, exact=exact or (len(hidden) > 0 and deep > DEEP))
+        return [ranking.without(hidden, k) for ranking in found]
 
     def lexical(self, query: str, k: int, options: WordOptions) -> Ranking:
         return self.store.words(self.name, query, k, self.where, options)

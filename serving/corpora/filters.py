@@ -2,8 +2,8 @@
 
 `{"field": value}`, `{"field": {"$gt": 3}}`, `$and`, `$or`, `$not`; dotted paths reach into objects and into the objects
 of lists. A list matches if one of its elements passes every test of a condition. As in MongoDB, `null` matches an
-absent field, `$ne` and `$nin` are negations, and `$elemMatch` asks for one element that matches a whole filter. `$id`
-is the id of the document.
+absent field, `$ne` and `$nin` are negations, and `$elemMatch` asks for one element that matches a whole filter. `$near`
+asks for a distance between points. `$id` is the id of the document.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import orjson
 
+from serving.corpora.geo import Point, box, distance, point
 from serving.errors import Invalid
 from serving.operations.json_body import MAX_DEPTH, TOO_DEEP, is_unicode, levels, no_json
 from serving.operations.threads import check_cancelled
@@ -53,7 +54,7 @@ ORDER: dict[str, Callable[[Any, Any], bool]] = {
 SUBSTRING: dict[str, Callable[[Any, Any], bool]] = {"$contains": operator.contains, "$startswith": str.startswith}
 """Operators for parts of strings. They compare code points, so case matters."""
 _COMPARISONS = ORDER | SUBSTRING
-OPERATORS = ("$eq", "$ne", *ORDER, "$in", "$nin", *SUBSTRING, "$exists", "$elemMatch", "$not")
+OPERATORS = ("$eq", "$ne", *ORDER, "$in", "$nin", *SUBSTRING, "$exists", "$elemMatch", "$near", "$not")
 """Operators for the value of a field."""
 _LOGIC = ("$and", "$or", "$not")
 """Operators that combine filters."""
@@ -231,7 +232,34 @@ class Element(_Named):
         )
 
 
-Filter = All | AnyOf | Not | In | Compares | Exists | Element
+@dataclass(frozen=True)
+class Near(_Named):
+    """Filter that matches if a point at `path`, or in a list at `path`, is at most `within_m` metres from `center`."""
+
+    path: _Path
+    center: Point
+    within_m: float
+
+    def matches(self, metadata: Any) -> bool:
+        return any(map(self.accepts, _candidates(metadata, self.path)))
+
+    def accepts(self, value: Any) -> bool:
+        found = point(value)
+        return found is not None and distance(found, self.center) <= self.within_m
+
+    @cached_property
+    def box(self) -> Filter:
+        """A filter that matches every document that this filter matches, and maybe others."""
+        lat, lons = box(self.center, self.within_m)
+        within = (_range(f"{self.path}.lat", lat), AnyOf(tuple(_range(f"{self.path}.lon", lon) for lon in lons)))
+        return All(within)
+
+
+def _range(path: str, bounds: tuple[float, float]) -> Compares:
+    return Compares(path, (("$gte", bounds[0]), ("$lte", bounds[1])))
+
+
+Filter = All | AnyOf | Not | In | Compares | Exists | Element | Near
 
 
 def compile_filter(condition: Any, field: str = "filter") -> Filter:
@@ -315,6 +343,8 @@ class _Compiler:
             return Not(self._test(path, operand, field, depth + 1))
         if name == "$elemMatch" and path != ID:
             return self._element(path, operand, field, depth + 1)
+        if name == "$near" and path != ID:
+            return self._near(path, operand, field)
         return self._leaf(path, name, operand, field)
 
     def _element(self, path: _Path, operand: Any, field: str, depth: int) -> Filter:
@@ -325,6 +355,15 @@ class _Compiler:
         part = self.filter(operand, field, depth)
         self._in_element = outer
         return Element(path, part, itself)
+
+    def _near(self, path: _Path, operand: Any, field: str) -> Filter:
+        self._count(operand, field)
+        center = point(operand)
+        if center is None or operand.keys() != {"lat", "lon", "within_m"}:
+            raise Invalid("must be an object with lat, lon (degrees) and within_m (metres)", field=field)
+        if not is_number(operand["within_m"]) or operand["within_m"] < 0:
+            raise Invalid("must be a number of metres", field=f"{field}.within_m")
+        return Near(path, center, operand["within_m"])
 
     def _leaf(self, path: _Path, name: str, operand: Any, field: str) -> Filter:
         self._count(operand, field)

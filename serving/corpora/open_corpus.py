@@ -24,6 +24,7 @@ from serving.corpora.ports import (
     Change,
     Content,
     Corpus,
+    Expiry,
     IndexSize,
     Keys,
     OwnVectors,
@@ -268,7 +269,8 @@ class OpenCorpus:
 
     def _follow(self, change: Change, write: Write) -> None:
         """Update the index by a committed write. A failure closes the index, because the write can't be undone."""
-        self.removals += len(change.removed) > 0 or isinstance(write, Patch)
+        hidden = isinstance(write, Expiry)  # searches did not find the removed documents before either
+        self.removals += (len(change.removed) > 0 and not hidden) or isinstance(write, Patch)
         if self.live is None or isinstance(write, Patch):
             return
         if isinstance(write, Content) and write.fingerprint != self.live.fingerprint:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from models.runtimes.base import Floats
 from serving.corpora.filters import Filter
+from serving.corpora.geo import Point
 from serving.errors import ServiceError
 from serving.operations.bounds import BOUNDS, Bounds
 
@@ -34,6 +36,13 @@ class Ranking(NamedTuple):
     scores: NDArray[np.floating[Any]]
     """Scores of vectors are float32. BM25 scores are float64, because float32 would make different BM25 scores
     equal."""
+
+    def without(self, hidden: Keys, k: int) -> Ranking:
+        """Return the best `k` hits, except the keys in `hidden`."""
+        if not len(hidden):
+            return self
+        seen = ~np.isin(self.keys, hidden)
+        return Ranking(self.keys[seen][:k], self.scores[seen][:k])
 
 
 class IndexSize(NamedTuple):
@@ -165,6 +174,8 @@ class Document(NamedTuple):
     vector: Floats | None = None
     """Unit vector (D,) that the caller computed. None unless the document is being uploaded to a corpus of own
     vectors."""
+    expires_at: int | None = None
+    """Moment (see `clock`) from which on the document is not found. None if it never expires."""
 
     @property
     def length(self) -> int:
@@ -216,16 +227,33 @@ class Removal:
 
 
 @dataclass(frozen=True)
+class Expiry:
+    """Removal of up to `limit` documents that expired by `moment`. It does not win over uploads, unlike `Removal`."""
+
+    moment: int
+    limit: int
+
+
+class Changes(NamedTuple):
+    """Changes of documents that leave texts and vectors as they are."""
+
+    metadata: Mapping[str, Any] = MappingProxyType({})
+    """A JSON merge patch (RFC 7396) for the metadata."""
+    expires_at: int | Literal["kept"] | None = "kept"
+    """The new moment of expiry. None removes it."""
+
+
+@dataclass(frozen=True)
 class Patch:
-    """A JSON merge patch (RFC 7396) for the metadata of documents. Unknown ids are skipped."""
+    """Changes of documents. Unknown ids are skipped."""
 
     ids: Sequence[str]
-    metadata: Mapping[str, Any]
+    changes: Changes
     bounds: Bounds = BOUNDS
     """Limits of the merged metadata."""
 
 
-Write = Content | Removal | Patch
+Write = Content | Removal | Expiry | Patch
 
 
 class Change(NamedTuple):
@@ -242,6 +270,23 @@ class Change(NamedTuple):
     @classmethod
     def nothing(cls) -> Change:
         return cls(np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, 0), np.float32))
+
+
+class Sort(NamedTuple):
+    """An order by a metadata field, given as a dotted path, or by the distance of its points from `near`."""
+
+    path: str
+    descending: bool = False
+    near: Point | None = None
+
+
+class Place(NamedTuple):
+    """The place of a document in a sorted list."""
+
+    values: Sequence[Scalar]
+    """A value of the document for each order."""
+    position: int | str
+    """The position of the document in the list that is not sorted, which decides among equal values."""
 
 
 class Page(NamedTuple):
@@ -356,7 +401,8 @@ class UploadLedger(Protocol):
 class Store(Protocol):
     """The durable store of local corpora.
 
-    A method that returns has committed; one that raises has changed nothing. Thread-safe.
+    A method that returns has committed; one that raises has changed nothing. Thread-safe. No read for callers returns a
+    document that has expired. Reads for indexes, re-embedding and copies return it until it is removed.
 
     A document is stored as one passage or several, each with a key. Keys are positive, increase with time and are never
     reused. Every method with the name of a corpus raises `NotFound` if the corpus does not exist.
@@ -435,8 +481,16 @@ class Store(Protocol):
         A page of large documents may have fewer than `limit`. It has at least one document, unless none is left.
         """
 
+    def sorted_page(
+        self, name: str, orders: Sequence[Sort], after: Place | None, limit: int, where: Filter | None = None
+    ) -> Page:
+        """Return up to `limit` documents in the given orders after a place, as `page` does."""
+
     def keys(self, name: str) -> Keys:
         """Return the sorted keys of all passages."""
+
+    def expired(self, name: str) -> Keys:
+        """Return the sorted keys of the passages whose documents have expired and are not removed yet."""
 
     def matching(self, name: str, where: Filter) -> Keys:
         """Return the sorted keys of the passages of every document whose metadata match."""
@@ -550,7 +604,7 @@ class Store(Protocol):
         """
 
     def size(self, name: str) -> Size:
-        """Return the size of a corpus."""
+        """Return the size of a corpus with all documents that are not removed yet."""
 
     def close(self) -> None:
         """Close the store. No method may be called afterwards."""

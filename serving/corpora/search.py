@@ -11,9 +11,8 @@ import numpy as np
 
 from models.runtimes.base import Floats
 from serving.corpora import arranging
-from serving.corpora.arranging import Sort, value_at
+from serving.corpora.arranging import Fusion, continued, fuse, scaled_to_one, value_at
 from serving.corpora.filters import ID, All, Filter, In, Not, texts_at
-from serving.corpora.fusion import Fusion, continued, fuse, scaled_to_one
 from serving.corpora.indexes.exact import DECIMALS
 from serving.corpora.ports import (
     MAX_MARKED,
@@ -22,6 +21,7 @@ from serving.corpora.ports import (
     Passage,
     Ranking,
     Scalar,
+    Sort,
     Span,
     WordOptions,
 )

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 
+from serving.__main__ import main
 from serving.app import create_app
-from serving.corpora.aliases import MAX_ALIASES, Aliases
+from serving.corpora.aliases import ALIASES, MAX_ALIASES, Aliases
 from serving.corpora.ports import StoreError
 from serving.errors import Conflict, NotFound
 from serving.operations.keys import Key, changed_keys, digest
 from serving.service import Service
+from tests.serving.conftest import Command
 from tests.serving.test_moving_corpora import ended
 
 MakeService = Callable[..., Service]
@@ -177,6 +182,70 @@ def test_a_corpus_is_renamed(two: TestClient, refuses: Refuses) -> None:
     assert two.put("/corpora/old").status_code == 201
     assert two.get("/corpora/old").json()["documents"] == 0
     assert two.get("/corpora/older").json()["documents"] == 2
+
+
+@pytest.mark.slow
+def test_requests_during_renames_succeed_or_get_a_404(two: TestClient) -> None:
+    two.put("/aliases/live", json={"corpus": "old"}).raise_for_status()
+    stored, wrong = set[str](), list[str]()
+    ended_all = threading.Event()
+
+    def ask(worker: int) -> None:
+        for number in count():
+            if ended_all.is_set():
+                return
+            id, name = f"{worker}-{number}", ("live", "old", "renamed")[number % 3]
+            if worker % 2:
+                answer = two.post(f"/corpora/{name}/search", json={"query": "text", "k": 3, "mode": "hybrid"})
+                complete = answer.status_code == 200 and len(answer.json()["hits"]) >= 1
+            else:
+                answer = two.post(f"/corpora/{name}/documents", json=[{"id": id, "text": f"text {id}"}])
+                complete = answer.status_code == 200
+                stored.update([id] if complete else [])
+            if not complete and (answer.status_code, answer.json().get("error_type")) != (404, "NotFound"):
+                wrong.append(f"{answer.status_code} {answer.text}")
+
+    workers = [threading.Thread(target=ask, args=[worker]) for worker in range(4)]
+    for worker in workers:
+        worker.start()
+    for _ in range(15):
+        for name, to in (("old", "renamed"), ("renamed", "old")):
+            two.patch(f"/corpora/{name}", json={"name": to}).raise_for_status()
+            time.sleep(0.02)
+    ended_all.set()
+    for worker in workers:
+        worker.join()
+    assert not wrong
+    listed, cursor = set[str](), None
+    while True:
+        query = {"limit": 1000} | ({"cursor": cursor} if cursor else {})
+        page = two.get("/corpora/live/documents", params=query).raise_for_status().json()
+        listed |= {document["id"] for document in page["documents"]}
+        if (cursor := page["cursor"]) is None:
+            break
+    assert listed == stored | {"old"} and stored
+    assert two.get("/corpora/old").json()["documents"] == len(listed)
+
+
+def test_commands_take_an_alias(command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"id": "a", "text": "one text"}')
+    assert command("ingest", str(tmp_path / "rows.jsonl"), "--corpus", "first") == 0
+    Aliases(tmp_path / "var" / ALIASES).set("live", "first")
+    (tmp_path / "rows.jsonl").write_text('{"id": "b", "text": "two text"}')
+    assert command("ingest", str(tmp_path / "rows.jsonl"), "--corpus", "live") == 0
+    capsys.readouterr()
+    assert command("search", "text", "--corpus", "live", "--json") == 0
+    assert {json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()} == {"a", "b"}
+    assert command("export", "--corpus", "live") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert command("verify", "--corpus", "live") == 0
+    assert capsys.readouterr().out.startswith("first: whole, 2 documents")
+    place = tmp_path / "var"
+    assert main(["copy", f"{place}#live", f"{place}#copy"]) == 0
+    assert main(["copy", f"{place}#copy", f"{place}#live"]) == 2
+    assert f"{place}#first: exists and has 2 documents" in capsys.readouterr().err
+    assert main(["copy", f"{place}#first", f"{place}#live"]) == 2
+    assert "the copy needs another name" in capsys.readouterr().err
 
 
 @pytest.mark.backends("milvus")

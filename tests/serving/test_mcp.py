@@ -141,7 +141,7 @@ def test_an_assistant_lists_searches_and_reads(connect: Any) -> None:
             assert (best["id"], best["text"]) == ("cats/1", "cats sleep all day")
             assert best["metadata"] == {"year": 2020, "lang": "en"} and best["score"] > found["hits"][1]["score"]
             read = await ask(client, "fetch", corpus="notes", id=best["id"])
-            assert read == DOCUMENTS[0]
+            assert read == DOCUMENTS[0] | {"expires_at": None}
 
     asyncio.run(main())
 
@@ -232,11 +232,27 @@ def test_tools_that_write_are_there_if_asked_for(servers: Servers) -> None:
         async with Client(asked) as client:
             tools = {tool.name: tool.annotations for tool in (await client.list_tools()).tools}
             assert {name for name, hints in tools.items() if hints and not hints.read_only_hint} == {"store", "delete"}
-            birds = {"id": "birds/1", "text": "birds sing", "metadata": {"year": 2025}}
+            birds: dict[str, Any] = {"id": "birds/1", "text": "birds sing", "metadata": {"year": 2025}}
+            birds["expires_at"] = "2999-01-31T08:30:00Z"
             assert await ask(client, "store", corpus="notes", documents=[birds]) == {"ids": ["birds/1"]}
             assert await ask(client, "fetch", corpus="notes", id="birds/1") == birds
             assert await ask(client, "delete", corpus="notes", id="birds/1") == {"id": "birds/1"}
             assert "birds/1" in await refused(client, "delete", corpus="notes", id="birds/1")
+
+    asyncio.run(main())
+
+
+def test_tools_take_an_alias(servers: Servers) -> None:
+    servers.isosphere.client.put("/aliases/live", json={"corpus": "notes"}).raise_for_status()
+
+    async def main() -> None:
+        async with Client(servers.over_stdio("--url", servers.url, "--write", key=servers.key)) as client:
+            assert (await ask(client, "list_corpora", corpus="live"))["corpora"][0]["name"] == "notes"
+            assert (await ask(client, "search", query="cats sleep", corpus="live"))["hits"][0]["id"] == "cats/1"
+            bees = {"id": "bees", "text": "bees hum", "metadata": {}}
+            assert await ask(client, "store", corpus="live", documents=[bees]) == {"ids": ["bees"]}
+            assert (await ask(client, "fetch", corpus="live", id="bees"))["text"] == "bees hum"
+            assert await ask(client, "delete", corpus="live", id="bees") == {"id": "bees"}
 
     asyncio.run(main())
 

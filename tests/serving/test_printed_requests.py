@@ -55,12 +55,25 @@ def test_every_request_of_the_readme_is_answered(launch: Launch, tmp_path: Path)
     assert [hit["id"] for hit in found["hits"]] == ["1"]
 
 
+def check_lists_times_and_places(server: Running, listing: str, expiring: str, places: str, tmp_path: Path) -> None:
+    """Leave the corpus as it was."""
+    (newest,) = map(json.loads, sent(server, listing, tmp_path))
+    assert [one["id"] for one in newest["documents"]] == ["1"] and newest["cursor"]
+    _, moved, kept = map(json.loads, sent(server, expiring, tmp_path))
+    assert (moved["expires_at"], "expires_at" in kept) == ("2999-02-28T07:30:00Z", False)
+    _, near, ordered = map(json.loads, sent(server, places, tmp_path))
+    assert [hit["id"] for hit in near["hits"]] == ["vienna"]
+    assert [hit["id"] for hit in ordered["hits"]] == ["vienna", "munich"]
+    server.client.request(
+        "DELETE", "/corpora/notes/documents", json={"filter": {"$id": {"$in": ["offer", "munich", "vienna"]}}}
+    ).raise_for_status()
+
+
 @pytest.mark.slow
 def test_every_request_about_corpora_is_answered(launch: Launch, tmp_path: Path) -> None:
     server = launch()
-    first, jobs, like, arranged, several, reranking, listing, patches, words, own, names, snapshots = blocks(
-        "docs/corpora.md"
-    )
+    first, jobs, like, arranged, several, reranking, *later = blocks("docs/corpora.md")
+    listing, sorted_list, patches, words, expiring, places, own, names, snapshots = later
     created, added, listed, found = map(json.loads, sent(server, first, tmp_path))
     assert created["recall_target"] == 0.97
     assert added == {"ids": ["1", "2"], "count": 2}
@@ -84,8 +97,7 @@ def test_every_request_about_corpora_is_answered(launch: Launch, tmp_path: Path)
     assert {hit["corpus"] for hit in together["hits"]} == {"notes"} and len(by_url["hits"]) == 3
 
     (reranked,) = map(json.loads, sent(server, reranking, tmp_path))
-    assert {hit["id"] for hit in reranked["hits"]} >= {"1", "2"}
-    assert reranked["cursor"] is None
+    assert {hit["id"] for hit in reranked["hits"]} >= {"1", "2"} and reranked["cursor"] is None
 
     page, counted = map(json.loads, sent(server, listing, tmp_path))
     assert ([one["id"] for one in page["documents"]], page["count"]) == (["1"], 1)
@@ -102,6 +114,8 @@ def test_every_request_about_corpora_is_answered(launch: Launch, tmp_path: Path)
         {"field": "title", "text": "The Captain", "highlights": [{"start": 4, "end": 11}]}
     ]
     assert [(hit["id"], hit["lexical"] is not None) for hit in begun["hits"]] == [("2", True)]
+
+    check_lists_times_and_places(server, sorted_list, expiring, places, tmp_path)
 
     *_, by_vector, by_both = map(json.loads, sent(server, own, tmp_path))
     assert [(hit["id"], hit["score"]) for hit in by_vector["hits"]] == [("1", pytest.approx(0.989949, abs=1e-5))]

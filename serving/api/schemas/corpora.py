@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, FiniteFloat, Tag, model_validator
 
-from serving.api.schemas.bodies import AskedModel, Body, ClosedBody, Strings, lower
+from serving.api.schemas.bodies import BY_DISTANCE, BY_VALUE, AskedModel, Body, ClosedBody, Strings, lower
 from serving.corpora.filters import MAX_CONDITIONS, MAX_VALUES
-from serving.corpora.ports import Stemming
+from serving.corpora.geo import Point
+from serving.corpora.ports import Sort, Stemming
 from serving.operations.bounds import (
     CORPUS_NAME,
     MAX_VECTOR,
@@ -224,6 +225,9 @@ class DocumentAnswer(BaseModel):
     id: str
     text: str
     metadata: dict[str, Any]
+    expires_at: str | None = Field(
+        default=None, description="Time from which on the document is not found. Absent if it never expires."
+    )
 
 
 class DocumentsAnswer(BaseModel):
@@ -249,24 +253,35 @@ class DeleteRequest(ClosedBody):
     filter: Conditions = Field(examples=[{"module": "asyncio.tasks"}], json_schema_extra={"minProperties": 1})
 
 
-class PatchRequest(ClosedBody):
-    """Metadata to merge into documents, which `ids` or `filter` name."""
+class DocumentPatchRequest(ClosedBody):
+    """Metadata to merge into a document, or its new time of expiry, or both."""
 
     metadata: dict[str, Any] = Field(
+        default_factory=dict,
         description="JSON merge patch (RFC 7396): objects are merged, other values replace, and null removes a field.",
         examples=[{"reviewed": True, "draft": None}],
     )
+    expires_at: str | None = Field(
+        default=None,
+        description="Time of RFC 3339 from which on the document is not found. null removes it. If it is absent, the "
+        "time stays.",
+        examples=["2030-01-31T08:30:00Z"],
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, value: Any) -> Any:
+        """Keep a null `expires_at`, which removes the time."""
+        if not isinstance(value, dict):
+            return value
+        return {key: one for key, one in value.items() if one is not None or key == "expires_at"}
+
+
+class PatchRequest(DocumentPatchRequest):
+    """Changes of the documents that `ids` or `filter` name."""
+
     ids: list[str] | None = Field(default=None, min_length=1, max_length=100_000)
     filter: Conditions | None = Field(default=None, json_schema_extra={"minProperties": 1})
-
-
-class DocumentPatchRequest(ClosedBody):
-    """Metadata to merge into a document."""
-
-    metadata: dict[str, Any] = Field(
-        description="JSON merge patch (RFC 7396): objects are merged, other values replace, and null removes a field.",
-        examples=[{"reviewed": True, "draft": None}],
-    )
 
 
 class PatchAnswer(BaseModel):
@@ -309,6 +324,34 @@ class RerankOptions(Body):
     candidates: int = Field(
         default=100, ge=1, le=1000, description="Number of first hits to rerank. `offset` plus `k` must not exceed it."
     )
+
+
+class PointRequest(ClosedBody):
+    """A point on the earth, in degrees."""
+
+    lat: FiniteFloat = Field(ge=-90, le=90)
+    lon: FiniteFloat = Field(ge=-180, le=180)
+
+
+class DistanceSort(ClosedBody):
+    """An order by the distance of the points in a metadata field, which have `lat` and `lon`."""
+
+    field: Path = Field(examples=["place"])
+    near: PointRequest
+    order: Annotated[Literal["asc", "desc"], BeforeValidator(lower)] = "asc"
+
+    def sort(self) -> Sort:
+        return Sort(self.field, self.order == "desc", Point(self.near.lat, self.near.lon))
+
+
+def _order_kind(value: Any) -> str:
+    return BY_DISTANCE if isinstance(value, dict | DistanceSort) else BY_VALUE
+
+
+Order = Annotated[
+    Annotated[str, Field(max_length=520), Tag(BY_VALUE)] | Annotated[DistanceSort, Tag(BY_DISTANCE)],
+    Discriminator(_order_kind),
+]
 
 
 class SearchRequest(ClosedBody):
@@ -363,12 +406,12 @@ class SearchRequest(ClosedBody):
     min_score: FiniteFloat | None = Field(
         default=None, description="Minimum score of a hit. It is compared with the rounded `score` in the response."
     )
-    sort: list[Annotated[str, Field(max_length=520)]] | None = Field(
+    sort: list[Order] | None = Field(
         default=None,
         max_length=8,
-        description="Order of the best 1,000 hits by metadata, such as `year:desc`. Numbers come before strings, and "
-        "documents without the field come last.",
-        examples=[["year:desc", "title:asc"]],
+        description="Order of the best 1,000 hits by metadata, such as `year:desc`, or by distance. Numbers come "
+        "before strings, and documents without the field come last.",
+        examples=[["year:desc", "title:asc"], [{"field": "place", "near": {"lat": 48.14, "lon": 11.58}}]],
     )
     diversity: float = Field(
         default=0,

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from serving.corpora.ingest.rows import VECTOR, Row
+from serving.corpora.ingest.rows import EXPIRES_AT, VECTOR, Row
 from serving.corpora.ingest.vectors import VectorRule
 from serving.corpora.ports import Document
 from serving.errors import Empty, Invalid, ServiceError
 from serving.operations.bounds import check_document_id, check_metadata, check_text
+from serving.operations.clock import moment
 from serving.operations.json_body import FITS, LEAST, MOST
 from serving.settings import Settings
 
@@ -129,4 +130,11 @@ def document_of(row: Row, settings: Settings, number: int, naming: Naming, rule:
     check_document_id(name, id_field)
     check_text(text, settings.max_text_bytes, text_field)
     check_metadata(metadata, settings.max_metadata_bytes, f"{row.place}.metadata")
-    return Document(name, text, metadata, rule.vector(row.value.get(VECTOR), f"{row.place}.{VECTOR}"))
+    expires_at = row.value.get(EXPIRES_AT)
+    return Document(
+        name,
+        text,
+        metadata,
+        rule.vector(row.value.get(VECTOR), f"{row.place}.{VECTOR}"),
+        None if expires_at is None else moment(expires_at, f"{row.place}.{EXPIRES_AT}"),
+    )

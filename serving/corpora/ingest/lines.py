@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from serving.corpora.ingest.rows import VECTOR, Row, absent, json_value, row_bytes, utf8
+from serving.corpora.ingest.rows import EXPIRES_AT, VECTOR, Row, absent, json_value, row_bytes, utf8
 from serving.errors import Invalid, Malformed, ServiceError, TooLarge
 from serving.operations.json_body import misfit
 from serving.settings import Settings
@@ -57,7 +57,7 @@ def text_rows(stream: BinaryIO, settings: Settings) -> Iterator[Row]:
             yield Row(f"line {number}", {"text": text})
 
 
-# Fields of a JSON object: the text, the id and the vector. All other fields are metadata, as in a table.
+# Fields of a JSON object: text, id, vector and time of expiry. All other fields are metadata, as in a table.
 
 
 def read_fields(row: Row, text_field: str | None, id_field: str | None) -> Row:
@@ -75,15 +75,13 @@ def read_fields(row: Row, text_field: str | None, id_field: str | None) -> Row:
         return row._replace(value=Invalid(f"is required; {absent(id, row.value, 'field', 'id_column')}", field=id))
     hint = "" if text in row.value else f"; {absent(text, row.value, 'field')}"
     others = {name: value for name, value in row.value.items() if value is not None and name not in (text, id)}
-    vector = others.pop(VECTOR, None)
+    own = {name: others.pop(name) for name in (VECTOR, EXPIRES_AT) if name in others}
     try:
         metadata = _together(others.pop("metadata", {}), others)
     except Invalid as error:
         return row._replace(value=error)
     name = row.value.get(id) if id_field or id != text else None
-    value = {"text": row.value.get(text), "id": name, "metadata": metadata}
-    if vector is not None:
-        value[VECTOR] = vector
+    value = {"text": row.value.get(text), "id": name, "metadata": metadata, **own}
     return Row(row.place, value, text_field=text, id_field=id, hint=hint)
 
 

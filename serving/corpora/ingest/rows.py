@@ -14,6 +14,8 @@ from serving.settings import Settings
 
 VECTOR = "vector"
 """Name of the field with the vector that the caller computed."""
+EXPIRES_AT = "expires_at"
+"""Name of the field with the time from which on the document is not found."""
 MAX_CONTAINERS = 4000
 """Maximum lists and objects in one row. 256 rows of this size take the maximum memory of one request."""
 MAX_DEPTH = 200

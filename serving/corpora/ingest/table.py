@@ -15,7 +15,7 @@ import orjson
 
 from serving.corpora.filters import instant
 from serving.corpora.ingest.lines import lines
-from serving.corpora.ingest.rows import Row, absent, listed, row_bytes, utf8
+from serving.corpora.ingest.rows import EXPIRES_AT, Row, absent, listed, row_bytes, utf8
 from serving.errors import Empty, Invalid, Malformed, ServiceError, TooLarge
 from serving.operations.json_body import FITS, LEAST, MOST
 from serving.settings import Settings
@@ -40,7 +40,7 @@ _SEPARATOR = re.compile(r'"?sep=([^"\r\n])"?\s*', re.IGNORECASE)
 CR_ALONE = "a line ends in CR alone: lines end in LF or CR LF"
 
 
-# The columns of a table: the text, the id, and the metadata with their types.
+# The columns of a table: the text, the id, the time of expiry, and the metadata with their types.
 
 
 class Columns(NamedTuple):
@@ -49,6 +49,7 @@ class Columns(NamedTuple):
     width: int
     text: int
     id: int | None
+    expires_at: int | None
     text_name: str
     id_name: str
     metadata: Sequence[tuple[int, str, Callable[[str], Any] | None]]
@@ -69,9 +70,10 @@ class Columns(NamedTuple):
         """Find the columns in a header. A name may end in a type, as in Meilisearch: `year:number`, `day:date`.
 
         A type in `types` overrides the type in the header, unless it is `auto`. A type in `found` is only used if the
-        header has no type. The default type is string. An unknown suffix stays part of the name. Text and id are
-        strings, and their columns are found in any case. White space around a name is removed. Columns without a name
-        are left out, because spreadsheets write empty columns at the end, and pandas writes its index at the beginning.
+        header has no type. The default type is string. An unknown suffix stays part of the name. Text, id and time of
+        expiry are strings, and their columns are found in any case. White space around a name is removed. Columns
+        without a name are left out, because spreadsheets write empty columns at the end, and pandas writes its index at
+        the beginning.
 
         Raises:
             Invalid: a column occurs twice, or a requested one is missing.
@@ -90,20 +92,23 @@ class Columns(NamedTuple):
             raise Invalid(absent(id_column, named, "column", "id_column"), field="id_column")
         if id_at == text_at and id_column is None:
             id_at = None
+        expires_at = _place(EXPIRES_AT, names)
+        if expires_at in (text_at, id_at):
+            expires_at = None
         others = [
             (i, name, _TYPES.get(types.get(name, ""), read) or _TYPES.get(found.get(name, "")))
             for i, (name, read) in enumerate(columns)
-            if name and i not in (text_at, id_at)
+            if name and i not in (text_at, id_at, expires_at)
         ]
         typed = [name for _, name, _ in others]
         if unknown := [name for name in types if name not in typed]:
             said = f"{unknown[0][:_SHOWN]!r} is no column of metadata, only {listed(typed) or 'none'}"
             raise Invalid(said, field="column_types")
         id_name = "id" if id_at is None else names[id_at]
-        return cls(len(header), text_at, id_at, names[text_at], id_name, others)
+        return cls(len(header), text_at, id_at, expires_at, names[text_at], id_name, others)
 
     def value(self, fields: Sequence[str]) -> dict[str, Any] | Invalid:
-        """Return a row as a raw document, or the error of the row. An empty id counts as a missing id."""
+        """Return a row as a raw document, or the error of the row. An empty id or time counts as a missing one."""
         if len(fields) < self.width or any(map(str.strip, fields[self.width :])):
             return Invalid(f"has {len(fields)} fields, the header {self.width}")
         metadata = {}
@@ -115,7 +120,8 @@ class Columns(NamedTuple):
             if value is not None:
                 metadata[name] = value
         id = None if self.id is None else fields[self.id] or None
-        return {"id": id, "text": fields[self.text], "metadata": metadata}
+        expires_at = {} if self.expires_at is None else {EXPIRES_AT: fields[self.expires_at].strip() or None}
+        return {"id": id, "text": fields[self.text], "metadata": metadata, **expires_at}
 
 
 def _place(wanted: str, names: Sequence[str]) -> int | None:

@@ -13,8 +13,11 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from models.bundle.disk import fsync
 from models.runtimes.base import Floats
+from serving.corpora.arranging import first_sorted
 from serving.corpora.filters import Filter
 from serving.corpora.ports import (
     NO_OPTIONS,
@@ -26,14 +29,17 @@ from serving.corpora.ports import (
     Corpus,
     Counts,
     Document,
+    Expiry,
     Facets,
     Keys,
     KnownText,
     Page,
     Passage,
+    Place,
     Ranking,
     Removal,
     Size,
+    Sort,
     Span,
     Stop,
     WordOptions,
@@ -42,6 +48,7 @@ from serving.corpora.ports import (
 )
 from serving.corpora.stores import facets, fields, reading, records, words, writing
 from serving.corpora.stores.connections import Connections, OpenFiles, stopping
+from serving.corpora.stores.fields import documents
 from serving.corpora.stores.foreign import check_values
 from serving.corpora.stores.matching import FilterCache, matching
 from serving.corpora.stores.migrations import check_ours, check_schema, mark, migrate, verify
@@ -50,6 +57,7 @@ from serving.corpora.stores.records import Table, blocks
 from serving.corpora.stores.writing import attempt, create, promise, set_words, stem
 from serving.errors import InsufficientStorage, NotFound, ServiceError, Unhealthy
 from serving.operations.bounds import Bounds
+from serving.operations.clock import now
 from serving.operations.failpoints import reach
 
 _STEP = 1024
@@ -92,6 +100,7 @@ class CorpusFile:
         self._connections = Connections(path, synchronous, stop, shared.open_files)
         self._filter_cache = shared.filter_cache
         self._described: tuple[int, tuple[Corpus, Size]] | None = None
+        self._soonest: tuple[int, int | None] | None = None
         self._rules: tuple[int, Rules] | None = None
         try:
             with self._connections.disk_errors():
@@ -106,6 +115,8 @@ class CorpusFile:
                 migrate(writer, path)
                 if not new:
                     reading.corpus(writer)
+                soonest = reading.soonest_expiry(writer)
+            self._soonest = self._connections.writes, soonest
         except BaseException:
             self.close()
             raise
@@ -169,13 +180,21 @@ class CorpusFile:
             )
 
     def corpus(self) -> Corpus:
-        return self.described()[0]
+        return self._read_description()[0]
 
     def described(self) -> tuple[Corpus, Size]:
-        """Return the corpus and its size.
+        """Return the corpus, and its size without expired documents."""
+        if not self._has_expired():
+            return self._read_description()
+        with self._live() as reader:
+            return reading.corpus(reader), reading.size(reader)
 
-        The result is cached until the next write, so that a list of corpora opens no file.
-        """
+    def size(self) -> Size:
+        """Return the number of documents, bytes of the database without its log, and passages."""
+        return self._read_description()[1]
+
+    def _read_description(self) -> tuple[Corpus, Size]:
+        """Return the corpus and its size. They are cached until the next write, so that a list opens no file."""
         self._connections.check_open()
         writes, kept = self._connections.writes, self._described
         if kept and kept[0] == writes:
@@ -185,10 +204,29 @@ class CorpusFile:
         self._described = writes, described
         return described
 
+    def _has_expired(self) -> bool:
+        """Return whether a document has expired and is not removed yet. The file is read once after each write."""
+        self._connections.check_open()
+        writes, kept = self._connections.writes, self._soonest
+        if kept is None or kept[0] != writes:
+            with self._connections.reading() as reader:
+                self._soonest = kept = writes, reading.soonest_expiry(reader)
+        return kept[1] is not None and kept[1] <= now()
+
+    @contextmanager
+    def _live(self) -> Iterator[sqlite3.Connection]:
+        """Open a read transaction that does not see expired documents."""
+        has_expired = self._has_expired()
+        with self._connections.reading() as reader:
+            if has_expired:
+                reading.hide_expired(reader)
+            yield reader
+
     def write(self, writes: Sequence[Write]) -> list[Change | ServiceError]:
         with self._connections.writing() as writer:
             full = self._full()
-            return [full if full and not isinstance(write, Removal) else attempt(writer, write) for write in writes]
+            removing = Removal | Expiry
+            return [full if full and not isinstance(write, removing) else attempt(writer, write) for write in writes]
 
     def _full(self) -> InsufficientStorage | None:
         """Return the error for writes that add data, or None if more than `RESERVED_BYTES` are free."""
@@ -217,63 +255,81 @@ class CorpusFile:
             return reading.embedded(reader, texts, chunking)
 
     def document(self, document: str) -> Document:
-        with self._connections.reading() as reader:
+        with self._live() as reader:
             found = records.document(reader, document)
         if found is None:
             raise NotFound(f"corpus {self.path.stem!r} has no document {document!r}")
         return found
 
     def passages(self, keys: Sequence[int]) -> dict[int, Passage]:
-        with self._connections.reading() as reader:
+        with self._live() as reader:
             return records.passages(reader, keys)
 
     def owners(self, keys: Sequence[int]) -> dict[int, Document]:
-        with self._connections.reading() as reader:
+        with self._live() as reader:
             return records.owners(reader, keys)
 
     def page(self, after: int, limit: int, where: Filter | None = None) -> Page:
-        with self._connections.reading() as reader:
+        with self._live() as reader:
             among = None if where is None else self._filter_cache.numbers(self.path, reader, where)
             return records.page(reader, after, limit, among)
+
+    def sorted_page(self, orders: Sequence[Sort], after: Place | None, limit: int, where: Filter | None) -> Page:
+        with self._live() as reader:
+            if where is None:
+                among = fields.numbers(reader, "SELECT number FROM documents ORDER BY number")
+            else:
+                among = self._filter_cache.numbers(self.path, reader, where)
+            listed = ((number, Document(name, "", metadata)) for number, name, metadata in documents(reader, among))
+            return records.page_of(reader, first_sorted(listed, orders, after, limit + 1), limit, len(among))
 
     def keys(self) -> Keys:
         with self._connections.reading() as reader:
             return fields.numbers(reader, "SELECT key AS number FROM passages ORDER BY key")
 
-    def matching(self, where: Filter) -> Keys:
+    def expired(self) -> Keys:
+        if not self._has_expired():
+            return np.empty(0, np.int64)
         with self._connections.reading() as reader:
+            return reading.expired(reader)
+
+    def matching(self, where: Filter) -> Keys:
+        with self._live() as reader:
             return self._filter_cache.keys(self.path, reader, where)
 
     def unmatched(self, where: Filter) -> list[str]:
-        with self._connections.reading() as reader:
+        with self._live() as reader:
             return self._filter_cache.unmatched(self.path, reader, where)
 
     def ids_matching(self, where: Filter) -> list[str]:
-        with self._connections.reading() as reader:
+        with self._live() as reader:
             return records.ids(reader, matching(reader, where).tolist())
 
     def facets(self, values: int) -> Facets:
-        with self._connections.reading() as reader:
+        with self._live() as reader:
             return facets.facets(reader, values)
 
     def counts(
         self, query: str | None, where: Filter | None, paths: Sequence[str], values: int, *, options: WordOptions
     ) -> Counts:
-        with self._connections.reading() as reader:
+        hidden = self.expired()
+        with self._live() as reader:
             keys = None if where is None else self._filter_cache.keys(self.path, reader, where)
             if query is not None:
                 asked = expanded(reader, query, reading.word_rules(reader), options)
-                keys = words.having(reader, asked, keys)
+                keys = np.setdiff1d(words.having(reader, asked, keys), hidden, assume_unique=True)
             passages = reading.size(reader).passages if keys is None else len(keys)
             documents = None if keys is None or not paths else records.numbers_of(reader, keys)
             found, complete = facets.counts(reader, documents, paths, values)
             return Counts(passages, found, complete)
 
     def words(self, query: str, k: int, where: Filter | None, options: WordOptions) -> Ranking:
-        with self._connections.reading() as reader:
+        hidden = self.expired()
+        with self._live() as reader:
             allowed = None if where is None else self._filter_cache.keys(self.path, reader, where)
             rules = reading.word_rules(reader)
-            return words.search(reader, expanded(reader, query, rules, options), k, allowed, rules)
+            found = words.search(reader, expanded(reader, query, rules, options), k + len(hidden), allowed, rules)
+            return found.without(hidden, k)
 
     def highlights(self, texts: Sequence[str], query: str, options: WordOptions) -> list[list[Span]]:
         rules = self._word_rules()
@@ -367,10 +423,6 @@ class CorpusFile:
             found = verify(reader)
         with self._connections.maintaining() as writer:
             return found + words.check(writer, reading.word_rules(writer))
-
-    def size(self) -> Size:
-        """Return the number of documents, bytes of the database without its log, and passages."""
-        return self.described()[1]
 
     def give_back(self, least: int) -> None:
         give_back(self._connections, least)

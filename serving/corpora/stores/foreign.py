@@ -38,6 +38,7 @@ from serving.operations.bounds import (
     check_document_id,
     check_metadata,
 )
+from serving.operations.clock import EARLIEST, LATEST
 
 MAX_TIMES = 8
 """Maximum ratio of the total length of a document's passages to the length of its text. Overlapping passages from
@@ -86,7 +87,7 @@ def check_values(path: Path, bounds: Bounds, stop: Stop) -> None:
         closing(sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)) as reader,
         stopping(reader, stop),
     ):
-        for check in (_lengths, _types, _corpus, _keys, _documents, _passages, _vectors):
+        for check in (_lengths, _types, _corpus, _keys, _moments, _documents, _passages, _vectors):
             if wrong := next(check(reader, bounds), None):
                 raise StoreError(f"{path}: {wrong}")
 
@@ -167,6 +168,13 @@ def _keys(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
             beyond = f"typeof({column}) != 'integer' OR {column} NOT BETWEEN 0 AND {MAX_COUNT}"
             if reader.execute(f"SELECT 1 FROM {table} WHERE {beyond} LIMIT 1").fetchone():
                 yield f"a value of {table}.{column} is not from 0 to {MAX_COUNT}"
+
+
+def _moments(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
+    if ("documents", "expires_at") in _columns(reader):
+        beyond = f"expires_at NOT BETWEEN {EARLIEST} AND {LATEST}"
+        if reader.execute(f"SELECT 1 FROM documents WHERE {beyond} LIMIT 1").fetchone():
+            yield "a value of documents.expires_at is not from the year 1 to the year 9999"
 
 
 def _documents(reader: sqlite3.Connection, bounds: Bounds) -> Iterator[str]:

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import numpy as np
 import orjson
 
-from serving.corpora.filters import ID, All, AnyOf, Compares, Element, Exists, Filter, In, Not, with_id
+from serving.corpora.filters import ID, All, AnyOf, Compares, Element, Exists, Filter, In, Near, Not, with_id
 from serving.corpora.indexes.exact import union
 from serving.corpora.ports import Keys
 from serving.corpora.stores import records
@@ -76,9 +76,9 @@ KEPT_BYTES = 64 << 20
 BESIDE_BYTES = 400
 """Bytes of a cache entry besides its keys and its filter's name. They contain the version and the header of the
 array."""
-_Moment = tuple[str, int, int, int]
-"""Version of a corpus: its generation, its number of documents, the greatest key ever assigned, and the number of
-patches. Additions raise the key, and removals lower the number of documents."""
+_Moment = tuple[str, int, int, int, int]
+"""Version of a corpus: its generation, its number of documents with and without expired ones, the greatest key ever
+assigned, and the number of patches. Additions raise the key, and removals lower the number of documents."""
 
 
 def matching(reader: sqlite3.Connection, where: Filter) -> Numbers:
@@ -157,11 +157,14 @@ class _Postings:
             case In(path, options) if path == ID:
                 found = self._with_ids(options)
                 return found, found
+            case Near():
+                sure, possible = _NONE, self.bounds(where.box)[1]
             case Element(path, part):
                 sure, possible = self._at_path(where)
-                return sure, possible & self._with_element(path, part)
+                possible &= self._with_element(path, part)
             case _:
-                return self._at_path(where)
+                sure, possible = self._at_path(where)
+        return sure, possible
 
     def _every(self, parts: Sequence[Filter]) -> _Bounds:
         sure = possible = ~_NONE
@@ -218,6 +221,8 @@ class _Postings:
                 return sum(map(self._size, parts))
             case In(path, options) if path == ID:
                 return len(options)
+            case Near():
+                return self._size(where.box)
             case In() | Compares() | Exists() | Element() if not _matches_absent(where):
                 sure, opaque = _lookups(where, self._field(where.path))
                 return sum(self._postings(lookup) for lookup in (*sure, *opaque))
@@ -371,7 +376,7 @@ class _Fields:
                 elif isinstance(where, Element):
                     yield from self.warnings(where.part, path)
 
-    def _warning(self, where: In | Compares | Exists | Element, path: str) -> str | None:
+    def _warning(self, where: In | Compares | Exists | Element | Near, path: str) -> str | None:
         wanted = _wanted(where)
         held = self._held(path)
         if wanted is None or held & wanted:
@@ -424,7 +429,7 @@ def _joined(parent: str | None, path: str | None) -> str:
     return ".".join(part for part in (parent, path) if part is not None)
 
 
-def _wanted(where: In | Compares | Exists | Element) -> Set[str] | None:
+def _wanted(where: In | Compares | Exists | Element | Near) -> Set[str] | None:
     """Return the kinds of values that may match `where`.
 
     For `$exists`, all kinds may match. None means that a missing field matches, or that no value can match.
@@ -434,6 +439,8 @@ def _wanted(where: In | Compares | Exists | Element) -> Set[str] | None:
             return {*KIND_OF.values()}
         case Element():
             kinds = {"list"}
+        case Near():
+            kinds = {"object"}
         case Compares():
             kinds = {where.kind}
         case In(options=options):
@@ -442,7 +449,7 @@ def _wanted(where: In | Compares | Exists | Element) -> Set[str] | None:
 
 
 def _hint(where: Filter, path: str, wanted: Set[str], held: Set[str]) -> str:
-    if isinstance(where, Element):
+    if isinstance(where, Element | Near):
         return ""
     if "string" in held and (typed := wanted & {"number", "boolean"}):
         header = repr(f"{path[:_SHOWN]}:{min(typed)}")
@@ -504,8 +511,8 @@ class FilterCache:
 
 
 def _moment(reader: sqlite3.Connection) -> _Moment:
-    generation, documents, last, revision = reader.execute(
-        "SELECT generation, documents, (SELECT max(seq) FROM sqlite_sequence WHERE name = 'passages'), revision "
-        "FROM corpora"
+    generation, documents, live, last, revision = reader.execute(
+        """SELECT generation, (SELECT documents FROM main.corpora), documents,
+        (SELECT max(seq) FROM sqlite_sequence WHERE name = 'passages'), revision FROM corpora"""
     ).fetchone()
-    return generation, documents, last or 0, revision
+    return generation, documents, live, last or 0, revision

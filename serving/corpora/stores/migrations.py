@@ -102,7 +102,7 @@ def _first(connection: sqlite3.Connection) -> None:
 
 
 def _second(connection: sqlite3.Connection) -> None:
-    """Add a count of patches, a name to return to, the settings of word search, and the vocabulary.
+    """Add a count of patches, a name to return to, the settings of word search, the vocabulary, and times of expiry.
 
     `_index_words` fills the vocabulary.
     """
@@ -113,6 +113,8 @@ def _second(connection: sqlite3.Connection) -> None:
     for column in reading.WORDS.split(", "):
         connection.execute(f"ALTER TABLE corpora ADD COLUMN {column} TEXT")
     connection.execute(corrections.TABLE)
+    connection.execute("ALTER TABLE documents ADD COLUMN expires_at INTEGER")
+    connection.execute("CREATE INDEX documents_by_expiry ON documents (expires_at) WHERE expires_at IS NOT NULL")
     connection.execute("UPDATE corpora SET unicode = NULL")
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import get_args
+from typing import cast, get_args
 
 import numpy as np
 import orjson
 
 from models.runtimes.base import Floats
-from serving.corpora.ports import Chunking, Corpus, KnownText, Size, Stemming, WordSettings
+from serving.corpora.ports import Chunking, Corpus, Keys, KnownText, Size, Stemming, WordSettings
 from serving.corpora.stores import records
+from serving.corpora.stores.fields import numbers
 from serving.corpora.stores.queries import Rules, rules
 from serving.corpora.stores.records import PassageRow, blocks, marks
 from serving.corpora.stores.words import IndexedRow, searched_texts
+from serving.operations.clock import now
 from serving.operations.files import DamageError
 
 CORPUS = "name, description, recall_target, created, fingerprint, dim, stemming, generation"
@@ -66,6 +68,39 @@ def indexed_rows(reader: sqlite3.Connection, rules: Rules) -> Iterator[IndexedRo
         searched = searched_texts(orjson.loads(metadata) if rules.weights else {}, rules)
         for key, start, end in reader.execute(parts, (number,)):
             yield key, text[start:end], *searched
+
+
+# Expired documents. Views of a transaction leave them out until they are removed.
+
+_EXPIRED = "SELECT number FROM main.documents WHERE expires_at <= {moment}"
+_VIEWS = {
+    "documents": "SELECT * FROM main.documents WHERE expires_at IS NULL OR expires_at > {moment}",
+    "passages": f"SELECT * FROM main.passages WHERE document NOT IN ({_EXPIRED})",
+    "postings": f"SELECT * FROM main.postings WHERE document NOT IN ({_EXPIRED})",
+    "corpora": f"""SELECT {CORPUS}, {WORDS}, revision, documents - gone AS documents,
+        passages - gone_passages AS passages, spans - gone_spans AS spans
+        FROM main.corpora, (SELECT count(DISTINCT document) AS gone, count(*) AS gone_passages,
+        count(start) AS gone_spans FROM main.passages WHERE document IN ({_EXPIRED}))""",
+}
+
+
+def soonest_expiry(reader: sqlite3.Connection) -> int | None:
+    """Return the moment at which a document expires next, or has expired. None if no document expires."""
+    ((soonest,),) = reader.execute("SELECT min(expires_at) FROM documents WHERE expires_at IS NOT NULL")
+    return cast("int | None", soonest)
+
+
+def hide_expired(reader: sqlite3.Connection) -> None:
+    """Hide the documents that have expired from all later reads of the transaction."""
+    moment = now()
+    for table, select in _VIEWS.items():
+        reader.execute(f"CREATE TEMP VIEW {table} AS {select.format(moment=moment)}")
+
+
+def expired(reader: sqlite3.Connection) -> Keys:
+    """Implement `Store.expired`."""
+    among = _EXPIRED.format(moment=now())
+    return numbers(reader, f"SELECT key AS number FROM passages WHERE document IN ({among}) ORDER BY key")
 
 
 def size(reader: sqlite3.Connection) -> Size:

@@ -20,7 +20,7 @@ from serving.operations.files import DamageError
 T = TypeVar("T")
 BLOCK = 4096
 """Maximum rows that one statement names or fetches."""
-DOCUMENT = "number, id, text, metadata, hash, checksum"
+DOCUMENT = "number, id, text, metadata, hash, checksum, expires_at"
 PASSAGE = 'key, document, start, "end", checksum'
 PAGE_CHARACTERS = 4_000_000
 """Maximum characters of texts and metadata on a page of documents. A page ends at this limit, even with few
@@ -28,7 +28,7 @@ documents."""
 _NUMBERED = f"SELECT {DOCUMENT} FROM (SELECT value FROM json_each(?)) CROSS JOIN documents ON number = value"
 """SQL statement that selects documents by a JSON list of numbers, in the order of the list. The statement is
 prepared once for lists of any length."""
-_PLACE = struct.Struct("<qqqq")
+_PLACE, _MOMENT = struct.Struct("<qqqq"), struct.Struct("<q")
 _OTHER_TYPES = (AttributeError, TypeError, struct.error)
 """Exceptions that computing a checksum raises if a damaged value has the wrong type."""
 BLOCK_BYTES = 32 << 20
@@ -50,6 +50,9 @@ def marks(block: Sequence[object]) -> str:
     return ",".join("?" * len(block))
 
 
+_DocumentRow = tuple[int, str, str, str, bytes, int, int | None]
+
+
 class DocumentRow(NamedTuple):
     """A row of `DOCUMENT`. `number` is the key of the document's first passage. The metadata are JSON."""
 
@@ -59,36 +62,38 @@ class DocumentRow(NamedTuple):
     metadata: str
     hash: bytes
     checksum: int
+    expires_at: int | None
 
     @classmethod
     def of(cls, number: int, document: Document, chunking: Chunking | None) -> DocumentRow:
         metadata = orjson.dumps(document.metadata).decode()
-        digest = content_hash(document.text, chunking)
-        checksum = _checksum(number, document.id, document.text, metadata, digest)
-        return cls(number, document.id, document.text, metadata, digest, checksum)
+        digest, expires_at = content_hash(document.text, chunking), document.expires_at
+        checksum = _checksum(number, document.id, document.text, metadata, digest, expires_at=expires_at)
+        return cls(number, document.id, document.text, metadata, digest, checksum, expires_at)
 
     @classmethod
-    def merged(cls, row: tuple[int, str, str, str, bytes, int], document: Document) -> DocumentRow:
-        """Return a row of the same text with the metadata of `document`."""
-        number, name, text, _, digest, _ = row
-        metadata = orjson.dumps(document.metadata).decode()
-        return cls(number, name, text, metadata, digest, _checksum(number, name, text, metadata, digest))
+    def patched(cls, row: _DocumentRow, document: Document) -> DocumentRow:
+        """Return a row of the same text with the metadata and the expiry of `document`."""
+        number, name, text, _, digest, *_ = row
+        metadata, expires_at = orjson.dumps(document.metadata).decode(), document.expires_at
+        checksum = _checksum(number, name, text, metadata, digest, expires_at=expires_at)
+        return cls(number, name, text, metadata, digest, checksum, expires_at)
 
 
-def document_in(row: tuple[int, str, str, str, bytes, int]) -> Document:
+def document_in(row: _DocumentRow) -> Document:
     """Return the document in a row of `DOCUMENT`. For speed, the row is a plain tuple.
 
     Raises:
         DamageError: the row differs from what was written.
     """
-    number, name, text, metadata, digest, checksum = row
+    number, name, text, metadata, digest, checksum, expires_at = row
     try:
-        intact = _checksum(number, name, text, metadata, digest) == checksum
+        intact = _checksum(number, name, text, metadata, digest, expires_at=expires_at) == checksum
     except _OTHER_TYPES:
         intact = False
     if not intact:
         raise DamageError(f"document {name!r} is damaged", logged=f"a document (row {number}) is damaged")
-    return Document(name, text, orjson.loads(metadata))
+    return Document(name, text, orjson.loads(metadata), expires_at=expires_at)
 
 
 def document(reader: sqlite3.Connection, name: str) -> Document | None:
@@ -98,13 +103,20 @@ def document(reader: sqlite3.Connection, name: str) -> Document | None:
 
 def page(reader: sqlite3.Connection, after: int, limit: int, among: Numbers | None) -> Page:
     """Implement `Store.page`. `among` are the sorted numbers of the documents that match; None means all."""
-    if among is None:
-        select = f"SELECT {DOCUMENT} FROM documents WHERE number > ? ORDER BY number LIMIT ?"
-        found = reader.execute(select, (after, limit + 1))
-        ((total,),) = reader.execute("SELECT documents FROM corpora")
-    else:
+    if among is not None:
         ahead = among[np.searchsorted(among, after, side="right") :][: limit + 1]
-        found, total = reader.execute(_NUMBERED, (orjson.dumps(ahead.tolist()).decode(),)), len(among)
+        return page_of(reader, ahead.tolist(), limit, len(among))
+    select = f"SELECT {DOCUMENT} FROM documents WHERE number > ? ORDER BY number LIMIT ?"
+    ((total,),) = reader.execute("SELECT documents FROM corpora")
+    return _page(reader.execute(select, (after, limit + 1)), limit, total)
+
+
+def page_of(reader: sqlite3.Connection, numbers: Sequence[int], limit: int, total: int) -> Page:
+    """Return a page of the documents with these numbers, in their order. More than `limit` numbers mean more pages."""
+    return _page(reader.execute(_NUMBERED, (orjson.dumps([*numbers]).decode(),)), limit, total)
+
+
+def _page(found: Iterable[_DocumentRow], limit: int, total: int) -> Page:
     rows: list[tuple[int, Document]] = []
     left = PAGE_CHARACTERS
     for row in found:
@@ -125,9 +137,10 @@ def ids(reader: sqlite3.Connection, numbers: Sequence[int]) -> list[str]:
     return found
 
 
-def _checksum(number: int, name: str, text: str, metadata: str, digest: bytes) -> int:
+def _checksum(number: int, name: str, text: str, metadata: str, digest: bytes, *, expires_at: int | None) -> int:
     parts = b"\0".join((name.encode(), metadata.encode(), digest, text.encode()))
-    return zlib.crc32(parts, number & 0xFFFFFFFF)
+    checksum = zlib.crc32(parts, number & 0xFFFFFFFF)
+    return checksum if expires_at is None else zlib.crc32(_MOMENT.pack(expires_at), checksum)
 
 
 class PassageRow(NamedTuple):

@@ -31,9 +31,11 @@ from serving.corpora.ports import (
     KnownText,
     Page,
     Passage,
+    Place,
     Ranking,
     Replacing,
     Size,
+    Sort,
     Span,
     Stop,
     StoreError,
@@ -209,6 +211,14 @@ class SqliteStore:
 
     def page(self, name: str, after: int, limit: int, where: Filter | None = None) -> Page:
         return self._file(name).page(after, limit, where)
+
+    def sorted_page(
+        self, name: str, orders: Sequence[Sort], after: Place | None, limit: int, where: Filter | None = None
+    ) -> Page:
+        return self._file(name).sorted_page(orders, after, limit, where)
+
+    def expired(self, name: str) -> Keys:
+        return self._file(name).expired()
 
     def keys(self, name: str) -> Keys:
         return self._file(name).keys()

@@ -18,9 +18,11 @@ from models.runtimes.base import Floats
 from serving.corpora.ports import (
     OWN,
     Change,
+    Changes,
     Content,
     Corpus,
     Document,
+    Expiry,
     Keys,
     Patch,
     Removal,
@@ -43,7 +45,7 @@ from serving.corpora.stores.records import (
     passages_of,
 )
 from serving.errors import Conflict, Invalid, ServiceError
-from serving.operations.bounds import check_metadata
+from serving.operations.bounds import Bounds, check_metadata
 
 TABLES = (
     "CREATE TABLE uploads (job TEXT PRIMARY KEY) STRICT, WITHOUT ROWID",
@@ -97,11 +99,15 @@ def apply(writer: sqlite3.Connection, write: Write) -> Change:
     match write:
         case Removal(ids):
             note_newer_writes(writer, ids)
-            return Change(_remove(writer, ids), np.array([], dtype=np.int64), np.empty((0, 0), dtype=np.float32))
+            return Change.nothing()._replace(removed=_remove(writer, ids))
         case Patch(ids):
             note_newer_writes(writer, ids)
             _patch(writer, write)
             return Change.nothing()
+        case Expiry(moment, limit):
+            expired = "SELECT id FROM documents WHERE expires_at <= ? ORDER BY expires_at LIMIT ?"
+            ids = [name for (name,) in writer.execute(expired, (moment, limit))]
+            return Change.nothing()._replace(removed=_remove(writer, ids))
         case Content(job=None):
             note_newer_writes(writer, [document.id for document in write.documents])
             return _put(writer, write)
@@ -166,7 +172,7 @@ def _put(writer: sqlite3.Connection, content: Content) -> Change:
         passages += [PassageRow.of(key, own[0], span) for key, span in zip(own, cut, strict=True)]
         searched = words.searched_texts(document.metadata, rules)
         texts += [(key, part(document.text, span), *searched) for key, span in zip(own, cut, strict=True)]
-    writer.executemany(f"INSERT INTO documents ({DOCUMENT}) VALUES (?, ?, ?, ?, ?, ?)", documents)
+    writer.executemany(f"INSERT INTO documents ({DOCUMENT}) VALUES (?, ?, ?, ?, ?, ?, ?)", documents)
     writer.executemany(f"INSERT INTO passages ({PASSAGE}) VALUES (?, ?, ?, ?, ?)", passages)
     added = np.array([row.key for row in passages], dtype=np.int64)
     writer.executemany(
@@ -179,7 +185,7 @@ def _put(writer: sqlite3.Connection, content: Content) -> Change:
 
 
 def _patch(writer: sqlite3.Connection, patch: Patch) -> None:
-    """Merge metadata into documents. Passages and vectors stay as they are.
+    """Change the metadata and the expiry of documents. Passages and vectors stay as they are.
 
     Raises:
         Invalid, TooLarge: the merged metadata of a document can't be stored.
@@ -189,19 +195,29 @@ def _patch(writer: sqlite3.Connection, patch: Patch) -> None:
         select = f"SELECT {DOCUMENT} FROM documents WHERE id IN ({marks(block)})"
         for row in writer.execute(select, block).fetchall():
             before = document_in(row)
-            metadata = merge_patch(before.metadata, patch.metadata)
-            check_metadata(metadata, patch.bounds.metadata_bytes, "metadata")
-            after = DocumentRow.merged(row, before._replace(metadata=metadata))
+            patched = changed(before, patch.changes, patch.bounds)
+            metadata, after = patched.metadata, DocumentRow.patched(row, patched)
             fields.remove(writer, [(after.number, before.metadata)])
-            update = "UPDATE documents SET metadata = ?, checksum = ? WHERE number = ?"
-            writer.execute(update, (after.metadata, after.checksum, after.number))
+            update = "UPDATE documents SET metadata = ?, checksum = ?, expires_at = ? WHERE number = ?"
+            writer.execute(update, (after.metadata, after.checksum, after.expires_at, after.number))
             fields.index(writer, [(after.number, metadata)])
             if words.searched_texts(before.metadata, rules) != words.searched_texts(metadata, rules):
                 passages = list(passages_of(writer, [after.number]))
                 words.remove(writer, (_indexed(row, before, rules) for row in passages), rules)
-                patched = before._replace(metadata=metadata)
                 words.index(writer, (_indexed(row, patched, rules) for row in passages), rules)
     writer.execute("UPDATE corpora SET revision = revision + 1")
+
+
+def changed(document: Document, changes: Changes, bounds: Bounds) -> Document:
+    """Return the changed document.
+
+    Raises:
+        Invalid, TooLarge: the merged metadata can't be stored.
+    """
+    metadata = merge_patch(document.metadata, changes.metadata)
+    check_metadata(metadata, bounds.metadata_bytes, "metadata")
+    expires_at = document.expires_at if changes.expires_at == "kept" else changes.expires_at
+    return document._replace(metadata=metadata, expires_at=expires_at)
 
 
 def merge_patch(target: Any, patch: Any) -> Any:

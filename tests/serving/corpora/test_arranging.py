@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.corpora.arranging import Sort, diverse, grouped, sorted_by, value_at
-from serving.corpora.ports import Document, Ranking
+from serving.corpora.arranging import diverse, grouped, sorted_by, value_at
+from serving.corpora.ports import Document, Ranking, Sort
 
 scalars = st.none() | st.booleans() | st.integers(-2, 2) | st.floats(-2, 2) | st.sampled_from(["", "a", "b"])
 metadata = st.dictionaries(st.sampled_from(["x", "y"]), scalars | st.lists(scalars, max_size=2), max_size=2)

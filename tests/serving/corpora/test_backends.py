@@ -12,10 +12,9 @@ import pytest
 
 from models.runtimes.base import Floats
 from serving.commands.starting import opened_corpora
-from serving.corpora.arranging import Sort
 from serving.corpora.backend import Backend, DocumentCursor, Stale
 from serving.corpora.filters import compile_filter, with_id
-from serving.corpora.ports import OWN, Chunking, Content, Document, OwnVectors, Span
+from serving.corpora.ports import OWN, Changes, Chunking, Content, Document, OwnVectors, Sort, Span
 from serving.corpora.search import Examples, Hit, Mode, Query, SearchOptions
 from serving.errors import Conflict, Invalid, NotFound
 from serving.settings import Settings
@@ -311,11 +310,11 @@ def test_fields_and_samples_of_metadata(backend: Backend, described: str) -> Non
 def test_metadata_are_patched_and_passages_stay(backend: Backend, corpus: str) -> None:
     backend.put(corpus, content([("a", "one two three", {"n": 1, "deep": {"x": 1, "y": 2}}), ("b", "four", {"n": 2})]))
     backend.put(corpus, content([("cut", "one two three four", {"n": 3})], chunking=Chunking(2, 0)))
-    assert backend.patch(corpus, ["a", "cut", "none"], {"deep": {"y": None, "z": [1]}, "n": 9}) == 2
+    assert backend.patch(corpus, ["a", "cut", "none"], Changes({"deep": {"y": None, "z": [1]}, "n": 9})) == 2
     assert backend.document(corpus, "a") == Document("a", "one two three", {"n": 9, "deep": {"x": 1, "z": [1]}})
     assert backend.document(corpus, "cut") == Document("cut", "one two three four", {"n": 9, "deep": {"z": [1]}})
     assert listed(backend, corpus, {"n": 9}) == ["a", "cut"]
-    assert backend.patch(corpus, compile_filter({"n": 9}), {"n": 10}) == 2
+    assert backend.patch(corpus, compile_filter({"n": 9}), Changes({"n": 10})) == 2
     assert listed(backend, corpus, {"n": {"$gt": 2}}) == ["a", "cut"]
     assert len(found_by_words(backend, corpus, "four", {"n": 10})) == 1
     assert backend.corpus(corpus)[1][::2] == (3, 4)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.corpora.fusion import Fusion, fuse
+from serving.corpora.arranging import Fusion, fuse
 from serving.corpora.ports import Ranking
 
 scores = st.floats(-1, 1).map(lambda x: round(x, 3))

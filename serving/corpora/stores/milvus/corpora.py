@@ -12,12 +12,11 @@ import sqlite3
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import orjson
@@ -25,6 +24,7 @@ import orjson
 from models.bundle.bundle import Manifest
 from models.bundle.disk import make_folder
 from models.runtimes.base import Floats
+from serving.corpora.arranging import first_sorted, place_values, read_place, written_place
 from serving.corpora.backend import Backend, Description, DocumentCursor, DocumentPage, by_document, check_generation
 from serving.corpora.filters import ID, Filter, In, values_at
 from serving.corpora.indexes.building import THREAD
@@ -34,6 +34,7 @@ from serving.corpora.ports import (
     NO_OPTIONS,
     NO_SETTINGS,
     OWN,
+    Changes,
     Chunking,
     Content,
     Corpus,
@@ -45,7 +46,9 @@ from serving.corpora.ports import (
     OwnVectors,
     Passage,
     PassageKey,
+    Place,
     Size,
+    Sort,
     Stemming,
     Stop,
     WordOptions,
@@ -64,6 +67,7 @@ from serving.corpora.stores.milvus.rows import (
     COPIED,
     K1,
     SPARSE,
+    UNREAD,
     VECTOR,
     WHOLE,
     B,
@@ -73,14 +77,16 @@ from serving.corpora.stores.milvus.rows import (
     passage_text,
     rows,
     schema,
+    unread,
     vector,
 )
 from serving.corpora.stores.milvus.table import TOGETHER, Rows, both, check_word_options, first_of
 from serving.corpora.stores.milvus.uploads import Uploads
 from serving.corpora.stores.sqlite import hold
-from serving.corpora.stores.writing import check_bound, merge_patch
-from serving.errors import Conflict, Invalid, NotFound, ServiceError, Unhealthy, Unsupported
-from serving.operations.bounds import BOUNDS, Bounds, check_metadata
+from serving.corpora.stores.writing import changed, check_bound
+from serving.errors import Conflict, Invalid, NotFound, ServiceError, Stopped, Unhealthy, Unsupported
+from serving.operations.bounds import BOUNDS, Bounds
+from serving.operations.clock import now
 from serving.operations.files import disk_errors
 from serving.settings import INDEXED_FROM, Settings
 
@@ -292,6 +298,8 @@ class MilvusCorpora(Backend):
             if split and not record.split:
                 record = self._registry.write(replace(record, split=True))
             self._forget_fresh(record, [row["document"] for row in made if row["passage"] == 0])
+            if not record.expiring and any(document.expires_at is not None for document in content.documents):
+                record = self._registry.write(replace(record, expiring=True))
             table = self._rows(record)
             table.upsert(made)
             if record.split:
@@ -301,7 +309,7 @@ class MilvusCorpora(Backend):
     def delete(self, name: str, document: str) -> None:
         with self._lock(name):
             record = self._read(name)
-            if record.table is None or self._rows(record).document(document) is None:
+            if record.table is None or self._live(record).document(document) is None:
                 raise NotFound(f"corpus {name!r} has no document {document!r}")
             self._remove(record, [document])
 
@@ -313,7 +321,7 @@ class MilvusCorpora(Backend):
                 record = self._read(name)
                 if record.table is None:
                     return removed
-                table = self._rows(record)
+                table = self._live(record)
                 found = table.first_rows(table.matching(where), limit=TOGETHER)
                 if not found:
                     return removed
@@ -325,7 +333,7 @@ class MilvusCorpora(Backend):
         self,
         name: str,
         which: Sequence[str] | Filter,
-        metadata: Mapping[str, Any],
+        changes: Changes,
         bounds: Bounds = BOUNDS,
         before_commit: Callable[[], None] = lambda: None,
     ) -> int:
@@ -338,25 +346,50 @@ class MilvusCorpora(Backend):
                 record = self._read(name)
                 if record.table is None:
                     return patched
-                table = self._rows(record)
+                table = self._live(record)
                 found = table.first_rows(table.matching(where), after, TOGETHER)
                 if not found:
                     return patched
                 before_commit()
-                self._patch(record, table, [row["document"] for row in found], metadata, bounds)
+                self._patch(record, table, [row["document"] for row in found], changes, bounds)
             patched, after = patched + len(found), found[-1]["id"]
 
-    def _patch(self, record: Record, table: Rows, ids: list[str], metadata: Mapping[str, Any], bounds: Bounds) -> None:
-        merged = []
+    def _patch(self, record: Record, table: Rows, ids: list[str], changes: Changes, bounds: Bounds) -> None:
+        patched = []
         for block in table.each([*COPIED, VECTOR], f"document in {literals(ids)}"):
             for row in block:
                 if row["passage"] == 0:
-                    of_document = merge_patch(row["metadata"], metadata)
-                    check_metadata(of_document, bounds.metadata_bytes, "metadata")
-                merged.append(described(row, of_document))
+                    document = changed(unread(row), changes, bounds)
+                patched.append(described(row, document))
+        if not record.expiring and isinstance(changes.expires_at, int):
+            record = self._registry.write(replace(record, expiring=True))
         self._uploads.note(record.name, ids)
         self._forget_fresh(record, ids)
-        table.upsert(merged)
+        table.upsert(patched)
+
+    def remove_expired(self) -> None:
+        for record in self._registry.records():
+            try:
+                while record.expiring and self._remove_expired(record.name):
+                    pass
+            except Stopped:
+                raise
+            except NotFound:  # dropped since its record was read
+                continue
+            except ServiceError as error:
+                log.warning("corpus %r keeps expired documents: %s", record.name, error)
+
+    def _remove_expired(self, name: str) -> bool:
+        """Remove some documents that have expired, and return whether there were any."""
+        with self._lock(name):
+            record = self._read(name)
+            if record.table is None:
+                return False
+            table, expired = self._rows(record), f"expires_at <= {now()}"
+            found = [row["document"] for row in table.first_rows(expired, limit=TOGETHER)]
+            self._forget_fresh(record, found)
+            table.delete_rows(both(expired, f"document in {literals(found)}"))
+        return bool(found)
 
     def counts(
         self,
@@ -373,7 +406,7 @@ class MilvusCorpora(Backend):
         record = self._read(name)
         if record.table is None:
             return Counts(0, {path: [] for path in paths}, complete=True)
-        table = self._rows(record)
+        table = self._live(record)
         chosen = both(table.matching(where) if where else "", table.with_words(query) if query is not None else "")
         passages = table.count(chosen)
         if not paths:
@@ -385,23 +418,40 @@ class MilvusCorpora(Backend):
 
     def document(self, name: str, document: str) -> Document:
         record = self._read(name)
-        found = self._rows(record).document(document) if record.table else None
+        found = self._live(record).document(document) if record.table else None
         if found is None:
             raise NotFound(f"corpus {name!r} has no document {document!r}")
         return found
 
-    def page(self, name: str, after: DocumentCursor | None, limit: int, where: Filter | None = None) -> DocumentPage:
-        """Implement `Backend.page`. Documents are in the order of their ids."""
+    def page(
+        self,
+        name: str,
+        after: DocumentCursor | None,
+        limit: int,
+        where: Filter | None = None,
+        sort: Sequence[Sort] = (),
+    ) -> DocumentPage:
+        """Implement `Backend.page`. Documents are in the order of their ids, unless they are sorted."""
         record = self._read(name)
         if after:
             check_generation(after.generation, record.generation)
         if record.table is None:
             return DocumentPage([], None, 0, ())
-        table = self._rows(record)
+        table = self._live(record)
         matching = table.matching(where) if where else ""
         total = table.documents_count(matching)
-        documents, more = _page(table, matching, key(after.key, 0) if after else "", limit) if limit else ([], False)
-        following = DocumentCursor(record.generation, documents[-1].id) if more else None
+        if not limit:
+            documents, more = list[Document](), False
+        elif sort:
+            place = read_place(after.key, sort, str) if after else None
+            documents, more = _sorted_page(table, matching, sort, place, limit)
+        else:
+            documents, more = _page(table, matching, key(after.key, 0) if after else "", limit)
+        following = None
+        if more:
+            last = documents[-1]
+            end = written_place(Place(place_values(last, sort), last.id), sort) if sort else last.id
+            following = DocumentCursor(record.generation, end)
         warnings = self.unmatched(name, where) if where and not total else ()
         return DocumentPage(documents, following, total, warnings)
 
@@ -411,7 +461,7 @@ class MilvusCorpora(Backend):
         with self._fields(record) as (database, complete):
             if complete or record.table is None:
                 return unmatched(database, where)
-        table = self._rows(record)
+        table = self._live(record)
         missing = [path for path in dict.fromkeys(paths(where)) if not table.any(has_field(path))]
         return [f"no document has the field {path!r}." for path in missing]
 
@@ -430,7 +480,7 @@ class MilvusCorpora(Backend):
         record = self._read(name)
         if record.table is None:
             return iter(())
-        return by_document(self._passages(self._rows(record)), record.fingerprint or "")
+        return by_document(self._passages(self._live(record)), record.fingerprint or "")
 
     @staticmethod
     def _passages(table: Rows) -> Iterator[tuple[Passage, Floats]]:
@@ -447,7 +497,7 @@ class MilvusCorpora(Backend):
     @contextmanager
     def _fields(self, record: Record) -> Iterator[tuple[sqlite3.Connection, bool]]:
         """Yield a local index of the metadata of the first `COUNTED` documents, and whether these are all."""
-        found = self._rows(record).first_rows(limit=COUNTED + 1) if record.table else []
+        found = self._live(record).first_rows(limit=COUNTED + 1) if record.table else []
         read = [(number, row["id"], row["metadata"]) for number, row in enumerate(found[:COUNTED], start=1)]
         with closing(sqlite3.connect(":memory:")) as database:
             for table in (
@@ -465,7 +515,7 @@ class MilvusCorpora(Backend):
         record = self._read(name)
         if record.table is None:
             return Sample([], np.empty((0, 0), np.float32), 0)
-        table = self._rows(record)
+        table = self._live(record)
         found = [row for block in table.each([*WHOLE, VECTOR], limit=size) for row in block]
         whole = table.assembled(found)
         drawn = []
@@ -583,6 +633,11 @@ class MilvusCorpora(Backend):
             lambda k, most: search_parameters(table.index, record.measured, k, most=most),
         )
 
+    def _live(self, record: Record) -> Rows:
+        """Return the rows of a corpus without documents that have expired."""
+        found = self._rows(record)
+        return replace(found, live=f"expires_at > {now()}") if record.expiring else found
+
     def _search(
         self, record: Record, queries: Sequence[Query], options: SearchOptions, fingerprint: str | None
     ) -> SearchResult:
@@ -597,7 +652,7 @@ class MilvusCorpora(Backend):
         wrong = next((q.vector for q in queries if q.vector is not None and len(q.vector) != dim), None)
         if wrong is not None:
             raise Invalid(f"{len(wrong)} numbers, but corpus {record.name!r} has {dim} dimensions", field="vector")
-        found = find(self._rows(record), queries, options)
+        found = find(self._live(record), queries, options)
         kind = None if options.mode == "lexical" else _kind(record.table.index)
         empty = options.where is not None and not all(found)
         warnings = self.unmatched(record.name, options.where) if options.where and empty else ()
@@ -607,7 +662,7 @@ class MilvusCorpora(Backend):
         if record.table is None:
             size = Size(0, 0, 0)
         else:
-            table = self._rows(record)
+            table = self._live(record)
             passages = table.count()
             documents = table.documents_count() if record.split else passages
             size = Size(documents, passages * record.table.dim * 4, passages)
@@ -789,6 +844,24 @@ def _page(table: Rows, matching: str, after: str, limit: int) -> tuple[list[Docu
             documents.append(document)
             left -= len(document.text) + len(orjson.dumps(document.metadata))
     return documents, False
+
+
+def _sorted_page(
+    table: Rows, matching: str, orders: Sequence[Sort], after: Place | None, limit: int
+) -> tuple[list[Document], bool]:
+    """Return the documents of a page in the given orders, and whether more follow."""
+    found = (row for block in table.each(UNREAD, first_of(matching)) for row in block)
+    chosen = first_sorted(((row["document"], unread(row)) for row in found), orders, after, limit + 1)
+    documents, left = list[Document](), records.PAGE_CHARACTERS
+    for start in range(0, min(limit, len(chosen)), READ_TOGETHER):
+        some = chosen[start : min(limit, start + READ_TOGETHER)]
+        whole = table.assembled(table.get([key(id, 0) for id in some], WHOLE))
+        for document in (whole[id] for id in some if id in whole):
+            if left <= 0:
+                return documents, True
+            documents.append(document)
+            left -= len(document.text) + len(orjson.dumps(document.metadata))
+    return documents, len(chosen) > limit
 
 
 def _missing(table: Rows, fresh: Rows | None, after: str, limit: int) -> list[tuple[str, str]]:

@@ -24,6 +24,7 @@ from serving.corpora.filters import (
     Filter,
     In,
     Kind,
+    Near,
     Not,
     canonical,
     instant,
@@ -110,6 +111,8 @@ def expression(where: Filter, several: Several) -> str:  # noqa: PLR0911
             return _compared(where, path, [name for name, _ in bounds], several)
         case Element():
             raise Invalid("corpora on Milvus have no $elemMatch: ask for each field of the elements", field="filter")
+        case Near():
+            raise Invalid("corpora on Milvus have no $near: compare latitude and longitude", field="filter")
     raise AssertionError(f"{where}: a filter names a field, except within $elemMatch")
 
 

@@ -71,6 +71,8 @@ class Record:
     """Collections to remove."""
     split: bool = False
     """Whether a document may have several passages."""
+    expiring: bool = False
+    """Whether a document may expire."""
     generation: str = ""
     dropped: bool = False
     measured: Measured | None = None

@@ -18,19 +18,22 @@ from pymilvus import CollectionSchema, DataType, Function, FunctionType, MilvusC
 from models.runtimes.base import Floats
 from serving.corpora.ports import Content, Document, Passage, Span, Stemming
 from serving.corpora.stores import analysis
+from serving.corpora.stores.analysis import tokenizers
 from serving.corpora.stores.milvus.expressions import MAX_TERMS, TERM_LENGTH, derived
 from serving.corpora.stores.queries import Rules, parse
-from serving.corpora.stores.tokenizers import tokenizers
 from serving.errors import Invalid
 
 MAX_BYTES = 65_535
 """Maximum bytes of a string, and of metadata as JSON, in Milvus."""
 MAX_ID = 512
+NEVER = 2**63 - 1
+"""Value of `expires_at` in rows of a document that never expires."""
 K1, B = 1.2, 0.75
 """Parameters of BM25, as in FTS5."""
 VECTOR, WORDS, SPARSE = "vector", "words", "sparse"
 HEAD = ("id", "document", "passage", "passages", "start", "end")
-WHOLE = (*HEAD, "text", "metadata")
+WHOLE = (*HEAD, "text", "metadata", "expires_at")
+UNREAD = ("document", "metadata", "expires_at")
 COPIED = (*WHOLE, WORDS, "terms", "ranges")
 """All fields except the vector, and the sparse vector that Milvus computes."""
 Row = dict[str, Any]
@@ -47,6 +50,7 @@ def schema(dim: int) -> CollectionSchema:
     made.add_field("end", DataType.INT64)
     made.add_field("text", DataType.VARCHAR, max_length=MAX_BYTES)
     made.add_field("metadata", DataType.JSON)
+    made.add_field("expires_at", DataType.INT64)
     made.add_field(
         "terms", DataType.ARRAY, element_type=DataType.VARCHAR, max_capacity=MAX_TERMS, max_length=TERM_LENGTH
     )
@@ -94,6 +98,7 @@ def _rows(
             "end": -1 if spans is None else span.end,
             "text": part,
             "metadata": {} if number else metadata,
+            "expires_at": _expiry(document),
             "terms": terms,
             "ranges": ranges,
             WORDS: _words(text[span.start : span.end], stemming),
@@ -101,14 +106,28 @@ def _rows(
         }
 
 
-def described(row: Mapping[str, Any], metadata: Mapping[str, Any]) -> Row:
-    """Return a row of a document whose metadata have changed.
+def described(row: Mapping[str, Any], document: Document) -> Row:
+    """Return a row of a document whose metadata or expiry have changed.
 
     Raises:
         Invalid: the metadata exceed the limits of Milvus.
     """
-    terms, ranges = _derived(metadata)
-    return {**row, "metadata": {} if row["passage"] else metadata, "terms": terms, "ranges": ranges}
+    terms, ranges = _derived(document.metadata)
+    metadata = {} if row["passage"] else document.metadata
+    return {**row, "metadata": metadata, "expires_at": _expiry(document), "terms": terms, "ranges": ranges}
+
+
+def _expiry(document: Document) -> int:
+    return NEVER if document.expires_at is None else document.expires_at
+
+
+def _expires_at(row: Mapping[str, Any]) -> int | None:
+    return None if row["expires_at"] == NEVER else int(row["expires_at"])
+
+
+def unread(row: Mapping[str, Any]) -> Document:
+    """Return the document of its first row without its text."""
+    return Document(row["document"], "", row["metadata"], expires_at=_expires_at(row))
 
 
 def _derived(metadata: Mapping[str, Any]) -> tuple[list[str], dict[str, float | str]]:
@@ -123,13 +142,13 @@ def documents(found: Iterable[Mapping[str, Any]]) -> dict[str, Document]:
     parts: dict[str, list[Mapping[str, Any]]] = {}
     for row in sorted(found, key=lambda row: row["passage"]):
         parts.setdefault(row["document"], []).append(row)
-    return {name: _document(name, own) for name, own in parts.items()}
+    return {name: _document(own) for name, own in parts.items()}
 
 
-def _document(name: str, own: Sequence[Mapping[str, Any]]) -> Document:
+def _document(own: Sequence[Mapping[str, Any]]) -> Document:
     starts = [0, *(row["start"] for row in own[1:])]
     texts = [row["text"][: end - start] for row, (start, end) in zip(own, pairwise(starts), strict=False)]
-    return Document(name, "".join([*texts, own[-1]["text"]]), own[0]["metadata"])
+    return unread(own[0])._replace(text="".join([*texts, own[-1]["text"]]))
 
 
 def passage(row: Mapping[str, Any], document: Document) -> Passage:

@@ -41,6 +41,8 @@ class Rows:
     effort: Callable[[int, bool], dict[str, int]] = lambda _k, _most: {}
     """Function that returns the parameters of a search for `k` hits. The second argument asks for the best recall."""
     where: str = ""
+    live: str = ""
+    """Condition of every read, which leaves out documents that have expired."""
     keys: dict[int, str] = field(default_factory=dict)
     """Primary keys of the passages in the rankings so far."""
 
@@ -90,7 +92,7 @@ class Rows:
                 self.collection,
                 batch_size=together,
                 limit=limit,
-                filter=both(behind, where),
+                filter=both(self.live, behind, where),
                 output_fields=list(fields),
                 timeout=TIMEOUT,
             )
@@ -156,8 +158,8 @@ class Rows:
 
     def documents(self, keys: Sequence[int]) -> dict[int, Document]:
         found = self.get([self.keys[key] for key in keys], ["id", "document"])
-        firsts = self.get(sorted({rows.key(row["document"], 0) for row in found}), ["document", "metadata"])
-        owners = {row["document"]: Document(row["document"], "", row["metadata"]) for row in firsts}
+        firsts = self.get(sorted({rows.key(row["document"], 0) for row in found}), rows.UNREAD)
+        owners = {row["document"]: rows.unread(row) for row in firsts}
         return {rows.number(row["id"]): owners[row["document"]] for row in found if row["document"] in owners}
 
     def keys_of(self, ids: Sequence[str]) -> list[int]:
@@ -192,7 +194,7 @@ class Rows:
                 data=queries,
                 anns_field=searched,
                 limit=min(k, DEEPEST),
-                filter=where,
+                filter=both(self.live, where),
                 output_fields=["id"],
                 search_params={"params": dict(effort)},
                 consistency_level="Strong",
@@ -212,7 +214,7 @@ class Rows:
         with self.connection.errors():
             found: list[Row] = self.connection.client.query(
                 self.collection,
-                filter=where,
+                filter=both(self.live, where),
                 output_fields=list(fields),
                 consistency_level="Strong",
                 timeout=TIMEOUT,

@@ -123,6 +123,7 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "the last key": (execute("UPDATE sqlite_sequence SET seq = ?", 2**63 - 1), r"sqlite_sequence\.seq is not from 0"),
     "a last key of text": (execute("UPDATE sqlite_sequence SET seq = 'one'"), r"sqlite_sequence\.seq is not from 0"),
     "a key": (execute("UPDATE documents SET number = ? WHERE number = 1", MAX_COUNT + 1), r"documents\.number"),
+    "a time of expiry": (execute("UPDATE documents SET expires_at = ?", 2**62), r"documents\.expires_at .* year 9999"),
     "a key of a passage": (execute("UPDATE passages SET key = ? WHERE key = 1", MAX_COUNT + 1), r"passages\.key"),
     "a tombstone": (execute("INSERT INTO tombstones VALUES (?)", 2**62), r"tombstones\.key"),
     "a field": (execute("UPDATE fields SET path = ?", "p" * (4 * fields.MAX_PATH + 1)), r"fields\.path"),

@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from serving.corpora.filters import compile_filter
 from serving.corpora.ports import (
     Change,
+    Changes,
     Chunking,
     Content,
     Corpus,
@@ -28,7 +29,6 @@ from serving.corpora.ports import (
     Stemming,
     Store,
     WordSettings,
-    Write,
 )
 from serving.corpora.stores import STORES
 from serving.corpora.stores.connections import MOST, OpenFiles
@@ -38,6 +38,7 @@ from serving.errors import Conflict, Invalid
 from tests.conftest import soon
 from tests.serving.corpora.stores.contents import DIMS, Row, content, cut, vector, vectors
 
+Asked = Content | Removal | Patch
 WORDS = ["river", "rivers", "bank", "Zürich", "of", "2024"]
 ids = st.sampled_from(["a", "b", "c", "d/e", "é"])
 texts = st.lists(st.sampled_from(WORDS), max_size=6).map(" ".join) | st.text(
@@ -97,7 +98,7 @@ class AsADictionary(RuleBasedStateMachine):
         wanted=st.lists(
             st.tuples(rows, chunkings, st.none() | jobs)
             | st.sets(ids)
-            | st.builds(Patch, st.lists(ids, max_size=3, unique=True), metadata)
+            | st.builds(Patch, st.lists(ids, max_size=3, unique=True), st.builds(Changes, metadata))
             | st.sampled_from(["other", "twice"]),
             max_size=4,
         )
@@ -119,7 +120,7 @@ class AsADictionary(RuleBasedStateMachine):
             self.tombstones |= gone
             self._take(write, outcome.added.tolist())
 
-    def _write(self, wanted: Any) -> Write:
+    def _write(self, wanted: Any) -> Asked:
         if wanted == "other":
             return content([("z", "z", {})], "other")
         if wanted == "twice":
@@ -130,7 +131,7 @@ class AsADictionary(RuleBasedStateMachine):
             return Removal(sorted(wanted))
         return replace(content(wanted[0], self.fingerprint, wanted[1]), job=wanted[2])
 
-    def _stays(self, write: Write) -> Write:
+    def _stays(self, write: Asked) -> Asked:
         """Of a job what nothing has overtaken; all else overtakes those that are accepted."""
         if isinstance(write, Content) and write.job:
             gone = self.accepted.get(write.job, set())
@@ -150,19 +151,19 @@ class AsADictionary(RuleBasedStateMachine):
         self.store.release("c", job)
         self.accepted.pop(job, None)
 
-    def _refused(self, write: Write) -> type[Exception] | None:
+    def _refused(self, write: Asked) -> type[Exception] | None:
         if not isinstance(write, Content):
             return None
         if len({document.id for document in write.documents}) < len(write.documents):
             return Invalid
         return Conflict if self.held and write.fingerprint != self.fingerprint else None
 
-    def _take(self, write: Write, added: list[int]) -> None:
+    def _take(self, write: Asked, added: list[int]) -> None:
         if isinstance(write, Patch):
             for name in {*write.ids} & self.held.keys():
                 entry = self.held[name]
-                both = {**entry.document.metadata, **write.metadata}
-                merged = {key: value for key, value in both.items() if write.metadata.get(key, 0) is not None}
+                both = {**entry.document.metadata, **write.changes.metadata}
+                merged = {key: value for key, value in both.items() if write.changes.metadata.get(key, 0) is not None}
                 self.held[name] = entry._replace(document=entry.document._replace(metadata=merged))
         if not isinstance(write, Content):
             assert added == []

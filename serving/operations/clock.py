@@ -1,0 +1,42 @@
+"""Moments: microseconds since 1970 in UTC, as the system's clock has them, and as RFC 3339 writes them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from time import time_ns
+
+from serving.errors import Invalid
+
+_TIMESTAMP = re.compile(
+    r"\d{4}-\d\d-\d\d[Tt ](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)", re.ASCII
+)
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+EARLIEST, LATEST = ((year.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND for year in (datetime.min, datetime.max))
+"""The moments that RFC 3339 can write, from the year 1 to the year 9999."""
+
+
+def now() -> int:
+    """Return the present moment."""
+    return time_ns() // 1000
+
+
+def moment(text: object, field: str) -> int:
+    """Return the moment of a timestamp of RFC 3339. Digits beyond microseconds are ignored.
+
+    Raises:
+        Invalid: `text` is no timestamp with a time of day and an offset.
+    """
+    if isinstance(text, str) and _TIMESTAMP.fullmatch(text):
+        try:
+            found = (datetime.fromisoformat(text.upper()) - _EPOCH) // _MICROSECOND
+        except ValueError:  # the calendar does not have this day
+            found = LATEST + 1
+        if EARLIEST <= found <= LATEST:
+            return found
+    raise Invalid("must be a timestamp with a time and an offset, such as 2030-01-31T08:30:00Z", field=field)
+
+
+def timestamp(moment: int) -> str:
+    """Return the timestamp of a moment, in UTC."""
+    return (_EPOCH + moment * _MICROSECOND).isoformat().replace("+00:00", "Z")
