@@ -130,6 +130,11 @@ def corpus_parser(verb: str) -> argparse.ArgumentParser:
             action="store_true",
             help="create a corpus whose documents have their own field vector, which is not embedded",
         )
+        parser.add_argument(
+            "--embedded",
+            action="store_true",
+            help="store the vectors in Parquet files by `isosphere embed`, which the corpus's encoder made",
+        )
     elif verb == "search":
         parser.add_argument("query", help="text to search for")
         parser.add_argument("--corpus", required=True, **corpus, help="name of the corpus")

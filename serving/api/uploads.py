@@ -61,7 +61,7 @@ _ROW: dict[str, Any] = {
             "minItems": 1,
             "maxItems": MAX_VECTOR,
             "description": "Vector of the document, which is scaled to length 1. Required if the vectors of the corpus "
-            "are its own, and refused otherwise.",
+            "are its own, or with `embedded_by`, and refused otherwise.",
         },
         "expires_at": {
             "type": ["string", "null"],
@@ -180,6 +180,14 @@ async def _options(
             description="Number of tokens that a passage shares with the previous one, at most half of `chunk_tokens`.",
         ),
     ] = None,
+    embedded_by: Annotated[
+        str,
+        Query(
+            max_length=255,
+            description="Fingerprint of the corpus's encoder, from `/info`, if it made the `vector` of every document. "
+            "The documents are then not embedded again, except one of each block as a check.",
+        ),
+    ] = "",
 ) -> dict[str, Any]:
     return {
         "on_error": on_error,
@@ -191,6 +199,7 @@ async def _options(
         "split": split,
         "chunk_tokens": chunk_tokens,
         "chunk_overlap": chunk_overlap,
+        "embedded_by": embedded_by,
     }
 
 
@@ -222,7 +231,7 @@ async def add(
     assert isinstance(request, BoundedRequest), "StreamedRoute makes it"
     key = None if idempotency_key is None else check_key(idempotency_key)
     chunking = asked_chunking(options["chunk_tokens"], options["chunk_overlap"])
-    rule = await service.library.upload_rule(name, chunking)
+    rule = await service.library.upload_rule(name, chunking, options["embedded_by"])
     if key is None and not service.jobs.unfinished(UPLOAD, name):  # a repeated request may already have its answer
         await in_thread(service.disk_quota.check)
     async with service.jobs.spool() as spool:
@@ -248,7 +257,9 @@ async def _added(
         before_commit = partial(check_stays, service.jobs, name)
         before_commit()  # checked before embedding, which would be wasted
         await in_thread(service.disk_quota.check)
-        added = await service.library.add(name, upload.documents, options.chunking, before_commit=before_commit)
+        added = await service.library.add(
+            name, upload.documents, options.chunking, embedded_by=options.embedded_by, before_commit=before_commit
+        )
         answer: dict[str, Any] = {"ids": [document.id for document in upload.documents], "count": len(upload.documents)}
         if options.on_error == "skip":
             answer["errors"] = [rejected._asdict() for rejected in upload.rejected]

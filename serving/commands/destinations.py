@@ -96,7 +96,7 @@ class Local:
         await self._library.run(lambda corpora: corpora.drop(self._corpus), of=self._corpus)
 
     async def add(self, file: BinaryIO, options: Options, *, whole: bool = False) -> Added:
-        rule = await self._library.upload_rule(self._corpus, options.chunking)
+        rule = await self._library.upload_rule(self._corpus, options.chunking, options.embedded_by)
         if not whole:
             if (upload := await in_thread(partial(self._small, file, options, rule))) is not None:
                 return await self._stored(upload, options)
@@ -105,7 +105,9 @@ class Local:
 
     async def _stored(self, upload: Upload, options: Options) -> Added:
         await in_thread(self._service.disk_quota.check)
-        added = await self._library.add(self._corpus, upload.documents, options.chunking)
+        added = await self._library.add(
+            self._corpus, upload.documents, options.chunking, embedded_by=options.embedded_by
+        )
         return Added(len(upload.documents), added.truncated, [rejected.error for rejected in upload.rejected])
 
     def _small(self, file: BinaryIO, options: Options, rule: VectorRule) -> Upload | None:

@@ -11,11 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from models.errors import Failed, Refused
+from models.errors import Failed, Refused, first_line
 from serving.commands.destinations import Destination, Local, Remote
 from serving.commands.folder import Folder, Round
 from serving.commands.starting import ready_service
 from serving.corpora.ingest import Options
+from serving.corpora.ingest.reading import check_installed
 from serving.corpora.ingest.table import read_column_types
 from serving.corpora.ingest.uploading import FILES, read_metadata
 from serving.errors import ServiceError
@@ -99,6 +100,7 @@ def _options(given: argparse.Namespace, file: Path, watched: dict[str, Any] | No
         "chunk_tokens": given.chunk_tokens,
         "chunk_overlap": given.chunk_overlap,
         "metadata": {**read_metadata(given.metadata), **(watched or {})},
+        **({"embedded_by": _fingerprint(file)} if given.embedded else {}),
     }
     if given.format:
         source = {} if file == STANDARD_INPUT else {"source": file.as_posix()}
@@ -111,3 +113,24 @@ def _options(given: argparse.Namespace, file: Path, watched: dict[str, Any] | No
     unknown = {"text_column", "id_column"} if options.format in FILES else {"split"}
     unknown |= set() if options.format == "csv" else {"column_types"}
     return Options.model_validate(options.model_dump(exclude=unknown))
+
+
+def _fingerprint(file: Path) -> str:
+    """Return the fingerprint of the encoder that made the vectors in a Parquet file.
+
+    Raises:
+        Refused: `isosphere embed` did not write the file.
+    """
+    if file.suffix != ".parquet":
+        raise Refused(f"--embedded: {file} is no Parquet file by `isosphere embed`")
+    check_installed("parquet")
+    from pyarrow import ArrowException
+    from pyarrow.parquet import read_schema
+
+    try:
+        found = (read_schema(file).metadata or {}).get(b"fingerprint")
+    except ArrowException as error:
+        raise Refused(f"{file}: {first_line(error)}") from None
+    if found is None:
+        raise Refused(f"--embedded: {file} does not name an encoder, as files by `isosphere embed` do")
+    return bytes(found).decode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from dataclasses import replace
@@ -31,6 +32,8 @@ from serving.operations.metrics import Metrics
 from serving.operations.threads import CorpusThreads
 
 T = TypeVar("T")
+LEAST_COSINE = 0.99
+"""Minimum cosine between an uploaded vector and the encoder's own. Vectors by bf16 and float32 differ less."""
 SLICE_TEXTS, SLICE_CHARACTERS = 512, 250_000
 """Maximum passages, and maximum characters, of one call of the encoder."""
 
@@ -70,11 +73,15 @@ class Library:
         documents: Sequence[Document],
         chunking: Chunking | None = None,
         *,
+        embedded_by: str = "",
         job: str | None = None,
         after_commit: Callable[[], None] = lambda: None,
         before_commit: Callable[[], None] = lambda: None,
     ) -> UploadResult:
         """Embed and store all documents, or none. Documents with vectors are stored with them.
+
+        `embedded_by` is the fingerprint of the encoder that made these vectors. It must be the corpus's encoder, which
+        embeds the first document again and compares. Without it, the vectors are the corpus's own.
 
         On return the documents survive power loss, and every later search finds them.
 
@@ -83,9 +90,20 @@ class Library:
         exception. `after_commit` is called in any thread after the commit, even if the caller was cancelled too late to
         prevent it.
         """
-        add = partial(
-            self._add, corpus, documents, chunking, job, before_commit=before_commit, after_commit=after_commit
-        )
+
+        def put(content: Content) -> None:
+            before_commit()
+            self.corpora.put(corpus, replace(content, job=job))
+            after_commit()
+
+        if vectors := [document.vector for document in documents if document.vector is not None]:
+            if embedded_by:
+                await self._check_embedded(corpus, documents[0], embedded_by)
+            with self._admitted():
+                content = Content(documents, np.stack(vectors), embedded_by or OWN)
+                await self.threads.run(corpus, partial(put, content))
+            return UploadResult(0, 0)
+        add = partial(self._add, corpus, documents, chunking, put)
         try:
             return await add()
         except Conflict:  # the corpus may have been re-embedded meanwhile
@@ -96,21 +114,10 @@ class Library:
         corpus: str,
         documents: Sequence[Document],
         chunking: Chunking | None,
-        job: str | None,
+        put: Callable[[Content], None],
         *,
-        before_commit: Callable[[], None],
-        after_commit: Callable[[], None],
         again: bool = False,
     ) -> UploadResult:
-        def put(content: Content) -> None:
-            before_commit()
-            self.corpora.put(corpus, replace(content, job=job))
-            after_commit()
-
-        if vectors := [document.vector for document in documents if document.vector is not None]:
-            with self._admitted():
-                await self.threads.run(corpus, partial(put, Content(documents, np.stack(vectors), OWN)))
-            return UploadResult(0, 0)
         async with self.encoder_of(corpus, from_store=again) as embedder:
             if not documents:
                 return UploadResult(0, 0)
@@ -126,6 +133,29 @@ class Library:
             await self.threads.run(corpus, partial(put, content))
             return UploadResult(truncated, sum(map(len, made)))
 
+    async def _check_embedded(self, corpus: str, document: Document, embedded_by: str) -> None:
+        """Check that the corpus's encoder made the vector of a document.
+
+        Raises:
+            Conflict: the encoder has another fingerprint, or gives the text another vector.
+        """
+        assert document.vector is not None, "the caller has looked"
+        async with self.encoder_of(corpus, from_store=True) as embedder:
+            manifest = embedder.manifest
+            if manifest.fingerprint != embedded_by:
+                raise Conflict(
+                    f"{embedded_by[:80]!r} is not the encoder of corpus {corpus!r}, which is {manifest.fingerprint!r}",
+                    field="embedded_by",
+                )
+            made = (await embedder.embed([document.text], AS_DOCUMENTS)).vectors[0]
+            cosine = float(made @ document.vector) if made.shape == document.vector.shape else math.nan
+            if not cosine >= LEAST_COSINE:
+                raise Conflict(
+                    f"the encoder's own vector of document {document.id!r} is another one (cosine {cosine:.3f}). "
+                    "Embed whole texts, with all dimensions as floats, and with the prompt for documents",
+                    field="embedded_by",
+                )
+
     async def vector_rule(self, corpus: str) -> VectorRule:
         """Return the rule for the vectors of uploaded documents. An open index of an encoder's corpus knows it."""
         with self._admitted():
@@ -133,21 +163,22 @@ class Library:
                 return VectorRule(corpus, own=False)
             return VectorRule.of((await self.threads.read(corpus, lambda: self.corpora.corpus(corpus)))[0])
 
-    async def upload_rule(self, corpus: str, chunking: Chunking | None) -> VectorRule:
-        """Return `vector_rule` for an upload whose `chunking` fits the corpus.
+    async def upload_rule(self, corpus: str, chunking: Chunking | None, embedded_by: str = "") -> VectorRule:
+        """Return `vector_rule` for an upload whose `chunking` and `embedded_by` fit the corpus.
 
         Raises:
+            Conflict: the vectors of the corpus are its own, and `embedded_by` names an encoder.
             Invalid: passages would be longer than the encoder reads, or each document has its own vector.
             Stale: the corpus's encoder is not served.
         """
-        rule = await self.vector_rule(corpus)
-        if not rule.own:
+        rule = replace(await self.vector_rule(corpus), embedded_by=embedded_by)
+        if rule.own and embedded_by:
+            raise Conflict(f"the vectors of corpus {corpus!r} are its own", field="embedded_by")
+        if not (rule.own or embedded_by):
             async with self.encoder_of(corpus) as embedder:
                 check_fits(chunking, embedder)
         elif chunking:
-            raise Invalid(
-                f"each document of corpus {corpus!r} has one vector, so it is not split", field="chunk_tokens"
-            )
+            raise Invalid("each document has one vector, so it is not split", field="chunk_tokens")
         return rule
 
     async def reranked(

@@ -17,7 +17,6 @@ import numpy as np
 
 from serving.corpora.ingest import Checked, Options, VectorRule, checked, names_within, rows
 from serving.corpora.ingest.documents import empty, unrepeated
-from serving.corpora.ports import Chunking
 from serving.jobs import Running
 from serving.jobs.job import retry_while_busy
 from serving.operations.threads import in_thread
@@ -48,7 +47,7 @@ async def ingest(library: Library, settings: Settings, disk_quota: DiskQuota, jo
     """
     options = Options.model_validate(job.options)
     rule = await retry_while_busy(lambda: library.vector_rule(job.corpus))
-    upload = _Upload.of(job, options, settings, rule)
+    upload = _Upload.of(job, options, settings, replace(rule, embedded_by=options.embedded_by))
     left_out = frozenset[int]()
     if job.position is None or upload.options.on_error == "skip":
         left_out = await _examine(job, upload)
@@ -132,7 +131,7 @@ def _looked_at(row: Checked) -> tuple[Checked, int | None]:
 class _Flying:
     """A block of rows that is being embedded and stored."""
 
-    def __init__(self, library: Library, job: Running, rows: Sequence[Checked], chunking: Chunking | None) -> None:
+    def __init__(self, library: Library, job: Running, rows: Sequence[Checked], options: Options) -> None:
         documents = [row.document for row in rows if row.document]
         self.documents = len(documents)
         self.following = rows[-1].number + 1
@@ -141,7 +140,16 @@ class _Flying:
         """Whether the block was stored. It may be stored although it was cancelled, if the cancellation was too
         late."""
         self.adding = asyncio.create_task(
-            retry_while_busy(lambda: library.add(job.corpus, documents, chunking, job=job.id, after_commit=self._land))
+            retry_while_busy(
+                lambda: library.add(
+                    job.corpus,
+                    documents,
+                    options.chunking,
+                    embedded_by=options.embedded_by,
+                    job=job.id,
+                    after_commit=self._land,
+                )
+            )
         )
 
     @property
@@ -177,7 +185,7 @@ async def _store(
                 if len(flying) == IN_FLIGHT:
                     await land()
                 await retry_while_busy(lambda: in_thread(lambda: disk_quota.check(job.id)))
-                flying.append(_Flying(library, job, block, upload.options.chunking))
+                flying.append(_Flying(library, job, block, upload.options))
         while flying:
             await land()
     finally:

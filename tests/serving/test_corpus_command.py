@@ -9,11 +9,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from serving.__main__ import main
 from serving.corpora.stores import STORES
 from serving.errors import InsufficientStorage
+from serving.inference.engines import ENGINES
+from serving.inference.fake_engine import FakeEngine
 from serving.jobs.spool import Spool
 from serving.options import CALLED
 from tests.serving.conftest import ROOT, Command
@@ -271,3 +275,23 @@ def test_verify_reads_the_indexes_too(
     capsys.readouterr()
     assert command("verify") == 1
     assert str(manifest) in capsys.readouterr().out
+
+
+def test_vectors_of_embed_are_stored_as_they_are(
+    command: Command, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    texts = [f"text number {i}" for i in range(300)]
+    (vectors := tmp_path / "parts").mkdir()
+    fingerprint = ENGINES["fake"](tmp_path).manifest.fingerprint
+    engine = FakeEngine()
+    rows = engine.embed(engine.tokenize(texts, "right")).vectors.tolist()
+    table = pyarrow.table({"id": [str(i) for i in range(300)], "text": texts, "vector": rows})
+    parquet.write_table(table.replace_schema_metadata({"fingerprint": fingerprint}), vectors / "part-0.parquet")
+    assert command("ingest", str(vectors), "--corpus", "c", "--embedded") == 0
+    capsys.readouterr()
+    assert command("search", texts[123], "--corpus", "c", "-k", "1", "--json") == 0
+    (hit,) = lines(capsys)
+    assert hit["id"] == "123"
+    parquet.write_table(table, tmp_path / "foreign.parquet")
+    assert command("ingest", str(tmp_path / "foreign.parquet"), "--corpus", "d", "--embedded") == 2
+    assert "does not name an encoder" in capsys.readouterr().err

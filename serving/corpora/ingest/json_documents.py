@@ -19,7 +19,7 @@ from serving.settings import Settings
 
 OPTIONS = (
     *("async", "on_error", "text_column", "id_column", "column_types", "source", "split", "metadata"),
-    *("chunk_tokens", "chunk_overlap"),
+    *("chunk_tokens", "chunk_overlap", "embedded_by"),
 )
 """Query parameters that some callers write into the body."""
 PIECE = 1 << 18

@@ -107,6 +107,8 @@ class Options(BaseModel):
     """With `fail`, a bad row refuses the whole upload. With `skip`, bad rows are left out."""
     chunk_tokens: int | None = None
     chunk_overlap: int | None = None
+    embedded_by: str = ""
+    """Fingerprint of the encoder that made the vectors of the documents. If it is empty, the documents are embedded."""
 
     @classmethod
     def of_media(cls, media: str, charset: str | None = None, **others: Any) -> Self:

@@ -24,9 +24,12 @@ class VectorRule:
 
     corpus: str
     own: bool
-    """Whether each document must bring a vector. Otherwise none may, because an encoder embeds the corpus."""
+    """Whether the vectors of the corpus are its own, so that each document must bring one."""
     dim: int | None = None
     """Numbers of a vector. None until the first vector sets it."""
+    embedded_by: str = ""
+    """Fingerprint of the encoder that made the documents' vectors. If it is empty and the corpus has an encoder, no
+    document may bring a vector."""
 
     @classmethod
     def of(cls, corpus: Corpus) -> VectorRule:
@@ -39,20 +42,17 @@ class VectorRule:
             Conflict: the document has a vector, and the corpus an encoder, or the other way round.
             Invalid: the vector is not one of the corpus.
         """
-        if self.own and given is None:
+        if not (self.own or self.embedded_by):
+            if given is None:
+                return None
             raise Conflict(
-                f"is required, because the vectors of corpus {self.corpus!r} are its own. JSON, Parquet and Arrow can "
-                "have it",
-                field=field,
-            )
-        if not self.own and given is not None:
-            raise Conflict(
-                f"an encoder embeds corpus {self.corpus!r}: leave the field out, put it into metadata, or upload to a "
-                'corpus created with {"vectors": "own"}',
+                f"an encoder embeds corpus {self.corpus!r}: leave the field out, put it into metadata, say by "
+                '`embedded_by` that this encoder made it, or upload to a corpus created with {"vectors": "own"}',
                 field=field,
             )
         if given is None:
-            return None
+            why = "of `embedded_by`" if self.embedded_by else f"the vectors of corpus {self.corpus!r} are its own"
+            raise Conflict(f"is required, because {why}. JSON, Parquet and Arrow can have it", field=field)
         unit = unit_vector(given, field)
         self.dim = self.dim or len(unit)
         if len(unit) != self.dim:

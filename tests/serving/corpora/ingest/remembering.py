@@ -41,6 +41,7 @@ class Library:
         documents: Sequence[Document],
         chunking: Chunking | None = None,
         *,
+        embedded_by: str = "",
         job: str,
         after_commit: Callable[[], None],
     ) -> UploadResult:
