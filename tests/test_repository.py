@@ -24,7 +24,6 @@ from serving.corpora.stores import STORES
 from serving.inference.engines import ENGINES
 from serving.service import Service
 from serving.settings import Settings
-from training.machine import memory
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -128,7 +127,6 @@ def test_make_alone_lists_every_verb() -> None:
 def test_every_command_explains_itself(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(memory, "reuse_memory", lambda: None)  # it would be for all tests of this process
     monkeypatch.setattr(sys, "argv", [command, "--help"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(ROOT / command / "__main__.py"), run_name="__main__")
