@@ -19,8 +19,8 @@ from torch.nn.utils import clip_grad_norm_
 
 from models.encoder.encoder import Encoder
 from models.encoder.flow import LOG_SCALE_FACTOR, ActNorm, AdditiveCoupling, Flow
-from training.config import check_finite
 from training.data.corpus import Corpus
+from training.fields import check_finite
 from training.postprocess.base import (
     Fitted,
     Postprocess,
