@@ -64,6 +64,12 @@ def test_every_package_is_listed() -> None:
     assert set(PROJECT["tool"]["setuptools"]["packages"]) == found
 
 
+def test_what_mutants_changes_and_the_tests_that_it_runs_exist() -> None:
+    settings = PROJECT["tool"]["mutmut"]
+    for place in (*settings["only_mutate"], *settings["pytest_add_cli_args_test_selection"]):
+        assert [*ROOT.glob(place)], place
+
+
 def test_a_wheel_has_every_file_that_is_no_module() -> None:
     patterns = PROJECT["tool"]["setuptools"]["package-data"]
     carried = {
