@@ -25,6 +25,7 @@ from training.objectives.base import Needs
 from training.objectives.contrastive import dimension_contrast
 from training.objectives.imsimcse import CITATION
 from training.postprocess.base import (
+    LAST,
     Fitted,
     Postprocess,
     PostprocessError,
@@ -32,9 +33,6 @@ from training.postprocess.base import (
     check_learning_rate,
     sentence_batches,
 )
-
-LAST = 100
-"""Number of final batches whose mean loss is reported."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ from models.encoder.flow import LOG_SCALE_FACTOR, ActNorm, AdditiveCoupling, Flo
 from training.data.corpus import Corpus
 from training.fields import check_finite
 from training.postprocess.base import (
+    LAST,
     Fitted,
     Postprocess,
     PostprocessError,
@@ -36,8 +37,6 @@ NOISE = 1e-3
 Images are dequantised in the same way. Coordinates can be constant (two of all-MiniLM's 384 are), and a last layer norm
 leaves vectors in a hyperplane. Without noise the likelihood would be unbounded.
 """
-LAST = 100
-"""Number of final batches whose mean bits per dimension are reported."""
 
 
 @dataclass(frozen=True, kw_only=True)
