@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MODEL, CORPUS, ALIAS = "fake", "known", "also-known"
 RESTORED_WITHIN = 60.0
-REQUESTS = 1_000
+REQUESTS = 2_000
 NIGHTLY_REQUESTS = 8_000
 DOCUMENT: dict[str, Any] = {"id": "a", "text": "A text to find.", "metadata": {"lang": "en"}}
 NEVER_SUCCEED = {
