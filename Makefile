@@ -14,9 +14,10 @@ STEPS ?=
 RECIPE ?=
 MODULE ?=
 ARGS ?=
-# Processes of the test suite, each with one thread: two threads of two processes wait for each other on two cores.
+# Processes of the test suite, each with one thread: two threads of two processes wait for each other on two cores. From
+# four cores on there are four processes.
 # A process that has no more tests takes half of another's, so none waits for the longest file (--dist worksteal).
-WORKERS ?= 2
+WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) < 4 ? 2 : 4 )))
 # The tests of `make check`, an expression for pytest's -m; "slow or not slow" takes all of them, nightly ones included.
 MARKS ?= not nightly
 

@@ -90,6 +90,14 @@ def _engines_measured_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _memory_left_alone() -> Iterator[None]:
+    """A command that a test runs in this process changes neither its allocator nor its environment."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("training.machine.memory.reuse_memory", lambda: None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A BERT of 2 layers, width 32, random weights, its vocabulary whole words and single letters."""

@@ -181,7 +181,7 @@ def test_the_page_about_python(reader: Reader, tiny_bundle: Path) -> None:
     assert (reader.folder / "articles.parquet").stat().st_size
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_tutorial_about_training(reader: Reader, tiny_bundle: Path) -> None:
     tiny = f"--backbone {tiny_bundle} --corpus data/retrieval/python-docs/corpus.jsonl --set batch_size=4"
     reader.instead = {
@@ -209,7 +209,7 @@ def _keep(documents: int, collection: Path) -> None:
         file.write_text("\n".join(lines) + "\n")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_tutorial_about_adapting(reader: Reader, tiny_bundle: Path) -> None:
     """The pages of this repository are the documents, as in the tutorial, and a tiny encoder is adapted."""
     (reader.folder / "docs").symlink_to(ROOT / "docs")

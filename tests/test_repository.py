@@ -24,7 +24,6 @@ from serving.corpora.stores import STORES
 from serving.inference.engines import ENGINES
 from serving.service import Service
 from serving.settings import Settings
-from training.machine import memory
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -63,6 +62,12 @@ def test_every_package_is_listed() -> None:
         p.parent.relative_to(ROOT).as_posix().replace("/", ".") for r in ROOMS for p in (ROOT / r).rglob("__init__.py")
     }
     assert set(PROJECT["tool"]["setuptools"]["packages"]) == found
+
+
+def test_what_mutants_changes_and_the_tests_that_it_runs_exist() -> None:
+    settings = PROJECT["tool"]["mutmut"]
+    for place in (*settings["only_mutate"], *settings["pytest_add_cli_args_test_selection"]):
+        assert [*ROOT.glob(place)], place
 
 
 def test_a_wheel_has_every_file_that_is_no_module() -> None:
@@ -128,7 +133,6 @@ def test_make_alone_lists_every_verb() -> None:
 def test_every_command_explains_itself(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(memory, "reuse_memory", lambda: None)  # it would be for all tests of this process
     monkeypatch.setattr(sys, "argv", [command, "--help"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(ROOT / command / "__main__.py"), run_name="__main__")

@@ -6,12 +6,12 @@ import sys
 from collections.abc import Sequence
 
 from training import cli
-from training.machine.memory import reuse_memory
+from training.machine import memory
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command, with memory settings for training; see `training.cli.main`."""
-    reuse_memory()
+    memory.reuse_memory()
     return cli.main(arguments)
 
 

@@ -97,13 +97,16 @@ def text(manifest: Manifest, origin: Origin, citations: Sequence[str] = ()) -> s
 
 
 def _metadata(manifest: Manifest, origin: Origin) -> ModelCardData:
+    of_origin: dict[str, Any] = {
+        "base_model": list(origin.base_models) or None,
+        "language": list(origin.languages) or None,
+        "license": origin.licence.get("license", UNKNOWN_LICENCE),
+        "license_name": origin.licence.get("license_name"),
+        "license_link": origin.licence.get("license_link"),
+    }
     if manifest.kind == CROSS_ENCODER:
         return ModelCardData(
-            base_model=list(origin.base_models) or None,
-            language=list(origin.languages) or None,
-            license=origin.licence.get("license", UNKNOWN_LICENCE),
-            license_name=origin.licence.get("license_name"),
-            license_link=origin.licence.get("license_link"),
+            **of_origin,
             library_name="sentence-transformers",
             pipeline_tag="text-ranking",
             tags=["sentence-transformers", "cross-encoder", "onnx", "isosphere"],
@@ -114,11 +117,7 @@ def _metadata(manifest: Manifest, origin: Origin) -> ModelCardData:
     results = [_result(known, score) for name, score in (manifest.scores or {}).items() if (known := measure(name))]
     return ModelCardData(
         model_name=manifest.name if results else None,  # required by the hub's model-index
-        base_model=list(origin.base_models) or None,
-        language=list(origin.languages) or None,
-        license=origin.licence.get("license", UNKNOWN_LICENCE),
-        license_name=origin.licence.get("license_name"),
-        license_link=origin.licence.get("license_link"),
+        **of_origin,
         library_name="peft" if adapter else "sentence-transformers" if readable else "onnx",
         pipeline_tag=tasks[0] if readable or adapter else tasks[1],
         tags=[*readers, *tasks, "lora" if adapter else "onnx", "isosphere", *filter(None, [manifest.objective])],

@@ -165,6 +165,7 @@ def test_runs_are_added_once(tmp_path: Path) -> None:
     assert lines == [{"id": "a", "device": "a GPU"}, {"id": "b", "device": "a GPU"}, {"id": "c", "device": "another"}]
 
 
+@pytest.mark.slow  # 110 million weights are drawn and written
 def test_what_is_trained_has_the_shape_of_bert_base(tmp_path: Path) -> None:
     encoder = Encoder.load(encoders.backbone(BERT_BASE, tmp_path / "bert-base-uncased"), pooling="cls")
     assert (encoder.dim, encoder.backbone.config.num_hidden_layers, encoder.max_length) == (768, 12, 512)

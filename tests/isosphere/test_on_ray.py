@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,11 @@ def shared_ray() -> Iterator[None]:
         yield
 
 
+def on_ray(test: Callable[..., None]) -> Any:
+    """Mark a test as one that needs the module's Ray, whose start takes seconds."""
+    return pytest.mark.slow(pytest.mark.usefixtures("shared_ray")(test))
+
+
 @pytest.fixture(scope="module")
 def encoder(tiny_bundle: Path) -> Encoder:
     return load(tiny_bundle, engine="onnxruntime", precision="fp32", threads=1)
@@ -70,7 +75,7 @@ def table(out: Path) -> pa.Table:
     return pq.read_table(out)
 
 
-@pytest.mark.usefixtures("shared_ray")
+@on_ray
 def test_the_folder_has_the_rows_of_the_file_of_one_process(
     tiny_bundle: Path, encoder: Encoder, files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,7 +95,7 @@ def test_the_folder_has_the_rows_of_the_file_of_one_process(
     assert manifest["parts"] == digests and len(digests) == 5 + 2 + 2
 
 
-@pytest.mark.usefixtures("shared_ray")
+@on_ray
 def test_only_missing_parts_are_made_again(
     tiny_bundle: Path, files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +116,7 @@ def test_only_missing_parts_are_made_again(
     assert run(tiny_bundle, files, str(out)).done.rows == 30  # a complete folder is not read again
 
 
-@pytest.mark.usefixtures("shared_ray")
+@on_ray
 def test_a_folder_of_another_run_is_refused(
     tiny_bundle: Path, other_bundle: Path, files: list[str], tmp_path: Path
 ) -> None:
@@ -132,7 +137,7 @@ def test_a_folder_of_another_run_is_refused(
         run(tiny_bundle, files, str(out), force=True)
 
 
-@pytest.mark.usefixtures("shared_ray")
+@on_ray
 def test_bad_rows_are_named_or_counted(tiny_bundle: Path, files: list[str], tmp_path: Path) -> None:
     (tmp_path / "in" / "d.jsonl").write_text('{"text": 1}\n{"text": "a cat", "year": 3}\n{"text": "b\n')
     with pytest.raises(Refused, match=r"d\.jsonl:1"):
@@ -142,7 +147,7 @@ def test_bad_rows_are_named_or_counted(tiny_bundle: Path, files: list[str], tmp_
     assert (made.done.rows, made.done.skipped) == (31, 2) and "d.jsonl:1" in made.done.first_skipped
 
 
-@pytest.mark.usefixtures("shared_ray")
+@on_ray
 def test_columns_have_one_type_in_all_files(tiny_bundle: Path, tmp_path: Path) -> None:
     for name, year in {"a": 1, "b": 2.5}.items():
         (tmp_path / f"{name}.jsonl").write_text(json.dumps({"text": "a cat", "year": year}) + "\n")
@@ -155,7 +160,7 @@ def test_columns_have_one_type_in_all_files(tiny_bundle: Path, tmp_path: Path) -
     assert found["year"].to_pylist() == [1, 2.5] and found.schema.field("vector").type == pa.list_(pa.uint8(), 4)
 
 
-@pytest.mark.usefixtures("shared_ray")
+@on_ray
 def test_urls_are_read_and_written(tiny_bundle: Path, files: list[str], tmp_path: Path) -> None:
     made = run(tiny_bundle, [f"file://{files[0]}"], f"file://{tmp_path}/out")
     assert made.done.rows == len(table(tmp_path / "out")) == 30
@@ -164,7 +169,7 @@ def test_urls_are_read_and_written(tiny_bundle: Path, files: list[str], tmp_path
         run(tiny_bundle, [f"file://{tmp_path}/nothing"], f"file://{tmp_path}/third")
 
 
-@pytest.mark.usefixtures("shared_ray")
+@on_ray
 def test_an_input_that_changes_meanwhile_is_one_line(
     tiny_bundle: Path, files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,16 @@ def python(
     )
 
 
+def small_demo(documents: int) -> tuple[str, ...]:
+    """The command of a server whose demo corpus has at most so many documents."""
+    main = f"demo.MAX_DOCUMENTS = {documents}; sys.exit(__main__.main())"
+    return (
+        sys.executable,
+        "-c",
+        f"import sys; from serving import __main__; from serving.commands import demo; {main}",
+    )
+
+
 def refused(*arguments: str, env: dict[str, str] | None = None) -> str:
     """The one line on stderr of a start that ends with 2."""
     ended = python("-m", "serving", *arguments, env=env)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import sys
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
@@ -33,18 +32,12 @@ from tests.conftest import PATIENCE
 from tests.serving.conftest import Launcher, Running
 from tests.serving.engines import Gate, model
 from tests.serving.jobs.counting import ended
+from tests.serving.processes import small_demo
 
 MakeService = Callable[..., Service]
 Run = Callable[[Service, Callable[[], Coroutine[Any, Any, None]]], None]
 WHOLE = 600
 """Documents of the demo corpus in these tests: three commits."""
-COMMAND = (
-    sys.executable,
-    "-c",
-    "import sys; from serving import __main__; from serving.commands import demo; "
-    "demo.MAX_DOCUMENTS = 2000; sys.exit(__main__.main())",
-)
-"""A server whose demo corpus is made in a moment."""
 
 
 @pytest.fixture(autouse=True)
@@ -121,7 +114,7 @@ def test_a_server_answers_while_it_embeds_and_goes_on_after_a_kill(
     hold = tmp_path / "hold"
     hold.touch()
     monkeypatch.setenv(VARIABLE, f"jobs.after-checkpoint=hold:{hold}@3")  # the first that follows a commit
-    server = launch(demo=True, command=COMMAND)
+    server = launch(demo=True, command=small_demo(2000))
     monkeypatch.delenv(VARIABLE)
     assert server.client.get("/corpora/python-docs").status_code == 200
     until_found(server)
@@ -135,7 +128,7 @@ def test_a_server_answers_while_it_embeds_and_goes_on_after_a_kill(
     assert [line.split()[2].rsplit("/", 1)[-1] for line in printed] == ["embed", "similarity", "search"]
     server.kill()
 
-    again = launch(demo=True, command=COMMAND)
+    again = launch(demo=True, command=small_demo(2000))
     *_, last = again.client.get(f"/jobs/{job['id']}/events").text.strip().split("\n\n")
     assert '"succeeded"' in last
     assert again.client.get("/corpora/python-docs").json()["documents"] == 2000

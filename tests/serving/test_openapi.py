@@ -16,7 +16,8 @@ from jsonschema import Draft202012Validator
 from serving.commands.serve import document
 from serving.corpora.ingest.json_documents import OPTIONS
 
-FILE = Path(__file__).resolve().parents[2] / "docs" / "openapi.json"
+ROOT = Path(__file__).resolve().parents[2]
+FILE = ROOT / "docs" / "openapi.json"
 DOCUMENT: dict[str, Any] = json.loads(document())
 OPERATIONS = [
     (method, path, operation) for path, methods in DOCUMENT["paths"].items() for method, operation in methods.items()
@@ -36,7 +37,7 @@ def test_the_verb_writes_it_whatever_the_environment(tmp_path: Path) -> None:
     written = subprocess.run(
         [sys.executable, "-m", "serving", "openapi"],
         cwd=tmp_path,
-        env={"ISOSPHERE_API_KEYS_FILE": str(tmp_path / "none"), "PYTHONHASHSEED": "7"},
+        env={"ISOSPHERE_API_KEYS_FILE": str(tmp_path / "none"), "PYTHONHASHSEED": "7", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         check=True,
     )

@@ -66,7 +66,17 @@ def some(every: Iterable[Any], *soon: Any) -> list[Any]:
     return [one if one in soon else pytest.param(one, marks=pytest.mark.slow) for one in every]
 
 
-@pytest.mark.parametrize("step", some(range(1, 15), 1, 6))
+BETWEEN = (2, 3, 7, 8, 12)
+"""Steps that are not beside a checkpoint. One comes every five steps and at the end, which is step 14."""
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        *some(sorted({*range(1, 15)} - {*BETWEEN}), 1, 6),
+        *(pytest.param(step, marks=pytest.mark.nightly) for step in BETWEEN),
+    ],
+)
 def test_a_run_that_ends_abruptly_at_any_step_is_taken_up(
     step: int, uninterrupted: RunConfig, make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from models.bundle.sources import SourceError
 from models.encoder.pooling import POOLINGS
-from training.config import ConfigError, RunConfig, check_value, field_types, from_preset, parse
+from training.config import ConfigError, RunConfig, from_preset
+from training.fields import check_value, field_types, parse
 from training.objectives import OBJECTIVES
 
 text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)

@@ -1,4 +1,4 @@
-"""Training really learns: real sentences in, a better encoder out, for every objective."""
+"""Training really learns: real sentences in, a better encoder out, for every objective (SimCSE alone in CI)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,6 @@ from training.checkpoints.record import evaluations
 from training.config import from_preset
 from training.evaluation.pairs import OWN, STSB_DEV
 from training.objectives import OBJECTIVES
-
-IN_CI = ("simcse", "distillation")
-"""One objective that contrasts views and one that follows a teacher."""
 
 
 @pytest.fixture(scope="module")
@@ -72,11 +69,8 @@ def gain(objective: str, corpus: Path, folder: Path, **judged_by: str) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("objective", IN_CI)
-def test_forty_steps_raise_the_correlation_on_short_pairs(
-    objective: str, wikipedia: Path, pairs: Path, tmp_path: Path
-) -> None:
-    assert gain(objective, wikipedia, tmp_path, dev_data=str(pairs)) > 0.5  # simcse has 1.3
+def test_forty_steps_raise_the_correlation_on_short_pairs(wikipedia: Path, pairs: Path, tmp_path: Path) -> None:
+    assert gain("simcse", wikipedia, tmp_path, dev_data=str(pairs)) > 0.5  # 1.3 was measured
 
 
 @pytest.mark.nightly

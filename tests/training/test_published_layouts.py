@@ -1,5 +1,8 @@
-"""Language models as their authors have them on the hub, heads, old names and all: BERT-base and RoBERTa-base, whole in
-shape, their weights random. The weights themselves can't be had offline; what loads these loads those."""
+"""Language models as their authors have them on the hub, heads, old names and all: BERT-base and RoBERTa-base.
+
+They have two of the twelve layers, and random weights. The published weights can't be had offline; the code that loads
+these loads those.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +91,7 @@ SIZE = {
     "initializer_range": 0.02,
     "intermediate_size": 3072,
     "num_attention_heads": 12,
-    "num_hidden_layers": 12,
+    "num_hidden_layers": 2,
 }
 LAYOUTS = [
     Layout(

@@ -218,8 +218,13 @@ def minilm() -> Iterator[Encode]:
         yield judged.encode
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("task", "tolerance"), [("TREC", 1.0), ("MRPC", 0.3), ("CR", 0.3), ("MPQA", 0.3)])
+@pytest.mark.parametrize(
+    ("task", "tolerance"),
+    [
+        pytest.param("MPQA", 0.3, marks=pytest.mark.slow),
+        *(pytest.param(*one, marks=pytest.mark.nightly) for one in (("TREC", 1.0), ("MRPC", 0.3), ("CR", 0.3))),
+    ],
+)
 def test_minilm_scores_as_senteval_says(
     minilm: Encode, test_data: Path, goldens: Path, task: str, tolerance: float
 ) -> None:

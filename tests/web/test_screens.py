@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,6 +15,7 @@ from playwright.sync_api import Browser, expect
 
 from serving.operations.failpoints import VARIABLE
 from tests.serving.conftest import Launcher, Running
+from tests.serving.processes import small_demo
 from tests.web.conftest import LOOKS, Visit
 from tests.web.views import VIEWS, shown
 
@@ -22,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PICTURE_BYTES = 200_000
 QUESTION = "wait until several tasks have finished"
 LOADING_SECONDS = 600
+LOOKED_AT = bool(os.environ.keys() & {"ISOSPHERE_SCREENS", "ISOSPHERE_PICTURE"})
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +37,18 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def starting(tmp_path_factory: pytest.TempPathFactory, held: Path) -> Iterator[Running]:
-    """The default encoder and the demo corpus, as `make serve` shows them; it loads until `held` is gone."""
+    """The default encoder and the demo corpus, as `make serve` shows them; it loads until `held` is gone.
+
+    All of the corpus is only there if somebody looks at the pictures: to embed it takes half a minute of all cores.
+    """
     bundle = Path(os.environ.get("ISOSPHERE_BUNDLE") or ROOT / "artifacts" / "default")
     if not (bundle / "manifest.json").exists():
         pytest.skip(f"{bundle} is not there: `make serve` makes the default bundle, or name one in ISOSPHERE_BUNDLE")
     launcher = Launcher(tmp_path_factory.mktemp("demo"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, f"store.before-create=hold:{held}")
-        server = launcher("--bundle", str(bundle), engine="auto", demo=True, ready=False)
+        command = (sys.executable, "-m", "serving") if LOOKED_AT else small_demo(400)
+        server = launcher("--bundle", str(bundle), engine="auto", demo=True, ready=False, command=command)
     answers(server, "/livez")
     yield server
     server.kill()

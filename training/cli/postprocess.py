@@ -14,10 +14,11 @@ from models.encoder.encoder import Encoder
 from models.export import destination
 from models.export.export import export
 from training.checkpoints.publish import corpus_counts, sts_manifest_scores, sts_scores
-from training.config import MIN_LENGTH, ConfigError, check_seed, field_types, parse_settings
+from training.config import MIN_LENGTH, ConfigError, check_seed
 from training.data.corpus import Corpus, open_corpus
 from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, DataError, Subsets, sts_tasks
+from training.fields import field_types, parse_settings
 from training.machine.environment import environment
 from training.machine.hardware import pick_device
 from training.postprocess import POSTPROCESSES

@@ -21,6 +21,8 @@ from models.errors import Refused
 from training.checkpoints.progress import LINE_EVERY
 from training.data.corpus import Corpus
 
+LAST = 100
+"""Number of final batches whose mean loss is reported."""
 MOST_RATE = 1e30
 """Maximum learning rate. Adam's first step is ten times as large and must fit in a float32."""
 

@@ -17,14 +17,15 @@ from torch import Tensor, nn
 
 from models.encoder.encoder import Encoder
 from models.encoder.transform import Affine
-from training.config import check_finite
 from training.data.corpus import Corpus
 from training.encoding.lora import has_dropout
 from training.encoding.views import ViewEncoder, make_passes
+from training.fields import check_finite
 from training.objectives.base import Needs
 from training.objectives.contrastive import dimension_contrast
 from training.objectives.imsimcse import CITATION
 from training.postprocess.base import (
+    LAST,
     Fitted,
     Postprocess,
     PostprocessError,
@@ -32,9 +33,6 @@ from training.postprocess.base import (
     check_learning_rate,
     sentence_batches,
 )
-
-LAST = 100
-"""Number of final batches whose mean loss is reported."""
 
 
 @dataclass(frozen=True, kw_only=True)

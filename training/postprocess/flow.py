@@ -19,9 +19,10 @@ from torch.nn.utils import clip_grad_norm_
 
 from models.encoder.encoder import Encoder
 from models.encoder.flow import LOG_SCALE_FACTOR, ActNorm, AdditiveCoupling, Flow
-from training.config import check_finite
 from training.data.corpus import Corpus
+from training.fields import check_finite
 from training.postprocess.base import (
+    LAST,
     Fitted,
     Postprocess,
     PostprocessError,
@@ -36,8 +37,6 @@ NOISE = 1e-3
 Images are dequantised in the same way. Coordinates can be constant (two of all-MiniLM's 384 are), and a last layer norm
 leaves vectors in a hyperplane. Without noise the likelihood would be unbounded.
 """
-LAST = 100
-"""Number of final batches whose mean bits per dimension are reported."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Self
 
-from training.config import NOT_SET, ConfigError, RunConfig, check_value, field_types, from_preset
+from training.config import NOT_SET, ConfigError, RunConfig, from_preset
+from training.fields import check_value, field_types
 from training.studies.trial import InputDigests, StudyError, Trial
 
 PARTS = {"name": str, "about": str, "base": dict, "grid": dict, "arm": list}

@@ -16,12 +16,13 @@ from models.export.destination import refuse_foreign
 from training import run
 from training.checkpoints import record
 from training.checkpoints.publish import STS_MEAN, publish, sts_scores
-from training.config import PATH_FIELDS, ConfigError, RunConfig, check_value, field_types
+from training.config import PATH_FIELDS, ConfigError, RunConfig
 from training.data.excerpt import Excerpt
 from training.data.files import text_sha256
 from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, DataError, sts_tasks
 from training.evaluation.selection import by_stsb_dev
+from training.fields import check_value, field_types
 from training.machine.interrupt import locked
 from training.objectives import OBJECTIVES
 from training.studies.description import PARTS, Study, read_toml

@@ -43,8 +43,7 @@ def made(keep: bool, told: Connection) -> None:
 
 def told_of(keep: bool) -> tuple[list[int], int]:
     found, told = SERVER.Pipe(duplex=False)
-    inherited = {} if keep else {"THP_MEM_ALLOC_ENABLE": "0"}  # a test before may have run a command that sets it
-    process = forked(made, keep, told, environment=inherited)
+    process = forked(made, keep, told)
     process.join(PATIENCE)
     assert process.exitcode == 0
     return cast(tuple[list[int], int], found.recv())
