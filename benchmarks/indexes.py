@@ -3,6 +3,7 @@
 The benchmark also compares kinds of queries for measuring recall.
 
     OMP_NUM_THREADS=1 python -m benchmarks.indexes --vectors 100000 --to benchmarks/results/indexes.json
+    OMP_NUM_THREADS=1 python -m benchmarks.indexes --mixture --vectors 1000000 --kinds hnsw ivf-sq8    # harder vectors
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 import faiss
 import numpy as np
 
+from benchmarks.search.mixture import mixture
 from benchmarks.surroundings import surroundings
 from models.cli.command_line import Parser
 from models.runtimes.base import Floats
@@ -154,32 +156,38 @@ def main() -> None:
     parser.add_argument(
         "--kinds", nargs="*", default=[*KINDS], choices=EVERY, help="index kinds (default: the CPU kinds)"
     )
+    parser.add_argument("--mixture", action="store_true", help="draw the vectors of benchmarks.search: wider clusters")
     parser.add_argument("--to", type=Path)
     given = parser.parse_args()
     if GPU_KINDS.keys() & given.kinds and (reason := trouble()):
         parser.error(f"--kinds: {reason}")
     faiss.omp_set_num_threads(THREADS)
-    everything = clustered(given.vectors + QUERIES + FRESH, given.dim)
+    rows = given.vectors + QUERIES + FRESH
+    everything = (
+        np.concatenate(list(mixture(rows, given.dim, clusters=round(given.vectors**0.5))))
+        if given.mixture
+        else clustered(rows, given.dim)
+    )
     held, fresh = everything[given.vectors : given.vectors + QUERIES], everything[given.vectors + QUERIES :]
     with tempfile.TemporaryDirectory() as folder:
         keys = np.arange(1, given.vectors + 1)
         keys, vectors = write_vectors(Path(folder) / "vectors", given.dim, [(keys, everything[: given.vectors])])
         exact = Main(keys, vectors, None, Tuning(TARGET))
         marks = Marks(len(keys))
-        rows: list[dict[str, Any]] = [
+        found: list[dict[str, Any]] = [
             {
                 "kind": "exact",
                 "qps_batch": round(rate(lambda: exact.search(fresh[:200], 10, marks), 200)),
                 "qps_one": round(rate(lambda: [exact.search(one[None], 10, marks) for one in fresh[:20]], 20)),
             }
         ]
-        print(json.dumps(rows[0]), flush=True)
+        print(json.dumps(found[0]), flush=True)
         for name in given.kinds:
-            rows.append(measured(EVERY[name], exact, held, fresh, Path(folder)))
-            print(json.dumps(rows[-1]), flush=True)
+            found.append(measured(EVERY[name], exact, held, fresh, Path(folder)))
+            print(json.dumps(found[-1]), flush=True)
     if given.to:
         command = f"OMP_NUM_THREADS={THREADS} {shlex.join(['python', '-m', 'benchmarks.indexes', *sys.argv[1:]])}"
-        kept = {"command": command, **surroundings(), "vectors": given.vectors, "dim": given.dim, "kinds": rows}
+        kept = {"command": command, **surroundings(), "vectors": given.vectors, "dim": given.dim, "kinds": found}
         given.to.write_text(json.dumps(kept, indent=1) + "\n")
 
 

@@ -253,6 +253,21 @@ def test_the_type_of_index_follows_size_and_options() -> None:
 
 
 @pytest.mark.slow
+def test_a_new_corpus_gets_the_index_of_its_expected_size(tmp_path: Path) -> None:
+    large = opened(tmp_path, index="cpu", expected_passages=10**7)
+    large.create("by-option")
+    large.create("by-size", passages=10**6)
+    kinds = {}
+    for name in ("by-option", "by-size"):
+        large.put(name, content([("a", "text", {})]))
+        report = large.description(name).index
+        kinds[name] = report and report.kind
+        large.drop(name)
+    large.close()
+    assert kinds == {"by-option": "ivf-sq8", "by-size": "hnsw"}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [["HNSW"], ["GPU_CAGRA", "IVF_SQ8"]])
 def test_the_effort_of_searches_reaches_the_target(
     corpora: MilvusCorpora, monkeypatch: pytest.MonkeyPatch, kinds: list[str]
