@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import faiss
@@ -67,9 +67,9 @@ def clustered(count: int, dim: int, seed: int = 0) -> Floats:
 def measured(kind: Kind, exact: Main, held: Floats, fresh: Floats, folder: Path) -> dict[str, Any]:
     """Build one kind of index, tune it on `held` and time it on `fresh`."""
     parameters = kind.parameters(*exact.vectors.shape)
-    begin = perf_counter()
+    begin, cpu = perf_counter(), process_time()
     index = kind.build(exact.vectors, parameters, lambda: None)
-    seconds = perf_counter() - begin
+    seconds, cpu = perf_counter() - begin, process_time() - cpu
     path = folder / kind.name
     kind.write(index, str(path))
     del index
@@ -84,6 +84,7 @@ def measured(kind: Kind, exact: Main, held: Floats, fresh: Floats, folder: Path)
         "kind": kind.name,
         "parameters": dict(parameters),
         "build_s": round(seconds, 1),
+        "build_cpu_s": round(cpu, 1),
         "open_s": round(opening, 3),
         "index_bytes_a_vector": round(path.stat().st_size / len(exact.keys), 1),
         **found,
@@ -119,6 +120,7 @@ def searched(
         "recall_fresh": round(float(recall(search(fresh), nearest(exact.keys, exact.vectors, fresh, 10)).mean()), 4),
         "qps_batch": round(rate(lambda: search(fresh), len(fresh))),
         "qps_one": round(rate(lambda: [search(one[None]) for one in fresh[:200]], 200)),
+        "cpu_ms_one": round(1000 * cost(lambda: [search(one[None]) for one in fresh[:200]]) / 200, 4),
         "qps_raw": round(rate(lambda: raw(approximate, effort, fresh, threads), len(fresh))),
     }
 
@@ -147,6 +149,16 @@ def rate(call: Callable[[], object], queries: int) -> float:
         call()
         seconds.append(perf_counter() - begin)
     return queries / median(seconds)
+
+
+def cost(call: Callable[[], object]) -> float:
+    """Return the seconds of CPU time of a call, the least of rounds. Other programs of the machine hardly change it."""
+    seconds = []
+    for _ in range(ROUNDS):
+        begin = process_time()
+        call()
+        seconds.append(process_time() - begin)
+    return min(seconds)
 
 
 def main() -> None:

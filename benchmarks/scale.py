@@ -1,4 +1,4 @@
-"""The tables of docs/scale.md, computed from measured constants. Options replace constants by your own figures.
+"""The tables of docs/scale.md, computed from measured constants. Options replace what you can choose.
 
     python -m benchmarks.scale
     python -m benchmarks.scale --cpus 64 --memory-gb 256 --gpu-texts-per-s 20000
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil, log
 from typing import Any, NamedTuple
 
@@ -20,11 +20,11 @@ RATES = (100, 1000)
 PQ, CACHE, DEGREE = 0.125, 0.1, 56
 """Milvus' defaults for DISKANN: product codes and cached nodes as parts of the vectors, and edges of a node."""
 BUSY, FULL = 0.6, 0.7
-"""Parts of the CPUs and of the memory of a machine that the plans use."""
+"""Parts of the CPUs and of the memory of a machine that searches use."""
 Sizes = Mapping[int, float]
 
 
-class Machines(NamedTuple):
+class Choice(NamedTuple):
     """What the user can choose."""
 
     cpus: int = 16
@@ -43,19 +43,19 @@ class Index(NamedTuple):
 
 
 class Constants(NamedTuple):
-    """Measured constants: milliseconds of CPU time, and bytes of a document."""
+    """Measured milliseconds of CPU time, and bytes of a document."""
 
-    embed_ms: dict[str, float]
-    ray: float
+    embed_ms: Mapping[str, float]
+    on_ray: float
     query_ms: float
     read_ms: float
     row_bytes: float
     store_bytes: float
-    indexes: dict[str, Index]
+    indexes: Mapping[str, Index]
 
 
 class Plan(NamedTuple):
-    """Where a corpus of this many documents is kept, and what it takes."""
+    """Where a corpus is kept, and what it takes."""
 
     documents: int
     where: str
@@ -68,51 +68,50 @@ class Plan(NamedTuple):
 
 def measured() -> Constants:
     """Read the constants from benchmarks/results."""
-    by_size = {one["vectors"]: {kind["kind"]: kind for kind in one["kinds"]} for one in _results("indexes_mixture")}
-    indexes = {
-        kind: Index(
-            by_size[10**6][kind]["index_bytes_a_vector"],
-            {n: 1000 * kinds[kind]["build_s"] / n for n, kinds in by_size.items()},
-            {n: 1000 / kinds[kind]["qps_one"] for n, kinds in by_size.items()},
-        )
-        for kind in ("hnsw", "ivf-flat", "ivf-sq8")
+    by_size = {
+        size: {one["kind"]: one for one in _result(f"indexes_mixture_{size}")["kinds"]} for size in (10**5, 10**6)
     }
-    search, milvus, ray = _result("search"), _result("milvus"), _result("on_ray")["embed"]
+    search, ray = _result("search"), _result("on_ray")["embed"]
     million = search["figures"]["1,000,000"]
     ours, faiss = (million["searches"][f"{who}, one by one"]["queries_per_s"] for who in ("ours", "faiss"))
     return Constants(
         embed_ms={
             "with AMX": _result("ingest")["figures"]["job"]["cpu_ms_per_text"],
-            "without AMX": round(1000 * min(one["cpu_s"] for one in ray["rounds"]["plain"]) / ray["rows"], 2),
+            "without AMX": 1000 * min(one["cpu_s"] for one in ray["rounds"]["plain"]) / ray["rows"],
         },
-        ray=ray["plain_over_ray"]["cpu_s"],
+        on_ray=ray["plain_over_ray"]["cpu_s"],
         query_ms=_result("serving")["figures"]["loads"]["singles_32"]["isosphere"]["cpu_s_per_1000_texts"],
         read_ms=1000 * search["machine"]["cpus"] * (1 / ours - 1 / faiss),
-        row_bytes=list(milvus["figures"].values())[-1]["bytes_per_row"],
+        row_bytes=_result("milvus")["figures"]["100,000"]["bytes_per_row"],
         store_bytes=million["bytes_per_document"]["store"],
-        indexes=indexes,
+        indexes={
+            kind: Index(
+                by_size[10**6][kind]["index_bytes_a_vector"],
+                {n: 1000 * kinds[kind]["build_cpu_s"] / n for n, kinds in by_size.items()},
+                {n: kinds[kind]["cpu_ms_one"] for n, kinds in by_size.items()},
+            )
+            for kind in ("hnsw", "ivf-flat", "ivf-sq8")
+        },
     )
 
 
-def plans(known: Constants, machines: Machines) -> Iterable[Plan]:
+def plans(known: Constants, choice: Choice) -> Iterator[Plan]:
     """Plan 10^7 documents on one server, and 10^7 to 10^9 on Milvus."""
     flat, sq8, graph = (known.indexes[kind] for kind in ("ivf-flat", "ivf-sq8", "hnsw"))
-    others = known.row_bytes - 4 * DIM
     n = 10**7
-    disk = known.store_bytes + 4 * DIM + flat.bytes
-    built, searched = grown(flat.build_ms, n), grown(flat.search_ms, n)
-    yield Plan(n, "SQLite, ivf-flat", n * flat.bytes / 1e9, n * disk / 1e9, n * built / 3.6e6, searched + known.read_ms)
-    on_disk = Index(4 * (DIM + DEGREE), graph.build_ms, graph.search_ms)
+    disk, built = known.store_bytes + 4 * DIM + flat.bytes, grown(flat.build_ms, n)
+    searched = known.read_ms + grown(flat.search_ms, n)
+    yield Plan(n, "SQLite, ivf-flat", n * flat.bytes / 1e9, n * disk / 1e9, n * built / 3.6e6, searched)
+    on_disk = graph._replace(bytes=4 * (DIM + DEGREE))
     for n, kind, index, memory, gb in (
-        (10**7, "IVF_SQ8", sq8, sq8.bytes, machines.segment_gb / 2),
-        (10**8, "DISKANN", on_disk, 4 * DIM * (PQ + CACHE), machines.segment_gb),
-        (10**9, "DISKANN", on_disk, 4 * DIM * (PQ + CACHE), machines.segment_gb),
+        (10**7, "IVF_SQ8", sq8, sq8.bytes, choice.segment_gb / 2),
+        (10**8, "DISKANN", on_disk, 4 * DIM * (PQ + CACHE), choice.segment_gb),
+        (10**9, "DISKANN", on_disk, 4 * DIM * (PQ + CACHE), choice.segment_gb),
     ):
         segment = gb * 1e9 / known.row_bytes
-        searched = ceil(n / segment) * grown(index.search_ms, segment)
-        bytes_on_disk = n * (known.row_bytes + index.bytes)
-        built = n * grown(index.build_ms, segment) / 3.6e6
-        yield Plan(n, f"Milvus, {kind}", n * (memory + others) / 1e9, bytes_on_disk / 1e9, built, searched)
+        memory_gb, disk_gb = n * (memory + known.row_bytes - 4 * DIM) / 1e9, n * (known.row_bytes + index.bytes) / 1e9
+        built, searched = n * grown(index.build_ms, segment), ceil(n / segment) * grown(index.search_ms, segment)
+        yield Plan(n, f"Milvus, {kind}", memory_gb, disk_gb, built / 3.6e6, searched)
 
 
 def grown(by_size: Sizes, n: float) -> float:
@@ -121,24 +120,22 @@ def grown(by_size: Sizes, n: float) -> float:
     return high * (n / large) ** (log(high / low) / log(large / small))
 
 
-def tables(known: Constants, machines: Machines) -> list[str]:
-    """Return the tables of the page: embedding, index, and search."""
-    found = list(plans(known, machines))
+def tables(known: Constants, choice: Choice) -> list[str]:
+    """Return the tables of the page: embedding, index, and searches."""
+    found = list(plans(known, choice))
     embedding = []
     for n in sorted({plan.documents for plan in found}):
-        hours = {cpu: n * ms / 3.6e6 for cpu, ms in known.embed_ms.items()}
-        alone = hours["with AMX"] / known.ray / machines.cpus
-        gpu = f"{n / machines.gpu_texts_per_s / 3600:.1f}" if machines.gpu_texts_per_s else "not measured"
-        embedding.append([f"{n:,}", *map(_rounded, hours.values()), _rounded(alone), _rounded(alone / 10), gpu])
-    index = [
-        [f"{p.documents:,}", p.where, _rounded(p.memory_gb), _rounded(p.disk_gb), _rounded(p.build_h)] for p in found
-    ]
+        hours = [n * ms / 3.6e6 for ms in known.embed_ms.values()]
+        alone = hours[0] / known.on_ray / choice.cpus
+        gpu = _rounded(n / choice.gpu_texts_per_s / 3600) if choice.gpu_texts_per_s else "not measured"
+        embedding.append([f"{n:,}", *map(_rounded, (*hours, alone, alone / 10)), gpu])
+    index = [[f"{p.documents:,}", p.where, *map(_rounded, (p.memory_gb, p.disk_gb, p.build_h))] for p in found]
     search = [
-        [f"{p.documents:,}", p.where, _rounded(p.index_ms), f"{rate:,}", *_search(p, rate, known, machines)]
+        [f"{p.documents:,}", p.where, _rounded(p.index_ms), f"{rate:,}", *_search(p, rate, known, choice)]
         for p in found
         for rate in RATES
     ]
-    one, ten = f"hours on 1 machine of {machines.cpus} CPUs", "on 10 machines"
+    one, ten = f"hours on 1 machine of {choice.cpus} CPUs", "on 10 machines"
     return [
         _table(["documents", *(f"CPU hours {cpu}" for cpu in known.embed_ms), one, ten, "GPU hours"], embedding),
         _table(["documents", "corpus", "memory, GB", "disk, GB", "CPU hours of the index"], index),
@@ -146,18 +143,18 @@ def tables(known: Constants, machines: Machines) -> list[str]:
     ]
 
 
-def _search(plan: Plan, rate: int, known: Constants, machines: Machines) -> list[str]:
+def _search(plan: Plan, rate: int, known: Constants, choice: Choice) -> list[str]:
     """Return the CPUs of `rate` searches a second, the machines of the index, and the servers in front of Milvus."""
     on_milvus = plan.where.startswith("Milvus")
     server, index = (rate * ms / 1000 / BUSY for ms in (known.query_ms, plan.index_ms))
-    by_cpu = ceil((index if on_milvus else index + server) / machines.cpus)
-    by_memory = ceil(plan.memory_gb / machines.memory_gb / FULL)
-    servers = str(ceil(server / machines.cpus)) if on_milvus else "the same"
+    by_cpu = ceil((index if on_milvus else index + server) / choice.cpus)
+    by_memory = ceil(plan.memory_gb / choice.memory_gb / FULL)
+    servers = str(ceil(server / choice.cpus)) if on_milvus else "the same"
     return [_rounded(server + index), str(max(by_cpu, by_memory)), servers]
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows))
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)).replace(" --- ", "---")
 
 
 def _rounded(value: float) -> str:
@@ -170,16 +167,12 @@ def _result(name: str) -> dict[str, Any]:
     return found
 
 
-def _results(prefix: str) -> list[dict[str, Any]]:
-    return [_result(file.stem) for file in RESULTS.glob(f"{prefix}_*.json")]
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables."""
     parser = Parser(prog="python -m benchmarks.scale", description=__doc__)
-    for name, default in Machines()._asdict().items():
+    for name, default in Choice()._asdict().items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
-    print("\n\n".join(tables(measured(), Machines(**vars(parser.parse_args(arguments))))))
+    print("\n\n".join(tables(measured(), Choice(**vars(parser.parse_args(arguments))))))
     return 0
 
 
