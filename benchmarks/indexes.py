@@ -3,7 +3,6 @@
 The benchmark also compares kinds of queries for measuring recall.
 
     OMP_NUM_THREADS=1 python -m benchmarks.indexes --vectors 100000 --to benchmarks/results/indexes.json
-    OMP_NUM_THREADS=1 python -m benchmarks.indexes --mixture --vectors 1000000 --kinds hnsw ivf-sq8    # harder vectors
 """
 
 from __future__ import annotations
@@ -18,13 +17,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from time import perf_counter, process_time
+from time import perf_counter
 from typing import Any
 
 import faiss
 import numpy as np
 
-from benchmarks.search.mixture import mixture
 from benchmarks.surroundings import surroundings
 from models.cli.command_line import Parser
 from models.runtimes.base import Floats
@@ -67,9 +65,9 @@ def clustered(count: int, dim: int, seed: int = 0) -> Floats:
 def measured(kind: Kind, exact: Main, held: Floats, fresh: Floats, folder: Path) -> dict[str, Any]:
     """Build one kind of index, tune it on `held` and time it on `fresh`."""
     parameters = kind.parameters(*exact.vectors.shape)
-    begin, cpu = perf_counter(), process_time()
+    begin = perf_counter()
     index = kind.build(exact.vectors, parameters, lambda: None)
-    seconds, cpu = perf_counter() - begin, process_time() - cpu
+    seconds = perf_counter() - begin
     path = folder / kind.name
     kind.write(index, str(path))
     del index
@@ -84,7 +82,6 @@ def measured(kind: Kind, exact: Main, held: Floats, fresh: Floats, folder: Path)
         "kind": kind.name,
         "parameters": dict(parameters),
         "build_s": round(seconds, 1),
-        "build_cpu_s": round(cpu, 1),
         "open_s": round(opening, 3),
         "index_bytes_a_vector": round(path.stat().st_size / len(exact.keys), 1),
         **found,
@@ -120,7 +117,6 @@ def searched(
         "recall_fresh": round(float(recall(search(fresh), nearest(exact.keys, exact.vectors, fresh, 10)).mean()), 4),
         "qps_batch": round(rate(lambda: search(fresh), len(fresh))),
         "qps_one": round(rate(lambda: [search(one[None]) for one in fresh[:200]], 200)),
-        "cpu_ms_one": round(1000 * cost(lambda: [search(one[None]) for one in fresh[:200]]) / 200, 4),
         "qps_raw": round(rate(lambda: raw(approximate, effort, fresh, threads), len(fresh))),
     }
 
@@ -151,16 +147,6 @@ def rate(call: Callable[[], object], queries: int) -> float:
     return queries / median(seconds)
 
 
-def cost(call: Callable[[], object]) -> float:
-    """Return the seconds of CPU time of a call, the least of rounds. Other programs of the machine hardly change it."""
-    seconds = []
-    for _ in range(ROUNDS):
-        begin = process_time()
-        call()
-        seconds.append(process_time() - begin)
-    return min(seconds)
-
-
 def main() -> None:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vectors", type=int, default=100_000)
@@ -168,38 +154,32 @@ def main() -> None:
     parser.add_argument(
         "--kinds", nargs="*", default=[*KINDS], choices=EVERY, help="index kinds (default: the CPU kinds)"
     )
-    parser.add_argument("--mixture", action="store_true", help="draw the vectors of benchmarks.search: wider clusters")
     parser.add_argument("--to", type=Path)
     given = parser.parse_args()
     if GPU_KINDS.keys() & given.kinds and (reason := trouble()):
         parser.error(f"--kinds: {reason}")
     faiss.omp_set_num_threads(THREADS)
-    rows = given.vectors + QUERIES + FRESH
-    everything = (
-        np.concatenate(list(mixture(rows, given.dim, clusters=round(given.vectors**0.5))))
-        if given.mixture
-        else clustered(rows, given.dim)
-    )
+    everything = clustered(given.vectors + QUERIES + FRESH, given.dim)
     held, fresh = everything[given.vectors : given.vectors + QUERIES], everything[given.vectors + QUERIES :]
     with tempfile.TemporaryDirectory() as folder:
         keys = np.arange(1, given.vectors + 1)
         keys, vectors = write_vectors(Path(folder) / "vectors", given.dim, [(keys, everything[: given.vectors])])
         exact = Main(keys, vectors, None, Tuning(TARGET))
         marks = Marks(len(keys))
-        found: list[dict[str, Any]] = [
+        rows: list[dict[str, Any]] = [
             {
                 "kind": "exact",
                 "qps_batch": round(rate(lambda: exact.search(fresh[:200], 10, marks), 200)),
                 "qps_one": round(rate(lambda: [exact.search(one[None], 10, marks) for one in fresh[:20]], 20)),
             }
         ]
-        print(json.dumps(found[0]), flush=True)
+        print(json.dumps(rows[0]), flush=True)
         for name in given.kinds:
-            found.append(measured(EVERY[name], exact, held, fresh, Path(folder)))
-            print(json.dumps(found[-1]), flush=True)
+            rows.append(measured(EVERY[name], exact, held, fresh, Path(folder)))
+            print(json.dumps(rows[-1]), flush=True)
     if given.to:
         command = f"OMP_NUM_THREADS={THREADS} {shlex.join(['python', '-m', 'benchmarks.indexes', *sys.argv[1:]])}"
-        kept = {"command": command, **surroundings(), "vectors": given.vectors, "dim": given.dim, "kinds": found}
+        kept = {"command": command, **surroundings(), "vectors": given.vectors, "dim": given.dim, "kinds": rows}
         given.to.write_text(json.dumps(kept, indent=1) + "\n")
 
 

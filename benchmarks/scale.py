@@ -68,12 +68,19 @@ class Plan(NamedTuple):
 
 def measured() -> Constants:
     """Read the constants from benchmarks/results."""
-    by_size = {
-        size: {one["kind"]: one for one in _result(f"indexes_mixture_{size}")["kinds"]} for size in (10**5, 10**6)
-    }
     search, ray = _result("search"), _result("on_ray")["embed"]
-    million = search["figures"]["1,000,000"]
-    ours, faiss = (million["searches"][f"{who}, one by one"]["queries_per_s"] for who in ("ours", "faiss"))
+    hundred_thousand, million = (search["figures"][size] for size in ("100,000", "1,000,000"))
+    cpus = search["machine"]["cpus"]
+    kinds = {one["kind"]: one for one in _result("indexes")["kinds"]}
+    ours, faiss, smaller = (
+        1000 * cpus / size["searches"][f"{who}, one by one"]["queries_per_s"]
+        for who, size in (("ours", million), ("faiss", million), ("faiss", hundred_thousand))
+    )
+    graph = Index(
+        kinds["hnsw"]["index_bytes_a_vector"],
+        {10**5: hundred_thousand["index"]["build_seconds"] / 100, 10**6: million["index"]["build_seconds"] / 1000},
+        {10**5: smaller, 10**6: faiss},
+    )
     return Constants(
         embed_ms={
             "with AMX": _result("ingest")["figures"]["job"]["cpu_ms_per_text"],
@@ -81,18 +88,17 @@ def measured() -> Constants:
         },
         on_ray=ray["plain_over_ray"]["cpu_s"],
         query_ms=_result("serving")["figures"]["loads"]["singles_32"]["isosphere"]["cpu_s_per_1000_texts"],
-        read_ms=1000 * search["machine"]["cpus"] * (1 / ours - 1 / faiss),
-        row_bytes=_result("milvus")["figures"]["100,000"]["bytes_per_row"],
+        read_ms=ours - faiss,
+        row_bytes=list(_result("milvus")["figures"].values())[-1]["bytes_per_row"],
         store_bytes=million["bytes_per_document"]["store"],
-        indexes={
-            kind: Index(
-                by_size[10**6][kind]["index_bytes_a_vector"],
-                {n: 1000 * kinds[kind]["build_cpu_s"] / n for n, kinds in by_size.items()},
-                {n: kinds[kind]["cpu_ms_one"] for n, kinds in by_size.items()},
-            )
-            for kind in ("hnsw", "ivf-flat", "ivf-sq8")
-        },
+        indexes={"hnsw": graph, **{kind: _ivf(kinds[kind]) for kind in ("ivf-flat", "ivf-sq8")}},
     )
+
+
+def _ivf(one: Mapping[str, Any]) -> Index:
+    """Extrapolate an IVF index from 10^5 vectors: both times grow with its 4√N lists."""
+    build, search = one["build_s"] / 100, 1000 / one["qps_one"]
+    return Index(one["index_bytes_a_vector"], {10**5: build, 10**7: 10 * build}, {10**5: search, 10**7: 10 * search})
 
 
 def plans(known: Constants, choice: Choice) -> Iterator[Plan]:
@@ -115,7 +121,7 @@ def plans(known: Constants, choice: Choice) -> Iterator[Plan]:
 
 
 def grown(by_size: Sizes, n: float) -> float:
-    """Return the value for n, on the power law through the two measured sizes."""
+    """Return the value for n, on the power law through two sizes."""
     (small, low), (large, high) = sorted(by_size.items())
     return high * (n / large) ** (log(high / low) / log(large / small))
 

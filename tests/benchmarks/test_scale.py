@@ -17,7 +17,7 @@ def test_the_page_has_the_tables_of_the_stored_constants() -> None:
         assert f"\n\n{table}\n\n" in page, "run `python -m benchmarks.scale`, and put its tables into docs/scale.md"
 
 
-def test_a_power_law_goes_through_both_measured_sizes() -> None:
+def test_a_power_law_goes_through_both_sizes() -> None:
     by_size = {100: 1.0, 1_000: 2.0}
     assert [scale.grown(by_size, n) for n in (100, 1_000, 10_000)] == pytest.approx([1, 2, 4])
 
