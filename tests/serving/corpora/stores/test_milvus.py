@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("pymilvus", reason="the extra 'milvus' is not installed")
 
+import grpc
 from milvus_lite.adapter.grpc.server import start_server_in_thread
 from pymilvus.exceptions import MilvusException
 
@@ -75,6 +76,15 @@ def test_one_line_says_that_there_is_no_server() -> None:
         connect("milvus://user:secret@127.0.0.1:1/db")
     assert "secret" not in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_deadline_is_an_error_of_one_line(corpora: MilvusCorpora) -> None:
+    class DeadlineError(grpc.RpcError):
+        def details(self) -> str:
+            return "Deadline Exceeded"
+
+    with pytest.raises(Unhealthy, match="Milvus Lite in .*: Deadline Exceeded"), corpora._connection.errors():
+        raise DeadlineError
 
 
 def test_a_file_is_no_milvus_lite(tmp_path: Path) -> None:
