@@ -22,6 +22,9 @@ PACKAGES = (
     "faiss-cpu",
     "faiss-gpu",
     "faiss-gpu-cuvs",
+    "pymilvus",
+    "milvus-lite",
+    "ray",
     "numpy",
 )
 

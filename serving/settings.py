@@ -107,6 +107,10 @@ class Settings(BaseSettings):
     exact_below: PositiveInt = Field(
         default=INDEXED_FROM, description="number of passages from which --index treats a corpus as large, at least 10"
     )
+    expected_passages: NonNegativeInt = Field(
+        default=0,
+        description="number of passages for which a new corpus on Milvus gets the type of its index",
+    )
     device: Device = Field(default="auto", description="device that runs the model")
     threads: PositiveInt | None = Field(default=None, description="threads of the engine; by default the CPU quota")
     default_prompt: str | None = Field(

@@ -93,6 +93,7 @@ def copy(settings: Settings, given: argparse.Namespace) -> int:
             recall_target=described.recall_target,
             stemming=described.stemming,
             encoder=OwnVectors(described.dim) if described.own_vectors else None,
+            passages=max(size.passages, settings.expected_passages),
         )
         try:
             copied = _copied(here, source.name, there, target.name, size.documents)

@@ -79,11 +79,12 @@ class Backend(Protocol):
         stemming: Stemming | None = None,
         words: WordSettings = NO_SETTINGS,
         encoder: Manifest | OwnVectors | None = None,
+        passages: int = 0,
     ) -> bool:
         """Create an empty corpus, or update an existing corpus. Return True if the corpus is new.
 
         A corpus that has no encoder yet is bound to `encoder`, or to own vectors. Without `encoder`, its first document
-        binds it.
+        binds it. `passages` is the size that a new corpus will have, if it is known.
 
         Raises:
             Conflict: the corpus exists and has a different encoder, own vectors or vectors of another width, or has

@@ -112,6 +112,7 @@ class Corpora(Backend):
         stemming: Stemming | None = None,
         words: WordSettings = NO_SETTINGS,
         encoder: Manifest | OwnVectors | None = None,
+        passages: int = 0,  # noqa: ARG002
     ) -> bool:
         """Create an empty corpus, or update an existing corpus; see `Backend.create`."""
         corpus = Corpus(name, description, recall_target, created=time.time(), stemming=stemming, words=words)

@@ -69,6 +69,18 @@ def test_a_copy_equals_its_corpus(
 
 
 @pytest.mark.slow
+@WITH_MILVUS
+def test_a_copy_has_the_index_of_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.corpora.stores.milvus.indexes.IN_MEMORY", 99)
+    filled(tmp_path / "data")
+    assert main(["copy", f"{tmp_path / 'data'}#{NAME}", f"{tmp_path / 'milvus.db'}", "--index", "cpu"]) == 0
+    corpora = opened_corpora(settings(tmp_path / "milvus.db"))
+    report = corpora.description(NAME).index
+    corpora.close()
+    assert report and report.kind == "ivf-sq8"
+
+
+@pytest.mark.slow
 def test_a_copy_that_differs_is_removed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, opened: list[Backend]
 ) -> None:

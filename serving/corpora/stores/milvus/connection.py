@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from serving.corpora.ports import StoreError
@@ -16,6 +17,7 @@ from serving.errors import NotFound, ServiceError, Unhealthy
 
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else gRPC prints a line when a server stops
 try:
+    from grpc import RpcError
     from pymilvus import MilvusClient
     from pymilvus.exceptions import MilvusException
 except ImportError as error:
@@ -111,9 +113,9 @@ class Connection:
             yield
         except ServiceError:
             raise
-        except MilvusException as error:
+        except (MilvusException, RpcError) as error:  # pymilvus passes on a deadline of gRPC as it is
             self._loaded.clear()
-            if error.code == MISSING:
+            if isinstance(error, MilvusException) and error.code == MISSING:
                 raise NotFound(f"{self.address}: {_line(error)}") from error
             raise Unhealthy(f"{self.address}: {_line(error)}", retry_after=RETRY_SECONDS) from error
 
@@ -176,8 +178,9 @@ def _lite(address: Address, folder: Path) -> Connection:
     return Connection(client, address, close, is_lite=True)
 
 
-def _line(error: MilvusException) -> str:
-    return str(error.message).strip().partition("\n")[0] or type(error).__name__
+def _line(error: Any) -> str:
+    message = error.details() if isinstance(error, RpcError) else error.message
+    return str(message).strip().partition("\n")[0] or type(error).__name__
 
 
 def _public(text: str) -> str:

@@ -122,7 +122,13 @@ def milvus_corpora(settings: Settings) -> MilvusCorpora:
         opened.callback(uploads.close)
         registry = Registry(connection)
         return MilvusCorpora(
-            connection, registry, uploads, opened.pop_all(), index=settings.index, exact_below=settings.exact_below
+            connection,
+            registry,
+            uploads,
+            opened.pop_all(),
+            index=settings.index,
+            exact_below=settings.exact_below,
+            expected=settings.expected_passages,
         )
 
 
@@ -141,6 +147,7 @@ class MilvusCorpora(Backend):
         *,
         index: str = "auto",
         exact_below: int = INDEXED_FROM,
+        expected: int = 0,
     ) -> None:
         """Serve the corpora of `connection`. `close` closes `opened`."""
         self._opened = opened
@@ -149,6 +156,8 @@ class MilvusCorpora(Backend):
         self._uploads = uploads
         self._option = index
         self._exact_below = exact_below
+        self._expected: defaultdict[str, int] = defaultdict(lambda: expected)
+        """Passages that a corpus is expected to have when its collection is made."""
         self._registry = registry
         self._locks: dict[str, threading.RLock] = {}
         self._encoders: dict[str, str | None] = {}
@@ -188,11 +197,14 @@ class MilvusCorpora(Backend):
         stemming: Stemming | None = None,
         words: WordSettings = NO_SETTINGS,
         encoder: Manifest | OwnVectors | None = None,
+        passages: int = 0,
     ) -> bool:
         for setting, value in asdict(words).items():
             if value:
                 raise Invalid("corpora on Milvus do not have this setting: leave it out", field=setting)
         with self._lock(name):
+            if passages:
+                self._expected[name] = passages
             record = self._registry.find(name)
             known = record or Record(name, time.time()).renewed()
             if stemming and stemming != known.corpus.wanted_stemming and self._size(known).documents:
@@ -220,7 +232,7 @@ class MilvusCorpora(Backend):
             record = self._registry.read(name)
             self._uploads.forget(name)
             self._cleaned(self._registry.write(replace(record, dropped=True)))
-            for known in (self._encoders, self._sizes):
+            for known in (self._encoders, self._sizes, self._expected):
                 known.pop(name, None)
 
     def rename(self, name: str, to: str) -> None:  # noqa: ARG002
@@ -708,7 +720,7 @@ class MilvusCorpora(Backend):
                     f"the corpus was embedded by another bundle ({record.fingerprint}, {record.table.dim} dimensions)"
                 )
             spent = (*spent, record.table.collection)
-        table = self._made(record, content.fingerprint, dim, 0)
+        table = self._made(record, content.fingerprint, dim, self._expected[record.name])
         bound = record.renewed(table=table, fingerprint=content.fingerprint, dim=dim, spent=spent, measured=None)
         return self._cleaned(self._registry.write(bound))
 
@@ -777,7 +789,8 @@ class MilvusCorpora(Backend):
 
     def _new_fresh(self, record: Record, fingerprint: str, dim: int) -> Rows:
         spent = (*record.spent, record.fresh.collection) if record.fresh else record.spent
-        table = self._made(record, fingerprint, dim, self._size(record).passages)
+        passages = max(self._size(record).passages, self._expected[record.name])
+        table = self._made(record, fingerprint, dim, passages)
         record = self._cleaned(self._registry.write(replace(record, fresh=table, spent=spent)))
         return self._rows(record, table)
 

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("pymilvus", reason="the extra 'milvus' is not installed")
 
+import grpc
 from milvus_lite.adapter.grpc.server import start_server_in_thread
 from pymilvus.exceptions import MilvusException
 
@@ -75,6 +76,15 @@ def test_one_line_says_that_there_is_no_server() -> None:
         connect("milvus://user:secret@127.0.0.1:1/db")
     assert "secret" not in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_deadline_is_an_error_of_one_line(corpora: MilvusCorpora) -> None:
+    class DeadlineError(grpc.RpcError):
+        def details(self) -> str:
+            return "Deadline Exceeded"
+
+    with pytest.raises(Unhealthy, match="Milvus Lite in .*: Deadline Exceeded"), corpora._connection.errors():
+        raise DeadlineError
 
 
 def test_a_file_is_no_milvus_lite(tmp_path: Path) -> None:
@@ -250,6 +260,21 @@ def test_the_type_of_index_follows_size_and_options() -> None:
     assert planned(10**6, 1.0, "auto", lite=False) == planned(0, 0.9, "exact", lite=False) == ["FLAT"]
     assert planned(10**6, 0.95, "auto", lite=True) == ["FLAT"]
     assert planned(10**9, 0.95, "gpu", lite=True) == ["HNSW"]
+
+
+@pytest.mark.slow
+def test_a_new_corpus_gets_the_index_of_its_expected_size(tmp_path: Path) -> None:
+    large = opened(tmp_path, index="cpu", expected_passages=10**7)
+    large.create("by-option")
+    large.create("by-size", passages=10**6)
+    kinds = {}
+    for name in ("by-option", "by-size"):
+        large.put(name, content([("a", "text", {})]))
+        report = large.description(name).index
+        kinds[name] = report and report.kind
+        large.drop(name)
+    large.close()
+    assert kinds == {"by-option": "ivf-sq8", "by-size": "hnsw"}
 
 
 @pytest.mark.slow

@@ -1,0 +1,186 @@
+"""The tables of docs/scale.md, computed from measured constants. Options replace what you can choose.
+
+    python -m benchmarks.scale
+    python -m benchmarks.scale --cpus 64 --memory-gb 256 --gpu-texts-per-s 20000
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import ceil, log
+from typing import Any, NamedTuple
+
+from benchmarks.__main__ import RESULTS
+from models.cli.command_line import Parser
+
+DIM = 384
+RATES = (100, 1000)
+PQ, CACHE, DEGREE = 0.125, 0.1, 56
+"""Milvus' defaults for DISKANN: product codes and cached nodes as parts of the vectors, and edges of a node."""
+BUSY, FULL = 0.6, 0.7
+"""Parts of the CPUs and of the memory of a machine that searches use."""
+Sizes = Mapping[int, float]
+
+
+class Choice(NamedTuple):
+    """What the user can choose."""
+
+    cpus: int = 16
+    memory_gb: int = 64
+    segment_gb: float = 2
+    """Segments of DISKANN in Milvus, `dataCoord.segment.diskSegmentMaxSize`. Segments in memory have half of it."""
+    gpu_texts_per_s: int = 0
+
+
+class Index(NamedTuple):
+    """A type of index: bytes of a vector, and milliseconds of one CPU by number of vectors."""
+
+    bytes: float
+    build_ms: Sizes
+    search_ms: Sizes
+
+
+class Constants(NamedTuple):
+    """Measured milliseconds of CPU time, and bytes of a document."""
+
+    embed_ms: Mapping[str, float]
+    on_ray: float
+    query_ms: float
+    read_ms: float
+    row_bytes: float
+    store_bytes: float
+    indexes: Mapping[str, Index]
+
+
+class Plan(NamedTuple):
+    """Where a corpus is kept, and what it takes."""
+
+    documents: int
+    where: str
+    memory_gb: float
+    disk_gb: float
+    build_h: float
+    index_ms: float
+    """CPU time of one search in the index, without the server."""
+
+
+def measured() -> Constants:
+    """Read the constants from benchmarks/results."""
+    search, ray = _result("search"), _result("on_ray")["embed"]
+    hundred_thousand, million = (search["figures"][size] for size in ("100,000", "1,000,000"))
+    cpus = search["machine"]["cpus"]
+    kinds = {one["kind"]: one for one in _result("indexes")["kinds"]}
+    ours, faiss, smaller = (
+        1000 * cpus / size["searches"][f"{who}, one by one"]["queries_per_s"]
+        for who, size in (("ours", million), ("faiss", million), ("faiss", hundred_thousand))
+    )
+    graph = Index(
+        kinds["hnsw"]["index_bytes_a_vector"],
+        {10**5: hundred_thousand["index"]["build_seconds"] / 100, 10**6: million["index"]["build_seconds"] / 1000},
+        {10**5: smaller, 10**6: faiss},
+    )
+    return Constants(
+        embed_ms={
+            "with AMX": _result("ingest")["figures"]["job"]["cpu_ms_per_text"],
+            "without AMX": 1000 * min(one["cpu_s"] for one in ray["rounds"]["plain"]) / ray["rows"],
+        },
+        on_ray=ray["plain_over_ray"]["cpu_s"],
+        query_ms=_result("serving")["figures"]["loads"]["singles_32"]["isosphere"]["cpu_s_per_1000_texts"],
+        read_ms=ours - faiss,
+        row_bytes=list(_result("milvus")["figures"].values())[-1]["bytes_per_row"],
+        store_bytes=million["bytes_per_document"]["store"],
+        indexes={"hnsw": graph, **{kind: _ivf(kinds[kind]) for kind in ("ivf-flat", "ivf-sq8")}},
+    )
+
+
+def _ivf(one: Mapping[str, Any]) -> Index:
+    """Extrapolate an IVF index from 10^5 vectors: both times grow with its 4√N lists."""
+    build, search = one["build_s"] / 100, 1000 / one["qps_one"]
+    return Index(one["index_bytes_a_vector"], {10**5: build, 10**7: 10 * build}, {10**5: search, 10**7: 10 * search})
+
+
+def plans(known: Constants, choice: Choice) -> Iterator[Plan]:
+    """Plan 10^7 documents on one server, and 10^7 to 10^9 on Milvus."""
+    flat, sq8, graph = (known.indexes[kind] for kind in ("ivf-flat", "ivf-sq8", "hnsw"))
+    n = 10**7
+    disk, built = known.store_bytes + 4 * DIM + flat.bytes, grown(flat.build_ms, n)
+    searched = known.read_ms + grown(flat.search_ms, n)
+    yield Plan(n, "SQLite, ivf-flat", n * flat.bytes / 1e9, n * disk / 1e9, n * built / 3.6e6, searched)
+    on_disk = graph._replace(bytes=4 * (DIM + DEGREE))
+    for n, kind, index, memory, gb in (
+        (10**7, "IVF_SQ8", sq8, sq8.bytes, choice.segment_gb / 2),
+        (10**8, "DISKANN", on_disk, 4 * DIM * (PQ + CACHE), choice.segment_gb),
+        (10**9, "DISKANN", on_disk, 4 * DIM * (PQ + CACHE), choice.segment_gb),
+    ):
+        segment = gb * 1e9 / known.row_bytes
+        memory_gb, disk_gb = n * (memory + known.row_bytes - 4 * DIM) / 1e9, n * (known.row_bytes + index.bytes) / 1e9
+        built, searched = n * grown(index.build_ms, segment), ceil(n / segment) * grown(index.search_ms, segment)
+        yield Plan(n, f"Milvus, {kind}", memory_gb, disk_gb, built / 3.6e6, searched)
+
+
+def grown(by_size: Sizes, n: float) -> float:
+    """Return the value for n, on the power law through two sizes."""
+    (small, low), (large, high) = sorted(by_size.items())
+    return high * (n / large) ** (log(high / low) / log(large / small))
+
+
+def tables(known: Constants, choice: Choice) -> list[str]:
+    """Return the tables of the page: embedding, index, and searches."""
+    found = list(plans(known, choice))
+    embedding = []
+    for n in sorted({plan.documents for plan in found}):
+        hours = [n * ms / 3.6e6 for ms in known.embed_ms.values()]
+        alone = hours[0] / known.on_ray / choice.cpus
+        gpu = _rounded(n / choice.gpu_texts_per_s / 3600) if choice.gpu_texts_per_s else "not measured"
+        embedding.append([f"{n:,}", *map(_rounded, (*hours, alone, alone / 10)), gpu])
+    index = [[f"{p.documents:,}", p.where, *map(_rounded, (p.memory_gb, p.disk_gb, p.build_h))] for p in found]
+    search = [
+        [f"{p.documents:,}", p.where, _rounded(p.index_ms), f"{rate:,}", *_search(p, rate, known, choice)]
+        for p in found
+        for rate in RATES
+    ]
+    one, ten = f"hours on 1 machine of {choice.cpus} CPUs", "on 10 machines"
+    return [
+        _table(["documents", *(f"CPU hours {cpu}" for cpu in known.embed_ms), one, ten, "GPU hours"], embedding),
+        _table(["documents", "corpus", "memory, GB", "disk, GB", "CPU hours of the index"], index),
+        _table(["documents", "corpus", "CPU ms in the index", "searches/s", "CPUs", "machines", "servers"], search),
+    ]
+
+
+def _search(plan: Plan, rate: int, known: Constants, choice: Choice) -> list[str]:
+    """Return the CPUs of `rate` searches a second, the machines of the index, and the servers in front of Milvus."""
+    on_milvus = plan.where.startswith("Milvus")
+    server, index = (rate * ms / 1000 / BUSY for ms in (known.query_ms, plan.index_ms))
+    by_cpu = ceil((index if on_milvus else index + server) / choice.cpus)
+    by_memory = ceil(plan.memory_gb / choice.memory_gb / FULL)
+    servers = str(ceil(server / choice.cpus)) if on_milvus else "the same"
+    return [_rounded(server + index), str(max(by_cpu, by_memory)), servers]
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)).replace(" --- ", "---")
+
+
+def _rounded(value: float) -> str:
+    """Round to two digits."""
+    return f"{float(f'{value:.2g}'):,.{0 if value >= 10 else 1 if value >= 1 else 2}f}"
+
+
+def _result(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the tables."""
+    parser = Parser(prog="python -m benchmarks.scale", description=__doc__)
+    for name, default in Choice()._asdict().items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
+    print("\n\n".join(tables(measured(), Choice(**vars(parser.parse_args(arguments))))))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

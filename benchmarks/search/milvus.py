@@ -1,0 +1,119 @@
+"""Corpora on Milvus at several sizes: rows stored a second, bytes, recall, and searches with their CPU time.
+
+    python -m benchmarks.search.milvus 10000                                         # a Milvus Lite in this process
+    python -m benchmarks.search.milvus 1000000 --store milvus://host:19530           # a Milvus server
+
+The vectors are those of `benchmarks.search`. With a server, the CPU time is that of this client alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+
+from benchmarks.__main__ import RESULTS
+from benchmarks.processes import memory_mb
+from benchmarks.search.corpus import NAME, K, Ours, calls
+from benchmarks.search.measure import DIM, QUERIES, _truth
+from benchmarks.search.mixture import mixture, on_disk
+from benchmarks.surroundings import surroundings
+from models.cli.command_line import Parser
+from serving.corpora.stores.milvus.corpora import MilvusCorpora, milvus_corpora
+from serving.settings import Settings
+
+ROUNDS, SECONDS = 3, 2.0
+FILE = RESULTS / "milvus.json"
+
+
+class OnMilvus(Ours):
+    """The corpus of the benchmark on Milvus, with the index of a server."""
+
+    def __init__(self, folder: Path, store: str, rows: int) -> None:
+        self._settings = Settings(data=folder, store=store, index="cpu", expected_passages=rows)
+        super().__init__(folder)
+
+    def _open(self) -> MilvusCorpora:  # type: ignore[override]
+        return milvus_corpora(self._settings)
+
+
+def measure(rows: int, store: str | None) -> dict[str, Any]:
+    """Store this many rows, measure the recall, and search them one by one."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, lite = Path(name), Path(name, "milvus.db")
+        base = on_disk(folder / "base.npy", rows, DIM)
+        queries = np.concatenate(list(mixture(QUERIES, DIM, clusters=round(rows**0.5), part=1)))
+        empty_mb = memory_mb(os.getpid())
+        ours = OnMilvus(folder / "ours", store or str(lite), rows)
+        try:
+            began, cpu = time.perf_counter(), time.process_time()
+            ours.add(base)
+            stored_s, cpu = time.perf_counter() - began, time.process_time() - cpu
+            report = ours.build()
+            searches = _searches(ours, queries, base)
+            grown_mb = memory_mb(os.getpid()) - empty_mb
+        finally:
+            if store:
+                ours.corpora.drop(NAME)
+            ours.corpora.close()
+        found = {
+            "rows_per_s": round(rows / stored_s),
+            "cpu_ms_per_row": round(1000 * cpu / rows, 3),
+            "index": {key: report[key] for key in ("kind", "parameters", "recall", "target")},
+            "measuring_recall_s": report["build_seconds"],
+            "searches": searches,
+        }
+        if store is None:
+            found |= {"bytes_per_row": round(_bytes(lite) / rows), "memory_bytes_per_row": round(1e6 * grown_mb / rows)}
+        return found
+
+
+def _searches(ours: Ours, queries: Any, base: Any) -> dict[str, float]:
+    rates, costs = [], []
+    for _ in range(ROUNDS):
+        cpu = time.process_time()
+        taken = calls(ours.search, queries, 1, SECONDS, 2)
+        costs.append(1000 * (time.process_time() - cpu) / taken["queries"])
+        rates.append(taken["queries"] / taken["seconds"])
+    truth, hits = _truth(base, queries[:200]), ours.search(queries[:200])
+    recall = fmean(len(true & set(found)) / K for true, found in zip(truth, hits, strict=True))
+    return {
+        "per_s": round(median(rates), 1),
+        "cpu_ms": round(median(costs), 2),
+        "recall_at_10": round(recall, 4),
+    }
+
+
+def _bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure each size and store the figures."""
+    parser = Parser(
+        prog="python -m benchmarks.search.milvus",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("rows", type=int, nargs="+", help="numbers of rows")
+    parser.add_argument("--store", help="address of a Milvus server (default: a Milvus Lite)")
+    given = parser.parse_args(arguments)
+    figures = {f"{rows:,}": measure(rows, given.store) for rows in given.rows}
+    command = " ".join(["python -m benchmarks.search.milvus", *map(str, given.rows)])
+    kept = {"command": command, **surroundings(), "lite": given.store is None, "figures": figures}
+    FILE.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps(figures, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
