@@ -6,6 +6,7 @@ import gc
 import os
 import socket
 import subprocess
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +18,7 @@ from tests.conftest import PATIENCE
 
 CALM = {
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_gcs_server_port_wait_time_s": str(int(PATIENCE)),  # Ray gives up after 30 s, which a busy machine needs
     "RAY_worker_niceness": "0",  # workers of Ray would otherwise wait for all other processes
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")])),  # noqa: PTH109
@@ -28,11 +30,8 @@ MEMORY = 80_000_000
 @contextmanager
 def small_ray() -> Iterator[None]:
     """Run Ray with two CPUs in this process and its children."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in CALM.items():
-            patch.setenv(name, value)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+    with _patience():
+        with warnings.catch_warnings(action="ignore"):
             import ray
 
             ray.init("local", num_cpus=2, object_store_memory=MEMORY, include_dashboard=False, log_to_driver=False)
@@ -45,11 +44,8 @@ def small_ray() -> Iterator[None]:
 @contextmanager
 def nodes(count: int, cpus: int = 1) -> Iterator[Any]:
     """Run a cluster of several nodes on this machine, beside a head without CPUs."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in CALM.items():
-            patch.setenv(name, value)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+    with _patience():
+        with warnings.catch_warnings(action="ignore"):
             from ray.cluster_utils import Cluster
 
             head = {"num_cpus": 0, "object_store_memory": MEMORY, "include_dashboard": False}
@@ -60,6 +56,30 @@ def nodes(count: int, cpus: int = 1) -> Iterator[Any]:
             yield cluster
         finally:
             _end(cluster.shutdown)
+
+
+@contextmanager
+def _patience() -> Iterator[None]:
+    """Let Ray wait longer for the start of a node than its 30 s, which no option changes."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in CALM.items():
+            patch.setenv(name, value)
+        with warnings.catch_warnings(action="ignore"):
+            from ray._private import services
+        get_node = services.get_node
+
+        def get_late_node(*given: Any) -> Any:
+            deadline = time.monotonic() + PATIENCE
+            while True:
+                try:
+                    return get_node(*given)  # type: ignore[no-untyped-call]
+                except RuntimeError:
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.1)
+
+        patch.setattr(services, "get_node", get_late_node)
+        yield
 
 
 def _end(shut_down: Callable[[], Any]) -> None:
