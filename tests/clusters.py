@@ -18,7 +18,8 @@ from tests.conftest import PATIENCE
 
 CALM = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_gcs_server_port_wait_time_s": str(int(PATIENCE)),  # Ray gives up after 30 s, which a busy machine needs
+    "RAY_gcs_server_port_wait_time_s": str(int(PATIENCE)),  # Ray would give up a start that takes 30 s
+    "RAY_raylet_start_wait_time_s": str(int(PATIENCE)),
     "RAY_worker_niceness": "0",  # workers of Ray would otherwise wait for all other processes
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")])),  # noqa: PTH109
@@ -30,7 +31,7 @@ MEMORY = 80_000_000
 @contextmanager
 def small_ray() -> Iterator[None]:
     """Run Ray with two CPUs in this process and its children."""
-    with _patience():
+    with _calm():
         with warnings.catch_warnings(action="ignore"):
             import ray
 
@@ -44,41 +45,36 @@ def small_ray() -> Iterator[None]:
 @contextmanager
 def nodes(count: int, cpus: int = 1) -> Iterator[Any]:
     """Run a cluster of several nodes on this machine, beside a head without CPUs."""
-    with _patience():
+    with _calm():
         with warnings.catch_warnings(action="ignore"):
             from ray.cluster_utils import Cluster
 
-            head = {"num_cpus": 0, "object_store_memory": MEMORY, "include_dashboard": False}
-            cluster = Cluster(initialize_head=True, head_node_args=head)
-            for _ in range(count):
-                cluster.add_node(num_cpus=cpus, object_store_memory=MEMORY)
+            cluster = Cluster()
+            for each in (0, *[cpus] * count):
+                start_node(cluster, each)
         try:
             yield cluster
         finally:
             _end(cluster.shutdown)
 
 
+def start_node(cluster: Any, cpus: int) -> Any:
+    """Start a node of a cluster on this machine. Its first node is the head."""
+    return cluster.add_node(num_cpus=cpus, object_store_memory=MEMORY, include_dashboard=False)
+
+
 @contextmanager
-def _patience() -> Iterator[None]:
-    """Let Ray wait longer for the start of a node than its 30 s, which no option changes."""
+def _calm() -> Iterator[None]:
+    """Set the environment of a Ray for a busy machine, and let its nodes start without the parts of the dashboard.
+
+    A node dies if these parts need more than 15 s to start, which no option of Ray changes.
+    """
     with pytest.MonkeyPatch.context() as patch:
         for name, value in CALM.items():
             patch.setenv(name, value)
         with warnings.catch_warnings(action="ignore"):
-            from ray._private import services
-        get_node = services.get_node
-
-        def get_late_node(*given: Any) -> Any:
-            deadline = time.monotonic() + PATIENCE
-            while True:
-                try:
-                    return get_node(*given)  # type: ignore[no-untyped-call]
-                except RuntimeError:
-                    if time.monotonic() > deadline:
-                        raise
-                    time.sleep(0.1)
-
-        patch.setattr(services, "get_node", get_late_node)
+            from ray._private import utils
+        patch.setattr(utils, "get_dashboard_dependency_error", ImportError)
         yield
 
 

@@ -24,7 +24,7 @@ from isosphere.embed.embedding import Options
 from isosphere.embed.on_ray.bulk import embed
 from isosphere.embed.on_ray.tasks import Model
 from isosphere.encoder import load
-from tests.clusters import CALM, MEMORY, nodes
+from tests.clusters import CALM, nodes, start_node
 from tests.conftest import PATIENCE
 
 pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("ignore")]
@@ -142,7 +142,7 @@ def test_a_killed_node_loses_nothing(cluster: Any, tiny_bundle: Path, file: Path
 
     def kill() -> None:
         cluster.remove_node(random.choice(list(cluster.worker_nodes)), allow_graceful=False)
-        cluster.add_node(num_cpus=1, object_store_memory=MEMORY)
+        start_node(cluster, 1)
 
     with killer(out, kill):
         fill(cluster, tiny_bundle, file, out)

@@ -130,4 +130,4 @@ def test_machines_that_do_not_share_the_folder_are_told(make_config: MakeConfig,
     file, heard = tmp_path / "config.json", tmp_path / "said"
     file.write_text(make_config().to_json())
     assert two_together(fit_in, file, [str(tmp_path / "one"), str(tmp_path / "two")], said=heard) == [1, 1]
-    assert heard.read_text().count("some machines do not see this folder") == 2
+    assert "some machines do not see this folder" in heard.read_text()
