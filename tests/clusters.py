@@ -6,7 +6,6 @@ import gc
 import os
 import socket
 import subprocess
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress

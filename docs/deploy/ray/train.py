@@ -1,4 +1,4 @@
-"""Train on a Ray cluster by Ray Train: `python train.py WORKERS simcse --out DIR …`, with the options of `isosphere train`.
+"""Train by Ray Train: `python train.py WORKERS simcse --out DIR …`, with the options of `isosphere train`.
 
 Each worker has a GPU if the cluster has GPUs, or else a CPU. All nodes share the folders of the run and of the bundle.
 """

@@ -24,7 +24,10 @@ from training.config import RunConfig
 
 RAY = Path(__file__).resolve().parents[3] / "docs" / "deploy" / "ray"
 CLAIM, SCRIPTS, JOB = yaml.safe_load_all((RAY / "train.yaml").read_text())
-PODS = [group["template"] for group in (JOB["spec"]["rayClusterSpec"]["headGroupSpec"], *JOB["spec"]["rayClusterSpec"]["workerGroupSpecs"])]
+PODS = [
+    group["template"]
+    for group in (JOB["spec"]["rayClusterSpec"]["headGroupSpec"], *JOB["spec"]["rayClusterSpec"]["workerGroupSpecs"])
+]
 
 
 @pytest.mark.parametrize("version", ["1.30", "1.37"])
