@@ -17,14 +17,15 @@ from tests.conftest import PATIENCE
 
 CALM = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_gcs_server_port_wait_time_s": str(int(PATIENCE)),  # Ray would give up a start that takes 30 s
-    "RAY_raylet_start_wait_time_s": str(int(PATIENCE)),
+    "RAY_gcs_server_port_wait_time_s": str(int(PATIENCE)),  # 30 s are too few on a busy machine
     "RAY_worker_niceness": "0",  # workers of Ray would otherwise wait for all other processes
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")])),  # noqa: PTH109
 }
 MEMORY = 80_000_000
 """Bytes of a node's object store."""
+ATTEMPTS = 4
+"""Attempts to start a node."""
 
 
 @contextmanager
@@ -34,7 +35,8 @@ def small_ray() -> Iterator[None]:
         with warnings.catch_warnings(action="ignore"):
             import ray
 
-            ray.init("local", num_cpus=2, object_store_memory=MEMORY, include_dashboard=False, log_to_driver=False)
+            options = {"object_store_memory": MEMORY, "include_dashboard": False, "log_to_driver": False}
+            _patiently(ray.init, address="local", num_cpus=2, **options)
         try:
             yield
         finally:
@@ -59,15 +61,23 @@ def nodes(count: int, cpus: int = 1) -> Iterator[Any]:
 
 def start_node(cluster: Any, cpus: int) -> Any:
     """Start a node of a cluster on this machine. Its first node is the head."""
-    return cluster.add_node(num_cpus=cpus, object_store_memory=MEMORY, include_dashboard=False)
+    return _patiently(cluster.add_node, num_cpus=cpus, object_store_memory=MEMORY, include_dashboard=False)
+
+
+def _patiently(start: Callable[..., Any], **given: Any) -> Any:
+    """Start a Ray or a node, and try again if it fails.
+
+    A node dies if its agents need more than 15 s to start on a busy machine, which no option of Ray changes.
+    """
+    for _ in range(ATTEMPTS - 1):
+        with suppress(Exception):  # they have no common class
+            return start(**given)
+    return start(**given)
 
 
 @contextmanager
 def _calm() -> Iterator[None]:
-    """Set the environment of a Ray for a busy machine, and let its nodes start without the parts of the dashboard.
-
-    A node dies if these parts need more than 15 s to start, which no option of Ray changes.
-    """
+    """Set the environment of a Ray on a busy machine. Its nodes start without the dashboard's parts, which are slow."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in CALM.items():
             patch.setenv(name, value)

@@ -45,36 +45,39 @@ def accelerate(machine: int, port: int) -> list[str]:
     ]
 
 
+class Machine:
+    """A launcher with its process of the run."""
+
+    def __init__(self, launcher: list[str], command: list[str], said: Path) -> None:
+        known = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": os.pathsep.join(sys.path)}
+        self._said = said
+        with said.open("w") as file:
+            self._process = subprocess.Popen(
+                [sys.executable, *launcher, *command], env=os.environ | known, stdout=subprocess.DEVNULL, stderr=file
+            )
+
+    def ended(self) -> tuple[int, str]:
+        """Return the exit code and stderr."""
+        return self._process.wait(5 * PATIENCE), self._said.read_text()
+
+    def turn_off(self) -> None:
+        parent = psutil.Process(self._process.pid)
+        for process in (*parent.children(recursive=True), parent):
+            process.kill()
+        self._process.wait()
+
+
 def launch(
     launcher: Callable[[int, int], list[str]], config: RunConfig, folder: Path, *more: str
-) -> list[subprocess.Popen[str]]:
+) -> tuple[Machine, Machine]:
     """Begin the same command on both machines."""
     file = folder / "config.json"
     file.write_text(config.to_json())
     with socket.create_server((ADDRESSES[0], 0)) as free:
         port = free.getsockname()[1]
     train = ["-m", "training", "train", "--config", str(file), "--set", f"run={config.run}", "--out", config.out, *more]
-    known = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": os.pathsep.join(sys.path)}
-    return [
-        subprocess.Popen(
-            [sys.executable, *launcher(machine, port), *train],
-            env=os.environ | known,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for machine in (0, 1)
-    ]
-
-
-def said(machines: list[subprocess.Popen[str]]) -> list[str]:
-    return [each.communicate(timeout=2 * PATIENCE)[1] for each in machines]
-
-
-def turn_off(machine: subprocess.Popen[str]) -> None:
-    parent = psutil.Process(machine.pid)
-    for process in (*parent.children(recursive=True), parent):
-        process.kill()
+    one, two = (Machine(launcher(each, port), train, folder / f"said-{each}") for each in (0, 1))
+    return one, two
 
 
 def logged(config: RunConfig) -> list[dict[str, Any]]:
@@ -100,22 +103,23 @@ def test_two_machines_train_as_one_and_go_on_after_one_was_turned_off(
 ) -> None:
     alone, together, cut = (same_everywhere(name) for name in ("alone", "together", "cut"))
     fitted(alone)
-    machines = launch(accelerate, together, tmp_path)
-    assert "fp32 on cpu x 2" in said(machines)[0] and [each.returncode for each in machines] == [0, 0]
+    one, two = launch(accelerate, together, tmp_path)
+    code, said = one.ended()
+    assert (code, two.ended()[0]) == (0, 0) and "fp32 on cpu x 2" in said, said
     assert (Path(together.out) / "manifest.json").exists()
-    for one, two in zip(logged(alone), logged(together), strict=True):
-        assert two == pytest.approx(one, rel=1e-3, abs=1e-5), "loss, gradient norm and scores of each step"
+    for ours, theirs in zip(logged(alone), logged(together), strict=True):
+        assert theirs == pytest.approx(ours, rel=1e-3, abs=1e-5), "loss, gradient norm and scores of each step"
 
-    machines = launch(torchrun, cut, tmp_path)
-    deadline = time.monotonic() + 2 * PATIENCE
+    one, two = launch(torchrun, cut, tmp_path)
+    deadline = time.monotonic() + 5 * PATIENCE
     while len(logged(cut)) < STEPS // 2 and time.monotonic() < deadline:
         time.sleep(0.02)
-    turn_off(machines[1])
-    said(machines)
-    assert machines[0].returncode, "the machine that is left ends with an error"
-    assert (Path(cut.run) / CHECKPOINT).exists() and not Path(cut.out).exists()
-    machines = launch(torchrun, cut, tmp_path, "--resume")
-    assert "from step" in said(machines)[0] and [each.returncode for each in machines] == [0, 0]
+    two.turn_off()
+    code, said = one.ended()
+    assert code and (Path(cut.run) / CHECKPOINT).exists() and not Path(cut.out).exists(), said
+    one, two = launch(torchrun, cut, tmp_path, "--resume")
+    code, said = one.ended()
+    assert (code, two.ended()[0]) == (0, 0) and "from step" in said, said
     assert logged(cut) == logged(together)
 
 
