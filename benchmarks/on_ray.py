@@ -3,7 +3,8 @@
     python -m benchmarks.on_ray embed --sentences FILE [--rows 20000] [--rounds 3]
     python -m benchmarks.on_ray serve [--requests 200] [--rounds 3]
 
-Each writes its part of benchmarks/results/on_ray.json. `load` shows whether the machine did other work.
+Each writes its part of benchmarks/results/on_ray.json. `cpu_ms` counts all processes of a server, Ray's own too. `load`
+shows whether the machine did other work.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def embed(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def serve(given: argparse.Namespace) -> dict[str, Any]:
-    """Send one text at a time to both servers, alternately."""
+    """Send one text at a time to both servers, alternately. While one answers, the other one is idle."""
     ports = {"plain": free_port(), "ray": free_port()}
     common = ["--engine", "onnxruntime", "--precision", "fp32", "--threads", "1", "--no-demo"]
     servers = {}
@@ -92,33 +93,36 @@ def serve(given: argparse.Namespace) -> dict[str, Any]:
             subprocess.Popen(command, env={**os.environ, **CALM}, stdout=subprocess.DEVNULL).pid
         )
     took: dict[str, list[float]] = {"plain": [], "ray": []}
-    cpu = dict.fromkeys(ports, 0.0)
+    busy, idle, idle_s = (dict.fromkeys(ports, 0.0) for _ in range(3))
     try:
         with httpx.Client(timeout=60) as client:
             for port in ports.values():
                 _wait(client, port)
             for _ in range(given.rounds):
                 for way, port in ports.items():
-                    before = cpu_of(servers[way])
+                    before, start = {each: cpu_of(server) for each, server in servers.items()}, time.perf_counter()
                     for _ in range(given.requests):
                         began = time.perf_counter()
                         client.post(f"http://127.0.0.1:{port}/embed", json=TEXT).raise_for_status()
                         took[way].append(1000 * (time.perf_counter() - began))
-                    cpu[way] += cpu_of(servers[way]) - before
+                    for each, server in servers.items():
+                        (busy if each == way else idle)[each] += cpu_of(server) - before[each]
+                        idle_s[each] += 0 if each == way else time.perf_counter() - start
     finally:
         for server in servers.values():
             server.terminate()
     requests = given.rounds * given.requests
-    return {
+    figures = {
         way: {
             "p50_ms": round(statistics.median(times), 2),
             "least_ms": round(min(times), 2),
-            "cpu_ms": round(1000 * cpu[way] / requests, 2),
-            "requests": requests,
-            "load": round(os.getloadavg()[0], 1),
+            "cpu_ms": round(1000 * busy[way] / requests, 2),
+            "idle_cpus": round(idle[way] / idle_s[way], 3),
         }
         for way, times in took.items()
     }
+    added = {key: round(figures["ray"][key] - figures["plain"][key], 2) for key in ("p50_ms", "cpu_ms")}
+    return {"requests": requests, "load": round(os.getloadavg()[0], 1), "ray_minus_plain": added, **figures}
 
 
 def cpu_of(server: psutil.Process) -> float:
@@ -150,7 +154,8 @@ def main() -> None:
     os.environ.update(CALM)
     found = embed(given) if given.what == "embed" else serve(given)
     kept = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    command = f"python -m benchmarks.on_ray {given.what}"
+    size = f"--sentences FILE --rows {given.rows}" if given.what == "embed" else f"--requests {given.requests}"
+    command = f"python -m benchmarks.on_ray {given.what} {size} --rounds {given.rounds}"
     kept[given.what] = {"command": command, "cpus": cpus.available(), **found}
     RESULT.write_text(json.dumps(kept, indent=1) + "\n")
     print(json.dumps(kept[given.what], indent=1))

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 
 from models import cpus
-from models.errors import Failed, Refused, first_line
+from models.errors import Failed, Refused, first_line, on_one_line
 
 INSTALL = "pip install 'isosphere[ray]'"
 OLDEST, NEXT = (2, 60), (3,)
@@ -56,6 +56,22 @@ def connected(address: str | None) -> Iterator[bool]:
         yield address == LOCAL
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def own_errors() -> Iterator[None]:
+    """Raise errors of ours that a process of the cluster raised, without Ray's traces. Shorten Ray's own errors."""
+    from ray.exceptions import RayError
+
+    try:
+        yield
+    except RayError as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, ValueError | Failed | OSError) and not isinstance(cause, RayError):
+                raise cause from None
+            cause = getattr(cause, "cause", None) or cause.__cause__
+        raise Failed(f"Ray: {on_one_line(error)[:500]}; the same command goes on") from error
 
 
 def smallest_node() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import socket
 import subprocess
@@ -17,6 +18,8 @@ from tests.conftest import PATIENCE
 
 CALM = {
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_gcs_server_port_wait_time_s": str(int(PATIENCE)),  # 30 s are too few on a busy machine
+    "RAY_raylet_start_wait_time_s": str(int(PATIENCE)),
     "RAY_worker_niceness": "0",  # workers of Ray would otherwise wait for all other processes
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")])),  # noqa: PTH109
@@ -28,11 +31,8 @@ MEMORY = 80_000_000
 @contextmanager
 def small_ray() -> Iterator[None]:
     """Run Ray with two CPUs in this process and its children."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in CALM.items():
-            patch.setenv(name, value)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+    with _calm():
+        with warnings.catch_warnings(action="ignore"):
             import ray
 
             ray.init("local", num_cpus=2, object_store_memory=MEMORY, include_dashboard=False, log_to_driver=False)
@@ -45,21 +45,48 @@ def small_ray() -> Iterator[None]:
 @contextmanager
 def nodes(count: int, cpus: int = 1) -> Iterator[Any]:
     """Run a cluster of several nodes on this machine, beside a head without CPUs."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in CALM.items():
-            patch.setenv(name, value)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+    with _calm():
+        with warnings.catch_warnings(action="ignore"):
             from ray.cluster_utils import Cluster
 
-            head = {"num_cpus": 0, "object_store_memory": MEMORY, "include_dashboard": False}
-            cluster = Cluster(initialize_head=True, head_node_args=head)
-            for _ in range(count):
-                cluster.add_node(num_cpus=cpus, object_store_memory=MEMORY)
+            cluster = Cluster()
+            for each in (0, *[cpus] * count):
+                start_node(cluster, each)
         try:
             yield cluster
         finally:
             _end(cluster.shutdown)
+
+
+def start_node(cluster: Any, cpus: int) -> Any:
+    """Start a node of a cluster on this machine. Its first node is the head."""
+    return cluster.add_node(num_cpus=cpus, object_store_memory=MEMORY, include_dashboard=False)
+
+
+@contextmanager
+def _calm() -> Iterator[None]:
+    """Set the environment of a Ray on a busy machine. Its nodes do not wait for their agents.
+
+    A node dies if its agents need more than 15 s to start, which no option changes. The agents serve dashboards and
+    environments of packages, which no test uses. So a node gets their ports before they start.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in CALM.items():
+            patch.setenv(name, value)
+        with warnings.catch_warnings(action="ignore"):
+            import ray._raylet as names
+            from ray._private import services, utils
+        start_raylet = services.start_raylet
+
+        def start(redis: str, gcs: str, node: str, *given: Any, **options: Any) -> Any:
+            session = inspect.signature(start_raylet).bind(redis, gcs, node, *given, **options).arguments["session_dir"]
+            for port in ("METRICS_AGENT", "METRICS_EXPORT", "DASHBOARD_AGENT_LISTEN"):
+                names.persist_port(session, node, getattr(names, f"{port}_PORT_NAME"), -1)
+            return start_raylet(redis, gcs, node, *given, **{**options, "runtime_env_agent_port": free_port()})
+
+        patch.setattr(services, "start_raylet", start)
+        patch.setattr(utils, "get_dashboard_dependency_error", ImportError)
+        yield
 
 
 def _end(shut_down: Callable[[], Any]) -> None:

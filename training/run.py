@@ -60,6 +60,7 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
         ValueError: backbone, corpus or data are not usable. The class is one of this package, and the message names the
             file or option.
         LockError: another process works on the run.
+        HardwareError: the machines of several processes do not share the run's folder.
         DivergedError, InterruptedRun: see `training.loop.run_to_end`.
     """
     devices = Devices(config.device)
@@ -78,7 +79,7 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
     if devices.first and not resume:
         record.create_run(config, run_environment(corpus, devices, autocast))
     with locked(folder) if devices.first else nullcontext():
-        devices.wait()
+        devices.wait_for(folder / record.CONFIG)
         if state.objective.needs.teacher and teacher is None:
             teacher = _trained_teacher(teacher_config(config), corpus, devices, stream)
         torch.manual_seed(devices.own_seed(config.seed))  # The seed fixes dropout, independently of earlier draws.

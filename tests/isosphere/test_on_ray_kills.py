@@ -24,14 +24,22 @@ from isosphere.embed.embedding import Options
 from isosphere.embed.on_ray.bulk import embed
 from isosphere.embed.on_ray.tasks import Model
 from isosphere.encoder import load
-from tests.clusters import CALM, nodes, small_ray
+from tests.clusters import CALM, nodes, start_node
 from tests.conftest import PATIENCE
 
 pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("ignore")]
-TEXTS = ["a cat can sleep", "the dog", "the man can play", "a book", "rain"] * 400
-OPTIONS = Options(rows_of_a_part=50)
-PARTS = len(TEXTS) // 50
 TIMES = int(os.environ.get("ISOSPHERE_KILLS", "3"))
+"""Number of drivers, of actors and of nodes that are killed."""
+ROWS_OF_A_PART = 5
+PARTS = 80 * (TIMES + 1)
+TEXTS = ["a cat can sleep", "the dog", "the man can play", "a book", "rain"] * (PARTS * ROWS_OF_A_PART // 5)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two nodes with a CPU each, and a head without."""
+    with nodes(2) as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -39,10 +47,6 @@ def file(tmp_path: Path) -> Path:
     file = tmp_path / "a.txt"
     file.write_text("".join(f"{text}\n" for text in TEXTS))
     return file
-
-
-def model(bundle: Path) -> Model:
-    return Model(str(bundle), "onnxruntime", "fp32", "cpu", 1)
 
 
 def check(out: Path, file: Path, bundle: Path) -> None:
@@ -60,16 +64,21 @@ def parts(out: Path) -> int:
     return len(list(out.glob("part-*")))
 
 
+def wait(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not reached() and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
 @contextmanager
-def killer(out: Path, kill: Callable[[], None], times: int) -> Iterator[list[int]]:
-    """Kill something each time that some parts more are there; yield at how many parts."""
+def killer(out: Path, kill: Callable[[], None]) -> Iterator[list[int]]:
+    """Kill something `TIMES` times, each time that some more parts are there. Yield the numbers of parts then."""
     killed: list[int] = []
     ended = threading.Event()
 
     def watch() -> None:
-        for goal in sorted(random.sample(range(1, PARTS - 5), times)):
-            while parts(out) < goal and not ended.is_set():
-                time.sleep(0.02)
+        for goal in range(20, PARTS - 80, (PARTS - 100) // TIMES):
+            wait(lambda goal=goal: parts(out) >= goal or ended.is_set())  # type: ignore[misc]
             if ended.is_set():
                 return
             kill()
@@ -82,66 +91,59 @@ def killer(out: Path, kill: Callable[[], None], times: int) -> Iterator[list[int
     finally:
         ended.set()
         watching.join()
+    assert len(killed) >= TIMES and max(killed) < PARTS, killed
 
 
-def test_a_killed_driver_goes_on_where_it_stopped(tiny_bundle: Path, file: Path, tmp_path: Path) -> None:
+def fill(cluster: Any, bundle: Path, file: Path, out: Path) -> None:
+    model, options = Model(str(bundle), "onnxruntime", "fp32", "cpu", 1), Options(rows_of_a_part=ROWS_OF_A_PART)
+    embed(model, [str(file)], str(out), options, address=cluster.address, force=False, stream=io.StringIO())
+
+
+def test_a_killed_driver_goes_on_where_it_stopped(cluster: Any, tiny_bundle: Path, file: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     code = (
         "import sys; from isosphere.command import main; from isosphere.embed import embedding; "
-        "embedding.ROWS = 50; sys.exit(main(sys.argv[1:]))"
+        f"embedding.ROWS = {ROWS_OF_A_PART}; sys.exit(main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", code, "embed", str(file), "--out", str(out), "--model", str(tiny_bundle)]
     command += ["--on", "ray", "--engine", "onnxruntime", "--precision", "fp32", "--threads", "1"]
-    with nodes(1, cpus=2) as cluster:
-        command += ["--ray-address", cluster.address]
-        for i in range(TIMES):
-            goal = PARTS * (i + 1) // (TIMES + 2)
-            with subprocess.Popen(command, env={**os.environ, **CALM}) as driver:
-                deadline = time.monotonic() + PATIENCE
-                while parts(out) < goal and driver.poll() is None and time.monotonic() < deadline:
-                    time.sleep(0.02)
-                assert driver.poll() is None
-                driver.send_signal(signal.SIGKILL)
-            before = {part: part.stat().st_mtime_ns for part in out.glob("part-*")}
-            assert goal <= len(before) < PARTS
-        subprocess.run(command, env={**os.environ, **CALM}, check=True)
+    command += ["--ray-address", cluster.address]
+    for _ in range(TIMES):
+        goal = parts(out) + random.randrange(20)
+        with subprocess.Popen(command, env={**os.environ, **CALM}) as driver:
+            wait(lambda goal=goal, driver=driver: parts(out) > goal or driver.poll() is not None)  # type: ignore[misc]
+            assert driver.poll() is None
+            driver.send_signal(signal.SIGKILL)
+    before = {part: part.stat().st_mtime_ns for part in out.glob("part-*")}
+    assert TIMES <= len(before) < PARTS
+    subprocess.run(command, env={**os.environ, **CALM}, check=True)
     assert {part: part.stat().st_mtime_ns for part in before} == before
     check(out, file, tiny_bundle)
 
 
-def test_killed_actors_are_replaced(tiny_bundle: Path, file: Path, tmp_path: Path) -> None:
+def test_killed_actors_are_replaced(cluster: Any, tiny_bundle: Path, file: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
 
-    def kill() -> None:
+    def actors() -> list[psutil.Process]:
         ours = psutil.Process().children(recursive=True)
-        actors = [one for one in ours if one.name().startswith("ray::Map") or "MapWorker" in "".join(one.cmdline())]
-        if actors:
-            random.choice(actors).kill()
+        return [one for one in ours if "MapWorker" in "".join(one.cmdline())]
 
-    with small_ray(), killer(out, kill, TIMES) as killed:
-        embed(model(tiny_bundle), [str(file)], str(out), OPTIONS, address=None, force=False, stream=io.StringIO())
-    assert len(killed) == TIMES
+    def kill() -> None:
+        wait(lambda: bool(actors()))
+        random.choice(actors()).kill()
+
+    with killer(out, kill):
+        fill(cluster, tiny_bundle, file, out)
     check(out, file, tiny_bundle)
 
 
-def test_a_killed_node_loses_nothing(tiny_bundle: Path, file: Path, tmp_path: Path) -> None:
+def test_a_killed_node_loses_nothing(cluster: Any, tiny_bundle: Path, file: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with nodes(2) as cluster:
-        added: list[Any] = list(cluster.worker_nodes)
 
-        def kill() -> None:
-            cluster.remove_node(added.pop(), allow_graceful=False)
-            added.append(cluster.add_node(num_cpus=1, object_store_memory=80_000_000))
+    def kill() -> None:
+        cluster.remove_node(random.choice(list(cluster.worker_nodes)), allow_graceful=False)
+        start_node(cluster, 1)
 
-        with killer(out, kill, TIMES) as killed:
-            embed(
-                model(tiny_bundle),
-                [str(file)],
-                str(out),
-                OPTIONS,
-                address=cluster.address,
-                force=False,
-                stream=io.StringIO(),
-            )
-        assert len(killed) == TIMES
+    with killer(out, kill):
+        fill(cluster, tiny_bundle, file, out)
     check(out, file, tiny_bundle)

@@ -247,7 +247,16 @@ def _study(command: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="set an option; the value of an axis is a list, such as [0, 1]",
     )
-    action.add_argument("--jobs", type=_count, default=1, metavar="N", help="concurrent runs (default: 1)")
+    action.add_argument(
+        "--jobs", type=_count, metavar="N", help="concurrent runs (default: 1; with --on ray all that have room)"
+    )
+    action.add_argument("--on", choices=("ray",), help="ray: run on the machines of a Ray cluster, one run on each GPU")
+    action.add_argument(
+        "--ray-address", metavar="HOST:PORT", help="the cluster (default: RAY_ADDRESS, or Ray on this machine alone)"
+    )
+    action.add_argument(
+        "--threads", type=_count, metavar="N", help="CPUs of each run on Ray (default: all of a node, or a GPU's part)"
+    )
     action.add_argument("--out", type=Path, metavar="DIR", help="folder of the study (default: runs/studies/NAME)")
     action.set_defaults(load=_later("study", "run"))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from models.bundle.disk import make_folder, write_whole
 from models.errors import none_of
@@ -15,7 +17,7 @@ from training.studies.page import page
 from training.studies.papers import PAGES, RECORDED, page_of
 from training.studies.plan import FOLDER, PLAN, Plan, state, study_folder
 from training.studies.results import RESULTS, collect_results, read_results
-from training.studies.schedule import STOPPED, run_trials
+from training.studies.schedule import STOPPED, Carrier, Processes, run_trials
 from training.studies.summary import RESAMPLES, metrics_left_out, summaries
 from training.studies.table import table
 from training.studies.trial import StudyError
@@ -56,10 +58,11 @@ def run(options: argparse.Namespace) -> int:
     plan = Plan.of(study.override({**without_conflicts(parse_settings(options.set), given, OPTION), **given}))
     plan.check_files()
     folder = options.out or FOLDER / (f"{study.name}-published" if options.published else study.name)
-    with locked(folder):
+    jobs = options.jobs or (len(plan.trials) if options.on else 1)  # Ray starts as many as it has room for
+    with _carrier(options) as carry_out, locked(folder):
         plan.save(folder)
         try:
-            failures = run_trials(plan.trials, folder, sys.stderr, jobs=options.jobs)
+            failures = run_trials(plan.trials, folder, sys.stderr, carry_out, jobs=jobs)
         except KeyboardInterrupt:
             print("interrupted; the same command goes on", file=sys.stderr)
             return STOPPED
@@ -70,6 +73,20 @@ def run(options: argparse.Namespace) -> int:
     said = ", ".join(f"{count} runs {what}" for what, count in counts.items() if count)
     print(f"{folder / RESULTS}: {said or 'every run finished'}")
     return 1 if failures else 0
+
+
+@contextmanager
+def _carrier(options: argparse.Namespace) -> Iterator[Carrier]:
+    """Yield the carrier of runs: processes of this machine, or tasks of a Ray cluster."""
+    if options.on == "ray":
+        from training.studies.on_ray import tasks
+
+        with tasks(options.ray_address, threads=options.threads) as carrier:
+            yield carrier
+    elif options.ray_address or options.threads:
+        raise StudyError(f"{'--ray-address' if options.ray_address else '--threads'}: is for --on ray")
+    else:
+        yield Processes()
 
 
 def report(options: argparse.Namespace) -> int:

@@ -1,6 +1,6 @@
-"""Data-parallel training, with one process for each device.
+"""Data-parallel training, with one process for each device, on one machine or on several.
 
-`torchrun` or `accelerate` starts the processes.
+`torchrun`, `accelerate` or Ray Train starts the processes.
 
 Every process has all weights and encodes its share of each batch. The vectors are then gathered, and each process
 computes the loss of the whole batch. All processes draw noise and permutations from the same seed, so negatives, noise
@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -127,6 +128,16 @@ class Devices:
         """Wait until every process reaches this point."""
         if self._group is not None:
             self._group.wait_for_everyone()
+
+    def wait_for(self, file: Path) -> None:
+        """Wait until every process reaches this point, and check that all see `file`, which the first one has written.
+
+        Raises:
+            HardwareError: a process does not see the file, because its machine has another folder of this name.
+        """
+        self.wait()
+        if not all(self.from_all(file.exists())):
+            raise HardwareError(f"{file.parent}: some machines do not see this folder: name one that all of them share")
 
 
 def _group(name: str) -> Accelerator:

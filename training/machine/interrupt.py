@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,8 +24,14 @@ class InterruptedRun(Exception):
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether Ctrl-C was pressed. A second Ctrl-C interrupts immediately."""
+    """Yield a function that returns whether Ctrl-C was pressed. A second Ctrl-C interrupts immediately.
+
+    Only the main thread gets signals. In another thread, the function always returns False.
+    """
     pressed = False
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
 
     def note(_signal: int, _frame: FrameType | None) -> None:
         nonlocal pressed
@@ -42,8 +49,12 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 def terminable() -> Iterator[None]:
     """Handle SIGTERM like Ctrl-C inside the block. During a run, both signals stop at the end of the step.
 
-    If Ctrl-C is ignored, as under nohup, SIGTERM raises `KeyboardInterrupt`.
+    If Ctrl-C is ignored, as under nohup, SIGTERM raises `KeyboardInterrupt`. Outside the main thread, which alone gets
+    signals, nothing changes.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def as_ctrl_c(_signal: int, _frame: FrameType | None) -> None:
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -54,6 +54,7 @@ def fit(config: PretrainConfig, stream: TextIO, *, resume: bool = False) -> Stat
         ValueError: tokenizer or corpus are not usable. The class is one of this package, and the message names the file
             or option.
         LockError: another process works on the run.
+        HardwareError: the machines of several processes do not share the run's folder.
         DivergedError, InterruptedRun: see `training.loop.run_to_end`.
     """
     devices = Devices(config.device)
@@ -71,7 +72,7 @@ def fit(config: PretrainConfig, stream: TextIO, *, resume: bool = False) -> Stat
     if devices.first and not resume:
         record.create_run(config, run_environment(corpus, devices, run.precision))
     with locked(run.folder) if devices.first else nullcontext():
-        devices.wait()
+        devices.wait_for(run.folder / record.CONFIG)
         torch.manual_seed(devices.own_seed(config.seed))  # The seed fixes dropout.
         checkpoint.load(run.state, run.folder, devices, corpus=corpus.census.digest)
 

@@ -1,5 +1,7 @@
 """The scheduler of a study. It starts each run in its own process, one or several at a time.
 
+The processes run on this machine, or on the machines of a Ray cluster (`training.studies.on_ray`).
+
 A process that works on a run locks the run's folder. When a study is stopped, its runs are stopped, too.
 """
 
@@ -20,9 +22,10 @@ from pathlib import Path
 from signal import SIGTERM
 from threading import Lock
 from types import FrameType
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from models.bundle.disk import write_whole
+from models.errors import Refused
 from training.machine.interrupt import LOCK, LockError, locked, terminable
 from training.studies.results import LOG, TRIAL, collect_results, is_finished, read_result, run_folder
 from training.studies.trial import StudyError, Trial
@@ -57,6 +60,16 @@ class Failure:
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         shown = "".join(f"\n    {line}" for line in lines[-LAST_LINES:])
         return f"{self.trial.title} ({self.trial.id}) failed; the end of {self.log}:{shown}"
+
+
+class Carrier(Protocol):
+    """A way to carry out runs."""
+
+    def __call__(self, trial: Trial, study: Path) -> Failure | None:
+        """Carry out a run. Return a failure, or None if the run finished or was stopped."""
+
+    def stop(self) -> None:
+        """Stop all runs, which save a checkpoint. No further run starts."""
 
 
 class Processes:
@@ -103,30 +116,33 @@ class Processes:
                 process.send_signal(SIGTERM)
 
 
-def run_trials(trials: Sequence[Trial], study: Path, stream: TextIO, *, jobs: int = 1) -> list[Failure]:
+def run_trials(
+    trials: Sequence[Trial], study: Path, stream: TextIO, carry_out: Carrier, *, jobs: int = 1
+) -> list[Failure]:
     """Carry out all runs without a result, `jobs` at a time. Return the failed runs.
 
     A failed run does not stop the remaining runs.
 
     Raises:
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when the active runs have saved checkpoints.
-        OSError: the study's folder can't be written. It is also raised after the active runs have saved checkpoints.
+        OSError, Refused: the study's folder can't be written, or a node of the cluster does not have it. It is also
+            raised after the active runs have saved checkpoints.
     """
     due = _unfinished(trials, study, stream)
     different = len({trial.id for trial in trials})
     print(f"{different} runs, {different - len(due)} of them finished before", file=stream, flush=True)
-    processes, failures = Processes(), []
+    failures = []
     with terminable(), ThreadPoolExecutor(jobs) as pool:
         try:
-            futures: dict[Future[Failure | None], Trial] = {pool.submit(processes, each, study): each for each in due}
+            futures: dict[Future[Failure | None], Trial] = {pool.submit(carry_out, each, study): each for each in due}
             for number, future in enumerate(as_completed(futures), start=1):
                 failure, trial = future.result(), futures[future]
                 collect_results(trials, study)
                 if failure:
                     failures.append(failure)
                 print(f"{number}/{len(due)} {failure or f'{trial.title}: done ({trial.id})'}", file=stream, flush=True)
-        except (KeyboardInterrupt, OSError):
-            processes.stop()
+        except (KeyboardInterrupt, OSError, Refused):
+            carry_out.stop()
             raise
     return failures
 

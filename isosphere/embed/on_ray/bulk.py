@@ -12,7 +12,7 @@ import json
 import logging
 import pickle
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -22,8 +22,8 @@ from isosphere.embed.on_ray.places import Folder, Url, is_url, list_files, state
 from isosphere.embed.on_ray.pool import READ_CPUS, Pool, derive
 from isosphere.embed.on_ray.tasks import Description, Model, Writer, check_files, describe, digest, part_name, read
 from isosphere.embed.outputs import Parquet
-from models.cluster import alive_nodes, connected, free_resources
-from models.errors import Failed, Refused, on_one_line
+from models.cluster import alive_nodes, connected, free_resources, own_errors
+from models.errors import Failed, Refused
 
 MANIFEST = "_manifest.json"
 """Readers of Parquet folders leave out files whose names begin with `_`."""
@@ -75,7 +75,7 @@ def embed(
     if not files:
         raise Refused(f"{folder}: has the only inputs: name another folder by --out")
     known = _manifest(folder)
-    with connected(address), _own_errors():
+    with connected(address), own_errors():
         import ray
 
         pool = derive(alive_nodes(), free_resources(), threads=model.threads, device=model.device)
@@ -241,19 +241,3 @@ def _fill(
 def _sum(done: list[Done]) -> Done:
     first = next((each.first_skipped for each in done if each.skipped), "")
     return Done(sum(each.rows for each in done), sum(each.skipped for each in done), first)
-
-
-@contextmanager
-def _own_errors() -> Iterator[None]:
-    """Raise errors of ours that a process of the cluster raised, without Ray's traces. Shorten Ray's own errors."""
-    from ray.exceptions import RayError
-
-    try:
-        yield
-    except RayError as error:
-        cause: BaseException | None = error
-        while cause is not None:
-            if isinstance(cause, ValueError | Failed | OSError) and not isinstance(cause, RayError):
-                raise cause from None
-            cause = getattr(cause, "cause", None) or cause.__cause__
-        raise Failed(f"Ray: {on_one_line(error)[:500]}; the same command goes on") from error

@@ -54,7 +54,7 @@ def test_a_full_disk_stops_the_other_runs_too(
     monkeypatch.setattr(subprocess, "Popen", began)
     monkeypatch.setattr(schedule, "sys", SimpleNamespace(executable=str(run)))
     with pytest.raises(OSError, match="No space left"):
-        schedule.run_trials([first, second], tmp_path, io.StringIO(), jobs=2)
+        schedule.run_trials([first, second], tmp_path, io.StringIO(), Processes(), jobs=2)
     assert not is_finished(run_folder(first, tmp_path))
 
 

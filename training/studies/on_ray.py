@@ -1,0 +1,141 @@
+"""Runs of a study as tasks of a Ray cluster.
+
+Each task starts the process that a study on one machine starts, so results are the same. All nodes share the study's
+folder. If Ray repeats a task after the loss of a node, the run resumes from its last checkpoint on another node.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple
+
+from models.cluster import alive_nodes, connected, own_errors
+from models.errors import Failed, Refused
+from training.studies.results import LOG, run_folder
+from training.studies.schedule import Failure, Processes, is_locked
+from training.studies.trial import Trial
+
+SECONDS_TO_SAVE = 60
+"""Seconds that a repeated task waits for the process of a lost worker, which ends its step and saves a checkpoint."""
+
+
+class Share(NamedTuple):
+    """Resources that Ray reserves for a run."""
+
+    num_cpus: int
+    num_gpus: int
+
+
+def share(nodes: Sequence[Mapping[str, float]], *, threads: int | None, device: str) -> Share:
+    """Return the resources of a run: one GPU if the cluster has GPUs, and `threads` CPUs.
+
+    By default, a run has all CPUs of the smallest node, or a GPU's part of its node's CPUs.
+
+    Args:
+        nodes: resources of each node, by Ray's names.
+        device: device of the run.
+
+    Raises:
+        Refused: no node is large enough.
+    """
+    gpus = int(device != "cpu" and any(node.get("GPU", 0) >= 1 for node in nodes))
+    able = [node for node in nodes if node.get("CPU", 0) >= 1 and node.get("GPU", 0) >= gpus]
+    cpus = threads or max(1, int(min((node["CPU"] // (node["GPU"] if gpus else 1) for node in able), default=1)))
+    if not any(node["CPU"] >= cpus for node in able):
+        largest = int(max((node["CPU"] for node in able), default=0))
+        raise Refused(f"the cluster is too small: a run needs {cpus} CPUs, and the largest node has {largest}")
+    return Share(cpus, gpus)
+
+
+@contextmanager
+def tasks(address: str | None, *, threads: int | None) -> Iterator[Tasks]:
+    """Connect to the cluster at `address` (see `models.cluster.connected`) and yield the carrier of runs.
+
+    Raises:
+        Refused: no cluster answers, or Ray is not installed or not supported.
+        Failed: Ray does not start on this machine.
+    """
+    with connected(address), own_errors():
+        yield Tasks(threads)
+
+
+class Tasks:
+    """A callable that carries out runs as Ray tasks, and can stop all of them."""
+
+    def __init__(self, threads: int | None) -> None:
+        self._threads = threads
+        self._lock = Lock()
+        self._tasks: list[Any] = []
+        self._stopped = False
+
+    def __call__(self, trial: Trial, study: Path) -> Failure | None:
+        """Carry out a run when its resources are free. Return a failure, or None if it finished or was stopped.
+
+        Raises:
+            Refused: the cluster is too small, or a node does not have the study's folder.
+        """
+        import ray
+        from ray.exceptions import TaskCancelledError
+
+        reserved = share(alive_nodes(), threads=self._threads, device=trial.config.device)
+        with self._lock:
+            if self._stopped:
+                return None
+            task = ray.remote(**reserved._asdict())(carry_out).remote(trial, study, Path.cwd())
+            self._tasks.append(task)
+        try:
+            with own_errors():
+                try:
+                    failure: Failure | None = ray.get(task)
+                except TaskCancelledError:
+                    failure = None
+            return failure
+        except Failed as lost:  # more nodes than Ray repeats a task for
+            log = run_folder(trial, study) / LOG
+            log.parent.mkdir(parents=True, exist_ok=True)
+            with log.open("a", encoding="utf-8") as file:
+                print(lost, file=file)
+            return Failure(trial, log, code=1)
+
+    def stop(self) -> None:
+        """Stop all runs. Each run finishes its current step and saves a checkpoint, while its call waits."""
+        import ray
+
+        with self._lock:
+            self._stopped = True
+            for task in self._tasks:
+                ray.cancel(task)
+
+
+def carry_out(trial: Trial, study: Path, folder: Path) -> Failure | None:
+    """Carry out a run on this node, in a process of its own. If Ray cancels the task, stop the run.
+
+    Args:
+        folder: working folder of the study's command.
+
+    Raises:
+        Refused: this node does not have the study's folder.
+    """
+    if not (folder / study).is_dir():
+        raise Refused(f"{study}: the node {socket.gethostname()} has no such folder; all nodes must share it")
+    os.chdir(folder)  # the paths of a study are relative to it
+    deadline = time.monotonic() + SECONDS_TO_SAVE
+    while is_locked(run_folder(trial, study)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    processes = Processes()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(processes, trial, study)
+        try:
+            while not wait([running], timeout=0.2).done:
+                pass  # Ray interrupts a task between two statements, and no wait
+            return running.result()
+        except KeyboardInterrupt:
+            processes.stop()
+            raise
