@@ -16,6 +16,7 @@ from torch.nn.functional import cosine_similarity, normalize
 
 from models.encoder.encoder import full_precision
 from training.objectives.base import Needs, Preset, Recipe, Views
+from training.objectives.contrastive import similarity_distance
 
 NEGLIGIBLE = 1e-5
 """Smallest singular value that is used, relative to the largest.
@@ -30,18 +31,24 @@ class DistillationParams:
 
     share: float = 0.5
     """Weight of the loss's term for the teacher. The term for the starting vectors has the weight 1 - `share`."""
+    similarity: float = 0.0
+    """Weight of the term for the teacher's similarities within the batch. A student of few layers needs this term."""
     aligned: int = 6000
     """Number of sentences to which the isometry is fitted. Afterwards the isometry is fixed."""
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
             raise ValueError(f"share {self.share} is not above 0 and at most 1")
+        if self.similarity < 0:
+            raise ValueError(f"similarity {self.similarity} is below 0")
         if self.aligned < 1:
             raise ValueError(f"aligned {self.aligned} is less than one sentence")
 
 
 class Distillation(nn.Module):
     """share · (1 - cos(z_i R, t_i)) + (1 - share) · (1 - cos(z_i, s_i)), the mean over the N sentences.
+
+    With `similarity`, similarity · (cos(z_i, z_j) - cos(t_i, t_j))^2, the mean over all pairs of the batch, is added.
 
     z_i (D) is the encoder's vector of a sentence, s_i (D) is the starting encoder's vector, and t_i (D') is the
     teacher's vector. R (D, D') is the isometry that maps every s_i as near as possible to t_i: the polar factor of the
@@ -63,7 +70,7 @@ class Distillation(nn.Module):
         self._seen = 0
 
     def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:  # noqa: ARG002 - nothing is drawn
-        """Compute the terms of the loss, the means over sentences. There are no in-batch negatives."""
+        """Compute the terms of the loss. There are no in-batch negatives."""
         assert views.teacher is not None and views.start is not None, "needs say so"
         own = full_precision(views.noisy[0])
         start, teacher = (of.detach().to(own) for of in (views.start, views.teacher))
@@ -73,6 +80,8 @@ class Distillation(nn.Module):
         terms = {"teacher": share * _distance(own @ self.isometry, teacher)}
         if share < 1:
             terms["start"] = (1 - share) * _distance(own, start)
+        if self.params.similarity:
+            terms["similarity"] = self.params.similarity * similarity_distance(own, teacher)
         return terms
 
     def _align(self, start: Tensor, teacher: Tensor) -> None:
@@ -120,7 +129,7 @@ CITATION = """\
 """
 
 RECIPE = Recipe(
-    summary="a teacher's vectors as targets, and the encoder's own of before; no sentence is held against another",
+    summary="a teacher's vectors as targets, and the encoder's own of before; no sentence is a negative of another",
     citation=CITATION,
     build=Distillation,
     needs_named_teacher=True,
@@ -135,4 +144,5 @@ RECIPE = Recipe(
         ),
     },
     ablations={"teacher-alone": {"share": 1.0}},
+    added_params={"similarity": 0.0},
 )
