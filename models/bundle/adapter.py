@@ -148,7 +148,9 @@ class Adapter:
                 f"{self.folder}: was made for a {base} whose weights have the SHA-256 {made_for[:12]}…, "
                 f"not {base_sha256[:12]}…"
             )
-        return {"base": base, "base_sha256": base_sha256, "sha256": self.sha256, "merge_version": MERGE_VERSION}
+        layers = {} if self.layers is None else {"layers": [*self.layers]}
+        identity = {"base": base, "base_sha256": base_sha256, "sha256": self.sha256, "merge_version": MERGE_VERSION}
+        return identity | layers
 
     def updates(self, base: Weights) -> dict[str, NDArray[np.float32]]:
         """Return all weights and biases that the adapter changes, by name.

@@ -149,6 +149,8 @@ def _about(manifest: Manifest) -> str:
         if merged
         else ""
     )
+    if merged and "layers" in merged:
+        weights += f"| layers | {', '.join(map(str, merged['layers']))} of `{merged['base']}`, counted from 0 |\n"
     return (
         f"# {manifest.name}\n\n"
         + (f"{about}\n\n" if about else "")

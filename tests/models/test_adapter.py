@@ -110,6 +110,7 @@ def test_an_adapter_that_leaves_layers_out_is_opened_by_peft_and_exported(
     assert main(["export", str(tmp_path / "last"), "--out", str(tmp_path / "b"), "--no-measure"]) == 0
     assert last.manifest is not None
     assert bundle.load(tmp_path / "b").manifest.fingerprint == last.manifest.fingerprint
+    assert "| layers | 1 of" in (tmp_path / "last" / bundle.CARD).read_text(encoding="utf-8")
     of_another_layer = replace(last, config={**last.config, adapter.LAYERS: [[0, 1]]})
     assert of_another_layer.sha256 != last.sha256
     with pytest.raises(LayersError, match="must be ascending numbers from 0 to 1"):
