@@ -149,7 +149,7 @@ def _about(manifest: Manifest) -> str:
         if merged
         else ""
     )
-    if merged and "layers" in merged:
+    if merged and isinstance(merged.get("layers"), list):
         weights += f"| layers | {', '.join(map(str, merged['layers']))} of `{merged['base']}`, counted from 0 |\n"
     return (
         f"# {manifest.name}\n\n"
