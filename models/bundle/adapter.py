@@ -155,7 +155,8 @@ class Adapter:
     def updates(self, base: Weights) -> dict[str, NDArray[np.float32]]:
         """Return all weights and biases that the adapter changes, by name.
 
-        `base` has only the layers that the adapter keeps, counted from 0. Weights are merged in float64 and rounded to float32.
+        `base` has only the layers that the adapter keeps, counted from 0. Weights are merged in float64 and rounded to
+        float32.
 
         Raises:
             AdapterError: the base lacks a weight, or the weight's shape differs.

@@ -2,8 +2,8 @@
 
 `graphs/minilm/` is a template: the bundle that torch exports, without its weights. The template contains the small
 files, and the ONNX graph with empty tensors, each named after its weight. NumPy merges the adapter into the base's
-weights, and `onnx` puts the merged weights into the graph. An encoder with fewer layers gets a shorter graph. The golden
-vectors verify that the result is the trained encoder.
+weights, and `onnx` puts the merged weights into the graph. An encoder with fewer layers gets a shorter graph. The
+golden vectors verify that the result is the trained encoder.
 """
 
 from __future__ import annotations

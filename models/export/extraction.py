@@ -64,8 +64,9 @@ def extract(
 ) -> Extracted:
     """Write an adapter for `base` that approximates the tuned encoder `source`. The folder is written atomically.
 
-    `layers` are the layers of the base that the tuned encoder has, counted from 0. None means all. `dtype` is one of `DTYPES`. With float8, an adapter of the same file size has twice the rank of float16, but each
-    number has a rounding error of up to 6 %.
+    `dtype` is one of `DTYPES`. With float8, an adapter of the same file size has twice the rank of float16, but each
+    number has a rounding error of up to 6 %. `layers` are the layers of the base that the tuned encoder has, counted
+    from 0. None means all.
 
     Raises:
         AdapterError: the encoders differ in architecture or vocabulary, or the rank is out of range.

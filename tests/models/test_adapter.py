@@ -106,7 +106,9 @@ def test_an_adapter_that_leaves_layers_out_is_opened_by_peft_and_exported(
     assert last.layers == [1] and merged.backbone.config.num_hidden_layers == 1
     ours = unit_vectors(merged, GOLDEN_SENTENCES)
     assert (ours * _peft(tiny_backbone, tmp_path / "last", merged)).sum(axis=1).min() > 0.9999
-    assert cosines_between(merged, student)[1] > cosines_between(Encoder.load(tiny_backbone, pooling="mean"), student)[1]
+    assert (
+        cosines_between(merged, student)[1] > cosines_between(Encoder.load(tiny_backbone, pooling="mean"), student)[1]
+    )
     assert main(["export", str(tmp_path / "last"), "--out", str(tmp_path / "b"), "--no-measure"]) == 0
     assert last.manifest is not None
     assert bundle.load(tmp_path / "b").manifest.fingerprint == last.manifest.fingerprint
