@@ -34,15 +34,18 @@ class DistillationParams:
     similarity: float = 0.0
     """Weight of the term for the teacher's similarities within the batch. A student of few layers needs this term."""
     aligned: int = 6000
-    """Number of sentences to which the isometry is fitted. Afterwards the isometry is fixed."""
+    """Number of sentences to which the isometry is fitted. Afterwards the isometry is fixed.
+
+    With 0 there is no isometry: the student learns the teacher's own space, which must have the same width.
+    """
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
             raise ValueError(f"share {self.share} is not above 0 and at most 1")
         if self.similarity < 0:
             raise ValueError(f"similarity {self.similarity} is below 0")
-        if self.aligned < 1:
-            raise ValueError(f"aligned {self.aligned} is less than one sentence")
+        if self.aligned < 0:
+            raise ValueError(f"aligned {self.aligned} is below 0")
 
 
 class Distillation(nn.Module):
@@ -56,7 +59,6 @@ class Distillation(nn.Module):
     them the first updates, are small.
     """
 
-    needs = Needs(views=1, teacher=True, start=True, host=True)
     covariance: Tensor
     """Sum of s_i^T t_i so far, (D, D')."""
     isometry: Tensor
@@ -69,20 +71,44 @@ class Distillation(nn.Module):
         self.register_buffer("isometry", torch.zeros(dim, 0))
         self._seen = 0
 
+    @property
+    def needs(self) -> Needs:
+        """Return the passes. The starting vectors are needed for the isometry, and as targets."""
+        aligned = self.params.aligned > 0
+        return Needs(views=1, teacher=True, start=aligned or self.params.share < 1, host=aligned)
+
     def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:  # noqa: ARG002 - nothing is drawn
-        """Compute the terms of the loss. There are no in-batch negatives."""
-        assert views.teacher is not None and views.start is not None, "needs say so"
+        """Compute the terms of the loss. There are no in-batch negatives.
+
+        Raises:
+            ValueError: there is no isometry, and the teacher's vectors have another width.
+        """
+        assert views.teacher is not None, "needs say so"
         own = full_precision(views.noisy[0])
-        start, teacher = (of.detach().to(own) for of in (views.start, views.teacher))
-        if self._seen < self.params.aligned:
-            self._align(start, teacher)
+        teacher = views.teacher.detach().to(own)
+        start = None if views.start is None else views.start.detach().to(own)
         share = self.params.share
-        terms = {"teacher": share * _distance(own @ self.isometry, teacher)}
+        terms = {"teacher": share * _distance(self._turned(own, start, teacher), teacher)}
         if share < 1:
+            assert start is not None, "needs say so"
             terms["start"] = (1 - share) * _distance(own, start)
         if self.params.similarity:
             terms["similarity"] = self.params.similarity * similarity_distance(own, teacher)
         return terms
+
+    def _turned(self, own: Tensor, start: Tensor | None, teacher: Tensor) -> Tensor:
+        """Return z_i R, in the teacher's space."""
+        if not self.params.aligned:
+            if own.shape[1] != teacher.shape[1]:
+                raise ValueError(
+                    f"aligned: with 0 the student's vectors are compared with the teacher's as they are, but they have "
+                    f"{own.shape[1]} dimensions and the teacher's {teacher.shape[1]}: set aligned=6000"
+                )
+            return own
+        if self._seen < self.params.aligned:
+            assert start is not None, "needs say so"
+            self._align(start, teacher)
+        return own @ self.isometry
 
     def _align(self, start: Tensor, teacher: Tensor) -> None:
         between = normalize(start, dim=1).T @ normalize(teacher, dim=1)

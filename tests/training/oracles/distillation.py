@@ -18,6 +18,8 @@ def oracle(views: ViewArrays, params: Any, weights: Weights, rng: torch.Generato
     squares, axes = np.linalg.eigh(between.T @ between)
     kept = squares > 1e-10 * squares.max()
     isometry = between @ (axes[:, kept] / np.sqrt(squares[kept])) @ axes[:, kept].T
+    if params.aligned == 0:
+        isometry = np.eye(own.shape[1])
     taught = [1 - cosine(z @ isometry, t) for z, t in zip(own, teacher, strict=True)]
     stayed = [1 - cosine(z, s) for z, s in zip(own, start, strict=True)]
     terms = {"teacher": params.share * float(np.mean(taught)), "start": (1 - params.share) * float(np.mean(stayed))}
