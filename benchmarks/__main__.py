@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import encodings, ingest, opening, serving, training
+from benchmarks import encodings, ingest, opening, serving, smaller, training
 from benchmarks.search import measure as search
 from benchmarks.search import scifact
 from benchmarks.surroundings import surroundings
@@ -18,6 +18,7 @@ from models.cli.command_line import Parser
 BENCHMARKS: dict[str, Callable[[], dict[str, Any]]] = {
     "training": training.measure,
     "serving": serving.measure,
+    "smaller": smaller.measure,
     "ingest": ingest.measure,
     "encodings": encodings.measure,
     "search": search.measure,

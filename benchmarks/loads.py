@@ -110,18 +110,19 @@ def populations(tokenizer: Tokenizer, mixed: int = 2000) -> dict[str, Population
     }
 
 
-def requests(population: Population, size: int) -> list[Request]:
+def requests(population: Population, size: int, model: str = MODEL_NAME) -> list[Request]:
     """Make requests of `size` texts in order, without an incomplete last one."""
     pairs = list(zip(population.texts, population.tokens, strict=True))
     batches = [pairs[start : start + size] for start in range(0, len(pairs) - size + 1, size)]
     return [
-        Request(body([text for text, _ in batch]), len(batch), sum(tokens for _, tokens in batch)) for batch in batches
+        Request(body([text for text, _ in batch], model), len(batch), sum(tokens for _, tokens in batch))
+        for batch in batches
     ]
 
 
-def body(texts: Sequence[str]) -> bytes:
+def body(texts: Sequence[str], model: str = MODEL_NAME) -> bytes:
     """Make the JSON body of a request for the vectors of `texts`."""
-    return json.dumps({"model": MODEL_NAME, "input": list(texts)}).encode()
+    return json.dumps({"model": model, "input": list(texts)}).encode()
 
 
 def prepared(population: Mapping[str, Population], loads: Mapping[str, Load]) -> dict[str, Iterator[Request]]:

@@ -94,6 +94,11 @@ def parser() -> Parser:
         default="float16",
         help="number type of the factors; float8_e4m3fn stores twice the rank in the same bytes (default: float16)",
     )
+    extract.add_argument(
+        "--layers",
+        type=_layers,
+        help="layers of the base that the tuned encoder kept, counted from 0, as in 0,2,5 (default: all)",
+    )
     extract.add_argument("--out", type=Path, required=True, help="folder of the adapter, which also names the adapter")
     extract.add_argument("--no-biases", action="store_true", help="do not change the biases of the base")
     extract.add_argument("--about", help="sentence for the model card")
@@ -118,6 +123,13 @@ def parser() -> Parser:
     for verb in (inspect, verify):
         verb.add_argument("folder", type=Path, help="folder of a bundle or an adapter")
     return top
+
+
+def _layers(given: str) -> list[int]:
+    try:
+        return [int(layer) for layer in given.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{given!r} is not a list of numbers such as 0,2,5") from None
 
 
 def _prompt(given: str) -> tuple[str, str]:

@@ -232,11 +232,6 @@ class RunConfig(Configuration):
         except ValueError as error:
             raise ConfigError(str(error)) from error
         self.check()
-        if self.layers is not None and self.adapter_rank is not None:
-            raise ConfigError(
-                "adapter_rank: an adapter keeps all layers of its base. Leave it out, or train the adapter on the "
-                "bundle of a run with these layers"
-            )
         if self.layers == () and self.pooling != "mean":
             raise ConfigError(
                 f"pooling: an encoder without layers averages its tokens' vectors: mean, not {self.pooling}"

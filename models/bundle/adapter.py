@@ -5,8 +5,9 @@
     adapter.json                ours: the base and its SHA-256, pooling, training, scores, golden vectors
     README.md                   the model card
 
-The merged weight is W + scaling · B A. Reading and merging need only NumPy, so a server needs no torch. Adapters by
-other users of `peft` have no adapter.json. They are used with the pooling of their base.
+The merged weight is W + scaling · B A. Reading and merging need only NumPy, so a server needs no torch. An adapter may
+keep only some layers of its base: peft's field `layer_replication` lists them, and module names count the kept layers
+from 0. Adapters by other users of `peft` have no adapter.json. They are used with the pooling of their base.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -46,6 +47,10 @@ Weights = Mapping[str, NDArray[Any]]
 
 MERGED = ("r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "bias")
 """Fields of peft's configuration that affect the merged weights."""
+LAYERS = "layer_replication"
+"""Peft's field with the layers of the base that the encoder has, as ranges [first, end)."""
+MOST_LAYERS = 1000
+"""Maximum end of a range in `LAYERS`."""
 DTYPES: Mapping[str, Any] = {
     "F64": np.float64,
     "F32": np.float32,
@@ -113,12 +118,19 @@ class Adapter:
             raise AdapterError(f"{self.folder / CONFIG}: base_model_name_or_path: names no base encoder")
         return named
 
+    @property
+    def layers(self) -> Sequence[int] | None:
+        """Layers of the base that the merged encoder keeps, counted from 0. None for all."""
+        ranges = self.config.get(LAYERS)
+        return None if ranges is None else [layer for first, end in ranges for layer in range(first, end)]
+
     @cached_property
     def sha256(self) -> str:
-        """SHA-256 of the adapter's tensors and their scaling, which determine the merged weights of a base."""
+        """SHA-256 of the adapter's tensors, scaling and layers, which determine the merged weights of a base."""
+        layers = {} if self.layers is None else {LAYERS: self.config[LAYERS]}
         decides = {
             "tensors": bundle.sha256(self.folder / WEIGHTS),
-            "config": {name: self.config[name] for name in MERGED if name in self.config},
+            "config": {name: self.config[name] for name in MERGED if name in self.config} | layers,
         }
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
@@ -136,12 +148,15 @@ class Adapter:
                 f"{self.folder}: was made for a {base} whose weights have the SHA-256 {made_for[:12]}…, "
                 f"not {base_sha256[:12]}…"
             )
-        return {"base": base, "base_sha256": base_sha256, "sha256": self.sha256, "merge_version": MERGE_VERSION}
+        layers = {} if self.layers is None else {"layers": [*self.layers]}
+        identity = {"base": base, "base_sha256": base_sha256, "sha256": self.sha256, "merge_version": MERGE_VERSION}
+        return identity | layers
 
     def updates(self, base: Weights) -> dict[str, NDArray[np.float32]]:
         """Return all weights and biases that the adapter changes, by name.
 
-        Weights are merged in float64 and rounded to float32.
+        `base` has only the layers that the adapter keeps, counted from 0. Weights are merged in float64 and rounded to
+        float32.
 
         Raises:
             AdapterError: the base lacks a weight, or the weight's shape differs.
@@ -221,14 +236,26 @@ def write_manifest(folder: Path, **facts: Any) -> Manifest:
     return manifest
 
 
+def replication(layers: Sequence[int] | None) -> list[list[int]] | None:
+    """Return peft's `layer_replication` for the layers that are kept. None keeps all."""
+    return None if layers is None else [[layer, layer + 1] for layer in layers]
+
+
 def lora_config(
-    base: str, *, rank: int, target_modules: list[str], alpha: float | None = None, bias: str = "none"
+    base: str,
+    *,
+    rank: int,
+    target_modules: list[str],
+    alpha: float | None = None,
+    bias: str = "none",
+    layer_replication: list[list[int]] | None = None,
 ) -> dict[str, Any]:
     """Return the content of peft's adapter_config.json.
 
     All modules have the same rank and the same scaling alpha / rank.
     """
     return {
+        **({LAYERS: layer_replication} if layer_replication else {}),
         "peft_type": "LORA",
         "task_type": "FEATURE_EXTRACTION",
         "base_model_name_or_path": base,
@@ -275,7 +302,8 @@ def _config(file: Path) -> dict[str, Any]:
             f"{file}: init_lora_weights: {config['init_lora_weights']!r} changes the base's weights, "
             "which is not supported: convert it with peft's save_pretrained(path_initial_model_for_weight_conversion=…)"
         )
-    for name in config.keys() - {*MERGED, *WITHOUT_EFFECT, "init_lora_weights"}:
+    _check_layers(file, config.get(LAYERS))
+    for name in config.keys() - {*MERGED, *WITHOUT_EFFECT, LAYERS, "init_lora_weights"}:
         if config[name] not in (None, False, "", [], {}):
             raise AdapterError(f"{file}: {name}: {config[name]!r} is a feature of peft that is not supported")
     return config
@@ -298,6 +326,19 @@ def _check_rank(file: Path, config: Mapping[str, Any]) -> None:
         kinds = (int,) if whole else (int, float)
         if isinstance(number, bool) or not isinstance(number, kinds) or not 0 < number < float("inf"):
             raise AdapterError(f"{file}: {name}: must be a {'whole ' if whole else ''}number above 0, not {number!r}")
+
+
+def _check_layers(file: Path, ranges: Any) -> None:
+    """Check that `layer_replication` lists ranges of layers, in order, and each layer at most once."""
+    match ranges:
+        case None:
+            return
+        case [*pairs] if pairs and all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+            bounds = [bound for pair in pairs for bound in pair]
+            whole = all(type(bound) is int and 0 <= bound <= MOST_LAYERS for bound in bounds)
+            if whole and bounds == sorted(bounds) and all(first < end for first, end in pairs):
+                return
+    raise AdapterError(f"{file}: {LAYERS}: must be ascending ranges [first, end) of layers, each once, not {ranges!r}")
 
 
 def _tensors(file: Path) -> Weights:

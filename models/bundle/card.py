@@ -148,6 +148,8 @@ def _about(manifest: Manifest) -> str:
         if merged
         else ""
     )
+    if merged and isinstance(merged.get("layers"), list):
+        weights += f"| layers | {', '.join(map(str, merged['layers']))} of `{merged['base']}`, counted from 0 |\n"
     return (
         f"# {manifest.name}\n\n"
         + (f"{about}\n\n" if about else "")

@@ -152,6 +152,7 @@ def _extract(arguments: argparse.Namespace) -> None:
         rank=arguments.rank,
         dtype=arguments.dtype,
         biases=not arguments.no_biases,
+        layers=arguments.layers,
         about=arguments.about,
         data=arguments.data,
     )

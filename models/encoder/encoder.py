@@ -34,6 +34,7 @@ from models.encoder import pretrained
 from models.encoder import transform as transforms
 from models.encoder.config import read_config
 from models.encoder.dense import Layers
+from models.encoder.layers import keep_layers
 from models.encoder.pooling import AVERAGED_LAYERS, parts, pool
 from models.encoder.pretrained import reading
 from models.encoder.transform import Transform
@@ -299,12 +300,15 @@ def _check_finite(encoder: Encoder, folder: Path) -> None:
 
 
 def _merge(adapter: Adapter, backbone: PreTrainedModel, base: Path) -> None:
-    """Replace the base's weights by the merged weights.
+    """Replace the base's weights by the merged weights, after taking out the layers that the adapter leaves out.
 
     Raises:
         AdapterError: the adapter was made for a different base.
+        LayersError: the base does not have the adapter's layers.
     """
     adapter.identity(adapter.base, weights_sha256(base))
+    if adapter.layers is not None:
+        keep_layers(backbone, adapter.layers)
     state = {name: tensor.numpy() for name, tensor in backbone.state_dict().items()}
     backbone.load_state_dict({n: torch.from_numpy(x) for n, x in adapter.updates(state).items()}, strict=False)
 

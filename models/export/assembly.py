@@ -2,15 +2,16 @@
 
 `graphs/minilm/` is a template: the bundle that torch exports, without its weights. The template contains the small
 files, and the ONNX graph with empty tensors, each named after its weight. NumPy merges the adapter into the base's
-weights, and `onnx` puts the merged weights into the graph. The golden vectors verify that the result is the trained
-encoder.
+weights, and `onnx` puts the merged weights into the graph. An encoder with fewer layers gets a shorter graph. The
+golden vectors verify that the result is the trained encoder.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
 from models.bundle import bundle, origin, sources
-from models.bundle.bundle import ENGINES, INT8, MANIFEST, ONNX, TOKENIZER, WEIGHTS, Bundle, Manifest
+from models.bundle.bundle import CONFIG, ENGINES, INT8, MANIFEST, ONNX, TOKENIZER, WEIGHTS, Bundle, Manifest
 from models.bundle.disk import naming
 from models.bundle.sources import TEMPLATE
 from models.errors import Failed
@@ -38,6 +39,8 @@ FAITHFUL = 0.9999
 """Minimum cosine of an assembled bundle to torch's golden vectors."""
 UNUSED = "embeddings.position_ids"
 """A buffer in the published file that current versions of transformers don't read."""
+LAYER = re.compile(r"(encoder\.layer\.)(\d+)(\..+)")
+"""Pattern of the names of a layer's weights."""
 KEPT = ("objective", "backbone", "dim", "max_length", "pooling", "prompts", "transform", "run", "scores", "golden")
 """Fields of the manifest that the bundle copies from the template's or the adapter's manifest."""
 
@@ -71,15 +74,22 @@ def assemble(
     adapter = sources.opened_adapter(found)
     base = sources.minilm()
     weights = {name: tensor for name, tensor in load_file(base / WEIGHTS).items() if name != UNUSED}
+    layers = adapter.layers if adapter else None
+    graph = onnx.load(TEMPLATE / ONNX)
+    if layers is not None:
+        weights = keep_layers(weights, layers)
+        shorten(graph.graph, len(layers))
     if adapter:
         weights |= adapter.updates(weights)
     with naming(folder), destination.writing(folder) as draft:
         _copy_small_files(draft)
+        if layers is not None:
+            config = json.loads((draft / CONFIG).read_text(encoding="utf-8"))
+            (draft / CONFIG).write_text(json.dumps({**config, "num_hidden_layers": len(layers)}, indent=2) + "\n")
         if adapter:
             shutil.copyfile(found / INT8, draft / INT8)
         Tokenizer.from_file(str(base / TOKENIZER)).save(str(draft / TOKENIZER))
         save_file(weights, draft / WEIGHTS, metadata={"format": "pt"})
-        graph = onnx.load(TEMPLATE / ONNX)
         fill(graph, weights)
         (draft / ONNX).parent.mkdir()
         (draft / ONNX).write_bytes(graph.SerializeToString(deterministic=True))
@@ -98,6 +108,51 @@ def assemble(
                 f"{source}: cosine {cosine:.6f} to a golden vector, below {FAITHFUL}: its files are damaged"
             )
     return bundle.load(folder)
+
+
+def keep_layers(weights: Weights, kept: Sequence[int]) -> dict[str, NDArray[np.float32]]:
+    """Return the weights without the layers that are not kept. The kept layers are numbered from 0."""
+    places = {layer: place for place, layer in enumerate(kept)}
+    left: dict[str, NDArray[np.float32]] = {}
+    for name, weight in weights.items():
+        layer = LAYER.match(name)
+        if layer is None:
+            left[name] = weight
+        elif (place := places.get(int(layer[2]))) is not None:
+            left[f"{layer[1]}{place}{layer[3]}"] = weight
+    return left
+
+
+def shorten(graph: onnx.GraphProto, layers: int) -> None:
+    """Keep only the last `layers` layers of a template's graph, and number them from 0, in place.
+
+    The layers differ only in their weights, so it does not matter which layers of the graph are left.
+    """
+    numbers = {int(layer[2]) for tensor in graph.initializer if (layer := LAYER.match(tensor.name))}
+    dropped = len(numbers) - layers
+    if dropped <= 0:
+        return
+    reader = {name: node for node in graph.node for name in node.input}
+    first, last = (f"{part}LayerNorm.bias" for part in ("embeddings.", f"encoder.layer.{dropped - 1}.output."))
+    before, after = reader[first].output[0], reader[last].output[0]
+    names = {
+        tensor.name: f"{layer[1]}{int(layer[2]) - dropped}{layer[3]}"
+        for tensor in graph.initializer
+        if (layer := LAYER.match(tensor.name))
+    } | {after: before}
+    needed = {output.name for output in graph.output}
+    for place in reversed(range(len(graph.node))):
+        node = graph.node[place]
+        if needed.isdisjoint(node.output):
+            del graph.node[place]
+            continue
+        node.input[:] = [names.get(name, name) for name in node.input]
+        needed.update(node.input)
+    for place in reversed(range(len(graph.initializer))):
+        tensor = graph.initializer[place]
+        tensor.name = names.get(tensor.name, tensor.name)
+        if tensor.name not in needed:
+            del graph.initializer[place]
 
 
 def fill(graph: onnx.ModelProto, weights: Weights) -> None:

@@ -28,6 +28,7 @@ from models.bundle.bundle import CARD, CONFIG, INT8, TOKENIZER, TRANSFORM, Golde
 from models.bundle.disk import replacing_folder
 from models.encoder import transform as transforms
 from models.encoder.encoder import Encoder
+from models.encoder.layers import keep_layers
 from models.export.export import GOLDEN_SENTENCES, unit_vectors
 
 JUDGES = "isosphere.judges"
@@ -57,19 +58,24 @@ def extract(
     rank: int,
     dtype: str = "float16",
     biases: bool = True,
+    layers: Sequence[int] | None = None,
     about: str | None = None,
     data: Path | None = None,
 ) -> Extracted:
     """Write an adapter for `base` that approximates the tuned encoder `source`. The folder is written atomically.
 
     `dtype` is one of `DTYPES`. With float8, an adapter of the same file size has twice the rank of float16, but each
-    number has a rounding error of up to 6 %.
+    number has a rounding error of up to 6 %. `layers` are the layers of the base that the tuned encoder has, counted
+    from 0. None means all.
 
     Raises:
         AdapterError: the encoders differ in architecture or vocabulary, or the rank is out of range.
+        LayersError: the base does not have these layers.
         SourceError, BundleError: an encoder can't be read, or `folder` contains files that do not belong to an adapter.
     """
     tuned, start = Encoder.load(source), Encoder.load(base)
+    if layers is not None:
+        keep_layers(start.backbone, layers)
     _check_alike(tuned, start, source, base)
     scores = _stsb_dev(data) if data else None
     modules = _linear_modules(start, rank)
@@ -81,6 +87,7 @@ def extract(
         target_modules=modules,
         alpha=rank * scaling,
         bias="all" if biases else "none",
+        layer_replication=adapter.replication(layers),
     )
     adapter.refuse_foreign(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -183,7 +190,7 @@ def _check_alike(tuned: Encoder, start: Encoder, source: str, base: str) -> None
     if depths[0] != depths[1]:
         raise AdapterError(
             f"{source}: has {depths[0]} layers, and its base {base} has {depths[1]}: "
-            "an adapter keeps all layers of its base, so publish the bundle itself"
+            "name the layers of the base that it kept, as in --layers 0,2,5"
         )
     theirs, ours = tuned.backbone.state_dict(), start.backbone.state_dict()
     for name in sorted({*theirs, *ours} - {name for name in {*theirs, *ours} if name.startswith("pooler.")}):

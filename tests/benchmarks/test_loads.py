@@ -55,7 +55,8 @@ def test_mixed_lengths_are_log_normal_up_to_the_longest(texts: dict[str, Populat
 @given(lengths=st.lists(st.integers(1, 9), max_size=20), size=st.integers(1, 6))
 def test_requests_hold_every_text_in_order_but_those_left_over(lengths: list[int], size: int) -> None:
     population = Population([f"text {i}" for i in range(len(lengths))], lengths)
-    made = requests(population, size)
+    made = requests(population, size, "some-model")
+    assert {json.loads(request.body)["model"] for request in made} <= {"some-model"}
     whole = len(lengths) // size * size
     assert [text for request in made for text in json.loads(request.body)["input"]] == population.texts[:whole]
     assert [request.texts for request in made] == [size] * (whole // size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from models.bundle import adapter, bundle, sources
 from models.bundle.adapter import AdapterError
 from models.bundle.sources import SourceError
 from models.encoder.encoder import Encoder
-from models.export.export import GOLDEN_SENTENCES, unit_vectors
+from models.encoder.layers import LayersError, keep_layers
+from models.export.export import GOLDEN_SENTENCES, export, unit_vectors
 from models.export.extraction import cosines_between, extract, record
 from models.remotes import open_remote, transfer
 
@@ -88,6 +90,33 @@ def test_float8_halves_the_factors_and_peft_reads_them_as_we_do(
     encoder = Encoder.load(narrow.folder)
     ours = unit_vectors(encoder, GOLDEN_SENTENCES)
     assert (ours * _peft(tiny_backbone, narrow.folder, encoder)).sum(axis=1).min() > 0.9999
+
+
+@pytest.mark.filterwarnings("ignore")  # peft's own
+def test_an_adapter_that_leaves_layers_out_is_opened_by_peft_and_exported(
+    tiny_backbone: Path, other_bundle: Path, tmp_path: Path
+) -> None:
+    student = Encoder.load(other_bundle)
+    keep_layers(student.backbone, [1])
+    export(student, tmp_path / "student", name="student", backbone="tiny")
+    command = ["adapter", "extract", str(tmp_path / "student"), "--base", str(tiny_backbone), "--rank", "32"]
+    assert main([*command, "--layers", "1", "--out", str(tmp_path / "last")]) == 0
+    assert main([*command, "--layers", "0", "--out", str(tmp_path / "first")]) == 0
+    last, merged = adapter.load(tmp_path / "last"), Encoder.load(tmp_path / "last")
+    assert last.layers == [1] and merged.backbone.config.num_hidden_layers == 1
+    ours = unit_vectors(merged, GOLDEN_SENTENCES)
+    assert (ours * _peft(tiny_backbone, tmp_path / "last", merged)).sum(axis=1).min() > 0.9999
+    assert (
+        cosines_between(merged, student)[1] > cosines_between(Encoder.load(tiny_backbone, pooling="mean"), student)[1]
+    )
+    assert main(["export", str(tmp_path / "last"), "--out", str(tmp_path / "b"), "--no-measure"]) == 0
+    assert last.manifest is not None
+    assert bundle.load(tmp_path / "b").manifest.fingerprint == last.manifest.fingerprint
+    assert "| layers | 1 of" in (tmp_path / "last" / bundle.CARD).read_text(encoding="utf-8")
+    of_another_layer = replace(last, config={**last.config, adapter.LAYERS: [[0, 1]]})
+    assert of_another_layer.sha256 != last.sha256
+    with pytest.raises(LayersError, match="must be ascending numbers from 0 to 1"):
+        extract(str(other_bundle), tmp_path / "c", base=str(tiny_backbone), rank=1, layers=[2])
 
 
 @pytest.mark.filterwarnings("ignore")  # peft's own
@@ -170,6 +199,9 @@ def test_the_merged_weight_is_the_sum_of_all_products(rank: int, wide: int, high
     np.testing.assert_allclose(merged, slow, rtol=1e-6, atol=1e-6)
 
 
+WRONG_LAYERS = ([], "0,2", [[0]], [[0, "1"]], [[1, 2], [0, 1]], [[0, 2], [1, 3]], [[1, 1]], [[-1, 1]], [[0, 10**9]])
+
+
 def _config(**fields: Any) -> Callable[[Path], None]:
     def change(folder: Path) -> None:
         file = folder / adapter.CONFIG
@@ -206,6 +238,7 @@ def _cut(folder: Path) -> None:
         (_config(rank_pattern={"(": 3}), "rank_pattern"),
         (_config(r=5), "not the rank 5"),
         (_config(bias="some"), "bias"),
+        *((_config(layer_replication=wrong), "layer_replication") for wrong in WRONG_LAYERS),
         (_config(bias="none"), "bias"),  # whose tensors are there all the same
         (_cut, "adapter_model.safetensors: cut short"),
         (lambda folder: (folder / adapter.WEIGHTS).unlink(), "adapter_model.safetensors: missing"),

@@ -59,6 +59,14 @@ def test_cosines_are_the_same_in_the_teachers_space(dim: int, more: int, seed: i
         )
 
 
+def test_without_an_isometry_the_teacher_must_be_as_wide_and_no_start_is_needed() -> None:
+    objective = Distillation(DistillationParams(share=1, aligned=0), 4)
+    assert not objective.needs.start
+    own, teacher = torch.randn(3, 4), torch.randn(3, 6)
+    with pytest.raises(ValueError, match=r"^aligned: .* have 4 dimensions and the teacher's 6"):
+        objective(Views(noisy=own[None], teacher=teacher), RNG)
+
+
 def test_it_is_sought_until_so_many_sentences_were_seen_and_stays() -> None:
     rng = torch.Generator().manual_seed(0)
     objective = Distillation(DistillationParams(aligned=20), 4)
@@ -87,7 +95,12 @@ def test_its_state_goes_on_where_it_was() -> None:
 
 @pytest.mark.parametrize(
     ("values", "message"),
-    [({"share": 0.0}, "share 0.0 is not above 0"), ({"share": 1.5}, "share 1.5"), ({"aligned": 0}, "aligned 0")],
+    [
+        ({"share": 0.0}, "share 0.0 is not above 0"),
+        ({"share": 1.5}, "share 1.5"),
+        ({"aligned": -1}, "aligned -1"),
+        ({"similarity": -1.0}, "similarity -1.0"),
+    ],
 )
 def test_what_is_no_share_is_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):

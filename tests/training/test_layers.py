@@ -9,17 +9,19 @@ from typing import Any, cast
 import pytest
 import torch
 
+from models.bundle import adapter, bundle
 from models.bundle.adapter import AdapterError
 from models.encoder.encoder import Encoder
-from models.export.extraction import extract
+from models.encoder.layers import LayersError, keep_layers
+from models.export.extraction import cosines_between, extract
 from training import cli
 from training.config import ConfigError, from_preset
-from training.encoding.layers import keep_layers
+from training.encoding import lora
 
 
 def test_a_student_computes_the_layers_that_it_keeps(tiny_backbone: Path) -> None:
     whole, student = Encoder.load(tiny_backbone).eval(), Encoder.load(tiny_backbone).eval()
-    keep_layers(student, [1])
+    keep_layers(student.backbone, [1])
     ids, mask = whole.tensors(whole.tokenizer.encode(["a cat", "no cat at all"]))
     with torch.inference_mode():
         # Hidden states of the whole: the embeddings, and those after each layer.
@@ -33,21 +35,20 @@ def test_a_student_computes_the_layers_that_it_keeps(tiny_backbone: Path) -> Non
 
 @pytest.mark.parametrize("kept", [(2,), (-1,), (1, 0), (0, 0)])
 def test_layers_that_are_not_there_or_out_of_order_are_refused(kept: tuple[int, ...], tiny_backbone: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^layers: .*: must be ascending numbers from 0 to 1, each once$"):
-        keep_layers(Encoder.load(tiny_backbone), kept)
+    with pytest.raises(LayersError, match=r"^layers: .*: must be ascending numbers from 0 to 1, each once$"):
+        keep_layers(Encoder.load(tiny_backbone).backbone, kept)
 
 
 def test_a_family_whose_layers_differ_is_refused(tiny_backbone: Path) -> None:
     encoder = Encoder.load(tiny_backbone)
     encoder.backbone.config.layer_types = ["full_attention", "sliding_attention"]
-    with pytest.raises(ConfigError, match="layers: a bert can't lose layers"):
-        keep_layers(encoder, [1])
+    with pytest.raises(LayersError, match="layers: a bert can't lose layers"):
+        keep_layers(encoder.backbone, [1])
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layers": (0, 1), "adapter_rank": 4}, "adapter_rank: an adapter keeps all layers of its base"),
         ({"layers": (), "pooling": "cls"}, "pooling: an encoder without layers averages"),
     ],
 )
@@ -69,8 +70,29 @@ def test_any_bundle_teaches_a_student_whose_bundle_is_like_any_other(
     assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
     student = Encoder.load("artifacts/distillation")
     assert len(cast(Any, student.backbone).encoder.layer) == 1
-    with pytest.raises(AdapterError, match=r"has 1 layers, and its base .* has 2: an adapter keeps all layers"):
+    with pytest.raises(AdapterError, match=r"has 1 layers, and its base .* has 2: name the layers"):
         extract("artifacts/distillation", tmp_path / "adapter", base=str(tiny_backbone), rank=2)
+
+
+def test_a_run_trains_the_adapter_of_such_a_student(
+    tiny_backbone: Path, other_bundle: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["train", "distillation", "--backbone", str(tiny_backbone), "--corpus", str(corpus_file)]
+    command += ["--teacher", str(other_bundle), "--preset", "minilm", "--max-steps", "6", "--set", "similarity=4"]
+    assert cli.main([*command, "--set", "layers=1", "--set", "adapter_rank=4", "--set", "learning_rate=1e-3"]) == 0
+    trained, kept = Encoder.load("artifacts/distillation"), Path("runs/distillation/adapter")
+    assert json.loads((kept / "adapter_config.json").read_text())["layer_replication"] == [[1, 2]]
+    merged = Encoder.load(kept)
+    assert merged.backbone.config.num_hidden_layers == 1
+    assert cosines_between(trained, merged)[1] > 0.99999
+    foretold, made = adapter.load(kept).manifest, bundle.load(Path("artifacts/distillation")).manifest
+    assert foretold is not None and foretold.fingerprint == made.fingerprint
+    with pytest.raises(ConfigError, match="has no linear layers"):
+        lora.load_for_training(
+            from_preset("static", backbone=str(tiny_backbone), preset="minilm").override({"adapter_rank": 4}),
+            torch.device("cpu"),
+        )
 
 
 def test_a_run_is_described_as_before_unless_it_says_layers() -> None:

@@ -176,7 +176,7 @@ ZCA = {**WHITE, "whitening": "zca"}
 
 CHANGES: dict[str, list[tuple[dict[str, Any], str, Any]]] = {
     "simcse": [({}, "temperature", 0.2), ({}, "head", False)],
-    "distillation": [({}, "share", 0.25), ({}, "share", 1.0)],
+    "distillation": [({}, "share", 0.25), ({}, "share", 1.0), ({}, "similarity", 4.0), ({}, "aligned", 0)],
     "static": [({}, "similarity", 1.0), ({}, "similarity", 0.0)],
     "gs-infonce": [
         ({}, "temperature", 0.2),
@@ -233,7 +233,7 @@ CHANGES: dict[str, list[tuple[dict[str, Any], str, Any]]] = {
     ],
 }
 """Each parameter at another value than the published one, beside values that let it be felt."""
-NOT_IN_THE_VALUE = {"gradient", "aligned"}
+NOT_IN_THE_VALUE = {"gradient"}
 
 
 def test_every_parameter_of_a_loss_is_changed_by_some_test() -> None:
@@ -296,7 +296,7 @@ def test_logits_and_loss_are_those_of_float32_whatever_autocast_says() -> None:
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "simcse": {"temperature": 0.05, "head": True},
-    "distillation": {"share": 0.5, "aligned": 6000},
+    "distillation": {"share": 0.5, "similarity": 0.0, "aligned": 6000},
     "static": {"similarity": 4.0},
     "gs-infonce": {"temperature": 0.05, "noise_ratio": 3.0, "noise_weight": 1.0, "head": True},
     "dclr": {

@@ -15,7 +15,7 @@ from models.export.export import export, unit_vectors
 from models.runtimes.graph import Graph
 from training import cli
 from training.encoding import static
-from training.encoding.layers import without_layers
+from training.encoding.static import without_layers
 
 
 @pytest.fixture

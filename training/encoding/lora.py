@@ -7,7 +7,7 @@ unchanged backbone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,10 @@ from models.bundle.adapter import PREFIX, Adapter
 from models.bundle.sources import manifest_of
 from models.encoder import transform as transforms
 from models.encoder.encoder import Encoder
+from models.encoder.layers import keep_layers
 from training.config import ConfigError, RunConfig
 from training.encoding.attention import use_fast_operations
-from training.encoding.layers import keep_layers, without_layers
+from training.encoding.static import without_layers
 
 FOLDER = "adapter"
 """Subfolder of a run's folder for the adapter."""
@@ -48,10 +49,11 @@ class Factors:
     """A and B of each layer, by their names in `peft`'s files."""
 
 
-def attach_adapter(encoder: Encoder, rank: int, *, backbone: str) -> None:
+def attach_adapter(encoder: Encoder, rank: int, *, backbone: str, layers: Sequence[int] | None = None) -> None:
     """Add an adapter to every linear layer except the pooler's, and freeze all other weights.
 
-    A is drawn from torch's generator. `backbone` is the source that the encoder was loaded from.
+    A is drawn from torch's generator. `backbone` is the source that the encoder was loaded from, and `layers` are the
+    layers of it that the encoder keeps. None means all.
 
     Raises:
         ConfigError: `peft` is not installed, or the rank does not fit the layers.
@@ -62,25 +64,26 @@ def attach_adapter(encoder: Encoder, rank: int, *, backbone: str) -> None:
     except ImportError as error:
         raise ConfigError("adapter_rank: peft is not installed; `make train` installs it") from error
     sources.whole_encoder(backbone)
-    layers = {
+    widths = {
         name: min(module.weight.shape)
         for name, module in encoder.backbone.named_modules()
         if isinstance(module, nn.Linear) and not name.startswith("pooler")
     }
-    if not layers:
+    if not widths:
         raise ConfigError(f"adapter_rank: {backbone} has no linear layers")
-    narrowest = min(layers, key=lambda name: layers[name])
-    if rank > layers[narrowest]:
+    narrowest = min(widths, key=lambda name: widths[name])
+    if rank > widths[narrowest]:
         raise ConfigError(
-            f"adapter_rank: {rank} is more than {layers[narrowest]}, the width of {narrowest} in {backbone}"
+            f"adapter_rank: {rank} is more than {widths[narrowest]}, the width of {narrowest} in {backbone}"
         )
     config = LoraConfig(
         r=rank,
         lora_alpha=ALPHA,
-        target_modules=list(layers),
+        target_modules=list(widths),
         base_model_name_or_path=sources.hub_id(backbone) or backbone,
     )
     inject_adapter_in_model(config, encoder.backbone, NAME)
+    config.layer_replication = adapter.replication(layers)  # set after the injection, which would take layers out, too
     for _, layer in _adapted(encoder):
         # Without this, peft would widen to float32 the input that autocast narrows.
         layer.cast_input_dtype_enabled = False
@@ -107,6 +110,7 @@ def merge_adapter(encoder: Encoder) -> Factors | None:
         rank=config.r,
         target_modules=[name for name, _ in adapted],
         alpha=config.lora_alpha,
+        layer_replication=config.layer_replication,
     )
     return Factors(described, tensors)
 
@@ -143,13 +147,13 @@ def load_for_training(config: RunConfig, device: torch.device) -> Encoder:
     if config.layers == ():
         encoder = without_layers(encoder)
     elif config.layers is not None:
-        keep_layers(encoder, config.layers)
+        keep_layers(encoder.backbone, config.layers)
     if config.matryoshka is not None:
         encoder.backbone.config.matryoshka_dimensions = sorted({*config.matryoshka, encoder.dim})
     if config.dropout is not None:
         set_dropout(encoder, config.dropout)
     if config.adapter_rank is not None:
-        attach_adapter(encoder, config.adapter_rank, backbone=config.backbone)
+        attach_adapter(encoder, config.adapter_rank, backbone=config.backbone, layers=config.layers)
     encoder.to(device)
     if not config.compile:
         return use_fast_operations(encoder)

@@ -15,6 +15,7 @@ from torch.nn.functional import normalize
 
 from models.bundle.tokenizer import Tokens
 from models.encoder.encoder import Encoder
+from models.encoder.static import StaticConfig, StaticModel
 from training.encoding.views import Teacher
 
 SENTENCES = 32_768
@@ -29,6 +30,24 @@ SPECIAL = 1e-3
 """Length of the special tokens' vectors. It gives an empty text a direction, and changes no other text's vector."""
 CHUNK = 256
 """Texts that the base encodes at once."""
+
+
+def without_layers(base: Encoder) -> Encoder:
+    """Return a static encoder with the tokenizer, length and prompts of `base`. Its token vectors are random."""
+    (empty,) = base.tokenizer.encode([""])
+    config = StaticConfig(
+        vocab_size=len(base.backbone.get_input_embeddings().get_parameter("weight")),
+        hidden_size=base.dim,
+        special_ids=sorted({*empty.ids.tolist()}),
+    )
+    return Encoder(
+        StaticModel(config),
+        base.hub_tokenizer,
+        pooling="mean",
+        max_length=base.max_length,
+        prompts=base.prompts,
+        origin=base.origin,
+    )
 
 
 def start(student: Encoder, base: Encoder, sentences: Sequence[str], autocast: torch.dtype | None = None) -> None:

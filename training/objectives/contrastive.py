@@ -21,6 +21,11 @@ def cosine_logits(anchors: Tensor, candidates: Tensor, temperature: float) -> Te
         return unit[0] @ unit[1].T / temperature
 
 
+def similarity_distance(own: Tensor, target: Tensor) -> Tensor:
+    """Compute the mean of (cos(z_i, z_j) - cos(t_i, t_j))^2 over all pairs of a batch, for (N, D) and (N, D')."""
+    return (cosine_logits(own, own, 1.0) - cosine_logits(target, target, 1.0)).square().mean()
+
+
 def info_nce(logits: Tensor) -> Tensor:
     """Compute the mean over N rows of -log softmax at the positive. Positives are on the diagonal of (N, M >= N)."""
     with torch.autocast(logits.device.type, enabled=False):

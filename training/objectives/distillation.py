@@ -16,6 +16,7 @@ from torch.nn.functional import cosine_similarity, normalize
 
 from models.encoder.encoder import full_precision
 from training.objectives.base import Needs, Preset, Recipe, Views
+from training.objectives.contrastive import similarity_distance
 
 NEGLIGIBLE = 1e-5
 """Smallest singular value that is used, relative to the largest.
@@ -30,18 +31,27 @@ class DistillationParams:
 
     share: float = 0.5
     """Weight of the loss's term for the teacher. The term for the starting vectors has the weight 1 - `share`."""
+    similarity: float = 0.0
+    """Weight of the term for the teacher's similarities within the batch. A student of few layers needs this term."""
     aligned: int = 6000
-    """Number of sentences to which the isometry is fitted. Afterwards the isometry is fixed."""
+    """Number of sentences to which the isometry is fitted. Afterwards the isometry is fixed.
+
+    With 0 there is no isometry: the student learns the teacher's own space, which must have the same width.
+    """
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
             raise ValueError(f"share {self.share} is not above 0 and at most 1")
-        if self.aligned < 1:
-            raise ValueError(f"aligned {self.aligned} is less than one sentence")
+        if self.similarity < 0:
+            raise ValueError(f"similarity {self.similarity} is below 0")
+        if self.aligned < 0:
+            raise ValueError(f"aligned {self.aligned} is below 0")
 
 
 class Distillation(nn.Module):
     """share · (1 - cos(z_i R, t_i)) + (1 - share) · (1 - cos(z_i, s_i)), the mean over the N sentences.
+
+    With `similarity`, similarity · (cos(z_i, z_j) - cos(t_i, t_j))^2, the mean over all pairs of the batch, is added.
 
     z_i (D) is the encoder's vector of a sentence, s_i (D) is the starting encoder's vector, and t_i (D') is the
     teacher's vector. R (D, D') is the isometry that maps every s_i as near as possible to t_i: the polar factor of the
@@ -49,7 +59,6 @@ class Distillation(nn.Module):
     them the first updates, are small.
     """
 
-    needs = Needs(views=1, teacher=True, start=True, host=True)
     covariance: Tensor
     """Sum of s_i^T t_i so far, (D, D')."""
     isometry: Tensor
@@ -62,18 +71,44 @@ class Distillation(nn.Module):
         self.register_buffer("isometry", torch.zeros(dim, 0))
         self._seen = 0
 
+    @property
+    def needs(self) -> Needs:
+        """Return the passes. The starting vectors are needed for the isometry, and as targets."""
+        aligned = self.params.aligned > 0
+        return Needs(views=1, teacher=True, start=aligned or self.params.share < 1, host=aligned)
+
     def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:  # noqa: ARG002 - nothing is drawn
-        """Compute the terms of the loss, the means over sentences. There are no in-batch negatives."""
-        assert views.teacher is not None and views.start is not None, "needs say so"
+        """Compute the terms of the loss. There are no in-batch negatives.
+
+        Raises:
+            ValueError: there is no isometry, and the teacher's vectors have another width.
+        """
+        assert views.teacher is not None, "needs say so"
         own = full_precision(views.noisy[0])
-        start, teacher = (of.detach().to(own) for of in (views.start, views.teacher))
-        if self._seen < self.params.aligned:
-            self._align(start, teacher)
+        teacher = views.teacher.detach().to(own)
+        start = None if views.start is None else views.start.detach().to(own)
         share = self.params.share
-        terms = {"teacher": share * _distance(own @ self.isometry, teacher)}
+        terms = {"teacher": share * _distance(self._turned(own, start, teacher), teacher)}
         if share < 1:
+            assert start is not None, "needs say so"
             terms["start"] = (1 - share) * _distance(own, start)
+        if self.params.similarity:
+            terms["similarity"] = self.params.similarity * similarity_distance(own, teacher)
         return terms
+
+    def _turned(self, own: Tensor, start: Tensor | None, teacher: Tensor) -> Tensor:
+        """Return z_i R, in the teacher's space."""
+        if not self.params.aligned:
+            if own.shape[1] != teacher.shape[1]:
+                raise ValueError(
+                    f"aligned: with 0 the student's vectors are compared with the teacher's as they are, but they have "
+                    f"{own.shape[1]} dimensions and the teacher's {teacher.shape[1]}: set aligned=6000"
+                )
+            return own
+        if self._seen < self.params.aligned:
+            assert start is not None, "needs say so"
+            self._align(start, teacher)
+        return own @ self.isometry
 
     def _align(self, start: Tensor, teacher: Tensor) -> None:
         between = normalize(start, dim=1).T @ normalize(teacher, dim=1)
@@ -120,7 +155,7 @@ CITATION = """\
 """
 
 RECIPE = Recipe(
-    summary="a teacher's vectors as targets, and the encoder's own of before; no sentence is held against another",
+    summary="a teacher's vectors as targets, and the encoder's own of before; no sentence is a negative of another",
     citation=CITATION,
     build=Distillation,
     needs_named_teacher=True,
@@ -135,4 +170,5 @@ RECIPE = Recipe(
         ),
     },
     ablations={"teacher-alone": {"share": 1.0}},
+    added_params={"similarity": 0.0},
 )

@@ -13,7 +13,7 @@ from torch.nn.functional import cosine_similarity
 
 from models.encoder.encoder import full_precision
 from training.objectives.base import Needs, Preset, Recipe, Views
-from training.objectives.contrastive import cosine_logits
+from training.objectives.contrastive import similarity_distance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +47,7 @@ class Static(nn.Module):
         target = views.start.detach().to(own)
         terms = {"cosine": (1 - cosine_similarity(own, target, dim=1)).mean()}
         if self.params.similarity:
-            difference = cosine_logits(own, own, 1.0) - cosine_logits(target, target, 1.0)
-            terms["similarity"] = self.params.similarity * difference.square().mean()
+            terms["similarity"] = self.params.similarity * similarity_distance(own, target)
         return terms
 
 
