@@ -12,21 +12,23 @@ from typing import Any
 
 from serving.corpora.disk_quota import DiskQuota
 from serving.corpora.library import Library
+from serving.corpora.ports import Map
 from serving.corpora.snapshots import Progress, Snapshots
 from serving.errors import Invalid, TooLarge
 from serving.inference.encoders import Encoders
 from serving.jobs import Job, Running, Work
 from serving.jobs.ingestion import ingest
 from serving.jobs.job import retry_while_busy
+from serving.jobs.mapping import computed
 from serving.jobs.reembedding import reembed
 from serving.jobs.upload_order import RESTORE, UPLOAD, UploadOrder
-from serving.operations.threads import in_thread
+from serving.operations.threads import CorpusThreads, in_thread
 from serving.settings import Settings
 
-SNAPSHOT, REEMBED = "snapshot", "reembed"
-CHANGE_NOTHING = (SNAPSHOT,)
+SNAPSHOT, REEMBED, MAP = "snapshot", "reembed", "map"
+CHANGE_NOTHING = (SNAPSHOT, MAP)
 """Kinds of jobs that run concurrently with other jobs of the same corpus."""
-ADDING = (UPLOAD, SNAPSHOT, RESTORE)
+ADDING = (UPLOAD, SNAPSHOT, RESTORE, MAP)
 """Kinds of jobs that add data to the disk. The key's disk quota must have room for them."""
 PROGRESS_SECONDS = 1.0
 """Seconds between two reports of progress."""
@@ -42,6 +44,7 @@ class JobKinds:
     snapshots: Snapshots
     upload_order: UploadOrder
     disk_quota: DiskQuota
+    mapping: CorpusThreads
 
     def by_kind(self) -> Mapping[str, Work]:
         """Return the work function of each kind."""
@@ -50,6 +53,7 @@ class JobKinds:
             REEMBED: partial(reembed, self.library, self.encoders),
             SNAPSHOT: self._snapshot,
             RESTORE: self._restore,
+            MAP: self._map,
         }
 
     def accept(self, job: Job) -> None:
@@ -86,6 +90,19 @@ class JobKinds:
                 lambda _: self.snapshots.create(job.corpus, progress), of=job.corpus, on_cancel=progress.leave
             )
         return asdict(made)
+
+    async def _map(self, job: Running) -> dict[str, Any]:
+        """Compute a map. The previous map serves until the new map is complete. A restart begins the work anew."""
+        await self._begun(job)
+        name = job.corpus
+        given = await self.library.stoppable(lambda corpora: corpora.unplaced(name), of=name)
+        async with reporting_progress(job) as progress:
+            places = await self.mapping.stoppable("", lambda: computed(given.vectors, progress), charged=True)
+        found = Map(given.origin, given.keys, places)
+        await retry_while_busy(
+            lambda: self.library.run(lambda corpora: corpora.keep_map(name, found, given.generation), of=name)
+        )
+        return {"points": len(given.keys), "passages": given.origin.passages}
 
     async def _restore(self, job: Running) -> dict[str, Any]:
         """Restore a corpus from an uploaded snapshot, or from a snapshot on the server."""

@@ -3,6 +3,7 @@
 export const MOST = 8; // as many as there are colours
 const LEAST = 15; // points of an area, on average
 const ROUNDS = 25; // of k-means
+const ENOUGH = 5000; // points that areas are found by; the others belong to the nearest
 const WORDS = 3;
 const FEW = 3; // passages that a word must be in
 const SHORT = 3; // letters of a word that tells something
@@ -11,13 +12,17 @@ const UNSPACED = /[\p{sc=Han}\p{sc=Hira}\p{sc=Kana}\p{sc=Thai}\p{sc=Lao}\p{sc=Kh
 const segmenter = new Intl.Segmenter(undefined, { granularity: "word" });
 
 // Of { x, y, text }: the areas { x, y, name, members }, largest first. Few points have none. The same points have the same areas.
-export function areas(points) {
+export function areas(all) {
+	const step = Math.ceil(all.length / ENOUGH);
+	const points = all.filter((_, i) => i % step === 0);
 	const k = Math.min(MOST, Math.floor(points.length / LEAST));
 	if (k < 2) return [];
 	const clusters = clustered(points, k).sort((one, other) => other.members.length - one.members.length);
 	if (clusters.length < 2) return [];
 	const names = distinguished(clusters.map(({ members }) => members.map((i) => words(points[i].text))));
-	return clusters.map((cluster, i) => ({ ...cluster, name: names[i].join(", ") }));
+	const found = clusters.map(({ x, y }, i) => ({ x, y, name: names[i].join(", "), members: [] }));
+	all.forEach((point, i) => found[nearest(point, found)].members.push(i));
+	return found;
 }
 
 // k-means: Lloyd's algorithm, from the starts of k-means++.
@@ -56,8 +61,12 @@ function starts(points, k) {
 const distance = (one, other) => (one.x - other.x) ** 2 + (one.y - other.y) ** 2;
 
 function nearest(point, middles) {
-	const distances = middles.map((middle) => distance(point, middle));
-	return distances.indexOf(Math.min(...distances));
+	let [found, least] = [0, Infinity];
+	for (let i = 0; i < middles.length; i++) {
+		const far = distance(point, middles[i]);
+		if (far < least) [found, least] = [i, far];
+	}
+	return found;
 }
 
 function words(text) {
