@@ -15,6 +15,7 @@ from serving.corpora.snapshots import Progress
 from serving.errors import ServiceError, TooLarge, Unhealthy, Unsupported
 from serving.operations.child_process import lines, reaped, running
 
+MODULE = "serving.mapping"
 MISSING = "a map by t-SNE needs the extra 'map', which is not installed here: pip install 'isosphere[map]'"
 
 
@@ -31,7 +32,7 @@ def computed(vectors: Floats, progress: Progress) -> NDArray[np.float64]:
         Stopped: the current work was cancelled.
         TooLarge, Unhealthy: the process failed.
     """
-    with running("serving.mapping", str(len(vectors))) as child:
+    with running(MODULE, str(len(vectors))) as child:
         assert child.stdin is not None
         try:
             with child.stdin as stdin:

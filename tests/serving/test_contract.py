@@ -48,7 +48,7 @@ ROUTES = {
     "/corpora/{name}/documents": {"post", "get", "patch", "delete"},
     "/corpora/{name}/documents/{id}": {"get", "patch", "delete"},
     "/corpora/{name}/fields": {"get"},
-    "/corpora/{name}/map": {"get"},
+    "/corpora/{name}/map": {"get", "post"},
     "/corpora/{name}/reembed": {"post"},
     "/corpora/{name}/restore": {"put"},
     "/corpora/{name}/search": {"get", "post"},
@@ -59,7 +59,7 @@ ROUTES = {
     "/jobs/{id}/events": {"get"},
     "/search": {"post"},
 }
-BODILESS = {"/admin/reload", "/corpora/{name}/snapshots"}
+BODILESS = {"/admin/reload", "/corpora/{name}/map", "/corpora/{name}/snapshots"}
 """Posted without a body."""
 
 
