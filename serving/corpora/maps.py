@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from models.runtimes.base import Floats
 from serving.corpora.filters import values_at
-from serving.corpora.ports import MAX_POINTS, Keys, MapOrigin, Passage, Store
+from serving.corpora.ports import MAX_POINTS, Blocks, Keys, MapOrigin, Passage, Store
 
 AXES = 2
 DECIMALS = 5
@@ -103,25 +103,21 @@ class Unplaced(NamedTuple):
 
     origin: MapOrigin
     generation: str
-    keys: Keys
-    vectors: Floats
-    """(N, D) vectors of the N keys."""
+    dim: int
+    blocks: Blocks
+    """Keys and vectors, which are read from the store block by block."""
 
 
 def unplaced(store: Store, name: str) -> Unplaced:
     """Return the vectors of a corpus, or of a uniform sample, for a new map.
 
-    If the corpus is re-embedded meanwhile, reading starts again, so that one encoder made all vectors.
+    If the generation of the corpus changes while the blocks are read, they are of several encoders.
     """
-    while True:
-        corpus, created, all_keys = store.corpus(name), time.time(), store.keys(name)
-        size = min(MAX_POINTS, MAX_NUMBERS // (corpus.dim or 1))
-        blocks = list(store.vectors(name, _drawn(all_keys, size).tolist()))
-        if store.corpus(name).generation == corpus.generation:
-            origin = MapOrigin(corpus.fingerprint, len(all_keys), int(all_keys.max(initial=0)), created)
-            keys = [np.empty(0, np.int64), *(some for some, _ in blocks)]
-            vectors = [np.empty((0, corpus.dim or 1), np.float32), *(some for _, some in blocks)]
-            return Unplaced(origin, corpus.generation, np.concatenate(keys), np.concatenate(vectors))
+    corpus, created, keys = store.corpus(name), time.time(), store.keys(name)
+    dim = corpus.dim or 1
+    drawn = _drawn(keys, min(MAX_POINTS, MAX_NUMBERS // dim))
+    origin = MapOrigin(corpus.fingerprint, len(keys), int(keys.max(initial=0)), created)
+    return Unplaced(origin, corpus.generation, dim, store.vectors(name, drawn.tolist()))
 
 
 class Placed(NamedTuple):

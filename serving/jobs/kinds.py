@@ -12,14 +12,13 @@ from typing import Any
 
 from serving.corpora.disk_quota import DiskQuota
 from serving.corpora.library import Library
-from serving.corpora.ports import Map
 from serving.corpora.snapshots import Progress, Snapshots
 from serving.errors import Invalid, TooLarge
 from serving.inference.encoders import Encoders
 from serving.jobs import Job, Running, Work
 from serving.jobs.ingestion import ingest
 from serving.jobs.job import retry_while_busy
-from serving.jobs.mapping import computed
+from serving.jobs.mapping import mapped
 from serving.jobs.reembedding import reembed
 from serving.jobs.upload_order import RESTORE, UPLOAD, UploadOrder
 from serving.operations.threads import CorpusThreads, in_thread
@@ -94,15 +93,11 @@ class JobKinds:
     async def _map(self, job: Running) -> dict[str, Any]:
         """Compute a map. The previous map serves until the new map is complete. A restart begins the work anew."""
         await self._begun(job)
-        name = job.corpus
-        given = await self.library.stoppable(lambda corpora: corpora.unplaced(name), of=name)
+        name, corpora = job.corpus, self.library.corpora
         async with reporting_progress(job) as progress:
-            places = await self.mapping.stoppable("", lambda: computed(given.vectors, progress), charged=True)
-        found = Map(given.origin, given.keys, places)
-        await retry_while_busy(
-            lambda: self.library.run(lambda corpora: corpora.keep_map(name, found, given.generation), of=name)
-        )
-        return {"points": len(given.keys), "passages": given.origin.passages}
+            found, generation = await self.mapping.stoppable("", lambda: mapped(corpora, name, progress), charged=True)
+        await retry_while_busy(lambda: self.library.run(lambda _: corpora.keep_map(name, found, generation), of=name))
+        return {"points": len(found.keys), "passages": found.origin.passages}
 
     async def _restore(self, job: Running) -> dict[str, Any]:
         """Restore a corpus from an uploaded snapshot, or from a snapshot on the server."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import signal
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.runtimes.base import Floats
+from serving.corpora.backend import Backend
+from serving.corpora.ports import Blocks, Keys, Map
 from serving.corpora.snapshots import Progress
 from serving.errors import ServiceError, TooLarge, Unhealthy, Unsupported
 from serving.operations.child_process import lines, reaped, running
+from serving.operations.threads import check_cancelled
 
 MODULE = "serving.mapping"
 MISSING = "a map by t-SNE needs the extra 'map', which is not installed here: pip install 'isosphere[map]'"
@@ -25,20 +28,31 @@ def check_installed() -> None:
         raise Unsupported(MISSING)
 
 
-def computed(vectors: Floats, progress: Progress) -> NDArray[np.float64]:
-    """Return the (N, 2) places of (N, D) unit vectors, and report the finished steps. Blocking.
+def mapped(corpora: Backend, name: str, progress: Progress) -> tuple[Map, str]:
+    """Compute a map of a corpus, and report the finished steps. Return it with the generation of its vectors. Blocking.
 
     Raises:
         Stopped: the current work was cancelled.
         TooLarge, Unhealthy: the process failed.
     """
-    with running(MODULE, str(len(vectors))) as child:
+    given = corpora.unplaced(name)
+    keys, places = computed(given.dim, given.blocks, progress)
+    return Map(given.origin, keys, places), given.generation
+
+
+def computed(dim: int, blocks: Blocks, progress: Progress) -> tuple[Keys, NDArray[np.float64]]:
+    """Return the N keys of unit vectors of `dim` numbers, and their (N, 2) places.
+
+    The vectors are never all in the memory of this process.
+    """
+    keys = [np.empty(0, np.int64)]
+    with running(MODULE, str(dim)) as child:
         assert child.stdin is not None
-        try:
-            with child.stdin as stdin:
+        with suppress(BrokenPipeError), child.stdin as stdin:  # if the process ended early, its status says why
+            for some, vectors in blocks:
+                check_cancelled()
                 stdin.write(np.ascontiguousarray(vectors, np.float32).data)
-        except BrokenPipeError:  # the process ended early, and its exit status says why
-            pass
+                keys.append(some)
         last: dict[str, Any] = {}
         for line in lines(child):
             last = json.loads(line)
@@ -47,10 +61,10 @@ def computed(vectors: Floats, progress: Progress) -> NDArray[np.float64]:
                 progress.add(last["done"] - progress.done)
         if status := reaped(child):
             raise _ended(status, last)
-        places = np.array(last["places"], np.float64).reshape(-1, 2)
+    places = np.array(last["places"], np.float64).reshape(-1, 2)
     if not np.isfinite(places).all():
         raise Unhealthy("the layout of the map did not converge: compute it again")
-    return places
+    return np.concatenate(keys), places
 
 
 def _ended(status: int, last: dict[str, Any]) -> ServiceError:

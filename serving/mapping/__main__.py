@@ -1,4 +1,4 @@
-"""`python -m serving.mapping N < VECTORS` places N unit vectors on a plane, and writes its progress as JSON lines."""
+"""`python -m serving.mapping D < VECTORS` places unit vectors on a plane, and writes its progress as JSON lines."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 def main() -> int:
     """Read (N, D) float32 on standard input. The last line has the (N, 2) coordinates."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-c is for the parent process, which then ends this process
-    os.nice(19)
-    vectors = np.frombuffer(sys.stdin.buffer.read(), np.float32).reshape(int(sys.argv[1]), -1)
+    os.nice(10)
+    vectors = np.frombuffer(sys.stdin.buffer.read(), np.float32).reshape(-1, int(sys.argv[1]))
     from serving.mapping.layout import placed
 
     try:

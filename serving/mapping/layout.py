@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from openTSNE import TSNEEmbedding
 from openTSNE.affinity import PerplexityBasedNN
-from openTSNE.initialization import rescale
+from openTSNE.initialization import jitter, rescale
 from openTSNE.nearest_neighbors import PrecomputedNeighbors
 
 from serving.corpora.maps import project
@@ -21,6 +21,7 @@ from serving.corpora.maps import project
 Floats = NDArray[np.float32]
 Report = Callable[[int, int], None]
 """Function that gets the number of finished steps and of all steps."""
+SEED = 0
 FEWEST = 8
 """Minimum number of vectors for t-SNE. Fewer are placed by their principal components."""
 PERPLEXITY = 30
@@ -49,7 +50,8 @@ def placed(vectors: Floats, report: Report) -> NDArray[np.float64]:
     affinities = PerplexityBasedNN(
         knn_index=PrecomputedNeighbors(indices, distances), perplexity=min(PERPLEXITY, len(indices[0]) / 3), n_jobs=1
     )
-    layout = TSNEEmbedding(rescale(first), affinities, n_jobs=1)
+    start = jitter(rescale(first), random_state=SEED)  # points must not all be on a line
+    layout = TSNEEmbedding(start, affinities, n_jobs=1)
     for iterations, exaggeration, momentum in PHASES:
 
         def told(done: int, *_: object, before: int = before) -> None:

@@ -160,12 +160,13 @@ export class Plot {
 	}
 
 	hover(x, y) {
-		let [found, least] = [null, NEAR ** 2];
-		this.points.forEach((point, i) => {
-			const [left, top] = this.place(point);
-			const far = (left - x) ** 2 + (top - y) ** 2;
+		const { points, middle, scale } = this;
+		const [right, up] = [middle.x + (x - this.width / 2) / scale, middle.y - (y - this.height / 2) / scale];
+		let [found, least] = [null, (NEAR / scale) ** 2];
+		for (let i = 0; i < points.length; i++) {
+			const far = (points[i].x - right) ** 2 + (points[i].y - up) ** 2;
 			if (far < least) [found, least] = [i, far];
-		});
+		}
 		if (found !== this.hovered) {
 			this.hovered = found;
 			this.draw();

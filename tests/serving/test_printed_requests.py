@@ -58,7 +58,7 @@ def test_every_request_of_the_readme_is_answered(launch: Launch, tmp_path: Path)
 @pytest.mark.slow
 def test_every_request_about_corpora_is_answered(launch: Launch, tmp_path: Path) -> None:
     server = launch()
-    first, jobs, like, arranged, several, reranking, listing, patches, words, own, names, snapshots = blocks(
+    first, jobs, like, arranged, several, reranking, listing, patches, words, own, names, snapshots, *_ = blocks(
         "docs/corpora.md"
     )
     created, added, listed, found = map(json.loads, sent(server, first, tmp_path))
@@ -118,6 +118,17 @@ def test_every_request_about_corpora_is_answered(launch: Launch, tmp_path: Path)
     succeeds(server, restored)
     succeeds(server, *sent(server, restoring, tmp_path, ID=snapshot["id"]))
     assert server.client.get("/corpora/copy").json()["documents"] == 3
+
+
+@pytest.mark.slow
+def test_every_request_about_maps_is_answered(launch: Launch, tmp_path: Path) -> None:
+    server = launch()
+    created, *_, maps = blocks("docs/corpora.md")
+    sent(server, created, tmp_path)
+    mapping, mapped = sent(server, maps, tmp_path)
+    succeeds(server, mapping)
+    assert sorted(point["value"] for point in json.loads(mapped)["points"]) == [2019, 2021]
+    assert server.client.get("/corpora/notes/map").json()["stored"]["current"]
 
 
 @pytest.mark.slow

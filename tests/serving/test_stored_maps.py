@@ -13,6 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.corpora.maps import project
+from serving.corpora.ports import Blocks, Keys
 from serving.corpora.snapshots import Progress
 from serving.errors import Stopped, TooLarge, Unhealthy, Unsupported
 from serving.jobs.mapping import computed
@@ -28,12 +29,19 @@ TEXTS = 40
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Maps without a process: the projection, turned round."""
 
-    def turned(vectors: Any, progress: Progress) -> Any:
+    def turned(dim: int, blocks: Blocks, progress: Progress) -> tuple[Keys, Any]:
         progress.expect(10, 10)
         progress.add(10)
-        return -project(vectors).points
+        keys, vectors = together(dim, blocks)
+        return keys, -project(vectors).points
 
-    monkeypatch.setattr("serving.jobs.kinds.computed", turned)
+    monkeypatch.setattr("serving.jobs.mapping.computed", turned)
+
+
+def together(dim: int, blocks: Blocks) -> tuple[Keys, Any]:
+    read = list(blocks)
+    keys, vectors = [some for some, _ in read], [some for _, some in read]
+    return np.concatenate([np.empty(0, np.int64), *keys]), np.concatenate([np.empty((0, dim), np.float32), *vectors])
 
 
 def documents(count: int, first: int = 0) -> list[dict[str, Any]]:
@@ -143,7 +151,7 @@ def test_a_map_is_cancelled_and_refused_twice(filled: TestClient, monkeypatch: p
             check_cancelled()
             time.sleep(0.001)
 
-    monkeypatch.setattr("serving.jobs.kinds.computed", endless)
+    monkeypatch.setattr("serving.jobs.mapping.computed", endless)
     job = filled.post("/corpora/c/map").headers["location"]
     assert begun.wait(PATIENCE)
     again = filled.post("/corpora/c/map")
@@ -153,15 +161,14 @@ def test_a_map_is_cancelled_and_refused_twice(filled: TestClient, monkeypatch: p
     assert mapped(filled)["stored"] is None
 
 
-def test_a_corpus_that_took_the_name_meanwhile_gets_no_map(
-    filled: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def replacing(vectors: Any, _: Progress) -> Any:
+def test_a_corpus_that_took_the_name_meanwhile_gets_no_map(filled: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def replacing(dim: int, blocks: Blocks, _: Progress) -> tuple[Keys, Any]:
+        keys, vectors = together(dim, blocks)
         filled.delete("/corpora/c").raise_for_status()
         filled.put("/corpora/c")
-        return project(vectors).points
+        return keys, project(vectors).points
 
-    monkeypatch.setattr("serving.jobs.kinds.computed", replacing)
+    monkeypatch.setattr("serving.jobs.mapping.computed", replacing)
     job = ended(filled, filled.post("/corpora/c/map"))
     assert job["state"] == "failed" and "compute the map again" in job["errors"][0]["error"]
     assert mapped(filled)["stored"] is None
@@ -209,7 +216,7 @@ def test_a_process_that_fails_says_why(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("serving.jobs.mapping.MODULE", "failing")
     with pytest.raises(error, match=says):
-        computed(np.eye(300, dtype=np.float32), Progress())
+        computed(300, iter([(np.arange(300), np.eye(300, dtype=np.float32))]), Progress())
 
 
 @pytest.mark.slow
@@ -220,7 +227,7 @@ def test_cancelled_work_ends_its_process() -> None:
     threading.Timer(2, token.cancel).start()
     started = time.monotonic()
     with pytest.raises(Stopped):
-        token.run(lambda: computed(vectors, progress))
+        token.run(lambda: computed(32, iter([(np.arange(3000), vectors)]), progress))
     assert time.monotonic() - started < 10
 
 

@@ -14,7 +14,8 @@ Matrix = NDArray[np.float32]
 
 
 def unit(vectors: NDArray[np.float64]) -> Matrix:
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    found: Matrix = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    return found
 
 
 def clusters(count: int, *, of: int = 5, dim: int = 24, seed: int = 0) -> tuple[Matrix, NDArray[np.int64]]:
@@ -28,7 +29,8 @@ def nearest(points: NDArray[np.floating]) -> NDArray[np.int64]:
     """The index of each point's nearest other point."""
     distances = np.linalg.norm(points[:, None] - points[None], axis=-1)
     np.fill_diagonal(distances, np.inf)
-    return distances.argmin(axis=1)
+    found: NDArray[np.int64] = distances.argmin(axis=1)
+    return found
 
 
 @pytest.mark.slow

@@ -88,7 +88,7 @@ from serving.settings import INDEXED_FROM, Settings
 log = logging.getLogger(__name__)
 READ_TOGETHER = 16
 """Maximum documents of a page that are read together, because each may be large."""
-NO_MAPS = "corpora on Milvus store no map: `isosphere copy-corpus` copies a corpus to a data folder, where it can be mapped"
+NO_MAPS = "corpora on Milvus store no map: `isosphere copy-corpus` copies a corpus to a folder, where it can be mapped"
 COUNTED = 10_000
 """Maximum documents whose metadata are read for the list of fields."""
 BACKUP = (

@@ -117,7 +117,10 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "a weight": (execute("""UPDATE corpora SET searched_fields = '{"f": -1}'"""), "its searched_fields"),
     "a word": (execute("INSERT INTO vocabulary VALUES (?)", "w" * 129), r"vocabulary\.word"),
     "a map": (execute("""UPDATE corpora SET map = '{"fingerprint": "f"}'"""), "its map"),
-    "a place that is too far": (execute("INSERT INTO places VALUES (1, 0, -9e999)"), "the place of passage 1 is beyond"),
+    "a place that is too far": (
+        execute("INSERT INTO places VALUES (1, 0, -9e999)"),
+        "the place of passage 1 is beyond",
+    ),
     "a place of no passage": (execute("INSERT INTO places VALUES (?, 0, 0)", 2**62), r"places\.key is not from 0"),
     "too many places": (
         lambda writer: writer.executemany("INSERT INTO places VALUES (?, 0, 0)", ((i,) for i in range(MAX_POINTS + 1))),
