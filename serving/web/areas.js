@@ -6,6 +6,7 @@ const ROUNDS = 25; // of k-means
 const ENOUGH = 5000; // points that areas are found by; the others belong to the nearest
 const WORDS = 3;
 const FEW = 3; // passages that a word must be in
+const OFTENER = 1.5; // at least, than everywhere
 const SHORT = 3; // letters of a word that tells something
 const WORD = /[\p{L}\p{N}]+/gu;
 const UNSPACED = /[\p{sc=Han}\p{sc=Hira}\p{sc=Kana}\p{sc=Thai}\p{sc=Lao}\p{sc=Khmr}\p{sc=Mymr}]/u; // scripts without spaces
@@ -82,8 +83,9 @@ function distinguished(texts) {
 	const everywhere = frequencies(texts.flat());
 	const all = texts.flat().length;
 	return inside.map((found, i) => {
-		const gain = ([word, many]) => Math.sqrt(many / texts[i].length) * Math.log((many * all) / (texts[i].length * everywhere.get(word)));
-		const telling = [...found].filter((entry) => entry[1] >= FEW && gain(entry) > 0);
+		const oftener = ([word, many]) => (many * all) / (texts[i].length * everywhere.get(word));
+		const gain = (entry) => Math.sqrt(entry[1] / texts[i].length) * Math.log(oftener(entry));
+		const telling = [...found].filter((entry) => entry[1] >= FEW && oftener(entry) > OFTENER);
 		return telling.sort((one, other) => gain(other) - gain(one)).slice(0, WORDS).map(([word]) => word);
 	});
 }

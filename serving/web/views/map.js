@@ -64,7 +64,7 @@ class Chart {
 		});
 		this.plane = div("plane", div("stage", this.canvas, this.labels, this.tip, this.tools()), this.legend);
 		this.failed = el("div");
-		this.better = div("row");
+		this.better = div("row better");
 		this.work = el("div");
 		fill(place, div("row", this.controls()), this.about, this.better, this.work, this.failed, this.plane, this.list, this.table, this.tried.element);
 		matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.paint(), { signal: state.signal });
