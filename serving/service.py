@@ -45,6 +45,8 @@ SWEEP_SECONDS = 5
 """Seconds between two removals of expired documents."""
 PARSED_AT_ONCE = 2
 """Maximum number of uploaded files that are read by other processes at a time, besides those of jobs."""
+MAPPED_AT_ONCE = 1
+"""Maximum number of maps that are computed at a time, because each takes hundreds of megabytes."""
 PROBE_SECONDS = 1.0
 """Seconds that a readiness check waits for the probe of a failing engine. The probe itself goes on."""
 
@@ -85,6 +87,8 @@ class Service:
         self.library = Library(corpora, self.encoders, self.metrics, self.admitted, self.remedy)
         self.parsing = CorpusThreads(PARSED_AT_ONCE)
         """Threads that wait for processes that read uploaded files. Searches have other threads."""
+        self.mapping = CorpusThreads(MAPPED_AT_ONCE)
+        """Threads that wait for processes that compute maps."""
         self.snapshots = Snapshots(self.library.corpora, copied, settings.bounds)
         self.disk_quota = DiskQuota(
             self.library.corpora,
@@ -94,7 +98,9 @@ class Service:
         )
         self.aliases = Aliases(settings.data / ALIASES)
         self.upload_order = UploadOrder(corpora)
-        kinds = JobKinds(settings, self.encoders, self.library, self.snapshots, self.upload_order, self.disk_quota)
+        kinds = JobKinds(
+            settings, self.encoders, self.library, self.snapshots, self.upload_order, self.disk_quota, self.mapping
+        )
         self.jobs = Jobs(
             settings.data / "jobs",
             kinds.by_kind(),
@@ -133,6 +139,7 @@ class Service:
             await self.encoders.close()
             await asyncio.to_thread(self.jobs.close)
             await asyncio.to_thread(self.parsing.close)
+            await asyncio.to_thread(self.mapping.close)
             await asyncio.to_thread(self.library.close)
 
     async def drain(self) -> bool:
@@ -152,6 +159,7 @@ class Service:
             return False
         finally:
             self.parsing.stop()
+            self.mapping.stop()
             self.library.threads.stop()
         return True
 

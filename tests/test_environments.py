@@ -164,7 +164,7 @@ def installed(clone: Path, kind: str, *, before: bool = False) -> None:
 
 
 SERVE, TRAIN = "serve,cpu", "serve,train,cpu"
-ALL = "serve,train,data,documents,otel,ray,completion,mcp,dev,docs,milvus,cpu"
+ALL = "serve,train,data,documents,map,otel,ray,completion,mcp,dev,docs,milvus,cpu"
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,16 @@
-"""Corpora: create, list, describe, map, delete."""
+"""Corpora: create, list, describe, delete."""
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_right
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, Field
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from models.bundle.bundle import Manifest
-from serving.api.routing.answers import json_response
 from serving.api.routing.auth import allowed_corpus, key_of
 from serving.api.routing.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.routing.route import Route
@@ -25,12 +22,9 @@ from serving.api.schemas.corpora import (
     FieldsAnswer,
     IndexAnswer,
     RenameRequest,
-    warnings_of,
 )
 from serving.corpora.backend import Backend, Description, is_stale
-from serving.corpora.filters import Exists
-from serving.corpora.maps import Projection, Sample, project
-from serving.corpora.ports import OwnVectors, Scalar, WordSettings
+from serving.corpora.ports import OwnVectors, WordSettings
 from serving.errors import Conflict, Damaged, Invalid, NotFound
 from serving.jobs.upload_order import check_stays
 from serving.operations.bounds import check_corpus_name
@@ -38,13 +32,6 @@ from serving.operations.threads import in_thread
 from serving.service import Service
 
 router = APIRouter(tags=["corpora"], route_class=Route, dependencies=CLOSED)
-maps = APIRouter(tags=["corpora"], route_class=Route, dependencies=CLOSED)
-MAX_POINTS = 5000
-"""Maximum number of points on a map."""
-MAX_VALUE = 100
-"""Maximum characters of a string value on a map."""
-MAX_PATH = 512
-"""Maximum characters of a field's name."""
 
 
 @router.put("/corpora/{name}", summary="Create a corpus", responses={201: {"model": CorpusAnswer}})
@@ -165,57 +152,6 @@ async def delete(name: CorpusName, service: ServiceDep) -> None:
         await service.library.run(lambda corpora: corpora.drop(name), of=name)
 
 
-class PointAnswer(BaseModel):
-    """A passage and its position."""
-
-    id: str = Field(description="Id of the passage's document.")
-    text: str = Field(description="First 200 characters of the passage.")
-    x: float
-    y: float
-    value: str | int | float | bool | None = Field(
-        description="Value of `field` in the metadata: the first element of a list, null for an object."
-    )
-
-
-class MapAnswer(BaseModel):
-    """Passages in two dimensions."""
-
-    points: list[PointAnswer] = Field(description="Points, oldest passage first.")
-    passages: int = Field(
-        description="Number of passages in the corpus. If it exceeds `sample`, the points are a fixed random sample."
-    )
-    explained: list[float] = Field(
-        min_length=2, max_length=2, description="Share of the variance that each axis explains, from 0 to 1."
-    )
-    took_ms: float
-    warnings: list[str] | None = Field(
-        None, description="Warning that no document has `field`. Absent if a document has it."
-    )
-
-
-@maps.get("/corpora/{name}/map", summary="Map a corpus", response_model=MapAnswer)
-async def mapped(
-    name: CorpusName,
-    service: ServiceDep,
-    sample: Annotated[int, Query(ge=1, le=MAX_POINTS, description="Maximum number of points.")] = MAX_POINTS,
-    field: Annotated[
-        str | None, Query(max_length=MAX_PATH, description="Metadata field whose value is returned with each point.")
-    ] = None,
-) -> Response:
-    """Place passages of the corpus, or a sample, on the two axes along which their vectors vary most (PCA)."""
-    started = time.perf_counter()
-    found, (places, explained), unmatched = await service.library.scan(
-        lambda corpora: _map(corpora, name, sample, field), of=name
-    )
-    points = [
-        {"id": one.document, "text": one.excerpt, "x": x, "y": y, "value": _scalar(one.value)}
-        for one, (x, y) in zip(found.passages, places.tolist(), strict=True)
-    ]
-    took = round(1000 * (time.perf_counter() - started), 3)
-    answer = {"points": points, "passages": found.of, "explained": explained.round(6).tolist(), "took_ms": took}
-    return json_response(answer | ({"warnings": warnings_of(unmatched, "field")} if unmatched else {}))
-
-
 def unknown(otherwise: ASGIApp) -> ASGIApp:
     """Wrap the handler of paths without a route.
 
@@ -266,16 +202,3 @@ def _answer(described: Description, service: Service, *, listed: bool = False) -
         state="damaged" if described.damage else "stale" if stale else "ready",
         created=corpus.created,
     )
-
-
-def _map(corpora: Backend, name: str, size: int, field: str | None) -> tuple[Sample, Projection, list[str]]:
-    sample = corpora.sample(name, size, field)
-    return sample, project(sample.vectors), corpora.unmatched(name, Exists(field)) if field else []
-
-
-def _scalar(value: object) -> Scalar:
-    if isinstance(value, list):
-        return _scalar(value[0]) if value else None
-    if isinstance(value, str):
-        return value[:MAX_VALUE]
-    return value if isinstance(value, int | float) else None

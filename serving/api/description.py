@@ -42,7 +42,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     422: {"description": "A field has a wrong type or value. The message names the field."},
     424: {"description": "The engine failed."},
     429: {"description": "The queue is full, or the key has reached a limit."},
-    501: {"description": "The corpora are on Milvus, which has its own backup. The message names it."},
+    501: {"description": "This store or this installation can't do it. The message names a way that can."},
     503: {"description": "The server is loading, failing, draining or failed."},
     504: {"description": "The request was not done within `x-timeout-ms`."},
     507: {"description": "The disk is full, or the key's corpora have reached their disk limit."},
@@ -129,7 +129,7 @@ def _may_answer(status: int | str, method: str, path: str) -> bool:
         case 424:
             return method == "post"
         case 501:
-            return path.endswith(("/snapshots", "/restore")) and method != "get"
+            return path.endswith(("/map", "/snapshots", "/restore")) and method != "get"
         case 507:
             written = path.startswith(("/corpora/", "/aliases/", "/jobs/")) and not path.endswith("/search")
             return method != "get" and written

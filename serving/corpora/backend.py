@@ -19,7 +19,7 @@ from models.runtimes.base import Floats
 from serving.corpora.filters import Filter
 from serving.corpora.indexes.saved import Read
 from serving.corpora.indexes.state import Report
-from serving.corpora.maps import Sample
+from serving.corpora.maps import Placed, Sample, Unplaced
 from serving.corpora.ports import (
     NO_OPTIONS,
     NO_SETTINGS,
@@ -33,6 +33,7 @@ from serving.corpora.ports import (
     Facets,
     IndexSize,
     KnownText,
+    Map,
     OwnVectors,
     Passage,
     PassageKey,
@@ -205,6 +206,22 @@ class Backend(Protocol):
 
     def sample(self, name: str, size: int, field: str | None) -> Sample:
         """Return up to `size` passages, each with its vector and its value of `field`."""
+
+    def check_maps(self) -> None:
+        """Raise `Unsupported` if this backend stores no maps."""
+
+    def unplaced(self, name: str) -> Unplaced:
+        """Return the vectors for a new map."""
+
+    def keep_map(self, name: str, found: Map, generation: str) -> None:
+        """Store a map, which replaces the previous map of the corpus.
+
+        Raises:
+            Conflict: the corpus no longer has this generation.
+        """
+
+    def placed(self, name: str, size: int, field: str | None) -> Placed | None:
+        """Return up to `size` passages of the stored map, each with its value of `field`, or None without a map."""
 
     def search(
         self, name: str, queries: Sequence[Query], options: SearchOptions, fingerprint: str | None = None

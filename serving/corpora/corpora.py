@@ -23,7 +23,7 @@ from serving.corpora.filters import ID, Filter, In, with_id
 from serving.corpora.indexes.live import LiveIndex
 from serving.corpora.indexes.saved import Read
 from serving.corpora.indexes.state import Report
-from serving.corpora.maps import Sample, sampled
+from serving.corpora.maps import Placed, Sample, Unplaced, placed, sampled, unplaced
 from serving.corpora.open_corpus import Indexes, OpenCorpora, OpenCorpus
 from serving.corpora.ports import (
     NO_OPTIONS,
@@ -39,6 +39,7 @@ from serving.corpora.ports import (
     IndexSize,
     Keys,
     KnownText,
+    Map,
     OwnVectors,
     Passage,
     PassageKey,
@@ -301,6 +302,18 @@ class Corpora(Backend):
 
     def sample(self, name: str, size: int, field: str | None) -> Sample:
         return sampled(self._store, name, size, field)
+
+    def check_maps(self) -> None:
+        pass
+
+    def unplaced(self, name: str) -> Unplaced:
+        return unplaced(self._store, name)
+
+    def keep_map(self, name: str, found: Map, generation: str) -> None:
+        self._store.keep_map(name, found, generation)
+
+    def placed(self, name: str, size: int, field: str | None) -> Placed | None:
+        return placed(self._store, name, size, field)
 
     def search(
         self, name: str, queries: Sequence[Query], options: SearchOptions, fingerprint: str | None = None

@@ -1,7 +1,11 @@
-"""Maps of a corpus: a random sample of its passages, and the projection of their vectors onto a plane."""
+"""Maps of a corpus: a random sample of its passages, and their places on a plane.
+
+The places are a projection of the vectors, or those of the map that a job computed.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -10,7 +14,7 @@ from numpy.typing import NDArray
 
 from models.runtimes.base import Floats
 from serving.corpora.filters import values_at
-from serving.corpora.ports import Passage, Store
+from serving.corpora.ports import MAX_POINTS, Blocks, Keys, MapOrigin, Passage, Store
 
 AXES = 2
 DECIMALS = 5
@@ -52,6 +56,8 @@ SEED = 0
 """Seed that makes samples of the same corpus identical."""
 READ_TOGETHER = 64
 """Maximum passages that are read at a time. The whole document of each passage is in memory."""
+MAX_NUMBERS = MAX_POINTS * 1024
+"""Maximum numbers of all vectors of a new map together. Maps of longer vectors have fewer points."""
 EXCERPT = 200
 """Maximum characters of a passage in a sample."""
 
@@ -81,16 +87,80 @@ def sampled(store: Store, name: str, size: int, field: str | None = None) -> Sam
     """
     while True:
         before, keys = _version(store, name), store.keys(name)
-        drawn = np.random.default_rng(SEED).choice(keys, min(size, len(keys)), replace=False)
         rows = {
             int(key): vector
-            for some, vectors in store.vectors(name, drawn.tolist())
+            for some, vectors in store.vectors(name, _drawn(keys, size).tolist())
             for key, vector in zip(some, vectors, strict=True)
         }
         told = dict(_sampled_passages(store, name, list(rows), field))
         if _version(store, name) == before:
             kept = [rows[key] for key in told]
             return Sample(list(told.values()), np.stack(kept) if kept else np.empty((0, 0), np.float32), len(keys))
+
+
+class Unplaced(NamedTuple):
+    """Vectors for a new map."""
+
+    origin: MapOrigin
+    generation: str
+    dim: int
+    blocks: Blocks
+    """Keys and vectors, which are read from the store block by block."""
+
+
+def unplaced(store: Store, name: str) -> Unplaced:
+    """Return the vectors of a corpus, or of a uniform sample, for a new map.
+
+    If the generation of the corpus changes while the blocks are read, they are of several encoders.
+    """
+    corpus, created, keys = store.corpus(name), time.time(), store.keys(name)
+    dim = corpus.dim or 1
+    drawn = _drawn(keys, min(MAX_POINTS, MAX_NUMBERS // dim))
+    origin = MapOrigin(corpus.fingerprint, len(keys), int(keys.max(initial=0)), created)
+    return Unplaced(origin, corpus.generation, dim, store.vectors(name, drawn.tolist()))
+
+
+class Placed(NamedTuple):
+    """Passages on the stored map, in the order in which they were written."""
+
+    passages: list[Sampled]
+    places: NDArray[np.float64]
+    """(n, 2) coordinates of the passages."""
+    of: int
+    """Number of passages in the corpus."""
+    origin: MapOrigin
+    points: int
+    """Number of points of the whole map whose passages still exist."""
+    added: int
+    """Number of passages that were added since the map was computed, and have no place."""
+    removed: int
+    current: bool
+    """Whether the corpus has the passages and vectors of which the map was computed."""
+
+
+def placed(store: Store, name: str, size: int, field: str | None = None) -> Placed | None:
+    """Return up to `size` passages of the stored map, drawn uniformly, or None if there is no map.
+
+    If the corpus is restored or re-embedded meanwhile, reading starts again.
+    """
+    while True:
+        before, found, keys = _version(store, name), store.kept_map(name), store.keys(name)
+        if found is None:
+            return None
+        origin, there = found.origin, np.isin(found.keys, keys, assume_unique=True)
+        place = dict(zip(found.keys[there].tolist(), found.places[there], strict=True))
+        told = dict(_sampled_passages(store, name, _drawn(found.keys[there], size).tolist(), field))
+        added = int((keys > origin.last_key).sum())
+        removed = origin.passages - (len(keys) - added)
+        if _version(store, name) == before:
+            current = added == removed == 0 and before[1] == origin.fingerprint
+            places = np.array([place[key] for key in told]).reshape(-1, AXES)
+            return Placed(list(told.values()), places, len(keys), origin, len(place), added, removed, current)
+
+
+def _drawn(keys: Keys, size: int) -> Keys:
+    """Return the sorted keys of a uniform sample."""
+    return np.sort(np.random.default_rng(SEED).choice(keys, min(size, len(keys)), replace=False))
 
 
 def _version(store: Store, name: str) -> tuple[str, str | None]:

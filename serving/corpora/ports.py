@@ -360,6 +360,32 @@ class Counts(NamedTuple):
     minimums."""
 
 
+MAX_POINTS = 50_000
+"""Maximum number of points on a map."""
+
+
+@dataclass(frozen=True)
+class MapOrigin:
+    """The state of a corpus when its map was computed."""
+
+    fingerprint: str | None
+    passages: int
+    """Number of passages of the corpus. The map may have fewer points."""
+    last_key: int
+    """The greatest key of these passages."""
+    created: float
+
+
+class Map(NamedTuple):
+    """A map of a corpus: the places of passages on a plane, and the origin of the map."""
+
+    origin: MapOrigin
+    keys: Keys
+    """Sorted keys of the N passages."""
+    places: NDArray[np.float64]
+    """(N, 2) coordinates."""
+
+
 class Facets(NamedTuple):
     """Fields of a corpus, and whether the list is complete."""
 
@@ -567,6 +593,16 @@ class Store(Protocol):
 
         If some passages have no new vector yet, change nothing and return False.
         """
+
+    def keep_map(self, name: str, found: Map, generation: str) -> None:
+        """Store a map of the corpus, which replaces the previous map.
+
+        Raises:
+            Conflict: the corpus no longer has this generation.
+        """
+
+    def kept_map(self, name: str) -> Map | None:
+        """Return the stored map, or None if there is none."""
 
     def give_back(self, name: str, least: int = 0) -> None:
         """Return unused space of old vectors and removed documents to the disk. Concurrent writes are allowed.

@@ -18,16 +18,17 @@ from serving.inference.encoders import Encoders
 from serving.jobs import Job, Running, Work
 from serving.jobs.ingestion import ingest
 from serving.jobs.job import retry_while_busy
+from serving.jobs.mapping import mapped
 from serving.jobs.reembedding import reembed
 from serving.jobs.upload_order import RESTORE, UPLOAD, UploadOrder
 from serving.operations.limits import current_caller
-from serving.operations.threads import in_thread
+from serving.operations.threads import CorpusThreads, in_thread
 from serving.settings import Settings
 
-SNAPSHOT, REEMBED = "snapshot", "reembed"
-CHANGE_NOTHING = (SNAPSHOT,)
+SNAPSHOT, REEMBED, MAP = "snapshot", "reembed", "map"
+CHANGE_NOTHING = (SNAPSHOT, MAP)
 """Kinds of jobs that run concurrently with other jobs of the same corpus."""
-ADDING = (UPLOAD, SNAPSHOT, RESTORE)
+ADDING = (UPLOAD, SNAPSHOT, RESTORE, MAP)
 """Kinds of jobs that add data to the disk. The key's disk quota must have room for them."""
 PROGRESS_SECONDS = 1.0
 """Seconds between two reports of progress."""
@@ -43,6 +44,7 @@ class JobKinds:
     snapshots: Snapshots
     upload_order: UploadOrder
     disk_quota: DiskQuota
+    mapping: CorpusThreads
 
     def by_kind(self) -> Mapping[str, Work]:
         """Return the work function of each kind."""
@@ -51,6 +53,7 @@ class JobKinds:
             REEMBED: partial(reembed, self.library, self.encoders),
             SNAPSHOT: self._snapshot,
             RESTORE: self._restore,
+            MAP: self._map,
         }
 
     def accept(self, job: Job) -> None:
@@ -89,6 +92,15 @@ class JobKinds:
                 on_cancel=progress.leave,
             )
         return asdict(made)
+
+    async def _map(self, job: Running) -> dict[str, Any]:
+        """Compute a map. The previous map serves until the new map is complete. A restart begins the work anew."""
+        await self._begun(job)
+        name, corpora = job.corpus, self.library.corpora
+        async with reporting_progress(job) as progress:
+            found, generation = await self.mapping.stoppable("", lambda: mapped(corpora, name, progress), charged=True)
+        await retry_while_busy(lambda: self.library.run(lambda _: corpora.keep_map(name, found, generation), of=name))
+        return {"points": len(found.keys), "passages": found.origin.passages}
 
     async def _restore(self, job: Running) -> dict[str, Any]:
         """Restore a corpus from an uploaded snapshot, or from a snapshot on the server."""

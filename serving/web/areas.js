@@ -3,21 +3,27 @@
 export const MOST = 8; // as many as there are colours
 const LEAST = 15; // points of an area, on average
 const ROUNDS = 25; // of k-means
+const ENOUGH = 5000; // points that areas are found by; the others belong to the nearest
 const WORDS = 3;
 const FEW = 3; // passages that a word must be in
+const OFTENER = 1.5; // at least, than everywhere
 const SHORT = 3; // letters of a word that tells something
 const WORD = /[\p{L}\p{N}]+/gu;
 const UNSPACED = /[\p{sc=Han}\p{sc=Hira}\p{sc=Kana}\p{sc=Thai}\p{sc=Lao}\p{sc=Khmr}\p{sc=Mymr}]/u; // scripts without spaces
 const segmenter = new Intl.Segmenter(undefined, { granularity: "word" });
 
 // Of { x, y, text }: the areas { x, y, name, members }, largest first. Few points have none. The same points have the same areas.
-export function areas(points) {
+export function areas(all) {
+	const step = Math.ceil(all.length / ENOUGH);
+	const points = all.filter((_, i) => i % step === 0);
 	const k = Math.min(MOST, Math.floor(points.length / LEAST));
 	if (k < 2) return [];
 	const clusters = clustered(points, k).sort((one, other) => other.members.length - one.members.length);
 	if (clusters.length < 2) return [];
 	const names = distinguished(clusters.map(({ members }) => members.map((i) => words(points[i].text))));
-	return clusters.map((cluster, i) => ({ ...cluster, name: names[i].join(", ") }));
+	const found = clusters.map(({ x, y }, i) => ({ x, y, name: names[i].join(", "), members: [] }));
+	all.forEach((point, i) => found[nearest(point, found)].members.push(i));
+	return found;
 }
 
 // k-means: Lloyd's algorithm, from the starts of k-means++.
@@ -56,8 +62,12 @@ function starts(points, k) {
 const distance = (one, other) => (one.x - other.x) ** 2 + (one.y - other.y) ** 2;
 
 function nearest(point, middles) {
-	const distances = middles.map((middle) => distance(point, middle));
-	return distances.indexOf(Math.min(...distances));
+	let [found, least] = [0, Infinity];
+	for (let i = 0; i < middles.length; i++) {
+		const far = distance(point, middles[i]);
+		if (far < least) [found, least] = [i, far];
+	}
+	return found;
 }
 
 function words(text) {
@@ -73,8 +83,9 @@ function distinguished(texts) {
 	const everywhere = frequencies(texts.flat());
 	const all = texts.flat().length;
 	return inside.map((found, i) => {
-		const gain = ([word, many]) => Math.sqrt(many / texts[i].length) * Math.log((many * all) / (texts[i].length * everywhere.get(word)));
-		const telling = [...found].filter((entry) => entry[1] >= FEW && gain(entry) > 0);
+		const oftener = ([word, many]) => (many * all) / (texts[i].length * everywhere.get(word));
+		const gain = (entry) => Math.sqrt(entry[1] / texts[i].length) * Math.log(oftener(entry));
+		const telling = [...found].filter((entry) => entry[1] >= FEW && oftener(entry) > OFTENER);
 		return telling.sort((one, other) => gain(other) - gain(one)).slice(0, WORDS).map(([word]) => word);
 	});
 }

@@ -5,13 +5,14 @@ import { link } from "./app.js";
 import { button, div } from "./controls.js";
 import { el, fill } from "./dom.js";
 import { bytes, count, counted, date, duration } from "./format.js";
-import { left } from "./states.js";
+import { failure, left } from "./states.js";
 
 const KINDS = {
 	ingest: ["Adding documents to", "documents"],
 	reembed: ["Embedding again", "passages"],
 	snapshot: ["A snapshot of", "documents"],
 	restore: ["Restoring", "documents"],
+	map: ["Mapping", "steps"],
 };
 const BADGES = { queued: "muted", running: "muted", succeeded: "good", failed: "wrong", cancelled: "warn" };
 const PAUSE_MS = [500, 1000, 2000, 5000];
@@ -49,6 +50,24 @@ export async function follow(id, { signal, seen, lost }) {
 		}
 		await new Promise((resolve) => setTimeout(resolve, PAUSE_MS[tries] ?? PAUSE_MS.at(-1)));
 		if (signal.aborted) return;
+	}
+}
+
+// If a job of this kind is under way for the corpus, show it in `place` with `said` above, and call `ended` when it has ended;
+// `failed(error)` if it can't be changed.
+export async function followWork(kind, corpus, place, { said, failed, ended, signal }) {
+	try {
+		const jobs = await listJobs({ corpus, signal });
+		const job = jobs.find((one) => active(one) && one.kind === kind);
+		if (!job) return;
+		const row = jobRow(failed);
+		row.show(job);
+		fill(place, said && el("p", { role: "status" }, said), el("ul.works", row.element));
+		let last = job;
+		await follow(job.id, { signal, seen: (now) => row.show((last = now)), lost: row.lost });
+		if (!signal.aborted) ended(last);
+	} catch (error) {
+		if (!left(error)) fill(place, failure(error, ended));
 	}
 }
 
@@ -99,8 +118,9 @@ export function jobRow(failed) {
 
 	function buttons(job) {
 		if (active(job)) return button("Cancel", () => cancel(job), { "aria-label": `Cancel: ${title.textContent}` });
-		const found = job.state === "succeeded" && job.kind !== "snapshot" && link("search", { corpus: job.corpus });
-		return found && el("a.button", { href: found }, "Search it");
+		if (job.state !== "succeeded" || job.kind === "snapshot") return null;
+		const [view, name] = job.kind === "map" ? ["map", "See it"] : ["search", "Search it"];
+		return el("a.button", { href: link(view, { corpus: job.corpus }) }, name);
 	}
 
 	async function cancel(job) {
@@ -129,6 +149,7 @@ function told({ kind, state, done, total, rate, eta_s: eta, created, started, fi
 	if (state === "running") return [far, pace, eta === null ? "" : `${duration(eta)} left`].filter(Boolean).join(" · ");
 	const took = finished && started ? `in ${duration(finished - started)}` : "";
 	if (state === "succeeded" && kind === "snapshot") return `${bytes(result.bytes)}, ${date(result.created)}`;
+	if (state === "succeeded" && kind === "map") return [counted(result.points, "passage"), took].join(" ");
 	if (state === "succeeded") return [counted(result?.count ?? result?.documents ?? done, things.slice(0, -1)), took].join(" ");
 	return `${kind === "ingest" && done ? `${counted(done, "document")} stored before that, and kept. ` : ""}${date(finished ?? created)}`;
 }

@@ -8,6 +8,8 @@ const [LEAST, MOST] = [0.5, 200]; // zoom, as a multiple of what shows all
 const STEP = 1.3; // of a key or a button
 const PAN = 60; // pixels of a key
 const AROUND = 200; // pixels beyond each side that are painted: so far panning paints nothing anew
+const FEW = 5000; // points that are painted within a frame; of more, zooming enlarges what is painted, until it pauses
+const PAUSE_MS = 120;
 
 export class Plot {
 	// told: { hover(point or null, x, y), chosen(indices), moved() }, x and y in pixels of the canvas. Points have x, y and group.
@@ -28,7 +30,8 @@ export class Plot {
 
 	// colours: of each group, as CSS; ink: of what is drawn around points.
 	show(points, colours, ink) {
-		const sizes = colours.map((_, group) => points.filter((point) => point.group === group).length);
+		const sizes = colours.map(() => 0);
+		for (const { group } of points) sizes[group]++;
 		this.order = [...points.keys()].sort((one, other) => sizes[points[other].group] - sizes[points[one].group]); // rare on top
 		Object.assign(this, { points, colours, ink, layer: null, hovered: null });
 		this.draw();
@@ -51,8 +54,11 @@ export class Plot {
 
 	// At first, and without arguments, all is shown.
 	fit(zoom = 1, middle = null) {
-		const [xs, ys] = [this.points.map(({ x }) => x), this.points.map(({ y }) => y)];
-		const [left, right, bottom, top] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
+		let [left, right, bottom, top] = [Infinity, -Infinity, Infinity, -Infinity];
+		for (const { x, y } of this.points) {
+			[left, right] = [Math.min(left, x), Math.max(right, x)];
+			[bottom, top] = [Math.min(bottom, y), Math.max(top, y)];
+		}
 		const all = Math.min((this.width - 2 * MARGIN) / (right - left), (this.height - 2 * MARGIN) / (top - bottom));
 		this.unit = all > 0 && all < Infinity ? all : this.height; // pixels of 1 when all is shown
 		Object.assign(this, { zoom, layer: null });
@@ -78,8 +84,19 @@ export class Plot {
 		const zoom = Math.min(MOST, Math.max(LEAST, this.zoom * by));
 		const kept = 1 / this.scale - 1 / (this.unit * zoom);
 		this.middle = { x: this.middle.x + (x - this.width / 2) * kept, y: this.middle.y - (y - this.height / 2) * kept };
-		Object.assign(this, { zoom, layer: null });
+		Object.assign(this, { zoom });
+		if (this.points.length <= FEW) this.layer = null;
+		else this.refine();
 		this.draw();
+	}
+
+	// Paint anew when zooming pauses.
+	refine() {
+		clearTimeout(this.pause);
+		this.pause = setTimeout(() => {
+			this.layer = null;
+			this.draw();
+		}, PAUSE_MS);
 	}
 
 	inView() {
@@ -87,7 +104,9 @@ export class Plot {
 	}
 
 	where(holds) {
-		return new Set(this.points.flatMap((point, i) => (holds(this.place(point)) ? [i] : [])));
+		const found = new Set();
+		this.points.forEach((point, i) => holds(this.place(point)) && found.add(i));
+		return found;
 	}
 
 	draw() {
@@ -101,11 +120,13 @@ export class Plot {
 	paint() {
 		const { context, ratio, width, height } = this;
 		const moved = () => [(this.layer.middle.x - this.middle.x) * this.scale, (this.middle.y - this.layer.middle.y) * this.scale];
-		if (!this.layer || moved().some((pixels) => Math.abs(pixels) > AROUND)) this.layer = this.painted();
-		const [right, down] = moved();
+		const enlarged = () => this.scale / this.layer.scale;
+		if (!this.layer || (enlarged() === 1 && moved().some((pixels) => Math.abs(pixels) > AROUND))) this.layer = this.painted();
+		const [[right, down], times] = [moved(), enlarged()];
+		const [across, along] = [times * (width + 2 * AROUND), times * (height + 2 * AROUND)];
 		context.setTransform(ratio, 0, 0, ratio, 0, 0);
 		context.clearRect(0, 0, width, height);
-		context.drawImage(this.layer.canvas, right - AROUND, down - AROUND, width + 2 * AROUND, height + 2 * AROUND);
+		context.drawImage(this.layer.canvas, right + (width - across) / 2, down + (height - along) / 2, across, along);
 		context.strokeStyle = this.ink;
 		context.lineWidth = 1.5;
 		context.beginPath();
@@ -119,7 +140,8 @@ export class Plot {
 	painted() {
 		const { ratio, points, chosen, middle, scale } = this;
 		const [width, height] = [this.width + 2 * AROUND, this.height + 2 * AROUND];
-		const radius = Math.min(6, 2.4 + 0.6 * Math.log2(Math.max(1, this.zoom)));
+		const smallest = 2.4 * Math.min(1, (FEW / points.length) ** 0.3);
+		const radius = Math.min(6, smallest + 0.6 * Math.log2(Math.max(1, this.zoom)));
 		const sprites = this.colours.map((colour) => sprite(colour, radius, ratio));
 		const side = sprites[0].width / ratio;
 		const canvas = el("canvas", { width: Math.ceil(width * ratio), height: Math.ceil(height * ratio) });
@@ -134,16 +156,17 @@ export class Plot {
 				if (x > -side && y > -side && x < width && y < height) context.drawImage(sprites[points[i].group], x, y, side, side);
 			}
 		}
-		return { canvas, middle, radius };
+		return { canvas, middle, scale, radius };
 	}
 
 	hover(x, y) {
-		let [found, least] = [null, NEAR ** 2];
-		this.points.forEach((point, i) => {
-			const [left, top] = this.place(point);
-			const far = (left - x) ** 2 + (top - y) ** 2;
+		const { points, middle, scale } = this;
+		const [right, up] = [middle.x + (x - this.width / 2) / scale, middle.y - (y - this.height / 2) / scale];
+		let [found, least] = [null, (NEAR / scale) ** 2];
+		for (let i = 0; i < points.length; i++) {
+			const far = (points[i].x - right) ** 2 + (points[i].y - up) ** 2;
 			if (far < least) [found, least] = [i, far];
-		});
+		}
 		if (found !== this.hovered) {
 			this.hovered = found;
 			this.draw();

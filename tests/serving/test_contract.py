@@ -44,11 +44,13 @@ ROUTES = {
     "/admin/models": {"post"},
     "/admin/models/{id}": {"delete"},
     "/corpora": {"get"},
-    "/corpora/{name}": {"put", "get", "delete"},
+    "/aliases": {"get"},
+    "/aliases/{alias}": {"put", "delete"},
+    "/corpora/{name}": {"put", "get", "patch", "delete"},
     "/corpora/{name}/documents": {"post", "get", "patch", "delete"},
     "/corpora/{name}/documents/{id}": {"get", "patch", "delete"},
     "/corpora/{name}/fields": {"get"},
-    "/corpora/{name}/map": {"get"},
+    "/corpora/{name}/map": {"get", "post"},
     "/corpora/{name}/reembed": {"post"},
     "/corpora/{name}/restore": {"put"},
     "/corpora/{name}/search": {"get", "post"},
@@ -59,7 +61,7 @@ ROUTES = {
     "/jobs/{id}/events": {"get"},
     "/search": {"post"},
 }
-BODILESS = {"/admin/reload", "/corpora/{name}/snapshots"}
+BODILESS = {"/admin/reload", "/corpora/{name}/map", "/corpora/{name}/snapshots"}
 """Posted without a body."""
 
 

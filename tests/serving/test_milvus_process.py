@@ -131,6 +131,16 @@ def ended(running: Running, job: str) -> dict[str, Any]:
 
 
 @pytest.mark.backends("milvus")
+def test_no_map_is_stored_and_the_way_is_named(client: TestClient) -> None:
+    client.put("/corpora/c")
+    answer = client.post("/corpora/c/map")
+    assert (answer.status_code, answer.json()["error_type"]) == (501, "Backend")
+    assert "isosphere copy-corpus" in answer.json()["error"]
+    found = client.get("/corpora/c/map").json()
+    assert (found["projection"], found["stored"], found["hint"]) == ("pca", None, answer.json()["error"])
+
+
+@pytest.mark.backends("milvus")
 def test_snapshots_are_refused_and_the_way_is_named(client: TestClient) -> None:
     client.put("/corpora/c")
     for method, path in (("POST", "/corpora/c/snapshots"), ("PUT", "/corpora/c/restore")):

@@ -73,7 +73,7 @@ def check_lists_times_and_places(server: Running, listing: str, expiring: str, p
 def test_every_request_about_corpora_is_answered(launch: Launch, tmp_path: Path) -> None:
     server = launch()
     first, jobs, like, arranged, several, reranking, *later = blocks("docs/corpora.md")
-    listing, sorted_list, patches, words, expiring, places, own, names, snapshots = later
+    listing, sorted_list, patches, words, expiring, places, own, names, snapshots, *_ = later
     created, added, listed, found = map(json.loads, sent(server, first, tmp_path))
     assert created["recall_target"] == 0.97
     assert added == {"ids": ["1", "2"], "count": 2}
@@ -132,6 +132,17 @@ def test_every_request_about_corpora_is_answered(launch: Launch, tmp_path: Path)
     succeeds(server, restored)
     succeeds(server, *sent(server, restoring, tmp_path, ID=snapshot["id"]))
     assert server.client.get("/corpora/copy").json()["documents"] == 3
+
+
+@pytest.mark.slow
+def test_every_request_about_maps_is_answered(launch: Launch, tmp_path: Path) -> None:
+    server = launch()
+    created, *_, maps = blocks("docs/corpora.md")
+    sent(server, created, tmp_path)
+    mapping, mapped = sent(server, maps, tmp_path)
+    succeeds(server, mapping)
+    assert sorted(point["value"] for point in json.loads(mapped)["points"]) == [2019, 2021]
+    assert server.client.get("/corpora/notes/map").json()["stored"]["current"]
 
 
 @pytest.mark.slow

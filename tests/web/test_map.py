@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.serving.conftest import Running
-from tests.web.conftest import Visit
+from tests.web.conftest import PATIENCE_MS, Visit
 from tests.web.contents import TOPICS, fill, rows
 
 pytestmark = pytest.mark.slow
@@ -106,6 +106,28 @@ def test_a_lasso_lists_what_is_in_it(page: Page) -> None:
     expect(canvas(page)).to_be_visible()
 
 
+def test_a_map_is_computed_and_stays(server: Running, visit: Visit) -> None:
+    fill(server.client, "placed", rows(200))
+    page = visit(server.address, "?view=map&corpus=placed")
+    expect(page.get_by_text("principal components")).to_be_visible()
+    page.get_by_role("button", name="Compute a clearer map").click()
+    expect(page.get_by_text("All 200 passages, as they were on")).to_be_visible(timeout=10 * PATIENCE_MS)
+    expect(page.get_by_role("button", name=re.compile("Compute"))).to_have_count(0)
+    server.client.delete("/corpora/placed/documents/r0").raise_for_status()
+    page.reload()
+    expect(page.get_by_text("1 removed")).to_be_visible()
+    expect(page.get_by_role("button", name="Compute the map again")).to_be_visible()
+
+
+def test_a_server_without_the_extra_says_how_to_get_a_clearer_map(server: Running, visit: Visit) -> None:
+    fill(server.client, "plain", rows(40))
+    answer = server.client.get("/corpora/plain/map").json() | {"hint": "pip install 'isosphere[map]'"}
+    page = visit(server.address, "?view=corpora")
+    page.route(re.compile("/corpora/plain/map"), lambda route: route.fulfill(json=answer))
+    page.goto(f"{server.address}/?view=map&corpus=plain")
+    expect(page.get_by_text("A clearer map: pip install 'isosphere[map]'")).to_be_visible()
+
+
 def test_the_pointer_reads_a_point(page: Page) -> None:
     place = canvas(page).evaluate(
         """(canvas) => {
@@ -144,8 +166,9 @@ def test_areas_are_named_by_the_words_that_distinguish_them(server: Running, vis
         for i, row in enumerate(rows(POINTS))
         for x, y in [corners[row["topic"]]]
     ]
-    answer = {"points": points, "passages": POINTS, "explained": [0.5, 0.5]}
-    page.route("**/houses/map", lambda route: route.fulfill(json=answer))
+    told = {"projection": "pca", "explained": [0.5, 0.5], "stored": None, "hint": None}
+    answer = {"points": points, "passages": POINTS} | told
+    page.route("**/houses/map?*", lambda route: route.fulfill(json=answer))
     page.goto(f"{server.address}/?view=map&corpus=houses&field=-")
     expect(canvas(page)).to_be_visible()
     legend = page.locator("ul.legend").get_by_role("listitem")

@@ -97,8 +97,11 @@ def test_a_view_has_its_picture(demo: Running, visit: Visit, screens: Path, view
 
 def test_the_picture_of_the_readme(demo: Running, visit: Visit, tmp_path: Path) -> None:
     """ISOSPHERE_PICTURE=docs/page.png makes it anew."""
-    page = visit(demo.address, viewport={"width": 1100, "height": 720})
+    page = visit(demo.address, viewport={"width": 1100, "height": 760})
     shown(page, "search", QUESTION)
+    page.get_by_text("Both", exact=True).click()
+    page.get_by_text("Options", exact=True).click()
+    expect(page.get_by_text("words 1").first).to_be_visible()
     path = Path(os.environ.get("ISOSPHERE_PICTURE") or tmp_path / "page.png")
     page.screenshot(path=path, animations="disabled")
     assert path.stat().st_size < PICTURE_BYTES

@@ -14,7 +14,7 @@ from tests.web.proxy import behind
 from tests.web.views import VIEWS, open_view
 
 pytestmark = pytest.mark.slow
-FIRST_VIEW_BYTES = 100_000
+FIRST_VIEW_BYTES = 120_000
 
 
 @pytest.fixture(scope="module", autouse=True)

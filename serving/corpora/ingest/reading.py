@@ -7,21 +7,20 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 from serving.corpora.ingest.lines import lines
 from serving.corpora.ingest.rows import Row, json_value, row_bytes
 from serving.errors import Empty, Invalid, Malformed, ServiceError, TooLarge, Unhealthy, UnsupportedMedia
+from serving.operations.child_process import reaped, running
 from serving.operations.encoding import ANY_RATIO, MAX_RATIO
 from serving.operations.files import disk_errors
-from serving.operations.threads import check_cancelled, spend
+from serving.operations.threads import check_cancelled
 from serving.settings import Settings
 
 MEMORY_BYTES = 1 << 30
@@ -68,7 +67,8 @@ def read(stream: BinaryIO, format: str, settings: Settings, *, source: str, spli
     with _on_disk(stream) as file:
         size = os.fstat(file.fileno()).st_size
         most = min(settings.max_upload_bytes, max(ANY_RATIO, MAX_RATIO * size))
-        with _process(format, options, file) as child:
+        arrow = {"ARROW_DEFAULT_MEMORY_POOL": "system", "ARROW_IO_THREADS": "1"}
+        with running("serving.readers", format, json.dumps(options), stdin=file, variables=arrow) as child:
             assert child.stdout is not None
             written = 0
             for number, line in lines(cast("BinaryIO", child.stdout), limit := row_bytes(settings)):
@@ -77,7 +77,7 @@ def read(stream: BinaryIO, format: str, settings: Settings, *, source: str, spli
                 if written > most:
                     raise TooLarge(f"the documents in the file of {size} bytes are more than {most} bytes as JSON")
                 yield Row(f"row {number}", line) if isinstance(line, ServiceError) else _row(line, f"row {number}")
-            if status := _reaped(child):
+            if status := reaped(child):
                 raise _ended(status, format)
 
 
@@ -97,39 +97,6 @@ def _ended(status: int, format: str) -> ServiceError:
     if status == -signal.SIGKILL:
         return TooLarge(f"{format} that needs more memory than there is: split the file")
     return Malformed(f"a damaged file: the reader of {format} failed at it")
-
-
-@contextmanager
-def _process(format: str, options: dict[str, Any], file: BinaryIO) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the reader of a format until the end of the block. It gets no variables of the server, such as tokens."""
-    variables = {
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        "PYTHONIOENCODING": "utf-8",
-        "ARROW_DEFAULT_MEMORY_POOL": "system",
-        "ARROW_IO_THREADS": "1",
-        "OMP_NUM_THREADS": "1",
-    }
-    with subprocess.Popen(
-        [sys.executable, "-P", "-m", "serving.readers", format, json.dumps(options)],
-        stdin=file,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=variables,
-    ) as child:
-        try:
-            yield child
-        finally:
-            if child.returncode is None:
-                os.kill(child.pid, signal.SIGKILL)
-                _reaped(child)
-
-
-def _reaped(child: subprocess.Popen[bytes]) -> int:
-    """Wait for the end of a process, and count its CPU time. Return its exit status."""
-    _, status, usage = os.wait4(child.pid, 0)
-    spend(usage.ru_utime + usage.ru_stime)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    return child.returncode
 
 
 @contextmanager

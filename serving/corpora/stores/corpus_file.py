@@ -33,6 +33,7 @@ from serving.corpora.ports import (
     Facets,
     Keys,
     KnownText,
+    Map,
     Page,
     Passage,
     Place,
@@ -46,7 +47,7 @@ from serving.corpora.ports import (
     Write,
     never,
 )
-from serving.corpora.stores import facets, fields, reading, records, words, writing
+from serving.corpora.stores import facets, fields, places, reading, records, words, writing
 from serving.corpora.stores.connections import Connections, OpenFiles, stopping
 from serving.corpora.stores.fields import documents
 from serving.corpora.stores.foreign import check_values
@@ -403,6 +404,16 @@ class CorpusFile:
             swapped = writing.swap(writer, fingerprint)
         reach("store.after-swap")
         return swapped
+
+    def keep_map(self, found: Map, generation: str) -> None:
+        if full := self._full():
+            raise full
+        with self._connections.writing() as writer:
+            places.keep(writer, found, generation)
+
+    def kept_map(self) -> Map | None:
+        with self._connections.reading() as reader:
+            return places.kept(reader)
 
     def copy(self, to: Path, stop: Stop = never) -> tuple[Corpus, Size]:
         try:

@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError
 
-from serving.corpora.ports import Stemming, Stop, StoreError
+from serving.corpora.ports import MAX_POINTS, Stemming, Stop, StoreError
 from serving.corpora.stores.connections import stopping
 from serving.corpora.stores.corrections import MAX_WORD
 from serving.corpora.stores.fields import MAX_PATH, MAX_TEXT
@@ -47,7 +47,20 @@ MAX_NUMBER = 1.01
 """Maximum absolute value of a component of a unit vector. It is above 1, because engines round in half precision."""
 _OTHER_BYTES = 4 * MAX_VECTOR
 """Maximum bytes of a value without a limit of its own. It is the size of the longest vector."""
+MAX_COORDINATE = 1e6
+"""Maximum absolute value of a coordinate on a map."""
 _Stamp = Annotated[str, Field(max_length=64)]
+
+
+class _Map(BaseModel):
+    """The origin of a map."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    fingerprint: Fingerprint | None
+    passages: Count
+    last_key: Count
+    created: Moment
 
 
 class _Corpus(BaseModel):
@@ -72,6 +85,7 @@ class _Corpus(BaseModel):
     searched_fields: Json[SearchedFields] | None = None
     unicode: _Stamp | None = None
     revision: Count = 0
+    map: Json[_Map] | None = None
 
 
 def check_values(path: Path, bounds: Bounds, stop: Stop) -> None:
@@ -87,7 +101,7 @@ def check_values(path: Path, bounds: Bounds, stop: Stop) -> None:
         closing(sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)) as reader,
         stopping(reader, stop),
     ):
-        for check in (_lengths, _types, _corpus, _keys, _moments, _documents, _passages, _vectors):
+        for check in (_lengths, _types, _corpus, _keys, _moments, _documents, _passages, _vectors, _places):
             if wrong := next(check(reader, bounds), None):
                 raise StoreError(f"{path}: {wrong}")
 
@@ -162,7 +176,7 @@ def _corpus(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
 
 
 def _keys(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
-    keys = {("documents", "number"), ("passages", "key"), ("tombstones", "key")}
+    keys = {("documents", "number"), ("passages", "key"), ("tombstones", "key"), ("places", "key")}
     for table, column in _columns(reader):
         if (table, column) in keys | {("sqlite_sequence", "seq")}:
             beyond = f"typeof({column}) != 'integer' OR {column} NOT BETWEEN 0 AND {MAX_COUNT}"
@@ -220,3 +234,13 @@ def _vectors(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
             width = len(vector) if width is None else width
             if len(vector) != width or width % 4 or not (abs(np.frombuffer(vector, STORED)) <= MAX_NUMBER).all():
                 yield f"{table}: that of passage {key} is no vector of length 1, or not as long as others"
+
+
+def _places(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
+    """Yield an error if the map has too many points, or a point that is too far away to be shown."""
+    if ("places", "x") in _columns(reader):
+        if reader.execute("SELECT 1 FROM places LIMIT 1 OFFSET ?", (MAX_POINTS,)).fetchone():
+            yield f"its map has more than {MAX_POINTS} points"
+        beyond = "SELECT key FROM places WHERE max(abs(x), abs(y)) > ? LIMIT 1"
+        if found := reader.execute(beyond, (MAX_COORDINATE,)).fetchone():
+            yield f"the place of passage {found[0]} is beyond {MAX_COORDINATE:g}"

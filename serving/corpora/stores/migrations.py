@@ -17,7 +17,7 @@ from typing import Any, get_args
 from unicodedata import unidata_version
 
 from serving.corpora.ports import Stemming, StoreError
-from serving.corpora.stores import corrections, fields, reading, records, words, writing
+from serving.corpora.stores import corrections, fields, places, reading, records, words, writing
 from serving.corpora.stores.queries import Rules
 from serving.corpora.stores.records import DOCUMENT, PASSAGE, PassageRow, document_in
 from serving.operations.bounds import MAX_SEARCHED_FIELDS
@@ -102,7 +102,7 @@ def _first(connection: sqlite3.Connection) -> None:
 
 
 def _second(connection: sqlite3.Connection) -> None:
-    """Add a count of patches, a name to return to, the settings of word search, the vocabulary, and times of expiry.
+    """Add a count of patches, a name to return to, settings of words, the vocabulary, times of expiry, and the map.
 
     `_index_words` fills the vocabulary.
     """
@@ -115,6 +115,9 @@ def _second(connection: sqlite3.Connection) -> None:
     connection.execute(corrections.TABLE)
     connection.execute("ALTER TABLE documents ADD COLUMN expires_at INTEGER")
     connection.execute("CREATE INDEX documents_by_expiry ON documents (expires_at) WHERE expires_at IS NOT NULL")
+    # map: origin of the map whose points are in the table `places`.
+    connection.execute("ALTER TABLE corpora ADD COLUMN map TEXT")
+    connection.execute(places.TABLE)
     connection.execute("UPDATE corpora SET unicode = NULL")
 
 

@@ -29,6 +29,7 @@ from serving.corpora.ports import (
     Facets,
     Keys,
     KnownText,
+    Map,
     Page,
     Passage,
     Place,
@@ -280,6 +281,12 @@ class SqliteStore:
 
     def swap(self, name: str, fingerprint: str) -> bool:
         return self._file(name).swap(fingerprint)
+
+    def keep_map(self, name: str, found: Map, generation: str) -> None:
+        self._file(name).keep_map(found, generation)
+
+    def kept_map(self, name: str) -> Map | None:
+        return self._file(name).kept_map()
 
     def give_back(self, name: str, least: int = 0) -> None:
         self._file(name).give_back(least)

@@ -6,14 +6,18 @@ import { areas } from "../areas.js";
 import { chooser, noDocuments, wanted } from "../chooser.js";
 import { button, choice, div, labelled, scrolled, select, status, table } from "../controls.js";
 import { el, fill } from "../dom.js";
-import { count, counted } from "../format.js";
+import { count, counted, date } from "../format.js";
 import { grouped, hued } from "../groups.js";
+import { followWork } from "../jobs.js";
 import { Plot } from "../plot.js";
 import { tryIt } from "../snippets.js";
 import { failure, left, loading } from "../states.js";
 
 const LISTED = 100; // passages of a page
+const POINTS = 50_000;
 const NOTED_MS = 200;
+const NEARER = 1.5; // zoom from which the areas of what is in view are named
+const REMEMBERED = 5000; // chosen points
 const FREQUENT = 8; // values of a field that are looked at
 const TELLING = 0.2; // of the documents must have one of them, for a field to be more at first sight than no colour
 const KEYS = "Map. Arrow keys move, plus and minus zoom, 0 shows all, Enter lists what is in view, Escape clears. The table below has the same.";
@@ -60,9 +64,37 @@ class Chart {
 		});
 		this.plane = div("plane", div("stage", this.canvas, this.labels, this.tip, this.tools()), this.legend);
 		this.failed = el("div");
-		fill(place, div("row", this.controls()), this.about, this.failed, this.plane, this.list, this.table, this.tried.element);
+		this.better = div("row better");
+		this.work = el("div");
+		fill(place, div("row", this.controls()), this.about, this.better, this.work, this.failed, this.plane, this.list, this.table, this.tried.element);
 		matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.paint(), { signal: state.signal });
+		this.follow();
 		return this.load();
+	}
+
+	// Compute the stored map anew, as a job.
+	async compute() {
+		try {
+			await call(`${this.path}/map`, { method: "POST", signal: this.state.signal });
+		} catch (error) {
+			if (left(error)) return;
+			if (!error.answer?.job) return fill(this.work, failure(error, () => this.compute()));
+		}
+		this.follow();
+	}
+
+	follow() {
+		followWork("map", this.corpus.name, this.work, {
+			failed: (error) => fill(this.work, failure(error)),
+			signal: this.state.signal,
+			ended: (job) => {
+				if (job?.state !== "succeeded") return;
+				fill(this.work);
+				this.fitted = false;
+				Object.assign(this.state.remembered, { zoom: 1, middle: null, chosen: [] });
+				this.load();
+			},
+		});
 	}
 
 	controls() {
@@ -93,11 +125,12 @@ class Chart {
 	async load() {
 		fill(this.failed, this.points ? null : loading("Projecting …"));
 		this.plane.hidden = this.table.hidden = !this.points;
-		const query = this.field ? `?${new URLSearchParams({ field: this.field })}` : "";
-		const request = { method: "GET", path: `${this.path}/map${query}` };
+		const query = new URLSearchParams({ sample: POINTS, ...(this.field && { field: this.field }) });
+		const request = { method: "GET", path: `${this.path}/map?${query}` };
 		const { field } = this;
 		try {
-			const { points, passages, explained, warnings = [] } = await call(request.path, { signal: this.state.signal });
+			const answer = await call(request.path, { signal: this.state.signal });
+			const { points, passages, warnings = [] } = answer;
 			if (field !== this.field) return; // another one was chosen meanwhile
 			fill(this.failed, points.length ? warnings.map((one) => el("p.warn.clip", one)) : noDocuments(this.corpus));
 			this.tried.show(request);
@@ -107,16 +140,22 @@ class Chart {
 			const { groups, of } = field ? grouped(points.map(({ value }) => value)) : this.byArea();
 			this.groups = groups;
 			this.points = points.map((point, i) => ({ ...point, group: of(point.value, i) }));
-			fill(this.labels, this.areas.map(({ name }) => el("span", name.replaceAll(", ", "\n"))));
-			const all = points.length === passages ? `All ${counted(passages, "passage")}` : `A random ${count(points.length)} of ${counted(passages, "passage")}`;
-			const [across, up] = explained.map((share) => `${(100 * share).toFixed(1)} %`);
-			this.about.textContent = `${all}. The two axes (principal components) show ${across} and ${up} of what varies: what is close here need not be.${this.areas.length ? " An area has the words that distinguish it from the others." : ""}`;
+			this.about.textContent = `${told(answer, passages)}${this.areas.length ? " An area has the words that distinguish it from the others." : ""}`;
+			fill(this.better, this.offered(answer));
+			this.name(this.areas);
 			this.choose(new Set());
 			this.paint();
 			this.tabulate(0);
 		} catch (error) {
 			if (!left(error) && field === this.field) fill(this.failed, failure(error, () => this.load()));
 		}
+	}
+
+	// A button where the server can compute a better map, else the reason why it can't.
+	offered({ hint, stored }) {
+		if (!hint) return null;
+		if (!hint.startsWith("POST ")) return stored ? null : el("p.muted", `A clearer map: ${hint}`);
+		return button(stored ? "Compute the map again" : "Compute a clearer map", () => this.compute(), { class: stored ? "" : "primary" });
 	}
 
 	byArea() {
@@ -148,11 +187,24 @@ class Chart {
 		this.choose(new Set(chosen.filter((i) => i < this.points.length)));
 	}
 
+	// The areas whose labels are shown.
+	name(named) {
+		this.named = named;
+		fill(this.labels, named.map(({ name }) => el("span", name.replaceAll(", ", "\n"))));
+		if (this.fitted) this.label();
+	}
+
+	// Nearer, what is in view has areas of its own.
+	rename() {
+		if (this.plot.zoom > NEARER) this.name(areas([...this.plot.inView()].map((i) => this.points[i])));
+		else if (this.named !== this.areas) this.name(this.areas);
+	}
+
 	// Each at the middle of its area, where no larger area's label is.
 	label() {
 		const taken = [];
 		[...this.labels.children].forEach((label, i) => {
-			const [x, y] = this.plot.place(this.areas[i]);
+			const [x, y] = this.plot.place(this.named[i]);
 			label.style.translate = `calc(${x}px - 50%) calc(${y}px - 50%)`;
 			const [right, down] = [label.offsetWidth / 2, label.offsetHeight / 2];
 			const apart = taken.every((one) => Math.abs(one.x - x) > one.right + right || Math.abs(one.y - y) > one.down + down);
@@ -163,10 +215,13 @@ class Chart {
 
 	// Browsers take few notes a second.
 	moved() {
-		if (this.areas) this.label();
+		if (this.named && this.fitted) this.label();
 		clearTimeout(this.timer);
 		const { zoom, middle } = this.plot;
-		this.timer = setTimeout(() => this.state.remember({ zoom, middle }), NOTED_MS);
+		this.timer = setTimeout(() => {
+			this.state.remember({ zoom, middle });
+			if (this.points) this.rename();
+		}, NOTED_MS);
 	}
 
 	point(point, x, y) {
@@ -181,7 +236,7 @@ class Chart {
 	choose(chosen) {
 		this.plot.choose(chosen.size ? chosen : null);
 		this.list.hidden = !chosen.size;
-		this.state.remember({ chosen: [...chosen] });
+		this.state.remember({ chosen: chosen.size > REMEMBERED ? [] : [...chosen] });
 		if (!chosen.size) return fill(this.list);
 		const some = [...chosen].slice(0, LISTED).map((i) => this.points[i]);
 		const more = chosen.size > some.length && `The first ${count(some.length)} are listed.`;
@@ -211,4 +266,18 @@ class Chart {
 		);
 		if (turned) (turns.find((one) => one.textContent === turned && !one.disabled) ?? inside.lastElementChild).focus();
 	}
+}
+
+// What the map shows, and of when it is.
+function told({ points, projection, explained, stored }, passages) {
+	const most = projection === "pca" ? passages : passages - stored.added;
+	const all = points.length === most ? `All ${counted(most, "passage")}` : `A random ${count(points.length)} of ${counted(most, "passage")}`;
+	if (projection === "pca") {
+		const [across, up] = explained.map((share) => `${(100 * share).toFixed(1)} %`);
+		return `${all}. The two axes (principal components) show ${across} and ${up} of what varies: what is close here need not be.`;
+	}
+	const { created, current, added, removed } = stored;
+	const changes = [added && `${count(added)} added`, removed && `${count(removed)} removed`].filter(Boolean);
+	const since = current ? "" : ` Since then, ${changes.length ? `${changes.join(" and ")}: new passages are not on the map` : "another encoder embedded the corpus"}.`;
+	return `${all}, as they were on ${date(created)}. Passages that resemble each other are close together (t-SNE); the axes mean nothing.${since}`;
 }

@@ -26,7 +26,7 @@ def test_every_passage_has_a_place(client: TestClient) -> None:
     metadata = [{"a": {"b": 1}}, {"a": {"b": ["x", 2]}}, {"a": {"b": {"c": 1}}}, {}, {"a": {"b": "y" * 300}}]
     upload(client, [{"id": f"d{i}", "text": f"text {i}", "metadata": one} for i, one in enumerate(metadata)])
     answer = client.get("/corpora/c/map", params={"field": "a.b"}).json()
-    assert set(answer) == {"points", "passages", "explained", "took_ms"}
+    assert set(answer) == {"points", "passages", "projection", "explained", "stored", "hint", "took_ms"}
     assert [(point["id"], point["text"]) for point in answer["points"]] == [(f"d{i}", f"text {i}") for i in range(5)]
     assert [point["value"] for point in answer["points"]] == [1, "x", None, None, "y" * 100]
     assert answer["passages"] == 5
@@ -71,7 +71,7 @@ def test_nothing_to_map(client: TestClient, refuses: Callable[..., None]) -> Non
     upload(client, [{"text": "one"}, {"text": "one"}])
     assert [(point["x"], point["y"]) for point in client.get("/corpora/c/map").json()["points"]] == [(0, 0), (0, 0)]
     refuses((404, "NotFound", "'d'"), "GET", "/corpora/d/map")
-    refuses((422, "Validation", "sample"), "GET", "/corpora/c/map?sample=5001")
+    refuses((422, "Validation", "sample"), "GET", "/corpora/c/map?sample=50001")
     refuses((422, "Validation", "sample"), "GET", "/corpora/c/map?sample=0")
 
 

@@ -29,7 +29,7 @@ from serving.corpora.backend import Backend, Description, DocumentCursor, Docume
 from serving.corpora.filters import ID, Filter, In, values_at
 from serving.corpora.indexes.building import THREAD
 from serving.corpora.indexes.state import Report
-from serving.corpora.maps import Sample, Sampled, excerpt
+from serving.corpora.maps import Placed, Sample, Sampled, Unplaced, excerpt
 from serving.corpora.ports import (
     NO_OPTIONS,
     NO_SETTINGS,
@@ -43,6 +43,7 @@ from serving.corpora.ports import (
     Facets,
     IndexSize,
     KnownText,
+    Map,
     OwnVectors,
     Passage,
     PassageKey,
@@ -93,6 +94,7 @@ from serving.settings import INDEXED_FROM, Settings
 log = logging.getLogger(__name__)
 READ_TOGETHER = 16
 """Maximum documents of a page that are read together, because each may be large."""
+NO_MAPS = "corpora on Milvus store no map: `isosphere copy-corpus` copies a corpus to a folder, where it can be mapped"
 COUNTED = 10_000
 """Maximum documents whose metadata are read for the list of fields."""
 BACKUP = (
@@ -613,6 +615,18 @@ class MilvusCorpora(Backend):
         return True
 
     # Snapshots.
+
+    def check_maps(self) -> None:
+        raise Unsupported(NO_MAPS)
+
+    def unplaced(self, name: str) -> Unplaced:  # noqa: ARG002
+        raise Unsupported(NO_MAPS)
+
+    def keep_map(self, name: str, found: Map, generation: str) -> None:  # noqa: ARG002
+        raise Unsupported(NO_MAPS)
+
+    def placed(self, name: str, size: int, field: str | None) -> Placed | None:  # noqa: ARG002
+        return None
 
     def check_snapshots(self) -> None:
         raise Unsupported(BACKUP_LITE if self._connection.is_lite else BACKUP)

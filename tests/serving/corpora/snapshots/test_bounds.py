@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from serving.corpora.corpora import Corpora
-from serving.corpora.ports import Document, Span
+from serving.corpora.ports import MAX_POINTS, Document, Span
 from serving.corpora.snapshots import CONTENT, MANIFEST, Progress, Snapshots
 from serving.corpora.stores import fields
 from serving.corpora.stores.records import PASSAGE, DocumentRow, PassageRow
@@ -116,6 +116,20 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     ),
     "a weight": (execute("""UPDATE corpora SET searched_fields = '{"f": -1}'"""), "its searched_fields"),
     "a word": (execute("INSERT INTO vocabulary VALUES (?)", "w" * 129), r"vocabulary\.word"),
+    "a map": (execute("""UPDATE corpora SET map = '{"fingerprint": "f"}'"""), "its map"),
+    "a place that is too far": (
+        execute("INSERT INTO places VALUES (1, 0, -9e999)"),
+        "the place of passage 1 is beyond",
+    ),
+    "a place of no passage": (execute("INSERT INTO places VALUES (?, 0, 0)", 2**62), r"places\.key is not from 0"),
+    "too many places": (
+        execute(
+            """WITH RECURSIVE counted(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM counted WHERE i < ?)
+            INSERT INTO places SELECT i, 0, 0 FROM counted""",
+            MAX_POINTS,
+        ),
+        "its map has more than 50000 points",
+    ),
     "a version of Unicode": (execute("UPDATE corpora SET unicode = ?", "1" * 65), "its unicode"),
     "a name": (execute("UPDATE corpora SET name = '../c'"), "its name"),
     "a count": (execute("UPDATE corpora SET passages = ?", 2**62), "its passages"),

@@ -1,0 +1,73 @@
+"""Maps of corpora, computed by a process of its own (`serving.mapping`) while the corpus serves."""
+
+from __future__ import annotations
+
+import json
+import signal
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.corpora.backend import Backend
+from serving.corpora.ports import Blocks, Keys, Map
+from serving.corpora.snapshots import Progress
+from serving.errors import ServiceError, TooLarge, Unhealthy, Unsupported
+from serving.operations.child_process import lines, reaped, running
+from serving.operations.threads import check_cancelled
+
+MODULE = "serving.mapping"
+MISSING = "a map by t-SNE needs the extra 'map', which is not installed here: pip install 'isosphere[map]'"
+
+
+def check_installed() -> None:
+    """Raise `Unsupported` if the extra for maps is not installed."""
+    if find_spec("openTSNE") is None:
+        raise Unsupported(MISSING)
+
+
+def mapped(corpora: Backend, name: str, progress: Progress) -> tuple[Map, str]:
+    """Compute a map of a corpus, and report the finished steps. Return it with the generation of its vectors. Blocking.
+
+    Raises:
+        Stopped: the current work was cancelled.
+        TooLarge, Unhealthy: the process failed.
+    """
+    given = corpora.unplaced(name)
+    keys, places = computed(given.dim, given.blocks, progress)
+    return Map(given.origin, keys, places), given.generation
+
+
+def computed(dim: int, blocks: Blocks, progress: Progress) -> tuple[Keys, NDArray[np.float64]]:
+    """Return the N keys of unit vectors of `dim` numbers, and their (N, 2) places.
+
+    The vectors are never all in the memory of this process.
+    """
+    keys = [np.empty(0, np.int64)]
+    with running(MODULE, str(dim)) as child:
+        assert child.stdin is not None
+        with suppress(BrokenPipeError), child.stdin as stdin:  # if the process ended early, its status says why
+            for some, vectors in blocks:
+                check_cancelled()
+                stdin.write(np.ascontiguousarray(vectors, np.float32).data)
+                keys.append(some)
+        last: dict[str, Any] = {}
+        for line in lines(child):
+            last = json.loads(line)
+            if total := last.get("total"):
+                progress.expect(total, total)
+                progress.add(last["done"] - progress.done)
+        if status := reaped(child):
+            raise _ended(status, last)
+    places = np.array(last["places"], np.float64).reshape(-1, 2)
+    if not np.isfinite(places).all():
+        raise Unhealthy("the layout of the map did not converge: compute it again")
+    return np.concatenate(keys), places
+
+
+def _ended(status: int, last: dict[str, Any]) -> ServiceError:
+    if status == -signal.SIGKILL:
+        return TooLarge("the map needs more memory than there is")
+    return Unhealthy(f"the process that computes maps failed: {last.get('error', f'exit status {status}')}")

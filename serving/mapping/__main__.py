@@ -1,0 +1,35 @@
+"""`python -m serving.mapping D < VECTORS` places unit vectors on a plane, and writes its progress as JSON lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+
+import numpy as np
+
+
+def main() -> int:
+    """Read (N, D) float32 on standard input. The last line has the (N, 2) coordinates."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-c is for the parent process, which then ends this process
+    os.nice(10)
+    vectors = np.frombuffer(sys.stdin.buffer.read(), np.float32).reshape(-1, int(sys.argv[1]))
+    from serving.mapping.layout import placed
+
+    try:
+        print(json.dumps({"places": placed(vectors, _report).tolist()}))
+        return 0
+    except BrokenPipeError:  # the server was killed
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except Exception as error:
+        print(json.dumps({"error": f"{type(error).__name__}: {error}"}))
+    return 1
+
+
+def _report(done: int, total: int) -> None:
+    print(json.dumps({"done": done, "total": total}), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

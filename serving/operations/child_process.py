@@ -1,0 +1,70 @@
+"""Processes of this server's own modules, for work that must not share its memory or its threads."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import IO
+
+from serving.operations.threads import check_cancelled, spend
+
+CHECKED_EVERY = 0.2
+"""Seconds between two checks for cancellation while a process writes nothing."""
+PART = 1 << 20
+
+
+@contextmanager
+def running(
+    module: str, *arguments: str, stdin: IO[bytes] | int = subprocess.PIPE, variables: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a module as a process until the end of the block. It gets no variables of the server, such as tokens."""
+    environment = {
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "PYTHONIOENCODING": "utf-8",
+        "OMP_NUM_THREADS": "1",
+        **(variables or {}),
+    }
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", module, *arguments],
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+    ) as child:
+        try:
+            yield child
+        finally:
+            if child.returncode is None:
+                os.kill(child.pid, signal.SIGKILL)
+                reaped(child)
+
+
+def reaped(child: subprocess.Popen[bytes]) -> int:
+    """Wait for the end of a process, and count its CPU time. Return its exit status."""
+    _, status, usage = os.wait4(child.pid, 0)
+    spend(usage.ru_utime + usage.ru_stime)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    return child.returncode
+
+
+def lines(child: subprocess.Popen[bytes]) -> Iterator[bytes]:
+    """Yield the lines that a process writes.
+
+    Raises:
+        Stopped: the current work was cancelled.
+    """
+    assert child.stdout is not None
+    held = b""
+    while True:
+        check_cancelled()
+        if not select.select([child.stdout], [], [], CHECKED_EVERY)[0]:
+            continue
+        if not (part := os.read(child.stdout.fileno(), PART)):
+            return
+        *whole, held = (held + part).split(b"\n")
+        yield from whole
