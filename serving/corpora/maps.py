@@ -86,7 +86,7 @@ def sampled(store: Store, name: str, size: int, field: str | None = None) -> Sam
     If the corpus is re-embedded meanwhile, sampling starts again, so that one encoder made all vectors.
     """
     while True:
-        before, keys = _version(store, name), store.keys(name)
+        before, keys = _version(store, name), _keys(store, name)
         rows = {
             int(key): vector
             for some, vectors in store.vectors(name, _drawn(keys, size).tolist())
@@ -113,7 +113,7 @@ def unplaced(store: Store, name: str) -> Unplaced:
 
     If the generation of the corpus changes while the blocks are read, they are of several encoders.
     """
-    corpus, created, keys = store.corpus(name), time.time(), store.keys(name)
+    corpus, created, keys = store.corpus(name), time.time(), _keys(store, name)
     dim = corpus.dim or 1
     drawn = _drawn(keys, min(MAX_POINTS, MAX_NUMBERS // dim))
     origin = MapOrigin(corpus.fingerprint, len(keys), int(keys.max(initial=0)), created)
@@ -144,7 +144,7 @@ def placed(store: Store, name: str, size: int, field: str | None = None) -> Plac
     If the corpus is restored or re-embedded meanwhile, reading starts again.
     """
     while True:
-        before, found, keys = _version(store, name), store.kept_map(name), store.keys(name)
+        before, found, keys = _version(store, name), store.kept_map(name), _keys(store, name)
         if found is None:
             return None
         origin, there = found.origin, np.isin(found.keys, keys, assume_unique=True)
@@ -156,6 +156,11 @@ def placed(store: Store, name: str, size: int, field: str | None = None) -> Plac
             current = added == removed == 0 and before[1] == origin.fingerprint
             places = np.array([place[key] for key in told]).reshape(-1, AXES)
             return Placed(list(told.values()), places, len(keys), origin, len(place), added, removed, current)
+
+
+def _keys(store: Store, name: str) -> Keys:
+    """Return the sorted keys of all passages whose documents have not expired."""
+    return np.setdiff1d(store.keys(name), store.expired(name), assume_unique=True)
 
 
 def _drawn(keys: Keys, size: int) -> Keys:
