@@ -105,6 +105,16 @@ def test_what_changes_after_a_map_is_counted(filled: TestClient) -> None:
 
 
 @pytest.mark.usefixtures("quick")
+def test_a_document_that_expired_is_on_no_map(filled: TestClient) -> None:
+    ended(filled, filled.post("/corpora/c/map"))
+    past = {"documents": [{"id": "d3", "text": "text 3", "expires_at": "1999-01-31T08:30:00Z"}]}
+    filled.post("/corpora/c/documents", json=past).raise_for_status()
+    answer = mapped(filled)
+    assert "d3" not in {point["id"] for point in answer["points"]}
+    assert (answer["passages"], answer["stored"]["points"], answer["stored"]["removed"]) == (39, 39, 1)
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_map_of_another_encoder_is_not_current(pair: TestClient) -> None:
     pair.put("/corpora/c", json={"model": "fake"})
     pair.post("/corpora/c/documents", json={"documents": documents(5)}).raise_for_status()
@@ -236,21 +246,21 @@ def test_a_server_that_is_killed_while_it_maps_computes_the_map_again(tmp_path: 
     at = home(tmp_path)
     with at.server() as server, server.client() as client:
         client.put("/corpora/c").raise_for_status()
-        for start in range(0, 3000, 250):
+        for start in range(0, 500, 250):
             some = {"documents": documents(250, start)}
             client.post("/corpora/c/documents", json=some).raise_for_status()
         job = client.post("/corpora/c/map").headers["location"]
         until = time.monotonic() + PATIENCE
-        while not client.get(job).json()["done"]:
+        while client.get(job).json()["state"] != "running":
             assert time.monotonic() < until
             time.sleep(0.05)
         server.kill()
     with at.server() as server, server.client() as client:
-        assert client.get("/corpora/c").json()["documents"] == 3000
+        assert client.get("/corpora/c").json()["documents"] == 500
         assert client.get("/corpora/c/map").json()["stored"] is None
         while (found := client.get(job).json())["finished"] is None:
             assert time.monotonic() < until + PATIENCE, found
             time.sleep(0.1)
         assert found["state"] == "succeeded"
         stored = client.get("/corpora/c/map").json()["stored"]
-        assert (stored["current"], stored["points"]) == (True, 3000)
+        assert (stored["current"], stored["points"]) == (True, 500)
