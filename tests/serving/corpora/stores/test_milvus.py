@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -260,6 +262,14 @@ def test_the_type_of_index_follows_size_and_options() -> None:
     assert planned(10**6, 1.0, "auto", lite=False) == planned(0, 0.9, "exact", lite=False) == ["FLAT"]
     assert planned(10**6, 0.95, "auto", lite=True) == ["FLAT"]
     assert planned(10**9, 0.95, "gpu", lite=True) == ["HNSW"]
+
+
+@pytest.mark.slow
+def test_milvus_lite_writes_rows_into_files_early_because_it_searches_other_rows_slowly() -> None:
+    """In a process of its own, because Milvus Lite reads the limit when it is imported."""
+    script = "import serving.corpora.stores.milvus.connection as _, milvus_lite.constants as lite; print(lite.MEMTABLE_MEMORY_LIMIT)"
+    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert int(printed) <= 4 << 20
 
 
 @pytest.mark.slow
