@@ -1,7 +1,7 @@
 """The tables of docs/scale.md, computed from measured constants. Options replace what you can choose.
 
-    python -m benchmarks.scale
-    python -m benchmarks.scale --cpus 64 --memory-gb 256 --gpu-texts-per-s 20000
+python -m benchmarks.scale
+python -m benchmarks.scale --cpus 64 --memory-gb 256 --gpu-texts-per-s 20000
 """
 
 from __future__ import annotations
@@ -161,7 +161,9 @@ def _search(plan: Plan, rate: int, known: Constants, choice: Choice) -> list[str
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)).replace(" --- ", "---")
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)).replace(
+        " --- ", "---"
+    )
 
 
 def _rounded(value: float) -> str:
