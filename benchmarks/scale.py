@@ -124,7 +124,8 @@ def plans(known: Constants, choice: Choice) -> Iterator[Plan]:
 def grown(by_size: Sizes, n: float) -> float:
     """Return the value for n, on the power law through two sizes."""
     (small, low), (large, high) = sorted(by_size.items())
-    return high * (n / large) ** (log(high / low) / log(large / small))
+    exponent = log(high / low) / log(large / small)
+    return high * float((n / large) ** exponent)
 
 
 def tables(known: Constants, choice: Choice) -> list[str]:
