@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 import time
@@ -22,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks.__main__ import RESULTS
-from benchmarks.processes import memory_mb
 from benchmarks.search.corpus import NAME, K, Ours, calls
 from benchmarks.search.measure import DIM, QUERIES, _truth
 from benchmarks.search.mixture import mixture, on_disk
@@ -31,7 +29,7 @@ from models.cli.command_line import Parser
 from serving.corpora.stores.milvus.corpora import MilvusCorpora, milvus_corpora
 from serving.settings import Settings
 
-ROUNDS, SECONDS = 3, 2.0
+ROUNDS, SECONDS = 3, 1.0
 FILE = RESULTS / "milvus.json"
 
 
@@ -41,6 +39,11 @@ class OnMilvus(Ours):
     def __init__(self, folder: Path, store: str, rows: int) -> None:
         self._settings = Settings(data=folder, store=store, index="cpu", expected_passages=rows)
         super().__init__(folder)
+
+    def flush(self) -> None:
+        """Let Milvus Lite write its rows into files, where it searches them faster."""
+        milvus: Any = self.corpora
+        milvus._client.flush(milvus._read(NAME).table.collection)
 
     def _open(self) -> MilvusCorpora:  # type: ignore[override]
         return milvus_corpora(self._settings)
@@ -52,15 +55,15 @@ def measure(rows: int, store: str | None) -> dict[str, Any]:
         folder, lite = Path(name), Path(name, "milvus.db")
         base = on_disk(folder / "base.npy", rows, DIM)
         queries = np.concatenate(list(mixture(QUERIES, DIM, clusters=round(rows**0.5), part=1)))
-        empty_mb = memory_mb(os.getpid())
         ours = OnMilvus(folder / "ours", store or str(lite), rows)
         try:
             began, cpu = time.perf_counter(), time.process_time()
             ours.add(base)
             stored_s, cpu = time.perf_counter() - began, time.process_time() - cpu
+            if store is None:
+                ours.flush()
             report = ours.build()
             searches = _searches(ours, queries, base)
-            grown_mb = memory_mb(os.getpid()) - empty_mb
         finally:
             if store:
                 ours.corpora.drop(NAME)
@@ -73,7 +76,7 @@ def measure(rows: int, store: str | None) -> dict[str, Any]:
             "searches": searches,
         }
         if store is None:
-            found |= {"bytes_per_row": round(_bytes(lite) / rows), "memory_bytes_per_row": round(1e6 * grown_mb / rows)}
+            found["bytes_per_row"] = round(sum(file.stat().st_size for file in lite.rglob("data_*.parquet")) / rows)
         return found
 
 
@@ -91,10 +94,6 @@ def _searches(ours: Ours, queries: Any, base: Any) -> dict[str, float]:
         "cpu_ms": round(median(costs), 2),
         "recall_at_10": round(recall, 4),
     }
-
-
-def _bytes(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -29,6 +29,8 @@ class Writer:
         self.in_doubt: dict[str, set[int | None]] = {}
         """Versions of requests without an answer. Any of them may be there."""
         self.jobs: list[str] = []
+        self.changes = 0
+        """Number of acknowledged requests."""
         self._version = 0
         self._draw = random.Random(0)
 
@@ -55,6 +57,7 @@ class Writer:
         for name, version in changed.items():
             self.acknowledged[name] = version
             del self.in_doubt[name]
+        self.changes += 1
 
     def check(self, client: httpx.Client) -> None:
         """Everything acknowledged is there. A request without an answer has happened or not, for each document."""
@@ -90,14 +93,18 @@ def test_nothing_that_was_acknowledged_is_lost_when_the_server_is_killed(launch:
     running.client.put("/corpora/kept").raise_for_status()
     for _ in range(kills):
         writing = threading.Thread(target=writer.write, args=(running.client,))
+        changes, until = writer.changes, time.monotonic() + PATIENCE
         writing.start()
-        time.sleep(0.5 + draw.random())
+        while writer.changes == changes and writing.is_alive():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        time.sleep(draw.random())
         running.process.kill()
         writing.join(PATIENCE)
         assert not writing.is_alive()
         running = launch("--store", store)
+        assert writer.changes > changes
         writer.check(running.client)
-        assert len(writer.acknowledged) > TOGETHER
     hit = running.client.post("/corpora/kept/search", json={"query": "document", "mode": "lexical", "k": 1}).json()
     assert len(hit["hits"]) == 1
 

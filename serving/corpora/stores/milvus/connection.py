@@ -15,7 +15,9 @@ from urllib.parse import unquote, urlsplit
 from serving.corpora.ports import StoreError
 from serving.errors import NotFound, ServiceError, Unhealthy
 
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else gRPC prints a line when a server stops
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC prints lines of its own beside the errors that it raises
+# Milvus Lite searches rows that are not in its files yet one by one in Python, by default up to 128 MB.
+os.environ.setdefault("MILVUS_LITE_MEMTABLE_MEMORY_LIMIT_BYTES", str(4 << 20))
 try:
     from grpc import RpcError
     from pymilvus import MilvusClient
