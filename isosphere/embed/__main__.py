@@ -150,7 +150,11 @@ def parser() -> Parser:
     table.add_argument("--text-column", help="column with the text (default: text or sentence)")
     table.add_argument("--id-column", help="column with the id (default: id if there is one, otherwise FILE:ROW)")
     table.add_argument(
-        "--columns", type=_names, default=[], metavar="NAME,…", help="columns to keep beside the vectors, in Parquet"
+        "--columns",
+        type=_names,
+        default=[],
+        metavar="NAME,…",
+        help="columns to keep beside the vectors, in Parquet; text files have the column text",
     )
     table.add_argument(
         "--on-error",

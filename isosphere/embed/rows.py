@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 from training.data.files import COLUMN_ADVICE, COLUMNS, CorpusError, File, OnBadRow, is_table, lines
 from training.data.files import rows as table_rows
 
+LINE = "text"
+"""Column to keep of a text file: the line."""
+
 
 class Row(NamedTuple):
     """A text to embed."""
@@ -41,7 +44,7 @@ def rows(
 def _values(
     path: File, text_column: str | None, id_column: str | None, columns: Sequence[str], bad: OnBadRow
 ) -> Iterator[tuple[str, list[Any]]]:
-    named = text_column or id_column or next(iter(columns), None)
+    named = text_column or id_column or next((column for column in columns if column != LINE), None)
     if is_table(path, named):
         texts = COLUMNS if text_column is None else (text_column,)
         ids = ("id", None) if id_column is None else (id_column,)
@@ -49,7 +52,8 @@ def _values(
         yield from table_rows(path, texts, ids, *kept, advice="" if named else COLUMN_ADVICE, bad=bad)
     else:
         for number, line in enumerate(lines([path], bad), start=1):
-            yield f"{path}:{number}", [line.rstrip("\r\n"), None]
+            text = line.rstrip("\r\n")
+            yield f"{path}:{number}", [text, None, *(text for _ in columns)]
 
 
 def _wrong(text: Any, own_id: Any, kept: Sequence[Any]) -> str:

@@ -73,13 +73,13 @@ def write_csv(file: Path, delimiter: str) -> None:
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl", "a.csv", "a.tsv", "a.parquet"])
 def test_each_format_gives_the_vectors_of_its_texts(encoder: Encoder, tmp_path: Path, name: str) -> None:
     file, out = tmp_path / name, tmp_path / "out.parquet"
-    columns: list[str] = []
+    columns = ["text"]
     if ".txt" in name:
         text = "".join(f"{text}\r\n" for text in TEXTS).encode()
         file.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
         ids = [f"{file}:{i}" for i in range(1, 7)]
     else:
-        columns, ids = ["year"], [f"n{i}" for i in range(6)]
+        columns, ids = ["text", "year"], [f"n{i}" for i in range(6)]
         if name == "a.jsonl":
             rows = ({"id": f"n{i}", "text": text, "year": i} for i, text in enumerate(TEXTS))
             file.write_text("".join(json.dumps(row) + "\n\n" for row in rows))
@@ -93,7 +93,8 @@ def test_each_format_gives_the_vectors_of_its_texts(encoder: Encoder, tmp_path: 
     # the batches of `encode` are those of the file
     expected = np.concatenate([encoder.encode(TEXTS[:4]), encoder.encode(TEXTS[4:])])
     assert np.array_equal(np.array(found["vector"], np.float32), expected)
-    if columns:
+    assert found["text"] == TEXTS
+    if "year" in columns:
         assert [int(year) for year in found["year"]] == list(range(6))
 
 
