@@ -258,14 +258,15 @@ class Corpora(Backend):
         sort: Sequence[Sort] = (),
     ) -> DocumentPage:
         """Return a page of documents; see `Backend.page`."""
+        place = read_place(after.key, sort, int) if after and sort else None
+        position = _key(after) if after and not sort else 0
         generation = self._store.corpus(name).generation
         if after:
             check_generation(after.generation, generation)
         if sort and limit:
-            place = read_place(after.key, sort, int) if after else None
             rows, more, total = self._store.sorted_page(name, sort, place, limit, where)
         else:
-            rows, more, total = self._store.page(name, _key(after) if after else 0, limit, where)
+            rows, more, total = self._store.page(name, position, limit, where)
         following = None
         if rows and more:
             number, last = rows[-1]

@@ -227,6 +227,7 @@ def test_requests_during_renames_succeed_or_get_a_404(two: TestClient) -> None:
     assert two.get("/corpora/old").json()["documents"] == len(listed)
 
 
+@pytest.mark.slow
 def test_commands_take_an_alias(command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "rows.jsonl").write_text('{"id": "a", "text": "one text"}')
     assert command("ingest", str(tmp_path / "rows.jsonl"), "--corpus", "first") == 0

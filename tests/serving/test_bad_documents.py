@@ -154,7 +154,7 @@ def test_bad_lines_can_be_skipped(client: TestClient, skip: str) -> None:
 
 SEARCHES = [
     ((422, "Validation", "query: give one of"), {}),
-    ((422, "Validation", "query: give one of"), {"query": "a", "vector": [1.0]}),
+    ((422, "Validation", "vector: dense search takes query or vector"), {"query": "a", "vector": [1.0]}),
     ((400, "Empty", "queries: must hold"), {"queries": []}),
     ((422, "Validation", "queries.1: "), {"queries": ["a", 1]}),
     ((422, "Validation", "vector.1: "), {"vector": [1.0, float("nan")]}),

@@ -144,6 +144,7 @@ def test_expired_documents_are_removed_in_time(
         assert served.library.corpora.verify("c") == []
 
 
+@pytest.mark.slow
 def test_commands_keep_times(command: Command, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(lines(ROWS))
     assert command("ingest", str(tmp_path / "in.jsonl"), "--corpus", "a") == 0

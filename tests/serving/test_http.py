@@ -42,7 +42,7 @@ def test_head_of_what_is_only_posted(client: TestClient) -> None:
         ("/docs", "GET, HEAD, OPTIONS"),
         ("/static-offline-docs/swagger-ui.css", "GET, HEAD, OPTIONS"),
         ("/corpora", "GET, HEAD, OPTIONS"),
-        ("/corpora/c", "GET, PUT, DELETE, HEAD, OPTIONS"),
+        ("/corpora/c", "GET, PUT, PATCH, DELETE, HEAD, OPTIONS"),
         ("/corpora/c/search", "GET, POST, HEAD, OPTIONS"),
         ("/corpora/c/documents", "GET, POST, PATCH, DELETE, HEAD, OPTIONS"),
         ("/corpora/c/documents/a", "GET, PATCH, DELETE, HEAD, OPTIONS"),
