@@ -26,9 +26,9 @@ from serving.corpora.arranging import CANDIDATES, DIVERSE, read_sorts
 from serving.corpora.backend import Backend
 from serving.corpora.filters import Filter, compile_filter, is_large
 from serving.corpora.ingest.vectors import unit_vector
-from serving.corpora.ports import Counts, WordOptions
 from serving.corpora.reranking import Reranking
 from serving.corpora.search import Cursor, Examples, Hit, Mode, Query, SearchOptions, SearchResult, shown
+from serving.corpora.values import Counts, WordOptions
 from serving.errors import Empty, Invalid, TooLarge
 from serving.operations.bounds import check_corpus_name, check_text
 from serving.operations.json_body import LARGE

@@ -22,7 +22,7 @@ from serving.corpora.backend import DocumentCursor, DocumentPage
 from serving.corpora.filters import Filter, compile_filter
 from serving.corpora.ingest import Options, Upload, VectorRule, read_upload, rows
 from serving.corpora.ingest.uploading import MEDIA
-from serving.corpora.ports import OwnVectors
+from serving.corpora.values import OwnVectors
 from serving.errors import Backend, ServiceError, Unhealthy
 from serving.jobs import Duplicate, Job
 from serving.jobs.upload_order import UPLOAD

@@ -12,7 +12,7 @@ from serving.commands import copying
 from serving.commands.starting import opened_corpora
 from serving.corpora.backend import Backend
 from serving.corpora.filters import compile_filter
-from serving.corpora.ports import Chunking, Content
+from serving.corpora.values import Chunking, Content
 from serving.settings import Settings
 from tests.serving.backends import WITH_MILVUS
 from tests.serving.corpora.stores.contents import content

@@ -20,10 +20,11 @@ from serving.corpora.indexes import live as opened
 from serving.corpora.indexes import saved
 from serving.corpora.indexes.live import LiveIndex
 from serving.corpora.open_corpus import Indexes
-from serving.corpora.ports import Content, Document, Keys, Ranking, Size
+from serving.corpora.ports import Ranking
 from serving.corpora.search import Query, SearchOptions
 from serving.corpora.stores import sqlite
 from serving.corpora.stores.sqlite import SqliteStore
+from serving.corpora.values import Content, Document, Keys, Size
 from serving.errors import Conflict, NotFound, Unhealthy
 from serving.operations import files
 from tests.conftest import PATIENCE

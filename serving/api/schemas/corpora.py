@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 from serving.api.schemas.bodies import BY_DISTANCE, BY_VALUE, AskedModel, Body, ClosedBody, Strings, lower
 from serving.corpora.filters import MAX_CONDITIONS, MAX_VALUES
 from serving.corpora.geo import Point
-from serving.corpora.ports import Sort, Stemming
+from serving.corpora.values import Sort, Stemming
 from serving.operations.bounds import (
     CORPUS_NAME,
     MAX_VECTOR,

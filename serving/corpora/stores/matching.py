@@ -24,7 +24,6 @@ import orjson
 
 from serving.corpora.filters import ID, All, AnyOf, Compares, Element, Exists, Filter, In, Near, Not, with_id
 from serving.corpora.indexes.exact import union
-from serving.corpora.ports import Keys
 from serving.corpora.stores import records
 from serving.corpora.stores.facets import KIND_OF, posted_kinds
 from serving.corpora.stores.fields import (
@@ -43,6 +42,7 @@ from serving.corpora.stores.fields import (
     text_after,
 )
 from serving.corpora.stores.records import BLOCK, blocks, marks
+from serving.corpora.values import Keys
 from serving.operations.json_body import is_unicode
 from serving.operations.lru import Lru
 from serving.operations.threads import check_cancelled

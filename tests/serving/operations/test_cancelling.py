@@ -21,10 +21,11 @@ from serving.corpora.filters import compile_filter
 from serving.corpora.indexes.exact import VECTORS, nearest
 from serving.corpora.indexes.state import TOGETHER, Main, Marks, Tuning
 from serving.corpora.open_corpus import Indexes, OpenCorpus
-from serving.corpora.ports import Content, Document, Passage, Ranking
+from serving.corpora.ports import Ranking
 from serving.corpora.search import Hit, Query, SearchOptions
 from serving.corpora.stores import STORES
 from serving.corpora.stores.connections import READ_STEPS, Connections
+from serving.corpora.values import Content, Document, Passage
 from serving.errors import Stopped, Unhealthy
 from serving.operations.threads import CancelToken, check_cancelled, for_others, is_cancelled
 from serving.service import Service

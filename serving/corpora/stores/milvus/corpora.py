@@ -30,32 +30,7 @@ from serving.corpora.filters import ID, Filter, In, values_at
 from serving.corpora.indexes.building import THREAD
 from serving.corpora.indexes.state import Report
 from serving.corpora.maps import Placed, Sample, Sampled, Unplaced, excerpt
-from serving.corpora.ports import (
-    NO_OPTIONS,
-    NO_SETTINGS,
-    OWN,
-    Changes,
-    Chunking,
-    Content,
-    Corpus,
-    Counts,
-    Document,
-    Facets,
-    IndexSize,
-    KnownText,
-    Map,
-    OwnVectors,
-    Passage,
-    PassageKey,
-    Place,
-    Size,
-    Sort,
-    Stemming,
-    Stop,
-    WordOptions,
-    WordSettings,
-    never,
-)
+from serving.corpora.ports import IndexSize, Stop, never
 from serving.corpora.search import Query, SearchOptions, SearchResult, find
 from serving.corpora.stores import fields, records
 from serving.corpora.stores.facets import counted_in, facets
@@ -85,6 +60,29 @@ from serving.corpora.stores.milvus.table import TOGETHER, Rows, both, check_word
 from serving.corpora.stores.milvus.uploads import Uploads
 from serving.corpora.stores.sqlite import hold
 from serving.corpora.stores.writing import changed, check_bound
+from serving.corpora.values import (
+    NO_OPTIONS,
+    NO_SETTINGS,
+    OWN,
+    Changes,
+    Chunking,
+    Content,
+    Corpus,
+    Counts,
+    Document,
+    Facets,
+    KnownText,
+    Map,
+    OwnVectors,
+    Passage,
+    PassageKey,
+    Place,
+    Size,
+    Sort,
+    Stemming,
+    WordOptions,
+    WordSettings,
+)
 from serving.errors import Conflict, Invalid, NotFound, ServiceError, Stopped, Unhealthy, Unsupported
 from serving.operations.bounds import BOUNDS, Bounds
 from serving.operations.clock import now

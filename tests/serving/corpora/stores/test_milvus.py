@@ -19,7 +19,7 @@ from milvus_lite.adapter.grpc.server import start_server_in_thread
 from pymilvus.exceptions import MilvusException
 
 from serving.corpora.filters import compile_filter, with_id
-from serving.corpora.ports import Chunking, Content, Document, Span, StoreError
+from serving.corpora.ports import StoreError
 from serving.corpora.search import Query, SearchOptions
 from serving.corpora.stores.milvus import corpora as on_milvus
 from serving.corpora.stores.milvus import registry, table
@@ -27,6 +27,7 @@ from serving.corpora.stores.milvus.connection import Address, connect
 from serving.corpora.stores.milvus.corpora import MilvusCorpora, milvus_corpora
 from serving.corpora.stores.milvus.indexes import planned
 from serving.corpora.stores.milvus.registry import REGISTRY
+from serving.corpora.values import Chunking, Content, Document, Span
 from serving.errors import Conflict, Invalid, Unhealthy, Unsupported
 from serving.settings import Settings, SettingsError, read_settings
 from tests.conftest import PATIENCE
