@@ -34,7 +34,6 @@ from serving.corpora.ports import IndexSize, Stop, never
 from serving.corpora.search import Query, SearchOptions, SearchResult, find
 from serving.corpora.stores import fields, records
 from serving.corpora.stores.facets import counted_in, facets
-from serving.corpora.stores.matching import unmatched
 from serving.corpora.stores.milvus.connection import LOAD_SECONDS, TIMEOUT, Connection, connect
 from serving.corpora.stores.milvus.expressions import has_field, literals, paths
 from serving.corpora.stores.milvus.indexes import KINDS, METRIC, measure, planned, search_parameters
@@ -59,6 +58,7 @@ from serving.corpora.stores.milvus.rows import (
 from serving.corpora.stores.milvus.table import TOGETHER, Rows, both, check_word_options, first_of
 from serving.corpora.stores.milvus.uploads import Uploads
 from serving.corpora.stores.sqlite import hold
+from serving.corpora.stores.unmatched import unmatched
 from serving.corpora.stores.writing import changed, check_bound
 from serving.corpora.values import (
     NO_OPTIONS,
