@@ -21,7 +21,8 @@ from serving.api.routing.auth import allowed_corpus
 from serving.api.routing.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.routing.errors import invalid
 from serving.api.routing.route import Route
-from serving.api.schemas.corpora import CorpusSearchRequest, SearchAnswer, SearchRequest, warnings_of
+from serving.api.schemas.corpora import warnings_of
+from serving.api.schemas.search import CorpusSearchRequest, SearchAnswer, SearchRequest
 from serving.corpora.arranging import CANDIDATES, DIVERSE, read_sorts
 from serving.corpora.backend import Backend
 from serving.corpora.filters import Filter, compile_filter, is_large

@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 
 from models.runtimes.base import Floats
 from serving.api import search as search_api
-from serving.api.schemas.corpora import SearchRequest
+from serving.api.schemas.search import SearchRequest
 from serving.corpora.corpora import Corpora
 from serving.corpora.filters import compile_filter
 from serving.corpora.indexes.exact import VECTORS, nearest
