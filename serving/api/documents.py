@@ -22,7 +22,8 @@ from serving.api.schemas.corpora import (
 )
 from serving.corpora.arranging import read_sorts
 from serving.corpora.backend import Backend, DocumentCursor
-from serving.corpora.filters import Filter, compile_filter, is_large, read_filter
+from serving.corpora.filter_language import compile_filter, is_large, read_filter
+from serving.corpora.filters import Filter
 from serving.corpora.values import Changes, Document
 from serving.errors import Invalid
 from serving.jobs.upload_order import check_stays

@@ -25,7 +25,8 @@ from serving.api.schemas.corpora import warnings_of
 from serving.api.schemas.search import CorpusSearchRequest, SearchAnswer, SearchRequest
 from serving.corpora.arranging import CANDIDATES, DIVERSE, read_sorts
 from serving.corpora.backend import Backend
-from serving.corpora.filters import Filter, compile_filter, is_large
+from serving.corpora.filter_language import compile_filter, is_large
+from serving.corpora.filters import Filter
 from serving.corpora.ingest.vectors import unit_vector
 from serving.corpora.reranking import Reranking
 from serving.corpora.search import Cursor, Examples, Hit, Mode, Query, SearchOptions, SearchResult, shown

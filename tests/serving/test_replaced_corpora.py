@@ -15,7 +15,7 @@ from models.runtimes.base import Floats
 from serving.corpora import corpora as rooms
 from serving.corpora import open_corpus
 from serving.corpora.corpora import Corpora
-from serving.corpora.filters import compile_filter
+from serving.corpora.filter_language import compile_filter
 from serving.corpora.indexes import live as opened
 from serving.corpora.indexes import saved
 from serving.corpora.indexes.live import LiveIndex

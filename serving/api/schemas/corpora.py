@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from serving.api.schemas.bodies import AskedModel, ClosedBody, lower
-from serving.corpora.filters import MAX_CONDITIONS, MAX_VALUES
+from serving.corpora.filter_language import MAX_CONDITIONS, MAX_VALUES
 from serving.corpora.values import Stemming
 from serving.operations.bounds import (
     CORPUS_NAME,

@@ -16,7 +16,7 @@ import pytest
 
 from models.runtimes.base import Floats
 from serving.corpora.corpora import Corpora
-from serving.corpora.filters import compile_filter
+from serving.corpora.filter_language import compile_filter
 from serving.corpora.indexes.live import LiveIndex
 from serving.corpora.open_corpus import Indexes
 from serving.corpora.ports import Ranking, Store

@@ -17,7 +17,7 @@ from models.runtimes.base import Floats
 from serving.api import search as search_api
 from serving.api.schemas.search import SearchRequest
 from serving.corpora.corpora import Corpora
-from serving.corpora.filters import compile_filter
+from serving.corpora.filter_language import compile_filter
 from serving.corpora.indexes.exact import VECTORS, nearest
 from serving.corpora.indexes.state import TOGETHER, Main, Marks, Tuning
 from serving.corpora.open_corpus import Indexes, OpenCorpus

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.corpora.filters import compile_filter
+from serving.corpora.filter_language import compile_filter
 from serving.corpora.stores import connections, records
 from serving.corpora.stores.sqlite import SqliteStore
 from serving.corpora.values import Corpus, Removal, Write

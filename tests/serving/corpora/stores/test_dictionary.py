@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from serving.corpora.filters import compile_filter
+from serving.corpora.filter_language import compile_filter
 from serving.corpora.ports import Store
 from serving.corpora.stores import STORES
 from serving.corpora.stores.connections import MOST, OpenFiles

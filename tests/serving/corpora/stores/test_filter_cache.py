@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.corpora.filters import Filter, compile_filter
+from serving.corpora.filter_language import compile_filter
+from serving.corpora.filters import Filter
 from serving.corpora.stores import matching
 from serving.corpora.stores.corpus_file import Shared
 from serving.corpora.stores.matching import KEPT_BYTES, FilterCache

@@ -18,7 +18,8 @@ import grpc
 from milvus_lite.adapter.grpc.server import start_server_in_thread
 from pymilvus.exceptions import MilvusException
 
-from serving.corpora.filters import compile_filter, with_id
+from serving.corpora.filter_language import compile_filter
+from serving.corpora.filters import with_id
 from serving.corpora.ports import StoreError
 from serving.corpora.search import Query, SearchOptions
 from serving.corpora.stores.milvus import corpora as on_milvus

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.corpora.filters import compile_filter
+from serving.corpora.filter_language import compile_filter
 from serving.corpora.ports import Store, StoreError
 from serving.corpora.stores import STORES, reading
 from serving.corpora.stores.corpus_file import CorpusFile
