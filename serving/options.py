@@ -213,7 +213,7 @@ def _corpus_name(given: str) -> str:
 
 
 def _filter(given: str) -> Filter:
-    from serving.corpora.filters import read_filter
+    from serving.corpora.filter_language import read_filter
 
     return _read(lambda text: read_filter(text, "filter"), given)
 

@@ -17,9 +17,9 @@ from benchmarks.search.mixture import Vectors
 from models import cpus
 from serving.corpora.corpora import Corpora
 from serving.corpora.open_corpus import Indexes
-from serving.corpora.ports import Content, Document
 from serving.corpora.search import Query, SearchOptions
 from serving.corpora.stores.sqlite import SqliteStore
+from serving.corpora.values import Content, Document
 
 NAME = "c"
 K = 10

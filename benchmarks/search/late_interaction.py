@@ -28,9 +28,9 @@ from models.bundle.tokenizer import Tokens
 from models.cli.command_line import Parser
 from serving.commands.starting import opened_models, opened_service
 from serving.corpora.backend import Backend
-from serving.corpora.ports import Content, Document
 from serving.corpora.reranking import Reranking
 from serving.corpora.search import Query, SearchOptions, SearchResult
+from serving.corpora.values import Content, Document
 from serving.inference.embeddings import AS_DOCUMENTS
 from serving.inference.relevance import MOST_COMPONENTS, late_interaction
 from serving.service import Service

@@ -13,8 +13,8 @@ from typing import Any
 from benchmarks.encodings import BUNDLE, DATA
 from serving.commands.starting import opened_models, opened_service
 from serving.corpora.arranging import Fusion
-from serving.corpora.ports import Document, Stemming
 from serving.corpora.search import Mode, SearchOptions
+from serving.corpora.values import Document, Stemming
 from serving.operations.context import bulk_work
 from serving.service import Service
 from serving.settings import read_settings

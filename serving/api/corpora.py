@@ -24,7 +24,7 @@ from serving.api.schemas.corpora import (
     RenameRequest,
 )
 from serving.corpora.backend import Backend, Description, is_stale
-from serving.corpora.ports import OwnVectors, WordSettings
+from serving.corpora.values import OwnVectors, WordSettings
 from serving.errors import Conflict, Damaged, Invalid, NotFound
 from serving.jobs.upload_order import check_stays
 from serving.operations.bounds import check_corpus_name

@@ -22,8 +22,9 @@ from serving.api.schemas.corpora import (
 )
 from serving.corpora.arranging import read_sorts
 from serving.corpora.backend import Backend, DocumentCursor
-from serving.corpora.filters import Filter, compile_filter, is_large, read_filter
-from serving.corpora.ports import Changes, Document
+from serving.corpora.filter_language import compile_filter, is_large, read_filter
+from serving.corpora.filters import Filter
+from serving.corpora.values import Changes, Document
 from serving.errors import Invalid
 from serving.jobs.upload_order import check_stays
 from serving.operations.clock import moment, timestamp

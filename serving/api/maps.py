@@ -18,7 +18,7 @@ from serving.api.schemas.corpora import warnings_of
 from serving.corpora.backend import Backend
 from serving.corpora.filters import Exists
 from serving.corpora.maps import Placed, Sampled, project
-from serving.corpora.ports import MAX_POINTS, Scalar
+from serving.corpora.values import MAX_POINTS, Scalar
 from serving.errors import NotFound, Unsupported
 from serving.jobs.kinds import MAP
 from serving.jobs.mapping import check_installed

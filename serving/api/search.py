@@ -21,14 +21,16 @@ from serving.api.routing.auth import allowed_corpus
 from serving.api.routing.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.routing.errors import invalid
 from serving.api.routing.route import Route
-from serving.api.schemas.corpora import CorpusSearchRequest, SearchAnswer, SearchRequest, warnings_of
+from serving.api.schemas.corpora import warnings_of
+from serving.api.schemas.search import CorpusSearchRequest, SearchAnswer, SearchRequest
 from serving.corpora.arranging import CANDIDATES, DIVERSE, read_sorts
 from serving.corpora.backend import Backend
-from serving.corpora.filters import Filter, compile_filter, is_large
+from serving.corpora.filter_language import compile_filter, is_large
+from serving.corpora.filters import Filter
 from serving.corpora.ingest.vectors import unit_vector
-from serving.corpora.ports import Counts, WordOptions
 from serving.corpora.reranking import Reranking
 from serving.corpora.search import Cursor, Examples, Hit, Mode, Query, SearchOptions, SearchResult, shown
+from serving.corpora.values import Counts, WordOptions
 from serving.errors import Empty, Invalid, TooLarge
 from serving.operations.bounds import check_corpus_name, check_text
 from serving.operations.json_body import LARGE

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from models.errors import Refused
 from serving.commands.starting import corpus_of, opened_corpora
 from serving.corpora.backend import Backend
-from serving.corpora.ports import Content, OwnVectors, Span
+from serving.corpora.values import Content, OwnVectors, Span
 from serving.errors import NotFound
 from serving.operations.bounds import check_corpus_name
 from serving.settings import Settings

@@ -23,8 +23,9 @@ from serving.corpora.backend import Backend
 from serving.corpora.filters import Filter, with_id
 from serving.corpora.indexes.saved import damage
 from serving.corpora.ingest.rows import EXPIRES_AT, VECTOR
-from serving.corpora.ports import Document, StoreError
+from serving.corpora.ports import StoreError
 from serving.corpora.search import Hit, Mode, SearchOptions, shown
+from serving.corpora.values import Document
 from serving.errors import ServiceError
 from serving.inference.engine import EngineError
 from serving.operations import logs

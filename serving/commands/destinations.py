@@ -19,10 +19,11 @@ from tqdm import tqdm
 from models.errors import Refused
 from serving import errors
 from serving.corpora.backend import DocumentCursor, DocumentPage
-from serving.corpora.filters import Filter, compile_filter
+from serving.corpora.filter_language import compile_filter
+from serving.corpora.filters import Filter
 from serving.corpora.ingest import Options, Upload, VectorRule, read_upload, rows
 from serving.corpora.ingest.uploading import MEDIA
-from serving.corpora.ports import OwnVectors
+from serving.corpora.values import OwnVectors
 from serving.errors import Backend, ServiceError, Unhealthy
 from serving.jobs import Duplicate, Job
 from serving.jobs.upload_order import UPLOAD

@@ -19,7 +19,8 @@ from models.runtimes.base import Floats
 from serving.corpora.filters import is_number, values_at, with_id
 from serving.corpora.geo import distance, point
 from serving.corpora.indexes.exact import best, rounded, union
-from serving.corpora.ports import Document, Keys, Place, Ranking, Scalar, Sort
+from serving.corpora.ports import Ranking
+from serving.corpora.values import Document, Keys, Place, Scalar, Sort
 from serving.errors import Invalid
 from serving.operations.threads import check_cancelled
 

@@ -20,7 +20,9 @@ from serving.corpora.filters import Filter
 from serving.corpora.indexes.saved import Read
 from serving.corpora.indexes.state import Report
 from serving.corpora.maps import Placed, Sample, Unplaced
-from serving.corpora.ports import (
+from serving.corpora.ports import IndexSize, Stop, never
+from serving.corpora.search import Query, SearchOptions, SearchResult
+from serving.corpora.values import (
     NO_OPTIONS,
     NO_SETTINGS,
     OWN,
@@ -31,7 +33,6 @@ from serving.corpora.ports import (
     Counts,
     Document,
     Facets,
-    IndexSize,
     KnownText,
     Map,
     OwnVectors,
@@ -40,12 +41,9 @@ from serving.corpora.ports import (
     Size,
     Sort,
     Stemming,
-    Stop,
     WordOptions,
     WordSettings,
-    never,
 )
-from serving.corpora.search import Query, SearchOptions, SearchResult
 from serving.errors import Conflict, Invalid, NotFound, ServiceError, Stopped
 from serving.operations.bounds import BOUNDS, Bounds
 

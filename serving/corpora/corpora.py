@@ -25,7 +25,9 @@ from serving.corpora.indexes.saved import Read
 from serving.corpora.indexes.state import Report
 from serving.corpora.maps import Placed, Sample, Unplaced, placed, sampled, unplaced
 from serving.corpora.open_corpus import Indexes, OpenCorpora, OpenCorpus
-from serving.corpora.ports import (
+from serving.corpora.ports import IndexSize, Ranking, Stop, Store, never
+from serving.corpora.search import DEEP, READ_AT_ONCE, Hit, Query, SearchOptions, SearchResult, find
+from serving.corpora.values import (
     NO_OPTIONS,
     NO_SETTINGS,
     Changes,
@@ -36,7 +38,6 @@ from serving.corpora.ports import (
     Document,
     Expiry,
     Facets,
-    IndexSize,
     Keys,
     KnownText,
     Map,
@@ -45,19 +46,14 @@ from serving.corpora.ports import (
     PassageKey,
     Patch,
     Place,
-    Ranking,
     Removal,
     Size,
     Sort,
     Span,
     Stemming,
-    Stop,
-    Store,
     WordOptions,
     WordSettings,
-    never,
 )
-from serving.corpora.search import DEEP, READ_AT_ONCE, Hit, Query, SearchOptions, SearchResult, find
 from serving.errors import Invalid, NotFound, ServiceError, Stopped
 from serving.operations.bounds import BOUNDS, Bounds
 from serving.operations.clock import now

@@ -18,9 +18,9 @@ from models.runtimes.base import Floats
 from serving.corpora.backend import Backend, Stale
 from serving.corpora.ingest.chunking import cut
 from serving.corpora.ingest.vectors import VectorRule
-from serving.corpora.ports import OWN, Chunking, Content, Document, KnownText, Span
 from serving.corpora.reranking import Reranking, first_stage, reranked
 from serving.corpora.search import Query, SearchOptions, SearchResult, merged
+from serving.corpora.values import OWN, Chunking, Content, Document, KnownText, Span
 from serving.errors import Conflict, Invalid, Overloaded
 from serving.inference.embedder import Embedder, check_kind
 from serving.inference.embeddings import AS_DOCUMENTS, AS_QUERIES, Embeddings

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from models.runtimes.base import Floats
 from serving.corpora.filters import values_at
-from serving.corpora.ports import MAX_POINTS, Blocks, Keys, MapOrigin, Passage, Store
+from serving.corpora.ports import Store
+from serving.corpora.values import MAX_POINTS, Blocks, Keys, MapOrigin, Passage
 
 AXES = 2
 DECIMALS = 5

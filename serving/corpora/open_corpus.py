@@ -19,22 +19,8 @@ from serving.corpora.indexes import KINDS
 from serving.corpora.indexes.building import FEWEST, Builder, Plan
 from serving.corpora.indexes.live import Generations, LiveIndex
 from serving.corpora.indexes.saved import Identity, Read, read
-from serving.corpora.ports import (
-    Blocks,
-    Change,
-    Content,
-    Corpus,
-    Expiry,
-    IndexSize,
-    Keys,
-    OwnVectors,
-    Patch,
-    Stop,
-    Store,
-    StoreError,
-    Write,
-    never,
-)
+from serving.corpora.ports import IndexSize, Stop, Store, StoreError, never
+from serving.corpora.values import Blocks, Change, Content, Corpus, Expiry, Keys, OwnVectors, Patch, Write
 from serving.errors import Conflict, Damaged, NotFound, ServiceError, Stopped
 from serving.operations.bounds import BOUNDS, Bounds
 from serving.operations.files import disk_errors

@@ -7,7 +7,8 @@ from typing import Protocol
 
 from models.runtimes.base import Floats
 from serving.corpora.filters import Filter
-from serving.corpora.ports import Document, Passage, Ranking, Span, WordOptions
+from serving.corpora.ports import Ranking
+from serving.corpora.values import Document, Passage, Span, WordOptions
 
 
 class Searchable(Protocol):

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.corpora.backend import Backend
-from serving.corpora.ports import Blocks, Keys, Map
 from serving.corpora.snapshots import Progress
+from serving.corpora.values import Blocks, Keys, Map
 from serving.errors import ServiceError, TooLarge, Unhealthy, Unsupported
 from serving.operations.child_process import lines, reaped, running
 from serving.operations.threads import check_cancelled

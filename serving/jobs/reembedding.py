@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from serving.corpora.library import Library, embed_passages
-from serving.corpora.ports import Corpus, PassageKey
+from serving.corpora.values import Corpus, PassageKey
 from serving.errors import Conflict
 from serving.inference.embedder import Embedder
 from serving.inference.encoders import Encoders

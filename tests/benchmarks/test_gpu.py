@@ -183,6 +183,7 @@ def test_without_minilm_a_vocabulary_is_made(tmp_path: Path, monkeypatch: pytest
     assert 6 <= tokens.length <= 12 and encoder.encode(["a text"]).shape == (1, TINY.width)
 
 
+@pytest.mark.slow
 def test_contestants_take_turns(tiny_backbone: Path, setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the CPU, SimCSE and WhitenedCSE alone of ours, two steps of each a round."""
     monkeypatch.setattr(steps, "OURS", ("simcse", "whitenedcse"))

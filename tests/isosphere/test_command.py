@@ -18,7 +18,7 @@ from models.cli import commands
 from models.cli.command_line import leaves
 from models.cli.table import COMMANDS
 from models.runtimes import RUNTIMES
-from serving.corpora.ports import Stemming
+from serving.corpora.values import Stemming
 from training.cli.options import ADD_OPTIONS
 from training.evaluation.suite import TASKS
 from training.studies.catalogue import PAPERS

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from serving.api.routing.route import LONGEST_TYPE
 from serving.api.schemas.bodies import Body, EmbedRequest, SimilarityRequest
-from serving.api.schemas.corpora import SearchRequest
 from serving.api.schemas.openai import OpenAIEmbeddingsRequest
+from serving.api.schemas.search import SearchRequest
 
 JSON = {"content-type": "application/json"}
 Refusal = tuple[int, str, str]

@@ -11,8 +11,8 @@ from serving.__main__ import main
 from serving.commands import copying
 from serving.commands.starting import opened_corpora
 from serving.corpora.backend import Backend
-from serving.corpora.filters import compile_filter
-from serving.corpora.ports import Chunking, Content
+from serving.corpora.filter_language import compile_filter
+from serving.corpora.values import Chunking, Content
 from serving.settings import Settings
 from tests.serving.backends import WITH_MILVUS
 from tests.serving.corpora.stores.contents import content

@@ -13,11 +13,11 @@ from fastapi.testclient import TestClient
 
 from serving.app import create_app
 from serving.corpora.corpora import Corpora
-from serving.corpora.filters import compile_filter
+from serving.corpora.filter_language import compile_filter
 from serving.corpora.open_corpus import Indexes
-from serving.corpora.ports import Content, Document
 from serving.corpora.search import Query, SearchOptions
 from serving.corpora.stores.sqlite import SqliteStore
+from serving.corpora.values import Content, Document
 from serving.errors import Damaged, InsufficientStorage, NotFound, ServiceError, Stopped, Unhealthy
 from serving.operations.threads import CancelToken
 from serving.service import Service

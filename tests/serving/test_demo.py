@@ -18,7 +18,7 @@ import pytest
 from models.python_docs import Section
 from serving.commands import demo
 from serving.corpora.ingest import Options, VectorRule, checked, names_within, rows
-from serving.corpora.ports import Document
+from serving.corpora.values import Document
 from serving.errors import TooLarge
 from serving.inference.embeddings import EmbedOptions
 from serving.inference.engine import Model

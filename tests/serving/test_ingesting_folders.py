@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from serving.commands import folder
 from serving.commands.destinations import Added, Destination, Remote
 from serving.commands.folder import Folder, Round
-from serving.corpora.filters import compile_filter
+from serving.corpora.filter_language import compile_filter
 from serving.corpora.ingest import Options
 from serving.errors import Invalid, Overloaded, ServiceError, Unhealthy
 from tests.serving.conftest import Command, Launcher

@@ -18,8 +18,8 @@ from fastapi.testclient import TestClient
 from models.bundle.bundle import BundleError
 from serving.app import create_app
 from serving.commands.server import Server, bind
-from serving.corpora.ports import Document
 from serving.corpora.search import SearchOptions
+from serving.corpora.values import Document
 from serving.errors import Conflict, Unhealthy
 from serving.inference.embeddings import EmbedOptions
 from serving.inference.engine import EngineError, Model

@@ -15,15 +15,16 @@ from models.runtimes.base import Floats
 from serving.corpora import corpora as rooms
 from serving.corpora import open_corpus
 from serving.corpora.corpora import Corpora
-from serving.corpora.filters import compile_filter
+from serving.corpora.filter_language import compile_filter
 from serving.corpora.indexes import live as opened
 from serving.corpora.indexes import saved
 from serving.corpora.indexes.live import LiveIndex
 from serving.corpora.open_corpus import Indexes
-from serving.corpora.ports import Content, Document, Keys, Ranking, Size
+from serving.corpora.ports import Ranking
 from serving.corpora.search import Query, SearchOptions
 from serving.corpora.stores import sqlite
 from serving.corpora.stores.sqlite import SqliteStore
+from serving.corpora.values import Content, Document, Keys, Size
 from serving.errors import Conflict, NotFound, Unhealthy
 from serving.operations import files
 from tests.conftest import PATIENCE

@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 
 from serving.app import create_app
 from serving.corpora import search as finding
-from serving.corpora.filters import LARGE
+from serving.corpora.filter_language import LARGE
 from serving.corpora.open_corpus import OpenCorpora
 from serving.corpora.stores import records
 from serving.errors import Invalid

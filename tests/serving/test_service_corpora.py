@@ -11,8 +11,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.app import create_app
-from serving.corpora.ports import Document
 from serving.corpora.search import SearchOptions
+from serving.corpora.values import Document
 from serving.inference.engines import ENGINES
 from serving.service import Service
 from tests.serving.shelf import Shelf

@@ -13,8 +13,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.corpora.maps import project
-from serving.corpora.ports import Blocks, Keys
 from serving.corpora.snapshots import Progress
+from serving.corpora.values import Blocks, Keys
 from serving.errors import Stopped, TooLarge, Unhealthy, Unsupported
 from serving.jobs.mapping import computed
 from serving.operations.threads import CancelToken, check_cancelled

@@ -17,7 +17,7 @@ from playwright.sync_api import Page
 
 from serving.corpora.ingest import Options, VectorRule, checked, rows
 from serving.corpora.ingest.documents import random_names, unrepeated
-from serving.corpora.ports import Document
+from serving.corpora.values import Document
 from serving.settings import Settings
 from tests.serving.conftest import Running
 from tests.web.conftest import Visit

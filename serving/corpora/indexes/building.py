@@ -24,7 +24,8 @@ from serving.corpora.indexes.exact import Rows, nearest
 from serving.corpora.indexes.kind import BuildError, CancelledError, Kind, Pause
 from serving.corpora.indexes.saved import write_index
 from serving.corpora.indexes.state import EXACT_ROWS, MEASURED_K, Approximate, Main, Marks, Tuning
-from serving.corpora.ports import Keys, Ranking
+from serving.corpora.ports import Ranking
+from serving.corpora.values import Keys
 from serving.settings import INDEXED_FROM
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.runtimes.base import Floats
-from serving.corpora.ports import Keys, Ranking
+from serving.corpora.ports import Ranking
+from serving.corpora.values import Keys
 from serving.operations.threads import check_cancelled
 
 Integers = NDArray[np.int64]

@@ -25,7 +25,8 @@ from serving.corpora.indexes.exact import ExactIndex
 from serving.corpora.indexes.kind import CancelledError, Kind, Pause
 from serving.corpora.indexes.saved import Identity, Read, Source, UnfitError, read
 from serving.corpora.indexes.state import Approximate, IndexState, Main, Marks, Part, Report, Tuning
-from serving.corpora.ports import Keys, Ranking
+from serving.corpora.ports import Ranking
+from serving.corpora.values import Keys
 from serving.errors import ServiceError
 from serving.operations.failpoints import reach
 

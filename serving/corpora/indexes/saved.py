@@ -28,7 +28,7 @@ from models.runtimes.base import Floats
 from serving.corpora.indexes.exact import ExactIndex
 from serving.corpora.indexes.kind import BuildError, Kind, Parameters
 from serving.corpora.indexes.state import Approximate, Main, Tuning
-from serving.corpora.ports import Keys
+from serving.corpora.values import Keys
 from serving.operations.failpoints import reach
 
 PIECE = 8 * 1024 * 1024

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from models.runtimes.base import Floats
 from serving.corpora.indexes.exact import ExactIndex, ExactRows, Rows, flat, merged, nearest, products, rows_of
 from serving.corpora.indexes.kind import Candidates, Kind, Parameters
-from serving.corpora.ports import Keys, Ranking
+from serving.corpora.ports import Ranking
+from serving.corpora.values import Keys
 from serving.operations.threads import check_cancelled
 
 EXACT_ROWS = 5_000

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from models.bundle.tokenizer import Piece
-from serving.corpora.ports import Chunking, Span
+from serving.corpora.values import Chunking, Span
 from serving.errors import Invalid
 
 Pieces = Callable[[Sequence[str]], list[list[Piece]]]

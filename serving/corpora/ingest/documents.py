@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from serving.corpora.ingest.rows import EXPIRES_AT, VECTOR, Row
 from serving.corpora.ingest.vectors import VectorRule
-from serving.corpora.ports import Document
+from serving.corpora.values import Document
 from serving.errors import Empty, Invalid, ServiceError
 from serving.operations.bounds import check_document_id, check_metadata, check_text
 from serving.operations.clock import moment

@@ -17,7 +17,7 @@ from serving.corpora.ingest.lines import ndjson_rows, read_fields, text_rows, wi
 from serving.corpora.ingest.reading import check_installed, read
 from serving.corpora.ingest.rows import Row
 from serving.corpora.ingest.table import ColumnType, ColumnTypes, csv_rows, types_of
-from serving.corpora.ports import Chunking
+from serving.corpora.values import Chunking
 from serving.errors import Invalid, Malformed, UnsupportedMedia
 from serving.operations.encoding import inflating
 from serving.operations.json_body import misfit, parse_exact

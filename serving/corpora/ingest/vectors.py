@@ -9,7 +9,7 @@ import numpy as np
 
 from models.runtimes.base import Floats
 from serving.corpora.ingest.rows import VECTOR
-from serving.corpora.ports import Corpus
+from serving.corpora.values import Corpus
 from serving.errors import Conflict, Invalid
 from serving.operations.bounds import MAX_VECTOR
 

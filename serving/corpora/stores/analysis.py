@@ -25,7 +25,7 @@ from typing import NamedTuple
 from unicodedata import category, combining, decomposition, normalize
 
 from models.writing_systems import UNSPACED
-from serving.corpora.ports import Span, Stemming
+from serving.corpora.values import Span, Stemming
 
 _MOST_MARKS = 30
 """Maximum combining marks on one character, from https://www.unicode.org/reports/tr15/#Stream_Safe_Text_Format.

@@ -19,10 +19,19 @@ from models.bundle.disk import fsync
 from models.runtimes.base import Floats
 from serving.corpora.arranging import first_sorted
 from serving.corpora.filters import Filter
-from serving.corpora.ports import (
+from serving.corpora.ports import RESERVED_BYTES, Ranking, Stop, never
+from serving.corpora.stores import facets, fields, places, reading, records, words, writing
+from serving.corpora.stores.connections import Connections, OpenFiles, stopping
+from serving.corpora.stores.fields import documents
+from serving.corpora.stores.foreign import check_values
+from serving.corpora.stores.matching import FilterCache, matching
+from serving.corpora.stores.migrations import check_ours, check_schema, mark, migrate, verify
+from serving.corpora.stores.queries import Rules, expanded, parse
+from serving.corpora.stores.records import Table, blocks
+from serving.corpora.stores.writing import attempt, create, promise, set_words, stem
+from serving.corpora.values import (
     NO_OPTIONS,
     NO_SETTINGS,
-    RESERVED_BYTES,
     Blocks,
     Change,
     Chunking,
@@ -37,25 +46,13 @@ from serving.corpora.ports import (
     Page,
     Passage,
     Place,
-    Ranking,
     Removal,
     Size,
     Sort,
     Span,
-    Stop,
     WordOptions,
     Write,
-    never,
 )
-from serving.corpora.stores import facets, fields, places, reading, records, words, writing
-from serving.corpora.stores.connections import Connections, OpenFiles, stopping
-from serving.corpora.stores.fields import documents
-from serving.corpora.stores.foreign import check_values
-from serving.corpora.stores.matching import FilterCache, matching
-from serving.corpora.stores.migrations import check_ours, check_schema, mark, migrate, verify
-from serving.corpora.stores.queries import Rules, expanded, parse
-from serving.corpora.stores.records import Table, blocks
-from serving.corpora.stores.writing import attempt, create, promise, set_words, stem
 from serving.errors import InsufficientStorage, NotFound, ServiceError, Unhealthy
 from serving.operations.bounds import Bounds
 from serving.operations.clock import now

@@ -11,7 +11,6 @@ from typing import Any
 import orjson
 
 from serving.corpora.filters import is_number, values_at
-from serving.corpora.ports import Facet, Facets, FacetValue, Scalar
 from serving.corpora.stores.fields import (
     FALSE,
     LIST,
@@ -25,6 +24,7 @@ from serving.corpora.stores.fields import (
     documents,
     numbers,
 )
+from serving.corpora.values import Facet, Facets, FacetValue, Scalar
 from serving.operations.threads import check_cancelled
 
 MAX_FIELDS = 64

@@ -15,11 +15,12 @@ import numpy as np
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError
 
-from serving.corpora.ports import MAX_POINTS, Stemming, Stop, StoreError
+from serving.corpora.ports import Stop, StoreError
 from serving.corpora.stores.connections import stopping
 from serving.corpora.stores.corrections import MAX_WORD
 from serving.corpora.stores.fields import MAX_PATH, MAX_TEXT
 from serving.corpora.stores.records import STORED
+from serving.corpora.values import MAX_POINTS, Stemming
 from serving.errors import ServiceError
 from serving.operations.bounds import (
     CORPUS_NAME,

@@ -7,15 +7,13 @@ condition that could remove only a few candidates is therefore skipped.
 
 from __future__ import annotations
 
-import difflib
 import operator
 import sqlite3
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
-from itertools import islice
+from functools import reduce
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,13 +22,10 @@ import orjson
 
 from serving.corpora.filters import ID, All, AnyOf, Compares, Element, Exists, Filter, In, Near, Not, with_id
 from serving.corpora.indexes.exact import union
-from serving.corpora.ports import Keys
 from serving.corpora.stores import records
-from serving.corpora.stores.facets import KIND_OF, posted_kinds
 from serving.corpora.stores.fields import (
     DATES,
     LIST,
-    MAX_PATH,
     OBJECT,
     OPAQUE,
     WHOLE,
@@ -43,6 +38,8 @@ from serving.corpora.stores.fields import (
     text_after,
 )
 from serving.corpora.stores.records import BLOCK, blocks, marks
+from serving.corpora.stores.unmatched import unmatched
+from serving.corpora.values import Keys
 from serving.operations.json_body import is_unicode
 from serving.operations.lru import Lru
 from serving.operations.threads import check_cancelled
@@ -64,12 +61,6 @@ _SQL = {
 _OF_KIND = {"number": (None, "''"), "string": ("''", "x''"), "date": (f"x'{DATES.hex()}'", None)}
 """Lower and upper limit of the postings of each kind, in SQLite's order."""
 _AtPath = In | Compares | Exists | Element
-MAX_WARNINGS = 10
-COMPARED = 1000
-"""Maximum number of field names that an unknown name is compared with. The oldest fields are used."""
-_SHOWN = 100
-"""Maximum characters of a name in a warning."""
-_A = {"object": "an object", "null": "null"}
 T = TypeVar("T")
 KEPT_BYTES = 64 << 20
 """Maximum bytes of cached results of all corpora together. 8 million keys take this space."""
@@ -324,143 +315,6 @@ def keys_matching(reader: sqlite3.Connection, where: Filter) -> Keys:
     both = reader.execute("SELECT json_group_array(key), json_group_array(document) FROM passages").fetchone()
     keys, owners = (np.array(orjson.loads(one), dtype=np.int64) for one in both)
     return np.sort(keys[np.isin(owners, numbers)])
-
-
-# Warnings about conditions that no document can meet, because the field is missing or has other types.
-
-
-def unmatched(reader: sqlite3.Connection, where: Filter) -> list[str]:
-    """Return a warning for each condition that no document can meet, in the order of the filter.
-
-    `$exists` and null cause no warning if the field is missing. If a document is opaque as a whole, there are no
-    warnings, because that document may have any field. In an empty corpus every field is missing.
-    """
-    ((opaque,),) = reader.execute("SELECT EXISTS (SELECT 1 FROM postings WHERE field = ?)", (WHOLE,))
-    return [] if opaque else list(islice(_each_once(_Fields(reader).warnings(where)), MAX_WARNINGS))
-
-
-def _each_once(warnings: Iterable[str]) -> Iterator[str]:
-    """Yield each distinct warning once.
-
-    The generator is lazy, so that the work stops when enough warnings are found.
-    """
-    told = set[str]()
-    for warning in warnings:
-        if warning not in told:
-            told.add(warning)
-            yield warning
-
-
-class _Fields:
-    """The fields of a corpus. Each field is looked up only once."""
-
-    def __init__(self, reader: sqlite3.Connection) -> None:
-        self._reader = reader
-        self._kinds: dict[str, Set[str]] = {}
-        self._meant: dict[str, str] = {}
-
-    def warnings(self, where: Filter, parent: str | None = None) -> Iterator[str]:
-        """Yield warnings about `where`. `parent` is the path of the list whose elements `where` tests."""
-        check_cancelled()
-        match where:
-            case All(parts) | AnyOf(parts):
-                for part in parts:
-                    yield from self.warnings(part, parent)
-            case Not(part):
-                if not isinstance(part, Exists):
-                    yield from self.warnings(part, parent)
-            case _ if (path := _joined(parent, where.path)) != ID:
-                warning = self._warning(where, path)
-                if warning:
-                    yield warning
-                elif isinstance(where, Element):
-                    yield from self.warnings(where.part, path)
-
-    def _warning(self, where: In | Compares | Exists | Element | Near, path: str) -> str | None:
-        wanted = _wanted(where)
-        held = self._held(path)
-        if wanted is None or held & wanted:
-            return None
-        if not held:
-            if path not in self._meant:
-                self._meant[path] = self._nearest(path)
-            return f"no document has the field {path[:_SHOWN]!r}.{self._meant[path]}"
-        a = " or ".join(_A.get(kind, f"a {kind}") for kind in sorted(wanted - {"opaque"}))
-        only = " and ".join(kind if kind == "null" else f"{kind}s" for kind in sorted(held))
-        return f"no document has {a} in {path[:_SHOWN]!r}, only {only}.{_hint(where, path, wanted, held)}"
-
-    def _held(self, path: str) -> Set[str]:
-        if path not in self._kinds:
-            known = self._reader.execute("SELECT number FROM fields WHERE path = ?", (path,)).fetchone()
-            self._kinds[path] = self._kinds_in(known[0]) if known else set()
-        return self._kinds[path]
-
-    def _kinds_in(self, field: int) -> set[str]:
-        kinds = posted_kinds(self._reader, field)
-        for kind, condition, value in (("opaque", "value = ?", OPAQUE), ("date", "value >= ?", DATES)):
-            select = f"SELECT 1 FROM postings WHERE field = ? AND {condition} LIMIT 1"
-            if self._reader.execute(select, (field, value)).fetchone():
-                kinds.add(kind)
-        return kinds
-
-    def _nearest(self, path: str) -> str:
-        if path in ("id", "_id"):
-            return f" Did you mean {ID!r}, the id of the document?"
-        asked = path[:MAX_PATH].lower()
-        close = difflib.get_close_matches(asked[:_SHOWN], self._short_names, n=1)
-        close += [name for name in self._names if name.endswith(f".{asked}")]
-        if close:
-            return f" Did you mean {self._names[close[0]][:_SHOWN]!r}?"
-        return "" if self._reader.execute("SELECT 1 FROM documents LIMIT 1").fetchone() else " The corpus is empty."
-
-    @cached_property
-    def _short_names(self) -> list[str]:
-        """The field names that are short enough for comparisons, which take time quadratic in the length."""
-        return [name for name in self._names if len(name) <= _SHOWN]
-
-    @cached_property
-    def _names(self) -> dict[str, str]:
-        """Field names by their lower-case form."""
-        held = "SELECT path FROM fields WHERE EXISTS (SELECT 1 FROM postings WHERE field = number) LIMIT ?"
-        return {path.lower(): path for (path,) in self._reader.execute(held, (COMPARED,))}
-
-
-def _joined(parent: str | None, path: str | None) -> str:
-    return ".".join(part for part in (parent, path) if part is not None)
-
-
-def _wanted(where: In | Compares | Exists | Element | Near) -> Set[str] | None:
-    """Return the kinds of values that may match `where`.
-
-    For `$exists`, all kinds may match. None means that a missing field matches, or that no value can match.
-    """
-    match where:
-        case Exists():
-            return {*KIND_OF.values()}
-        case Element():
-            kinds = {"list"}
-        case Near():
-            kinds = {"object"}
-        case Compares():
-            kinds = {where.kind}
-        case In(options=options):
-            kinds = {KIND_OF[type(option)] for option in options}
-    return None if not kinds or "null" in kinds else kinds | {"opaque"}
-
-
-def _hint(where: Filter, path: str, wanted: Set[str], held: Set[str]) -> str:
-    if isinstance(where, Element | Near):
-        return ""
-    if "string" in held and (typed := wanted & {"number", "boolean"}):
-        header = repr(f"{path[:_SHOWN]}:{min(typed)}")
-        return f" A CSV column has {min(typed)}s if its header is {header}, or with ?column_types=auto."
-    if "string" in wanted and held & {"number", "boolean"}:
-        return " Numbers, true and false stand without quotes."
-    return {
-        "date": " Write a date as 2024-03-05 or 2024-03-05T08:30:00Z.",
-        "list": " For one of several values use $in.",
-        "object": " Operators begin with $, such as $gte.",
-    }.get(min(wanted - {"opaque"}), "")
 
 
 # Cache of filter results. Many searches repeat the filter of an earlier search.

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any, get_args
 from unicodedata import unidata_version
 
-from serving.corpora.ports import Stemming, StoreError
+from serving.corpora.ports import StoreError
 from serving.corpora.stores import corrections, fields, places, reading, records, words, writing
 from serving.corpora.stores.queries import Rules
 from serving.corpora.stores.records import DOCUMENT, PASSAGE, PassageRow, document_in
+from serving.corpora.values import Stemming
 from serving.operations.bounds import MAX_SEARCHED_FIELDS
 from serving.operations.files import UNREADABLE, DamageError
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import numpy as np
 import orjson
 
-from serving.corpora.ports import Map, MapOrigin
+from serving.corpora.values import Map, MapOrigin
 from serving.errors import Conflict
 
 # A point has the key of its passage. The passage may have been removed, and its key is never assigned again.

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import orjson
 
-from serving.corpora.ports import NO_OPTIONS, Stemming, WordOptions
 from serving.corpora.stores import analysis, corrections
 from serving.corpora.stores.analysis import tokenizers
+from serving.corpora.values import NO_OPTIONS, Stemming, WordOptions
 
 MAX_WORDS = 64
 """Maximum words of a query that are searched for, including words in phrases. Later words are ignored."""

@@ -11,12 +11,12 @@ import numpy as np
 import orjson
 
 from models.runtimes.base import Floats
-from serving.corpora.ports import Chunking, Corpus, Keys, KnownText, Size, Stemming, WordSettings
 from serving.corpora.stores import records
 from serving.corpora.stores.fields import numbers
 from serving.corpora.stores.queries import Rules, rules
 from serving.corpora.stores.records import PassageRow, blocks, marks
 from serving.corpora.stores.words import IndexedRow, searched_texts
+from serving.corpora.values import Chunking, Corpus, Keys, KnownText, Size, Stemming, WordSettings
 from serving.operations.clock import now
 from serving.operations.files import DamageError
 

@@ -13,8 +13,8 @@ import numpy as np
 import orjson
 
 from models.runtimes.base import Floats
-from serving.corpora.ports import Chunking, Document, Keys, Page, Passage, Span
 from serving.corpora.stores.fields import Numbers, numbers
+from serving.corpora.values import Chunking, Document, Keys, Page, Passage, Span
 from serving.operations.files import DamageError
 
 T = TypeVar("T")

@@ -18,7 +18,10 @@ from typing import NamedTuple
 from models.bundle.disk import fsync, make_folder
 from models.runtimes.base import Floats
 from serving.corpora.filters import Filter
-from serving.corpora.ports import (
+from serving.corpora.ports import Ranking, Replacing, Stop, StoreError, never
+from serving.corpora.stores.connections import MEND
+from serving.corpora.stores.corpus_file import CorpusFile, Shared
+from serving.corpora.values import (
     NO_OPTIONS,
     Blocks,
     Change,
@@ -33,19 +36,12 @@ from serving.corpora.ports import (
     Page,
     Passage,
     Place,
-    Ranking,
-    Replacing,
     Size,
     Sort,
     Span,
-    Stop,
-    StoreError,
     WordOptions,
     Write,
-    never,
 )
-from serving.corpora.stores.connections import MEND
-from serving.corpora.stores.corpus_file import CorpusFile, Shared
 from serving.errors import Conflict, Damaged, NotFound, ServiceError, Unhealthy
 from serving.operations.bounds import BOUNDS, Bounds
 from serving.operations.failpoints import reach

@@ -21,11 +21,12 @@ import numpy as np
 import orjson
 
 from serving.corpora.filters import texts_at
-from serving.corpora.ports import MAX_MARKED, Keys, Ranking, Span, Stemming
+from serving.corpora.ports import MAX_MARKED, Ranking
 from serving.corpora.stores import analysis, corrections
 from serving.corpora.stores.analysis import TOKENIZERS, bulk_tokenizer, tokenizers
 from serving.corpora.stores.fields import numbers
 from serving.corpora.stores.queries import PLAIN, Expanded, Rules, Term, expression
+from serving.corpora.values import Keys, Span, Stemming
 from serving.operations.threads import check_cancelled
 
 MARKED_AT_ONCE = 2_000

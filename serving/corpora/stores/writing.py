@@ -15,7 +15,20 @@ import numpy as np
 import orjson
 
 from models.runtimes.base import Floats
-from serving.corpora.ports import (
+from serving.corpora.stores import fields, reading, records, words
+from serving.corpora.stores.queries import Rules
+from serving.corpora.stores.records import (
+    DOCUMENT,
+    PASSAGE,
+    DocumentRow,
+    PassageRow,
+    blocks,
+    document_in,
+    marks,
+    part,
+    passages_of,
+)
+from serving.corpora.values import (
     OWN,
     Change,
     Changes,
@@ -30,19 +43,6 @@ from serving.corpora.ports import (
     Stemming,
     WordSettings,
     Write,
-)
-from serving.corpora.stores import fields, reading, records, words
-from serving.corpora.stores.queries import Rules
-from serving.corpora.stores.records import (
-    DOCUMENT,
-    PASSAGE,
-    DocumentRow,
-    PassageRow,
-    blocks,
-    document_in,
-    marks,
-    part,
-    passages_of,
 )
 from serving.errors import Conflict, Invalid, ServiceError
 from serving.operations.bounds import Bounds, check_metadata

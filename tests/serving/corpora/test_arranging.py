@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.corpora.arranging import diverse, grouped, sorted_by, value_at
-from serving.corpora.ports import Document, Ranking, Sort
+from serving.corpora.ports import Ranking
+from serving.corpora.values import Document, Sort
 
 scalars = st.none() | st.booleans() | st.integers(-2, 2) | st.floats(-2, 2) | st.sampled_from(["", "a", "b"])
 metadata = st.dictionaries(st.sampled_from(["x", "y"]), scalars | st.lists(scalars, max_size=2), max_size=2)

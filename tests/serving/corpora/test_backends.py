@@ -13,9 +13,10 @@ import pytest
 from models.runtimes.base import Floats
 from serving.commands.starting import opened_corpora
 from serving.corpora.backend import Backend, DocumentCursor, Stale
-from serving.corpora.filters import compile_filter, with_id
-from serving.corpora.ports import OWN, Changes, Chunking, Content, Document, OwnVectors, Sort, Span
+from serving.corpora.filter_language import compile_filter
+from serving.corpora.filters import with_id
 from serving.corpora.search import Examples, Hit, Mode, Query, SearchOptions
+from serving.corpora.values import OWN, Changes, Chunking, Content, Document, OwnVectors, Sort, Span
 from serving.errors import Conflict, Invalid, NotFound
 from serving.settings import Settings
 from tests.serving.backends import BACKENDS, milvus_of

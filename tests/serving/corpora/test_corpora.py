@@ -16,14 +16,15 @@ import pytest
 
 from models.runtimes.base import Floats
 from serving.corpora.corpora import Corpora
-from serving.corpora.filters import compile_filter
+from serving.corpora.filter_language import compile_filter
 from serving.corpora.indexes.live import LiveIndex
 from serving.corpora.open_corpus import Indexes
-from serving.corpora.ports import Content, Corpus, Document, Keys, Ranking, Size, Store
+from serving.corpora.ports import Ranking, Store
 from serving.corpora.search import Hit, Query, SearchOptions
 from serving.corpora.stores import STORES, reading
 from serving.corpora.stores.corpus_file import CorpusFile
 from serving.corpora.stores.sqlite import MemoryStore
+from serving.corpora.values import Content, Corpus, Document, Keys, Size
 from serving.errors import Conflict, NotFound
 from tests.conftest import PATIENCE
 from tests.serving.corpora.stores.contents import filled

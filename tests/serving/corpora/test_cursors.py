@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.app import create_app
-from serving.corpora.filters import MAX_CONDITIONS
+from serving.corpora.filter_language import MAX_CONDITIONS
 from serving.service import Service
 
 pytestmark = pytest.mark.backends

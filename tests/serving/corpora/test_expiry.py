@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from serving.commands.starting import opened_corpora
 from serving.corpora.backend import Backend
 from serving.corpora.corpora import Corpora
-from serving.corpora.filters import compile_filter
+from serving.corpora.filter_language import compile_filter
 from serving.corpora.open_corpus import Indexes
-from serving.corpora.ports import Changes, Chunking, Content, Document, FacetValue, Sort
 from serving.corpora.search import Examples, Mode, Query, SearchOptions
 from serving.corpora.stores.sqlite import MemoryStore
+from serving.corpora.values import Changes, Chunking, Content, Document, FacetValue, Sort
 from serving.errors import Invalid, NotFound
 from serving.operations import clock
 from tests.serving.backends import BACKENDS

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.corpora import filters
-from serving.corpora.filters import MAX_CONDITIONS, MAX_NAME, MAX_VALUES, In, compile_filter, with_id
+from serving.corpora.filter_language import MAX_CONDITIONS, MAX_NAME, MAX_VALUES, compile_filter
+from serving.corpora.filters import In, with_id
 from serving.errors import Invalid
 from serving.operations.json_body import MAX_DEPTH
 

@@ -14,14 +14,15 @@ import pytest
 from models.runtimes.base import Floats
 from serving.corpora import search as finding
 from serving.corpora.corpora import Corpora
-from serving.corpora.filters import compile_filter
+from serving.corpora.filter_language import compile_filter
 from serving.corpora.indexes.live import LiveIndex
 from serving.corpora.open_corpus import Indexes
-from serving.corpora.ports import Chunking, Content, Document, Keys, Passage, Ranking, Span
+from serving.corpora.ports import Ranking
 from serving.corpora.search import Cursor, Hit, Mode, Query, SearchOptions, SearchResult, shown
 from serving.corpora.stores import STORES
 from serving.corpora.stores.connections import Connections
 from serving.corpora.stores.corpus_file import CorpusFile
+from serving.corpora.values import Chunking, Content, Document, Keys, Passage, Span
 from serving.errors import TooLarge
 from tests.conftest import soon
 

@@ -11,8 +11,8 @@ import pytest
 
 from serving.corpora.corpora import Corpora
 from serving.corpora.open_corpus import Indexes
-from serving.corpora.ports import Content, Document
 from serving.corpora.stores.sqlite import SqliteStore
+from serving.corpora.values import Content, Document
 from serving.errors import Conflict
 from tests.serving.corpora.stores.contents import filled
 

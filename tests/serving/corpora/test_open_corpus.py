@@ -14,9 +14,9 @@ import pytest
 from serving.corpora.corpora import Corpora
 from serving.corpora.indexes.live import LiveIndex
 from serving.corpora.open_corpus import Indexes
-from serving.corpora.ports import Change, Content, Corpus, Document, Page, Removal, Write
 from serving.corpora.search import Query, SearchOptions
 from serving.corpora.stores.sqlite import SqliteStore
+from serving.corpora.values import Change, Content, Corpus, Document, Page, Removal, Write
 from serving.errors import Conflict, InsufficientStorage, NotFound, ServiceError, Unhealthy
 from serving.operations.threads import CancelToken
 from tests.conftest import PATIENCE

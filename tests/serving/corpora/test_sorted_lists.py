@@ -18,7 +18,7 @@ from serving.corpora.arranging import (
     sorted_by,
     written_place,
 )
-from serving.corpora.ports import Document, Place, Sort
+from serving.corpora.values import Document, Place, Sort
 from serving.errors import Invalid
 
 scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.integers(-2, 2) | st.floats(-2, 2)

@@ -21,7 +21,7 @@ NAMES = ("a", "b", "c")
 WRITES = """
 import random, sys
 from pathlib import Path
-from serving.corpora.ports import Corpus
+from serving.corpora.values import Corpus
 from serving.corpora.stores.connections import OpenFiles
 from serving.corpora.stores.corpus_file import Shared
 from serving.corpora.stores.sqlite import SqliteStore
@@ -41,7 +41,7 @@ FAULTY = """
 import errno, os, sys
 from pathlib import Path
 from serving.errors import ServiceError
-from serving.corpora.ports import Corpus
+from serving.corpora.values import Corpus
 from serving.corpora.stores.connections import OpenFiles
 from serving.corpora.stores.corpus_file import Shared
 from serving.corpora.stores.sqlite import SqliteStore

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.corpora.ports import Corpus
 from serving.corpora.stores.sqlite import SqliteStore
+from serving.corpora.values import Corpus
 from serving.errors import NotFound, Unhealthy
 from serving.jobs import Job
 from serving.jobs.upload_order import UPLOAD, UploadOrder

@@ -15,16 +15,17 @@ from fastapi.testclient import TestClient
 
 from models.runtimes.base import Floats
 from serving.api import search as search_api
-from serving.api.schemas.corpora import SearchRequest
+from serving.api.schemas.search import SearchRequest
 from serving.corpora.corpora import Corpora
-from serving.corpora.filters import compile_filter
+from serving.corpora.filter_language import compile_filter
 from serving.corpora.indexes.exact import VECTORS, nearest
 from serving.corpora.indexes.state import TOGETHER, Main, Marks, Tuning
 from serving.corpora.open_corpus import Indexes, OpenCorpus
-from serving.corpora.ports import Content, Document, Passage, Ranking
+from serving.corpora.ports import Ranking
 from serving.corpora.search import Hit, Query, SearchOptions
 from serving.corpora.stores import STORES
 from serving.corpora.stores.connections import READ_STEPS, Connections
+from serving.corpora.values import Content, Document, Passage
 from serving.errors import Stopped, Unhealthy
 from serving.operations.threads import CancelToken, check_cancelled, for_others, is_cancelled
 from serving.service import Service

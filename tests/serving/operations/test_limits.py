@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from serving.app import create_app
 from serving.corpora.corpora import Corpora
-from serving.corpora.filters import LARGE
+from serving.corpora.filter_language import LARGE
 from serving.corpora.library import SLICE_TEXTS
 from serving.corpora.search import SearchOptions
 from serving.errors import Overloaded

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -24,13 +24,39 @@ import orjson
 from models.bundle.bundle import Manifest
 from models.bundle.disk import make_folder
 from models.runtimes.base import Floats
-from serving.corpora.arranging import first_sorted, place_values, read_place, written_place
+from serving.corpora.arranging import place_values, read_place, written_place
 from serving.corpora.backend import Backend, Description, DocumentCursor, DocumentPage, by_document, check_generation
 from serving.corpora.filters import ID, Filter, In, values_at
 from serving.corpora.indexes.building import THREAD
 from serving.corpora.indexes.state import Report
 from serving.corpora.maps import Placed, Sample, Sampled, Unplaced, excerpt
-from serving.corpora.ports import (
+from serving.corpora.ports import IndexSize, Stop, never
+from serving.corpora.search import Query, SearchOptions, SearchResult, find
+from serving.corpora.stores import fields
+from serving.corpora.stores.facets import counted_in, facets
+from serving.corpora.stores.milvus.connection import Connection, connect
+from serving.corpora.stores.milvus.expressions import has_field, literals, paths
+from serving.corpora.stores.milvus.indexes import KINDS, measure, search_parameters
+from serving.corpora.stores.milvus.lifecycle import Collections
+from serving.corpora.stores.milvus.pages import read_missing, read_page, read_sorted_page
+from serving.corpora.stores.milvus.registry import Record, Registry, Table
+from serving.corpora.stores.milvus.rows import (
+    COPIED,
+    VECTOR,
+    WHOLE,
+    described,
+    key,
+    passage,
+    rows,
+    unread,
+    vector,
+)
+from serving.corpora.stores.milvus.table import TOGETHER, Rows, both, check_word_options
+from serving.corpora.stores.milvus.uploads import Uploads
+from serving.corpora.stores.sqlite import hold
+from serving.corpora.stores.unmatched import unmatched
+from serving.corpora.stores.writing import changed, check_bound
+from serving.corpora.values import (
     NO_OPTIONS,
     NO_SETTINGS,
     OWN,
@@ -41,7 +67,6 @@ from serving.corpora.ports import (
     Counts,
     Document,
     Facets,
-    IndexSize,
     KnownText,
     Map,
     OwnVectors,
@@ -51,49 +76,16 @@ from serving.corpora.ports import (
     Size,
     Sort,
     Stemming,
-    Stop,
     WordOptions,
     WordSettings,
-    never,
 )
-from serving.corpora.search import Query, SearchOptions, SearchResult, find
-from serving.corpora.stores import fields, records
-from serving.corpora.stores.facets import counted_in, facets
-from serving.corpora.stores.matching import unmatched
-from serving.corpora.stores.milvus.connection import LOAD_SECONDS, TIMEOUT, Connection, connect
-from serving.corpora.stores.milvus.expressions import has_field, literals, paths
-from serving.corpora.stores.milvus.indexes import KINDS, METRIC, measure, planned, search_parameters
-from serving.corpora.stores.milvus.registry import Record, Registry, Table, alias, new_collection
-from serving.corpora.stores.milvus.rows import (
-    COPIED,
-    K1,
-    SPARSE,
-    UNREAD,
-    VECTOR,
-    WHOLE,
-    B,
-    described,
-    key,
-    passage,
-    passage_text,
-    rows,
-    schema,
-    unread,
-    vector,
-)
-from serving.corpora.stores.milvus.table import TOGETHER, Rows, both, check_word_options, first_of
-from serving.corpora.stores.milvus.uploads import Uploads
-from serving.corpora.stores.sqlite import hold
-from serving.corpora.stores.writing import changed, check_bound
-from serving.errors import Conflict, Invalid, NotFound, ServiceError, Stopped, Unhealthy, Unsupported
+from serving.errors import Conflict, Invalid, NotFound, ServiceError, Stopped, Unsupported
 from serving.operations.bounds import BOUNDS, Bounds
 from serving.operations.clock import now
 from serving.operations.files import disk_errors
 from serving.settings import INDEXED_FROM, Settings
 
 log = logging.getLogger(__name__)
-READ_TOGETHER = 16
-"""Maximum documents of a page that are read together, because each may be large."""
 NO_MAPS = "corpora on Milvus store no map: `isosphere copy-corpus` copies a corpus to a folder, where it can be mapped"
 COUNTED = 10_000
 """Maximum documents whose metadata are read for the list of fields."""
@@ -156,11 +148,11 @@ class MilvusCorpora(Backend):
         self._connection = connection
         self._client = connection.client
         self._uploads = uploads
-        self._option = index
         self._exact_below = exact_below
         self._expected: defaultdict[str, int] = defaultdict(lambda: expected)
         """Passages that a corpus is expected to have when its collection is made."""
         self._registry = registry
+        self._collections = Collections(connection, registry, index)
         self._locks: dict[str, threading.RLock] = {}
         self._encoders: dict[str, str | None] = {}
         """Fingerprints of the corpora as they were last read."""
@@ -181,7 +173,7 @@ class MilvusCorpora(Backend):
         for record in self._registry.records():
             try:
                 with self._lock(record.name):
-                    self._cleaned(record)
+                    self._collections.clean(record)
                 if record.table and not record.dropped:
                     self._rows(record)
             except ServiceError as error:
@@ -218,7 +210,7 @@ class MilvusCorpora(Backend):
                 check_bound(known.corpus, encoder.fingerprint, encoder.dim)
                 known = replace(known, fingerprint=encoder.fingerprint, dim=encoder.dim or known.dim)
             if record is None:
-                self._check_free(name)
+                self._collections.check_free(name)
             self._registry.write(
                 replace(
                     known,
@@ -233,7 +225,7 @@ class MilvusCorpora(Backend):
         with self._lock(name):
             record = self._registry.read(name)
             self._uploads.forget(name)
-            self._cleaned(self._registry.write(replace(record, dropped=True)))
+            self._collections.clean(self._registry.write(replace(record, dropped=True)))
             for known in (self._encoders, self._sizes, self._expected):
                 known.pop(name, None)
 
@@ -458,9 +450,9 @@ class MilvusCorpora(Backend):
             documents, more = list[Document](), False
         elif sort:
             place = read_place(after.key, sort, str) if after else None
-            documents, more = _sorted_page(table, matching, sort, place, limit)
+            documents, more = read_sorted_page(table, matching, sort, place, limit)
         else:
-            documents, more = _page(table, matching, key(after.key, 0) if after else "", limit)
+            documents, more = read_page(table, matching, key(after.key, 0) if after else "", limit)
         following = None
         if more:
             last = documents[-1]
@@ -571,9 +563,9 @@ class MilvusCorpora(Backend):
             return []
         table, fresh = self._rows(record), self._fresh(record, fingerprint)
         after = self._compared.get(table.collection, "")
-        found = _missing(table, fresh, after, limit)
+        found = read_missing(table, fresh, after, limit)
         if not found and after:  # passages before `after` may have been written meanwhile, or not refreshed
-            found = _missing(table, fresh, "", limit)
+            found = read_missing(table, fresh, "", limit)
         self._compared[table.collection] = found[-1][0] if found else ""
         return list[tuple[PassageKey, str]](found)
 
@@ -610,7 +602,7 @@ class MilvusCorpora(Backend):
                 spent=spent,
                 measured=None,
             )
-            self._cleaned(self._registry.write(swapped))
+            self._collections.clean(self._registry.write(swapped))
             self._read(name)
         return True
 
@@ -734,48 +726,9 @@ class MilvusCorpora(Backend):
                     f"the corpus was embedded by another bundle ({record.fingerprint}, {record.table.dim} dimensions)"
                 )
             spent = (*spent, record.table.collection)
-        table = self._made(record, content.fingerprint, dim, self._expected[record.name])
+        table = self._collections.create(record, content.fingerprint, dim, self._expected[record.name])
         bound = record.renewed(table=table, fingerprint=content.fingerprint, dim=dim, spent=spent, measured=None)
-        return self._cleaned(self._registry.write(bound))
-
-    def _made(self, record: Record, fingerprint: str, dim: int, passages: int) -> Table:
-        """Create a collection with the first type of index that Milvus offers."""
-        client, collection = self._client, new_collection(record.name)
-        with self._connection.errors():
-            client.create_collection(collection, schema=schema(dim), consistency_level="Strong", timeout=LOAD_SECONDS)
-            kinds = planned(passages, record.corpus.wanted_recall, self._option, lite=self._connection.is_lite)
-            index = self._indexed(collection, kinds, passages)
-            others = client.prepare_index_params()
-            parameters = {"bm25_k1": K1, "bm25_b": B}
-            others.add_index(SPARSE, index_type="SPARSE_INVERTED_INDEX", metric_type="BM25", params=parameters)
-            if not self._connection.is_lite:  # Milvus Lite has no index of arrays
-                others.add_index("terms", index_type="INVERTED")
-                others.add_index("document", index_type="INVERTED")
-            client.create_index(collection, others, timeout=LOAD_SECONDS, sync=False)
-        return Table(collection, fingerprint, dim, index)
-
-    def _indexed(self, collection: str, kinds: Sequence[str], passages: int) -> str:
-        for kind in kinds:
-            try:
-                given = self._client.prepare_index_params()
-                parameters = KINDS[kind].parameters(passages)
-                given.add_index(VECTOR, index_type=kind, metric_type=METRIC, params=parameters)
-                with self._connection.errors():
-                    self._client.create_index(collection, given, timeout=LOAD_SECONDS, sync=False)
-                return kind
-            except Unhealthy as error:
-                if kind == kinds[-1]:
-                    raise
-                log.warning("%s has no index %s: %s", self._connection.address, kind, error)
-        raise AssertionError("a plan has at least one type of index")
-
-    def _check_free(self, name: str) -> None:
-        """Refuse a name whose alias is a collection of another program."""
-        with self._connection.errors():
-            there = self._client.has_collection(alias(name), timeout=TIMEOUT)
-            ours = there and self._client.describe_collection(alias(name))["description"] == schema(2).description
-        if there and not ours:
-            raise Conflict(f"{self._connection.address} has a collection {alias(name)} that is not Isosphere's")
+        return self._collections.clean(self._registry.write(bound))
 
     def _remove(self, record: Record, ids: Sequence[str]) -> None:
         self._uploads.note(record.name, ids)
@@ -804,40 +757,9 @@ class MilvusCorpora(Backend):
     def _new_fresh(self, record: Record, fingerprint: str, dim: int) -> Rows:
         spent = (*record.spent, record.fresh.collection) if record.fresh else record.spent
         passages = max(self._size(record).passages, self._expected[record.name])
-        table = self._made(record, fingerprint, dim, passages)
-        record = self._cleaned(self._registry.write(replace(record, fresh=table, spent=spent)))
+        table = self._collections.create(record, fingerprint, dim, passages)
+        record = self._collections.clean(self._registry.write(replace(record, fresh=table, spent=spent)))
         return self._rows(record, table)
-
-    def _cleaned(self, record: Record) -> Record:
-        """Remove the collections that the record no longer needs, and point the alias to its table.
-
-        The record was written before, so this can be repeated after a crash.
-        """
-        client = self._client
-        with self._connection.errors():
-            if record.table and not record.dropped:
-                known = client.list_aliases(record.table.collection, timeout=TIMEOUT)["aliases"]
-                if alias(record.name) not in known:
-                    self._point(alias(record.name), record.table.collection)
-            tables = [table.collection for table in (record.table, record.fresh) if table and record.dropped]
-            gone = [*record.spent, *tables]
-            if record.dropped and record.table:
-                with suppress(ServiceError), self._connection.errors():
-                    client.drop_alias(alias(record.name), timeout=TIMEOUT)
-            for collection in gone:
-                self._connection.drop(collection)
-        if record.dropped:
-            self._registry.delete(record.name)
-        elif record.spent:
-            return self._registry.write(replace(record, spent=()))
-        return record
-
-    def _point(self, name: str, collection: str) -> None:
-        try:
-            with self._connection.errors():
-                self._client.alter_alias(collection, name, timeout=TIMEOUT)
-        except ServiceError:
-            self._client.create_alias(collection, name, timeout=TIMEOUT)
 
     def _grown(self, record: Record, passages: int) -> None:
         """Measure the index in the background once as many passages were written as it was measured with."""
@@ -856,50 +778,6 @@ class MilvusCorpora(Backend):
             except Exception as error:
                 if not self._closed:  # else the connection was closed under the measurement
                     log.warning("the recall of corpus %r was not measured: %s", name, error)
-
-
-def _page(table: Rows, matching: str, after: str, limit: int) -> tuple[list[Document], bool]:
-    """Return the documents of a page, and whether more follow. A page ends at `PAGE_CHARACTERS`."""
-    documents: list[Document] = []
-    left = records.PAGE_CHARACTERS
-    for block in table.each(WHOLE, first_of(matching), after, limit + 1, READ_TOGETHER):
-        whole = table.assembled(block)
-        for row in block:
-            if len(documents) == limit or left <= 0:
-                return documents, True
-            document = whole[row["document"]]
-            documents.append(document)
-            left -= len(document.text) + len(orjson.dumps(document.metadata))
-    return documents, False
-
-
-def _sorted_page(
-    table: Rows, matching: str, orders: Sequence[Sort], after: Place | None, limit: int
-) -> tuple[list[Document], bool]:
-    """Return the documents of a page in the given orders, and whether more follow."""
-    found = (row for block in table.each(UNREAD, first_of(matching)) for row in block)
-    chosen = first_sorted(((row["document"], unread(row)) for row in found), orders, after, limit + 1)
-    documents, left = list[Document](), records.PAGE_CHARACTERS
-    for start in range(0, min(limit, len(chosen)), READ_TOGETHER):
-        some = chosen[start : min(limit, start + READ_TOGETHER)]
-        whole = table.assembled(table.get([key(id, 0) for id in some], WHOLE))
-        for document in (whole[id] for id in some if id in whole):
-            if left <= 0:
-                return documents, True
-            documents.append(document)
-            left -= len(document.text) + len(orjson.dumps(document.metadata))
-    return documents, len(chosen) > limit
-
-
-def _missing(table: Rows, fresh: Rows | None, after: str, limit: int) -> list[tuple[str, str]]:
-    """Return key and text of up to `limit` passages behind the key `after` that `fresh` does not have."""
-    found: list[tuple[str, str]] = []
-    for block in table.each(WHOLE, after=after):
-        there = {row["id"] for row in fresh.get([row["id"] for row in block], ["id"])} if fresh else set()
-        found += [(row["id"], passage_text(row)) for row in block if row["id"] not in there]
-        if len(found) >= limit:
-            break
-    return found[:limit]
 
 
 def _kind(index: str) -> str:

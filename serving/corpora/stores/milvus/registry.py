@@ -15,9 +15,10 @@ from typing import Any
 
 from pymilvus import DataType, MilvusClient
 
-from serving.corpora.ports import Corpus, Stemming, StoreError
+from serving.corpora.ports import StoreError
 from serving.corpora.stores.milvus.connection import TIMEOUT, Connection
 from serving.corpora.stores.milvus.expressions import literal
+from serving.corpora.values import Corpus, Stemming
 from serving.errors import NotFound
 
 REGISTRY = "isosphere_corpora"

@@ -16,11 +16,11 @@ import numpy as np
 from pymilvus import CollectionSchema, DataType, Function, FunctionType, MilvusClient
 
 from models.runtimes.base import Floats
-from serving.corpora.ports import Content, Document, Passage, Span, Stemming
 from serving.corpora.stores import analysis
 from serving.corpora.stores.analysis import tokenizers
 from serving.corpora.stores.milvus.expressions import MAX_TERMS, TERM_LENGTH, derived
 from serving.corpora.stores.queries import Rules, parse
+from serving.corpora.values import Content, Document, Passage, Span, Stemming
 from serving.errors import Invalid
 
 MAX_BYTES = 65_535

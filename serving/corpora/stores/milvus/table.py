@@ -12,12 +12,13 @@ import numpy as np
 from models.runtimes.base import Floats
 from serving.corpora.filters import Filter
 from serving.corpora.indexes.exact import best, rounded
-from serving.corpora.ports import Document, Passage, Ranking, Span, Stemming, WordOptions
+from serving.corpora.ports import Ranking
 from serving.corpora.stores import words
 from serving.corpora.stores.milvus import rows
 from serving.corpora.stores.milvus.connection import TIMEOUT, Connection
 from serving.corpora.stores.milvus.expressions import expression, literal, literals
 from serving.corpora.stores.queries import Rules, parse
+from serving.corpora.values import Document, Passage, Span, Stemming, WordOptions
 from serving.errors import Invalid
 from serving.operations.threads import check_cancelled
 

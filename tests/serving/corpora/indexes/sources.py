@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from models.runtimes.base import Floats
-from serving.corpora.ports import Keys
+from serving.corpora.values import Keys
 from tests.serving.corpora.indexes.vectors import keys
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from models.runtimes.base import Floats
 from serving.corpora.indexes import INDEXES
-from serving.corpora.ports import Index, Keys
+from serving.corpora.ports import Index
+from serving.corpora.values import Keys
 
 DIM = 3
 vectors = st.lists(st.integers(-3, 3), min_size=DIM, max_size=DIM)

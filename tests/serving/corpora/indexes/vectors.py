@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from models.runtimes.base import Floats
-from serving.corpora.ports import Keys
+from serving.corpora.values import Keys
 
 TIES = 2e-6
 """Scores so close may come in either order: float32."""

@@ -14,7 +14,7 @@ from serving.corpora.disk_quota import DiskQuota
 from serving.corpora.ingest import Options, VectorRule
 from serving.corpora.library import Library as Served
 from serving.corpora.library import UploadResult
-from serving.corpora.ports import Chunking, Document
+from serving.corpora.values import Chunking, Document
 from serving.jobs import Job, Jobs
 from serving.jobs.ingestion import ingest
 from serving.operations.context import is_bulk

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from models.bundle.tokenizer import Piece
 from serving.corpora.ingest.chunking import asked_chunking, cut
-from serving.corpora.ports import Chunking, Span
+from serving.corpora.values import Chunking, Span
 from serving.errors import Invalid
 
 Cutter = Callable[[Sequence[str]], list[list[Piece]]]

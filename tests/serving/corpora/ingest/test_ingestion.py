@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from serving.corpora.ingest import Checked, Options, checked
-from serving.corpora.ports import Chunking, Document
+from serving.corpora.values import Chunking, Document
 from serving.errors import Backend, NotFound, Overloaded, Unhealthy
 from serving.jobs import Job, Running, ingestion
 from serving.jobs.ingestion import BLOCK_DOCUMENTS, IN_FLIGHT

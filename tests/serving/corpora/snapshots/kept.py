@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from serving.corpora.corpora import Corpora
-from serving.corpora.ports import Content, Document
 from serving.corpora.search import Query, SearchOptions
+from serving.corpora.values import Content, Document
 
 DIM = 4
 

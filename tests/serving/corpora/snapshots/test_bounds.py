@@ -13,10 +13,10 @@ import orjson
 import pytest
 
 from serving.corpora.corpora import Corpora
-from serving.corpora.ports import MAX_POINTS, Document, Span
 from serving.corpora.snapshots import CONTENT, MANIFEST, Progress, Snapshots
 from serving.corpora.stores import fields
 from serving.corpora.stores.records import PASSAGE, DocumentRow, PassageRow
+from serving.corpora.values import MAX_POINTS, Document, Span
 from serving.errors import Invalid, TooLarge
 from serving.operations.bounds import MAX_COUNT, Bounds
 from tests.serving.corpora.snapshots.kept import content, ids

@@ -10,7 +10,8 @@ from zlib import crc32
 import numpy as np
 
 from models.runtimes.base import Floats
-from serving.corpora.ports import Change, Chunking, Content, Corpus, Document, Span, Store
+from serving.corpora.ports import Store
+from serving.corpora.values import Change, Chunking, Content, Corpus, Document, Span
 
 Kind = TypeVar("Kind", bound=Store)
 DIMS = {"f": 4, "g": 3}

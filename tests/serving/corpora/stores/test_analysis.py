@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.corpora.ports import Stemming
 from serving.corpora.stores import analysis, words
+from serving.corpora.values import Stemming
 from tests.serving.corpora.stores.test_words import indexed, keys, marked, searched
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from serving.corpora.filters import compile_filter
-from serving.corpora.ports import Corpus, Removal, Write
+from serving.corpora.filter_language import compile_filter
 from serving.corpora.stores import connections, records
 from serving.corpora.stores.sqlite import SqliteStore
+from serving.corpora.values import Corpus, Removal, Write
 from tests.serving.corpora.stores.contents import content, filled
 
 WRITERS, READERS = 8, 8

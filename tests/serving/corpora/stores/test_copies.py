@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from serving.corpora.ports import Chunking, Removal, StoreError
+from serving.corpora.ports import StoreError
 from serving.corpora.stores.corpus_file import CorpusFile
 from serving.corpora.stores.sqlite import SqliteStore
+from serving.corpora.values import Chunking, Removal
 from tests.serving.corpora.stores.contents import Row, content, filled
 
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import pytest
 
-from serving.corpora.filters import compile_filter
-from serving.corpora.ports import Chunking, Corpus, Document, Removal, Write
+from serving.corpora.filter_language import compile_filter
 from serving.corpora.stores.sqlite import SqliteStore
+from serving.corpora.values import Chunking, Corpus, Document, Removal, Write
 from serving.errors import Unhealthy
 from tests.serving.corpora.stores.contents import content, vectors
 

@@ -15,8 +15,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from serving.corpora.filters import compile_filter
-from serving.corpora.ports import (
+from serving.corpora.filter_language import compile_filter
+from serving.corpora.ports import Store
+from serving.corpora.stores import STORES
+from serving.corpora.stores.connections import MOST, OpenFiles
+from serving.corpora.stores.corpus_file import Shared
+from serving.corpora.stores.sqlite import SqliteStore
+from serving.corpora.values import (
     Change,
     Changes,
     Chunking,
@@ -27,13 +32,8 @@ from serving.corpora.ports import (
     Removal,
     Span,
     Stemming,
-    Store,
     WordSettings,
 )
-from serving.corpora.stores import STORES
-from serving.corpora.stores.connections import MOST, OpenFiles
-from serving.corpora.stores.corpus_file import Shared
-from serving.corpora.stores.sqlite import SqliteStore
 from serving.errors import Conflict, Invalid
 from tests.conftest import soon
 from tests.serving.corpora.stores.contents import DIMS, Row, content, cut, vector, vectors

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.corpora.ports import Chunking, Corpus, Removal, Stemming, Store, WordOptions, WordSettings
+from serving.corpora.ports import Store
 from serving.corpora.stores import STORES, queries
 from serving.corpora.stores.corpus_file import CorpusFile
 from serving.corpora.stores.queries import MAX_ADDED, MAX_CORRECTED, Rules, parse, rules
+from serving.corpora.values import Chunking, Corpus, Removal, Stemming, WordOptions, WordSettings
 from tests.serving.conftest import ROOT
 from tests.serving.corpora.stores.contents import Row, content
 
@@ -173,7 +174,7 @@ def test_settings_stay_until_others_are_given(tmp_path: Path) -> None:
 KILLED = """
 import sys
 from pathlib import Path
-from serving.corpora.ports import Corpus, WordSettings
+from serving.corpora.values import Corpus, WordSettings
 from serving.corpora.stores.sqlite import SqliteStore
 from serving.operations import failpoints
 

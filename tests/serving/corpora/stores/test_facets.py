@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.corpora.ports import Facets, FacetValue, Scalar
 from serving.corpora.stores import facets as module
 from serving.corpora.stores.facets import facets
 from serving.corpora.stores.fields import MAX_ELEMENTS, MAX_FIELDS, MAX_TEXT
+from serving.corpora.values import Facets, FacetValue, Scalar
 from tests.serving.corpora.stores.test_matching import corpus, metadata
 
 BOOKS: list[dict[str, Any]] = [

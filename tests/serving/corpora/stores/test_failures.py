@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.corpora.ports import Corpus, Removal
 from serving.corpora.stores.sqlite import SqliteStore
+from serving.corpora.values import Corpus, Removal
 from serving.errors import Damaged, InsufficientStorage, ServiceError, Unhealthy
 from serving.operations import failpoints
 from tests.serving.corpora.stores.contents import content, filled

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from serving.corpora.filters import Filter, compile_filter
-from serving.corpora.ports import Corpus, Keys, Removal
+from serving.corpora.filter_language import compile_filter
+from serving.corpora.filters import Filter
 from serving.corpora.stores import matching
 from serving.corpora.stores.corpus_file import Shared
 from serving.corpora.stores.matching import KEPT_BYTES, FilterCache
 from serving.corpora.stores.sqlite import SqliteStore
+from serving.corpora.values import Corpus, Keys, Removal
 from tests.serving.corpora.stores.contents import content, filled
 
 ONE = compile_filter({"a": 1})

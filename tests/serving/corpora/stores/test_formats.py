@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from serving.corpora.filters import compile_filter
-from serving.corpora.ports import Document, Removal, Span, WordOptions
+from serving.corpora.filter_language import compile_filter
 from serving.corpora.stores.sqlite import SqliteStore
+from serving.corpora.values import Document, Removal, Span, WordOptions
 from tests.serving.corpora.stores.contents import content, filled
 
 FOLDER = Path(__file__).parent / "formats"

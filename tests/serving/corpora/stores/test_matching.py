@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.corpora.filters import compile_filter, instant, with_id
+from serving.corpora.filter_language import compile_filter
+from serving.corpora.filters import instant, with_id
 from serving.corpora.stores import fields, matching
 from serving.corpora.stores.fields import (
     FALSE,

@@ -18,15 +18,16 @@ import grpc
 from milvus_lite.adapter.grpc.server import start_server_in_thread
 from pymilvus.exceptions import MilvusException
 
-from serving.corpora.filters import compile_filter, with_id
-from serving.corpora.ports import Chunking, Content, Document, Span, StoreError
+from serving.corpora.filter_language import compile_filter
+from serving.corpora.filters import with_id
+from serving.corpora.ports import StoreError
 from serving.corpora.search import Query, SearchOptions
-from serving.corpora.stores.milvus import corpora as on_milvus
-from serving.corpora.stores.milvus import registry, table
+from serving.corpora.stores.milvus import lifecycle, registry, table
 from serving.corpora.stores.milvus.connection import Address, connect
 from serving.corpora.stores.milvus.corpora import MilvusCorpora, milvus_corpora
 from serving.corpora.stores.milvus.indexes import planned
 from serving.corpora.stores.milvus.registry import REGISTRY
+from serving.corpora.values import Chunking, Content, Document, Span
 from serving.errors import Conflict, Invalid, Unhealthy, Unsupported
 from serving.settings import Settings, SettingsError, read_settings
 from tests.conftest import PATIENCE
@@ -294,7 +295,7 @@ def test_the_effort_of_searches_reaches_the_target(
     corpora: MilvusCorpora, monkeypatch: pytest.MonkeyPatch, kinds: list[str]
 ) -> None:
     """The first type that Milvus has is used."""
-    monkeypatch.setattr(on_milvus, "planned", lambda *_, **__: kinds)
+    monkeypatch.setattr(lifecycle, "planned", lambda *_, **__: kinds)
     create_index = corpora._client.create_index
 
     def of_a_cpu(collection: str, given: Any, **options: Any) -> None:

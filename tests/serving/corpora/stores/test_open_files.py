@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.corpora.ports import Corpus, Document
 from serving.corpora.stores.connections import OpenFiles
 from serving.corpora.stores.corpus_file import Shared
 from serving.corpora.stores.sqlite import SqliteStore
+from serving.corpora.values import Corpus, Document
 from serving.errors import NotFound
 from tests.serving.corpora.stores.contents import content
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from serving.corpora.ports import Chunking, Corpus, Removal
 from serving.corpora.stores.sqlite import SqliteStore
+from serving.corpora.values import Chunking, Corpus, Removal
 from tests.serving.corpora.stores.contents import Row, content, filled, vectors
 
 ROWS: list[Row] = [(f"d{i}", f"text {i} of several words", {}) for i in range(30)]

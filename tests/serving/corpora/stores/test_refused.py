@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from serving.corpora.ports import Corpus
 from serving.corpora.stores.corpus_file import CorpusFile
 from serving.corpora.stores.sqlite import SqliteStore
+from serving.corpora.values import Corpus
 from serving.errors import Conflict, Damaged, Unhealthy
 from serving.operations import failpoints
 from tests.serving.corpora.stores.contents import content, filled

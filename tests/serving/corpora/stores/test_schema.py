@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from serving.corpora.ports import Corpus, StoreError, WordSettings
+from serving.corpora.ports import StoreError
 from serving.corpora.stores import sqlite
 from serving.corpora.stores.corpus_file import CorpusFile
 from serving.corpora.stores.migrations import check_schema
+from serving.corpora.values import Corpus, WordSettings
 from serving.operations.bounds import MAX_SEARCHED_FIELDS
 from tests.serving.corpora.stores.contents import content
 from tests.serving.corpora.stores.test_formats import FORMATS

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from serving.corpora.ports import Chunking, Content, Removal
 from serving.corpora.stores.connections import Connections
 from serving.corpora.stores.sqlite import SqliteStore
+from serving.corpora.values import Chunking, Content, Removal
 from tests.serving.corpora.stores.contents import content, filled
 
 WHOLE = content([(f"d{i}", f"text {i}", {"i": i}) for i in range(9)])

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from serving.corpora.filters import compile_filter
-from serving.corpora.ports import Change, Corpus, Removal, Size, Store, StoreError
+from serving.corpora.filter_language import compile_filter
+from serving.corpora.ports import Store, StoreError
 from serving.corpora.stores import STORES, reading
 from serving.corpora.stores.corpus_file import CorpusFile
 from serving.corpora.stores.sqlite import SqliteStore
+from serving.corpora.values import Change, Corpus, Removal, Size
 from serving.errors import Conflict, Invalid, NotFound
 from tests.conftest import soon
 from tests.serving.conftest import ROOT
@@ -174,7 +175,7 @@ KILLED = """
 import sys
 from pathlib import Path
 from serving.operations import failpoints
-from serving.corpora.ports import Corpus
+from serving.corpora.values import Corpus
 from serving.corpora.stores.sqlite import SqliteStore
 
 store = SqliteStore(Path(sys.argv[1]))

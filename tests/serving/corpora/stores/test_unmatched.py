@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.corpora.filters import compile_filter
+from serving.corpora.filter_language import compile_filter
 from serving.corpora.stores.fields import MAX_FIELDS, MAX_TEXT
-from serving.corpora.stores.matching import MAX_WARNINGS, _Fields, unmatched
+from serving.corpora.stores.unmatched import MAX_WARNINGS, _Fields, unmatched
 from serving.errors import Invalid
 from tests.serving.corpora.stores.test_matching import bounds, corpus, found, metadata, ordered, path, value
 

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.corpora.ports import Keys, Ranking, Span, Stemming
+from serving.corpora.ports import Ranking
 from serving.corpora.stores import corrections, words
 from serving.corpora.stores.queries import MAX_WORDS, Rules, expanded, parse
+from serving.corpora.values import Keys, Span, Stemming
 
 VOCABULARY = ["a", "b", "c", "d", "é", "x1"]
 texts = st.lists(st.sampled_from(VOCABULARY), min_size=0, max_size=12).map(" ".join)

@@ -1,0 +1,102 @@
+"""The collections of corpora: their creation with an index, their aliases, and their removal."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from serving.corpora.stores.milvus.connection import LOAD_SECONDS, TIMEOUT, Connection
+from serving.corpora.stores.milvus.indexes import KINDS, METRIC, planned
+from serving.corpora.stores.milvus.registry import Record, Registry, Table, alias, new_collection
+from serving.corpora.stores.milvus.rows import (
+    K1,
+    SPARSE,
+    VECTOR,
+    B,
+    schema,
+)
+from serving.errors import Conflict, ServiceError, Unhealthy
+
+log = logging.getLogger(__name__)
+
+
+class Collections:
+    """Creation and removal of the collections of corpora. `index` is the option `--index`."""
+
+    def __init__(self, connection: Connection, registry: Registry, index: str) -> None:
+        self._connection = connection
+        self._client = connection.client
+        self._registry = registry
+        self._option = index
+
+    def check_free(self, name: str) -> None:
+        """Refuse a name whose alias is a collection of another program."""
+        with self._connection.errors():
+            there = self._client.has_collection(alias(name), timeout=TIMEOUT)
+            ours = there and self._client.describe_collection(alias(name))["description"] == schema(2).description
+        if there and not ours:
+            raise Conflict(f"{self._connection.address} has a collection {alias(name)} that is not Isosphere's")
+
+    def create(self, record: Record, fingerprint: str, dim: int, passages: int) -> Table:
+        """Create a collection with the first type of index that Milvus offers."""
+        client, collection = self._client, new_collection(record.name)
+        with self._connection.errors():
+            client.create_collection(collection, schema=schema(dim), consistency_level="Strong", timeout=LOAD_SECONDS)
+            kinds = planned(passages, record.corpus.wanted_recall, self._option, lite=self._connection.is_lite)
+            index = self._indexed(collection, kinds, passages)
+            others = client.prepare_index_params()
+            parameters = {"bm25_k1": K1, "bm25_b": B}
+            others.add_index(SPARSE, index_type="SPARSE_INVERTED_INDEX", metric_type="BM25", params=parameters)
+            if not self._connection.is_lite:  # Milvus Lite has no index of arrays
+                others.add_index("terms", index_type="INVERTED")
+                others.add_index("document", index_type="INVERTED")
+            client.create_index(collection, others, timeout=LOAD_SECONDS, sync=False)
+        return Table(collection, fingerprint, dim, index)
+
+    def _indexed(self, collection: str, kinds: Sequence[str], passages: int) -> str:
+        for kind in kinds:
+            try:
+                given = self._client.prepare_index_params()
+                parameters = KINDS[kind].parameters(passages)
+                given.add_index(VECTOR, index_type=kind, metric_type=METRIC, params=parameters)
+                with self._connection.errors():
+                    self._client.create_index(collection, given, timeout=LOAD_SECONDS, sync=False)
+                return kind
+            except Unhealthy as error:
+                if kind == kinds[-1]:
+                    raise
+                log.warning("%s has no index %s: %s", self._connection.address, kind, error)
+        raise AssertionError("a plan has at least one type of index")
+
+    def clean(self, record: Record) -> Record:
+        """Remove the collections that the record no longer needs, and point the alias to its table.
+
+        The record was written before, so this can be repeated after a crash.
+        """
+        client = self._client
+        with self._connection.errors():
+            if record.table and not record.dropped:
+                known = client.list_aliases(record.table.collection, timeout=TIMEOUT)["aliases"]
+                if alias(record.name) not in known:
+                    self._point(alias(record.name), record.table.collection)
+            tables = [table.collection for table in (record.table, record.fresh) if table and record.dropped]
+            gone = [*record.spent, *tables]
+            if record.dropped and record.table:
+                with suppress(ServiceError), self._connection.errors():
+                    client.drop_alias(alias(record.name), timeout=TIMEOUT)
+            for collection in gone:
+                self._connection.drop(collection)
+        if record.dropped:
+            self._registry.delete(record.name)
+        elif record.spent:
+            return self._registry.write(replace(record, spent=()))
+        return record
+
+    def _point(self, name: str, collection: str) -> None:
+        try:
+            with self._connection.errors():
+                self._client.alter_alias(collection, name, timeout=TIMEOUT)
+        except ServiceError:
+            self._client.create_alias(collection, name, timeout=TIMEOUT)
