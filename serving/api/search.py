@@ -54,7 +54,7 @@ async def search(name: CorpusName, body: SearchRequest, service: ServiceDep) -> 
 
     `dense` searches by meaning, `lexical` by words (BM25; a phrase in double quotes must occur), `hybrid` by both.
     """
-    if body.corpus is not None and service.aliases.corpus_of(body.corpus) != name:
+    if body.corpus is not None and service.aliases.corpora.get(body.corpus, body.corpus) != name:
         raise Invalid(f"is not {name!r}, which the path names", field="corpus")
     return await _search(service, [name], body)
 
@@ -133,7 +133,7 @@ async def _search(service: Service, names: Sequence[str], body: SearchRequest) -
         min_score=body.min_score,
         with_vector=body.with_vector,
         highlight=body.highlight,
-        sort=read_sorts([one if isinstance(one, str) else one.sort() for one in body.sort or ()]),
+        sort=read_sorts([one if isinstance(one, str) else one.sort() for one in body.sort]) if body.sort else [],
         diversity=body.diversity,
         group_by=body.group_by,
         group_size=body.group_size,

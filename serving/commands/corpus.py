@@ -75,7 +75,9 @@ def run(verb: str, given: argparse.Namespace, rest: Sequence[str]) -> int:
 async def _search(settings: Settings, given: argparse.Namespace) -> int:
     options = SearchOptions(k=given.k, mode=given.mode, exact=given.exact, where=given.filter)
     async with ready_service(settings) as service:
-        found = await service.library.search(service.aliases.corpus_of(given.corpus), [given.query], options)
+        found = await service.library.search(
+            service.aliases.corpora.get(given.corpus, given.corpus), [given.query], options
+        )
     _warn(found.warnings)
     for hit in found.hits[0]:
         print(_json(hit, given.mode) if given.json else f"{hit.score:.4f}  {_name(hit)}  {_line(hit.text)}")

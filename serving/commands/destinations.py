@@ -85,7 +85,7 @@ class Local:
 
     def __init__(self, service: Service, corpus: str) -> None:
         self._service, self._library = service, service.library
-        self._corpus = service.aliases.corpus_of(corpus)
+        self._corpus = service.aliases.corpora.get(corpus, corpus)
 
     async def create(self, stemming: Any, *, own_vectors: bool = False) -> bool:
         encoder = OwnVectors() if own_vectors else None

@@ -70,7 +70,7 @@ def corpus_of(settings: Settings, name: str) -> str:
     Raises:
         StoreError: the aliases can't be read.
     """
-    return Aliases(settings.data / ALIASES).corpus_of(name)
+    return Aliases(settings.data / ALIASES).corpora.get(name, name)
 
 
 def local_corpora(settings: Settings, store: Store) -> Corpora:

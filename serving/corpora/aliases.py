@@ -37,17 +37,13 @@ class Aliases:
         self._file = file
         self._changing = threading.Lock()
         try:
-            self._corpora = _FILE.validate_json(file.read_bytes()) if file.exists() else {}
+            self.corpora = _FILE.validate_json(file.read_bytes()) if file.exists() else {}
         except (OSError, ValidationError) as error:
             raise StoreError(f"{file}: the aliases can't be read; restore the file, or remove it: {error}") from None
 
-    def corpus_of(self, name: str) -> str:
-        """Return the corpus of an alias. Any other name is returned unchanged."""
-        return self._corpora.get(name, name)
-
     def listing(self) -> Mapping[str, str]:
         """Return the corpus of each alias, in the order of the aliases."""
-        return dict(sorted(self._corpora.items()))
+        return dict(sorted(self.corpora.items()))
 
     def set(self, alias: str, corpus: str) -> bool:
         """Point an alias to a corpus. Return True if the alias is new.
@@ -56,10 +52,10 @@ class Aliases:
             Conflict: there are as many aliases as there may be.
         """
         with self._changing:
-            new = alias not in self._corpora
-            if new and len(self._corpora) >= MAX_ALIASES:
+            new = alias not in self.corpora
+            if new and len(self.corpora) >= MAX_ALIASES:
                 raise Conflict(f"there are {MAX_ALIASES} aliases, as many as may: delete one")
-            self._replace({**self._corpora, alias: corpus})
+            self._replace({**self.corpora, alias: corpus})
             return new
 
     def delete(self, alias: str) -> None:
@@ -69,17 +65,17 @@ class Aliases:
             NotFound: there is no such alias.
         """
         with self._changing:
-            if alias not in self._corpora:
+            if alias not in self.corpora:
                 raise NotFound(f"there is no alias {alias!r}")
-            self._replace({name: corpus for name, corpus in self._corpora.items() if name != alias})
+            self._replace({name: corpus for name, corpus in self.corpora.items() if name != alias})
 
     def follow(self, name: str, to: str) -> None:
         """Point the aliases of a renamed corpus to its new name."""
         with self._changing:
-            if name in self._corpora.values():
-                self._replace({alias: to if corpus == name else corpus for alias, corpus in self._corpora.items()})
+            if name in self.corpora.values():
+                self._replace({alias: to if corpus == name else corpus for alias, corpus in self.corpora.items()})
 
     def _replace(self, corpora: dict[str, str]) -> None:
         with disk_errors(self._file), replacing(self._file) as part:
             part.write_bytes(orjson.dumps(corpora, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS))
-        self._corpora = corpora
+        self.corpora = corpora

@@ -153,7 +153,7 @@ def test_aliases_outlive_the_server(tmp_path: Path) -> None:
     aliases.follow("one", "renamed")
     assert Aliases(file).listing() == aliases.listing() == {"a": "two", "b": "renamed"}
     aliases.delete("b")
-    assert Aliases(file).corpus_of("b") == "b"
+    assert Aliases(file).corpora.get("b", "b") == "b"
     with pytest.raises(NotFound):
         aliases.delete("b")
     for i in range(MAX_ALIASES):

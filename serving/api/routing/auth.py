@@ -65,7 +65,7 @@ def allowed_corpus(name: str, request: Request) -> str:
     Raises:
         Forbidden: the key has no access.
     """
-    key, corpus = key_of(request), str(request.state.service.aliases.corpus_of(name))
+    key, corpus = key_of(request), str(request.state.service.aliases.corpora.get(name, name))
     if key and not (key.sees(name) and key.sees(corpus)):
         raise Forbidden(f"the key {key.name!r} is not for the corpus {name!r}")
     return corpus
