@@ -26,7 +26,8 @@ ROUNDS = 15
 def measure(encoders: Sequence[str] = ENCODERS, rounds: int = ROUNDS) -> dict[str, Any]:
     """Measure texts per second of each encoder, the median over rounds, and the ratio to `minilm` in the same round.
 
-    `cpu` has the same for seconds of the server's CPU time, which other processes on the machine disturb less. An encoder is `minilm`, `minilm+NAME` or the folder of a bundle, whose name is that of the folder.
+    `cpu` has the same for seconds of the server's CPU time, which other processes on the machine disturb less. An
+    encoder is `minilm`, `minilm+NAME` or the folder of a bundle, whose name is that of the folder.
     """
     tokenizer = Tokenizer(sources.resolve("minilm") / "tokenizer.json", max_length=256)
     texts, load = populations(tokenizer), LOADS[LOAD]
