@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks.contestants import Spec, Turn, started
 from benchmarks.interleave import interleaved, rates
 from benchmarks.loads import LOADS, MODEL_NAME, populations, requests
+from benchmarks.processes import cpu_seconds
 from models.bundle import sources
 from models.bundle.tokenizer import Tokenizer
 
@@ -25,7 +26,8 @@ ROUNDS = 15
 def measure(encoders: Sequence[str] = ENCODERS, rounds: int = ROUNDS) -> dict[str, Any]:
     """Measure texts per second of each encoder, the median over rounds, and the ratio to `minilm` in the same round.
 
-    An encoder is `minilm`, `minilm+NAME` or the folder of a bundle, whose name is that of the folder.
+    `cpu` has the same for seconds of the server's CPU time, which other processes on the machine disturb less. An
+    encoder is `minilm`, `minilm+NAME` or the folder of a bundle, whose name is that of the folder.
     """
     tokenizer = Tokenizer(sources.resolve("minilm") / "tokenizer.json", max_length=256)
     texts, load = populations(tokenizer), LOADS[LOAD]
@@ -35,13 +37,21 @@ def measure(encoders: Sequence[str] = ENCODERS, rounds: int = ROUNDS) -> dict[st
     names = [Path(encoder).name.removeprefix(f"{MODEL_NAME}+") for encoder in encoders]
     population = texts[load.texts]
     with TemporaryDirectory() as cache, started(spec, texts, 256, population.texts[0], Path(cache)) as server:
-        calls = {
-            name: partial(server.take, Turn(load, cycle(requests(population, load.per_request, name)), seconds=0.0))
-            for name in names
-        }
-        seconds = interleaved(calls, rounds)
+        streams = {name: cycle(requests(population, load.per_request, name)) for name in names}
+        cpu: dict[str, list[float]] = {name: [] for name in names}
+
+        def call(name: str) -> None:
+            before = cpu_seconds(server.pid)
+            server.take(Turn(load, streams[name], seconds=0.0))
+            cpu[name].append(cpu_seconds(server.pid) - before)
+
+        wall = interleaved({name: partial(call, name) for name in names}, rounds)
+        cpu = {name: seconds[-rounds:] for name, seconds in cpu.items()}  # without the warm-up
         return {
             "setting": f"{LOAD}: one request of {load.per_request} texts after another, {rounds} interleaved rounds",
             "server": server.about(),
-            "figures": rates(seconds, load.per_request, MODEL_NAME),
+            "figures": {
+                "wall": rates(wall, load.per_request, MODEL_NAME),
+                "cpu": rates(cpu, load.per_request, MODEL_NAME),
+            },
         }

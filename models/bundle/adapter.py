@@ -236,9 +236,9 @@ def write_manifest(folder: Path, **facts: Any) -> Manifest:
     return manifest
 
 
-def replication(layers: Sequence[int] | None) -> list[list[int]] | None:
+def replication(layers: Sequence[int] | None) -> list[tuple[int, int]] | None:
     """Return peft's `layer_replication` for the layers that are kept. None keeps all."""
-    return None if layers is None else [[layer, layer + 1] for layer in layers]
+    return None if layers is None else [(layer, layer + 1) for layer in layers]
 
 
 def lora_config(
@@ -248,7 +248,7 @@ def lora_config(
     target_modules: list[str],
     alpha: float | None = None,
     bias: str = "none",
-    layer_replication: list[list[int]] | None = None,
+    layer_replication: list[tuple[int, int]] | None = None,
 ) -> dict[str, Any]:
     """Return the content of peft's adapter_config.json.
 

@@ -199,7 +199,17 @@ def test_the_merged_weight_is_the_sum_of_all_products(rank: int, wide: int, high
     np.testing.assert_allclose(merged, slow, rtol=1e-6, atol=1e-6)
 
 
-WRONG_LAYERS = ([], "0,2", [[0]], [[0, "1"]], [[1, 2], [0, 1]], [[0, 2], [1, 3]], [[1, 1]], [[-1, 1]], [[0, 10**9]])
+WRONG_LAYERS: tuple[Any, ...] = (
+    [],
+    "0,2",
+    [[0]],
+    [[0, "1"]],
+    [[1, 2], [0, 1]],
+    [[0, 2], [1, 3]],
+    [[1, 1]],
+    [[-1, 1]],
+    [[0, 10**9]],
+)
 
 
 def _config(**fields: Any) -> Callable[[Path], None]:
