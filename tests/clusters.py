@@ -21,6 +21,7 @@ CALM = {
     "RAY_gcs_server_port_wait_time_s": str(int(PATIENCE)),  # Ray's own limits are too short for a busy machine
     "RAY_raylet_start_wait_time_s": str(int(PATIENCE)),
     "RAY_worker_register_timeout_seconds": str(int(5 * PATIENCE)),
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": str(PATIENCE),
     "RAY_worker_niceness": "0",  # workers of Ray would otherwise wait for all other processes
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")])),  # noqa: PTH109
