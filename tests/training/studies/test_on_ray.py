@@ -39,7 +39,7 @@ def shared_ray() -> Iterator[None]:
 
 def results(study: Path) -> list[dict[str, Any]]:
     lines = map(json.loads, (study / RESULTS).read_text().splitlines())
-    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+    return [{name: value for name, value in line.items() if name not in ("seconds", "environment")} for line in lines]
 
 
 @pytest.mark.slow
