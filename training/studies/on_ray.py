@@ -144,7 +144,7 @@ def carry_out(trial: Trial, study: Path, folder: Path) -> Failure | None:
 
 
 def _wait_until_saved(run: Path) -> None:
-    """Wait for a process that ends its step and saves a checkpoint, because its task was cancelled or its worker lost."""
+    """Wait for a process that ends its step and saves a checkpoint, after its task was cancelled or its worker lost."""
     deadline = time.monotonic() + SECONDS_TO_SAVE
     while is_locked(run) and time.monotonic() < deadline:
         time.sleep(0.2)
