@@ -18,8 +18,10 @@ from tests.conftest import PATIENCE
 
 CALM = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_gcs_server_port_wait_time_s": str(int(PATIENCE)),  # 30 s are too few on a busy machine
+    "RAY_gcs_server_port_wait_time_s": str(int(PATIENCE)),  # Ray's own limits are too short for a busy machine
     "RAY_raylet_start_wait_time_s": str(int(PATIENCE)),
+    "RAY_worker_register_timeout_seconds": str(int(5 * PATIENCE)),
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": str(PATIENCE),
     "RAY_worker_niceness": "0",  # workers of Ray would otherwise wait for all other processes
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")])),  # noqa: PTH109
@@ -81,7 +83,7 @@ def _calm() -> Iterator[None]:
         def start(redis: str, gcs: str, node: str, *given: Any, **options: Any) -> Any:
             session = inspect.signature(start_raylet).bind(redis, gcs, node, *given, **options).arguments["session_dir"]
             for port in ("METRICS_AGENT", "METRICS_EXPORT", "DASHBOARD_AGENT_LISTEN"):
-                names.persist_port(session, node, getattr(names, f"{port}_PORT_NAME"), -1)
+                names.persist_port(session, node, getattr(names, f"{port}_PORT_NAME"), -1)  # type: ignore[attr-defined]
             return start_raylet(redis, gcs, node, *given, **{**options, "runtime_env_agent_port": free_port()})
 
         patch.setattr(services, "start_raylet", start)

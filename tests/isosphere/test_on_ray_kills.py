@@ -65,7 +65,7 @@ def parts(out: Path) -> int:
 
 
 def wait(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + 5 * PATIENCE
     while not reached() and time.monotonic() < deadline:
         time.sleep(0.02)
 

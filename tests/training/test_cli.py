@@ -185,6 +185,7 @@ def test_evaluation_data_without_the_benchmark(corpus_file: Path, tiny_backbone:
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: 4 TB\n#0"), 1, "4 TB; a smaller batch_size takes"),
         (torch.OutOfMemoryError("CUDA out of memory."), 1, "CUDA out of memory.; a smaller batch_size takes less"),
         (MemoryError(), 1, "MemoryError; a smaller batch_size takes less"),
+        (RuntimeError("[gloo/gloo/transport/tcp/pair.cc:537] Read error"), 1, "another process of this run has ended"),
     ],
 )
 def test_how_a_run_ends_early(

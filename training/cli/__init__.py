@@ -41,9 +41,16 @@ def _run(command: Command, options: argparse.Namespace) -> int:
     except OSError as error:
         return command_line.GONE if command_line.has_gone(error) else _fail(*error_line_and_status(error))
     except (MemoryError, RuntimeError) as error:
+        if _lost_a_process(error):
+            return _fail("another process of this run has ended; the same command with --resume goes on", 1)
         if not out_of_memory(error):
             raise
         return _fail(f"{first_line(error)}; a smaller batch_size takes less, or the same one in parts (chunk_size)", 1)
+
+
+def _lost_a_process(error: Exception) -> bool:
+    """Return whether the error is from a connection to another process, by gloo on CPUs or NCCL on GPUs."""
+    return "gloo/transport" in str(error) or type(error).__name__ == "DistBackendError"
 
 
 def _fail(reason: object, code: int) -> int:

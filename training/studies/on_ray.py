@@ -7,6 +7,7 @@ folder. If Ray repeats a task after the loss of a node, the run resumes from its
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from training.studies.schedule import Failure, Processes, is_locked
 from training.studies.trial import Trial
 
 SECONDS_TO_SAVE = 60
-"""Seconds that a repeated task waits for the process of a lost worker, which ends its step and saves a checkpoint."""
+"""Seconds to wait for a process that ends its step and saves a checkpoint."""
 
 
 class Share(NamedTuple):
@@ -96,6 +97,7 @@ class Tasks:
                     failure: Failure | None = ray.get(task)
                 except TaskCancelledError:
                     failure = None
+                    _wait_until_saved(run_folder(trial, study))
             return failure
         except Failed as lost:  # more nodes than Ray repeats a task for
             log = run_folder(trial, study) / LOG
@@ -126,9 +128,9 @@ def carry_out(trial: Trial, study: Path, folder: Path) -> Failure | None:
     if not (folder / study).is_dir():
         raise Refused(f"{study}: the node {socket.gethostname()} has no such folder; all nodes must share it")
     os.chdir(folder)  # the paths of a study are relative to it
-    deadline = time.monotonic() + SECONDS_TO_SAVE
-    while is_locked(run_folder(trial, study)) and time.monotonic() < deadline:
-        time.sleep(0.2)
+    _wait_until_saved(run_folder(trial, study))
+    # A cluster that was started with SIGINT ignored, as under nohup, passes that on, and Ray could not cancel the task.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     processes = Processes()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(processes, trial, study)
@@ -139,3 +141,10 @@ def carry_out(trial: Trial, study: Path, folder: Path) -> Failure | None:
         except KeyboardInterrupt:
             processes.stop()
             raise
+
+
+def _wait_until_saved(run: Path) -> None:
+    """Wait for a process that ends its step and saves a checkpoint, after its task was cancelled or its worker lost."""
+    deadline = time.monotonic() + SECONDS_TO_SAVE
+    while is_locked(run) and time.monotonic() < deadline:
+        time.sleep(0.2)

@@ -22,6 +22,7 @@ from training.cli.options import parse
 from training.cli.train import resolve
 from training.config import RunConfig
 
+pytestmark = pytest.mark.filterwarnings("ignore")
 RAY = Path(__file__).resolve().parents[3] / "docs" / "deploy" / "ray"
 CLAIM, SCRIPTS, JOB = yaml.safe_load_all((RAY / "train.yaml").read_text())
 PODS = [

@@ -18,6 +18,7 @@ from shutil import copytree
 import pytest
 
 from models.bundle.disk import write_whole
+from tests.conftest import PATIENCE
 from tests.training.studies.conftest import call
 from training.checkpoints.checkpoint import CHECKPOINT
 from training.checkpoints.record import METRICS
@@ -53,7 +54,8 @@ def interrupt_when(condition: Callable[[], bool]) -> threading.Thread:
     """Ctrl-C in this process, once."""
 
     def wait() -> None:
-        for _ in range(60_000):
+        deadline = time.monotonic() + 5 * PATIENCE
+        while time.monotonic() < deadline:
             if condition():
                 os.kill(os.getpid(), signal.SIGINT)
                 return
