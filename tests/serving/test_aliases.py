@@ -157,7 +157,7 @@ def test_aliases_outlive_the_server(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         aliases.delete("b")
     for i in range(MAX_ALIASES):
-        aliases._corpora[f"n{i}"] = "one"
+        aliases.corpora[f"n{i}"] = "one"
     with pytest.raises(Conflict, match="as many as may"):
         aliases.set("more", "one")
     file.write_text('{"a": "../b"}')
