@@ -24,9 +24,9 @@ _FILE = TypeAdapter(dict[_Name, _Name])
 
 
 class Aliases:
-    """The aliases of a server. Changes block, reads don't.
+    """The aliases of a server. Changes block, reads of `corpora`, the corpus of each alias, don't.
 
-    `corpora` maps each alias to its corpus. A change replaces the whole file in one step, and then the mapping. So a request sees an alias before a
+    A change replaces the whole file in one step, and then the mapping in memory. So a request sees an alias before a
     change or after it, and a crash leaves the old file or the new one.
 
     Raises:
@@ -37,7 +37,7 @@ class Aliases:
         self._file = file
         self._changing = threading.Lock()
         try:
-            self.corpora: Mapping[str, str] = _FILE.validate_json(file.read_bytes()) if file.exists() else {}
+            self.corpora = _FILE.validate_json(file.read_bytes()) if file.exists() else {}
         except (OSError, ValidationError) as error:
             raise StoreError(f"{file}: the aliases can't be read; restore the file, or remove it: {error}") from None
 
