@@ -88,7 +88,7 @@ def serve(given: argparse.Namespace) -> dict[str, Any]:
     servers = {}
     for way, port in ports.items():
         command = [sys.executable, "-m", "isosphere", "serve", "--port", str(port), *common]
-        command += ["--on", "ray"] if way == "ray" else ["--store", "memory"]
+        command += ["--on", "ray"] if way == "ray" else ["--store", "memory", "--data", tempfile.mkdtemp()]
         servers[way] = psutil.Process(
             subprocess.Popen(command, env={**os.environ, **CALM}, stdout=subprocess.DEVNULL).pid
         )

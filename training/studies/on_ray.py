@@ -7,11 +7,9 @@ folder. If Ray repeats a task after the loss of a node, the run resumes from its
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -83,7 +81,7 @@ class Tasks:
             Refused: the cluster is too small, or a node does not have the study's folder.
         """
         import ray
-        from ray.exceptions import TaskCancelledError
+        from ray.exceptions import TaskCancelledError, WorkerCrashedError
 
         reserved = share(alive_nodes(), threads=self._threads, device=trial.config.device)
         with self._lock:
@@ -95,7 +93,9 @@ class Tasks:
             with own_errors():
                 try:
                     failure: Failure | None = ray.get(task)
-                except TaskCancelledError:
+                except (TaskCancelledError, WorkerCrashedError):
+                    if not self._stopped:
+                        raise
                     failure = None
                     _wait_until_saved(run_folder(trial, study))
             return failure
@@ -113,11 +113,11 @@ class Tasks:
         with self._lock:
             self._stopped = True
             for task in self._tasks:
-                ray.cancel(task)
+                ray.cancel(task, force=True)  # ends the worker, and its run follows: see `stop_with_parent`
 
 
 def carry_out(trial: Trial, study: Path, folder: Path) -> Failure | None:
-    """Carry out a run on this node, in a process of its own. If Ray cancels the task, stop the run.
+    """Carry out a run on this node, in a process of its own. The run stops with the worker of Ray, and saves itself.
 
     Args:
         folder: working folder of the study's command.
@@ -129,18 +129,7 @@ def carry_out(trial: Trial, study: Path, folder: Path) -> Failure | None:
         raise Refused(f"{study}: the node {socket.gethostname()} has no such folder; all nodes must share it")
     os.chdir(folder)  # the paths of a study are relative to it
     _wait_until_saved(run_folder(trial, study))
-    # A cluster that was started with SIGINT ignored, as under nohup, passes that on, and Ray could not cancel the task.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    processes = Processes()
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(processes, trial, study)
-        try:
-            while not wait([running], timeout=0.2).done:
-                pass  # Ray interrupts a task between two statements, and no wait
-            return running.result()
-        except KeyboardInterrupt:
-            processes.stop()
-            raise
+    return Processes()(trial, study)
 
 
 def _wait_until_saved(run: Path) -> None:
