@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from models import cpus
+from models.bundle.disk import make_folder
 from models.bundle.sources import DEFAULT, as_bundle
 from models.errors import Failed
 from serving.corpora.aliases import ALIASES, Aliases
@@ -41,6 +42,7 @@ def opened_service(
         StoreError: see `opened_corpora`.
     """
     corpora = opened_corpora(settings)
+    make_folder(settings.data)  # corpora in memory, or on Milvus, have not made it
     if shutil.disk_usage(settings.data).free < RESERVED_BYTES:
         log.warning("the disk of %s is full: writes are refused (507) until there is room", settings.data.absolute())
     try:

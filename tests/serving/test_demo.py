@@ -14,9 +14,12 @@ from threading import Event
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 
 from models.python_docs import Section
+from serving.app import create_app
 from serving.commands import demo
+from serving.commands.starting import opened_models, opened_service
 from serving.corpora.ingest import Options, VectorRule, checked, names_within, rows
 from serving.corpora.values import Document
 from serving.errors import TooLarge
@@ -378,3 +381,9 @@ def test_a_corpus_of_ones_own_with_its_name_is_not_touched(make_service: MakeSer
         assert documents(again) == 1
 
     run(again, kept)
+
+
+def test_corpora_in_memory_need_no_folder(tmp_path: Path) -> None:
+    settings = Settings(data=tmp_path / "new", store="memory", engine="fake", no_demo=True)
+    with TestClient(create_app(opened_service(settings, opened_models(settings)))) as client:
+        assert client.get("/livez").status_code == 200
