@@ -1,4 +1,4 @@
-"""Command `isosphere keys`: add, list, revoke."""
+"""Command `isosphere keys`: add, list and revoke API keys."""
 
 from __future__ import annotations
 
