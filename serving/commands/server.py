@@ -59,7 +59,8 @@ def bind(settings: Settings) -> list[socket.socket]:
     """Open the server's sockets. `localhost` gets one socket for IPv4 and one for IPv6.
 
     Raises:
-        BindError: the port is in use, or the host is not this machine's. It is also raised if other machines can reach the address although no keys are required.
+        BindError: the port is in use, or the host is not this machine's.
+        BindError: other machines can reach the address, although no keys are required.
     """
     bound = _bound(LOCAL if settings.host == "localhost" else (settings.host,), settings.port)
     try:

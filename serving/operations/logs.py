@@ -33,7 +33,7 @@ def configure(form: LogFormat) -> None:
 
 
 def loop_failed(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:  # noqa: ARG001 - asyncio calls it
-    """Log an exception that nobody awaits. asyncio's own handler would quote the exception's message and its arguments."""
+    """Log an exception that nobody awaits. asyncio's own handler would quote the exception's message."""
     said, callback, _ = str(context["message"]).partition("callback")
     log.error("%s", said + callback, exc_info=context.get("exception"))
 
