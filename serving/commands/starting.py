@@ -1,4 +1,4 @@
-"""Construction of a service, for the server and for commands that work without a server; and the exit of the process."""
+"""Construction of a service, for the server and for commands without a server; and the exit of the process."""
 
 from __future__ import annotations
 
