@@ -29,7 +29,7 @@ exit status: 0 the file is complete; 1 the disk or the hub failed; 2 an input or
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Embed texts and return the exit status; after a line that says what is wrong, it is not 0."""
+    """Embed texts and return the exit status. If it is not 0, a line on stderr says why."""
     given = parser().parse_args(arguments)
     try:
         _embed(given)
