@@ -2,7 +2,7 @@
 
 The benchmark also compares kinds of queries for measuring recall.
 
-  OMP_NUM_THREADS=1 python -m benchmarks.indexes --vectors 100000 --to benchmarks/results/indexes.json
+    OMP_NUM_THREADS=1 python -m benchmarks.indexes --vectors 100000 --to benchmarks/results/indexes.json
 """
 
 from __future__ import annotations

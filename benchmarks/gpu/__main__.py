@@ -1,8 +1,8 @@
 """Command `python -m benchmarks.gpu`: run the GPU measurements, part by part, each within its planned time.
 
-  python -m benchmarks.gpu --plan
-  python -m benchmarks.gpu --corpus wiki200k.txt --data senteval --to benchmarks/results/gpu
-  python -m benchmarks.gpu --device cpu --tiny --to /tmp/gpu          # a rehearsal, in under two minutes
+    python -m benchmarks.gpu --plan
+    python -m benchmarks.gpu --corpus wiki200k.txt --data senteval --to benchmarks/results/gpu
+    python -m benchmarks.gpu --device cpu --tiny --to /tmp/gpu          # a rehearsal, in under two minutes
 
 If a part fails or takes too long, its file has the measurements so far and an `error`. The other parts continue.
 """

@@ -1,7 +1,7 @@
 """Corpora on Milvus at several sizes: rows stored per second, bytes, recall, search latency and CPU time.
 
-  python -m benchmarks.search.milvus 10000                                         # a Milvus Lite in this process
-  python -m benchmarks.search.milvus 1000000 --store milvus://host:19530           # a Milvus server
+    python -m benchmarks.search.milvus 10000                                         # a Milvus Lite in this process
+    python -m benchmarks.search.milvus 1000000 --store milvus://host:19530           # a Milvus server
 
 The vectors are those of `benchmarks.search`. With a Milvus server, the CPU time does not include the server.
 """

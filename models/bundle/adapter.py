@@ -1,9 +1,9 @@
 """A low-rank adapter (LoRA): the difference between a tuned encoder and its base, as a folder in the `peft` format.
 
-  adapter_config.json         of peft: rank, scaling, names of the changed modules
-  adapter_model.safetensors   of peft: two low-rank factors for each changed module, A (rank, in) and B (out, rank)
-  adapter.json                of Isosphere: the base and its SHA-256, pooling, training, scores, golden vectors
-  README.md                   the model card
+    adapter_config.json         of peft: rank, scaling, names of the changed modules
+    adapter_model.safetensors   of peft: two low-rank factors for each changed module, A (rank, in) and B (out, rank)
+    adapter.json                of Isosphere: the base and its SHA-256, pooling, training, scores, golden vectors
+    README.md                   the model card
 
 The merged weight is W + scaling · B A. Reading and merging need only NumPy, so a server needs no torch. An adapter may
 keep only some layers of its base. Peft's field `layer_replication` lists these layers, and module names count the kept
