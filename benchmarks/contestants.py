@@ -161,7 +161,7 @@ def started(
 
 
 def fair(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables for every contestant: `environment` without the `UNFAIR` variables, and offline."""
+    """Return the environment of every contestant: `environment` without the `UNFAIR` variables, and without network."""
     kept = {name: value for name, value in environment.items() if not name.startswith(UNFAIR)}
     return kept | {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "TOKENIZERS_PARALLELISM": "true"}
 

@@ -1,4 +1,4 @@
-"""Collection of a kit (see `benchmarks.gpu.kit`) for an empty GPU machine: wheels, weights, sentences, evaluation data."""
+"""Collection of the files of a kit (see `benchmarks.gpu.kit`): wheels, weights, sentences and evaluation data."""
 
 from __future__ import annotations
 

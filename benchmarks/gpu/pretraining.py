@@ -1,4 +1,4 @@
-"""Pre-training of a masked language model with BERT-small's sizes in the remaining time, and encoders trained from it."""
+"""Pre-training of a masked language model of BERT-small's size in the remaining time, and encoders trained from it."""
 
 from __future__ import annotations
 
