@@ -59,7 +59,9 @@ def load(
         raise ValueError(f"threads: {threads} is less than 1")
     kept = cache_folder()
     if kept is None:
-        raise SourceError(f"{name}: its bundle has no place, for this user has no home: set XDG_CACHE_HOME")
+        raise SourceError(
+            f"{name}: no cache folder for its bundle, because this user has no home directory: set XDG_CACHE_HOME"
+        )
     bundle = bundles.load(as_bundle(_full_name(str(name)), kept / "encoders"))
     _, runtime = open_fastest(bundle, Options(device, threads or cpus.available()), runtime=engine, precision=precision)
     return Encoder(bundle, Graph(bundle, runtime=runtime))

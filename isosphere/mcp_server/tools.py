@@ -56,7 +56,7 @@ class Document(BaseModel):
     text: str
     metadata: dict[str, Any] = {}
     expires_at: str | None = Field(
-        default=None, description="Time from which on the document is not found, as RFC 3339."
+        default=None, description="Time in RFC 3339 from which searches no longer find the document."
     )
 
 
@@ -129,7 +129,8 @@ def server_of(api: Api, *, writes: bool = False) -> MCPServer:
     async def list_corpora(
         caller: Context,
         corpus: Annotated[
-            str | None, Field(description="Name of a corpus, to get this one alone, with its fields for filters.")
+            str | None,
+            Field(description="Name of a corpus. The result is then this corpus only, with its fields for filters."),
         ] = None,
     ) -> Corpora:
         """List the corpora that `search` can search, or describe one corpus with the fields of its metadata."""

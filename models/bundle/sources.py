@@ -235,7 +235,7 @@ def is_cross_encoder(name: str) -> bool:
 
 
 def weight_files(folder: Path) -> Sequence[Path]:
-    """Return the weight files of a transformer or module: its safetensors or, if there are none, torch's pickled files."""
+    """Return the weight files of a transformer or module: safetensors or, if there are none, torch's pickled files."""
     return sorted(folder.glob("model*.safetensors")) or sorted(folder.glob(PICKLED))
 
 
@@ -400,10 +400,10 @@ def _from_hub(name: str) -> Path:
         except LocalEntryNotFoundError:
             continue  # The encoder is not in the cache or, in the second attempt, the hub can't be reached.
         except (HfHubHTTPError, OSError) as error:
-            raise SourceError(f"{name!r}: not to be had from the hub ({error})".splitlines()[0]) from error
+            raise SourceError(f"{name!r}: not available from the hub ({error})".splitlines()[0]) from error
         if _is_complete(folder) or _is_complete_adapter(folder, cached_only):
             return folder
-    raise SourceError(f"{name!r}: neither a folder, nor whole in the local hub cache, nor to be had from the hub")
+    raise SourceError(f"{name!r}: neither a folder, nor whole in the local hub cache, nor available from the hub")
 
 
 def _is_complete(folder: Path) -> bool:

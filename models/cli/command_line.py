@@ -72,7 +72,9 @@ def _key(text: str) -> str:
     """Check an API key. The HTTP client would refuse an invalid key with an error message that contains the key."""
     if text.isascii() and text.isprintable() and text == text.strip():
         return text
-    raise argparse.ArgumentTypeError("expected printable ASCII without blanks around it (or ISOSPHERE_API_KEY is not)")
+    raise argparse.ArgumentTypeError(
+        "expected printable ASCII without surrounding blanks, here or in ISOSPHERE_API_KEY"
+    )
 
 
 def near_option(message: str, options: Iterable[str]) -> str:

@@ -80,7 +80,7 @@ def _bundled(file: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
         ):
             transform = manifest.get("transform")
             return {"pooling": pooling, "max_length": length, "prompts": prompts, "transform": transform}
-    raise SourceError(f"{file}: not a bundle's manifest: pooling, max_length and prompts are not as a bundle says them")
+    raise SourceError(f"{file}: not a bundle's manifest: pooling, max_length or prompts are missing or invalid")
 
 
 def _known(pooling: str) -> bool:

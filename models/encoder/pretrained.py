@@ -58,11 +58,13 @@ def tokenizer(folder: Path, *, lowers: bool = False) -> PreTrainedTokenizerBase:
 
     found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     if lowers and _tells_case(found):
-        raise SourceError(f"{folder}: do_lower_case with a tokenizer that tells case is not known")
+        raise SourceError(f"{folder}: do_lower_case with a case-sensitive tokenizer is not supported")
     if not isinstance(longest := found.model_max_length, int | float):
         raise SourceError(f"{folder}: its tokenizer's model_max_length must be a number, not {longest!r}")
     if not found.num_special_tokens_to_add():
-        raise SourceError(f"{folder}: its tokenizer puts no [CLS] or the like around a text: an empty one is none")
+        raise SourceError(
+            f"{folder}: its tokenizer puts no [CLS] or similar token around a text, so an empty text is no input"
+        )
     return found
 
 

@@ -69,7 +69,7 @@ def refuse_foreign(folder: Path) -> None:
             not end in a name; nothing has changed.
     """
     if folder.name in ("", ".."):
-        raise BundleError(f"{folder}: is replaced as a whole: call it by its name, from the folder above")
+        raise BundleError(f"{folder}: is replaced as a whole: give the path of the folder by its name")
     if folder.is_symlink():
         raise BundleError(f"{folder}: a link to {folder.readlink()}; promote a bundle, or roll back, to change it")
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):

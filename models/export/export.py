@@ -163,7 +163,7 @@ def write_fp16(encoder: Encoder, graph: Path, file: Path) -> None:
     try:
         check_parity(encoder, file)
     except ExportError as error:
-        log.warning("the float16 graph is made without fused operators, with which %s", error)
+        log.warning("the float16 graph is made without fused operators, because they change the vectors: %s", error)
         shutil.copyfile(graph, file)
     fp16.halve(file)
     for case, torchs, got, _ in _torch_and_onnx(encoder, file):
@@ -243,7 +243,7 @@ class _Case(NamedTuple):
 
 
 def _torch_and_onnx(encoder: Encoder, file: Path) -> Iterator[_Case]:
-    """Yield the results of torch, and of ONNX Runtime with the graph in `file`, for all input shapes that servers use."""
+    """Yield the results of torch, and of ONNX Runtime with the graph `file`, for all input shapes that servers use."""
     session, graph = Session(file, [CPU], cpus.available()), UnitVector(encoder)
     for name, batch in _parity_batches(encoder).items():
         with torch.inference_mode(), dropout_off(graph):

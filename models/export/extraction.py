@@ -108,7 +108,7 @@ def extract(
 
 
 def cosines_between(one: Encoder, other: Encoder) -> tuple[float, float]:
-    """Return the mean and the minimum, over test sentences, of the cosine between two encoders' vectors of a sentence."""
+    """Return the mean and minimum, over test sentences, of the cosine between two encoders' vectors of a sentence."""
     texts = [*GOLDEN_SENTENCES, *quantization.calibration()]
     cosines = (unit_vectors(one, texts) * unit_vectors(other, texts)).sum(axis=1)
     return float(cosines.mean()), float(cosines.min())

@@ -27,13 +27,13 @@ def open_remote(
 
         name, _, at = repository.partition("@")
         if ":" in name:
-            raise ValueError(f"{HUB}…: names a repository, no user and no token; `hf auth login` or HF_TOKEN has those")
+            raise ValueError(f"{HUB}…: must not contain a user or token: use `hf auth login` or HF_TOKEN")
         if at and revision:
             raise ValueError(f"{place}: names a revision, and so does --revision {revision}")
         return Hub(name, revision=at or revision, private=private, message=message)
     given = {"--revision": revision, "--private": private, "--message": message}
     if foreign := [option for option, value in given.items() if value]:
-        raise ValueError(f"{foreign[0]}: only the hub knows it, and {without_user(place)} is not on the hub")
+        raise ValueError(f"{foreign[0]}: is only for the hub, and {without_user(place)} is not on the hub")
     from models.remotes.filesystem import Filesystem
 
     return Filesystem(place)

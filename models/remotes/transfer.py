@@ -46,7 +46,7 @@ def publish(source: Package, remote: Remote, *, replace: bool = False) -> int:
         RemoteError: the remote fails, or its bytes are wrong after the upload.
     """
     if source.manifest is None:
-        raise TransferError(f"{source.folder}: has no {adapter.MANIFEST}, so what arrives could not be checked")
+        raise TransferError(f"{source.folder}: has no {adapter.MANIFEST}, so the upload could not be verified")
     main = adapter.MANIFEST if isinstance(source, Adapter) else MANIFEST
     paths = {*source.manifest.files, main}
     there = remote.files()

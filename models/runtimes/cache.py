@@ -41,7 +41,7 @@ def recall(bundle: Bundle, options: Options) -> list[Measured]:
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         log.warning("%s: not readable (%s); measuring anew", file, error)
         return []
-    log.info("%s: what this machine measured before", file)
+    log.info("using the measurements of this machine in %s", file)
     return rows
 
 
@@ -56,7 +56,9 @@ def remember(bundle: Bundle, options: Options, measured: Sequence[Measured]) -> 
         return
     key = _key(bundle, options)
     if not (file := _file(key)):
-        log.warning("no home, and no XDG_CACHE_HOME, to keep what was measured in; the next start measures again")
+        log.warning(
+            "no home directory and no XDG_CACHE_HOME, so measurements are not cached; the next start measures again"
+        )
         return
     content = {"key": key, "measured": [asdict(row) for row in measured]}
     try:
@@ -77,7 +79,7 @@ def forget(bundle: Bundle, options: Options) -> None:
     try:
         file.unlink(missing_ok=True)
     except OSError as error:
-        log.warning("%s: not deleted (%s); the next start takes it again", file, error.strerror)
+        log.warning("%s: not deleted (%s); the next start uses it again", file, error.strerror)
 
 
 def _key(bundle: Bundle, options: Options) -> dict[str, Any]:

@@ -103,7 +103,9 @@ def _kept(graph: str) -> Path | None:
     The folder is named after the graph's SHA-256, because ONNX Runtime's own file names do not depend on the weights.
     """
     if not (folder := cache_folder()):
-        log.warning("no home, and no XDG_CACHE_HOME, to keep what TensorRT compiles in; the next start compiles again")
+        log.warning(
+            "no home directory and no XDG_CACHE_HOME, so compiled engines are not cached; the next start compiles again"
+        )
         return None
     kept = folder / "tensorrt" / graph
     try:

@@ -50,11 +50,13 @@ async def prepare(service: Service) -> None:
             async with service.jobs.deleting(NAME):  # jobs of a deleted corpus must not write into this one
                 await service.library.threads.run(NAME, lambda: corpora.create(NAME, description=DESCRIPTION))
         elif any(_is_ours(*found) and is_stale(*found, service.encoders.fingerprints) for found in corpora.listing()):
-            log.info("the demo corpus %s is embedded again by a job, for another encoder made its vectors", NAME)
+            log.info(
+                "the demo corpus %s is embedded again by a job, because another encoder computed its vectors", NAME
+            )
             with suppress(Duplicate):  # the job was queued while the server ran before
                 await service.jobs.submit(REEMBED, NAME, {"model": service.encoders.default.name})
     except ServiceError as error:  # such as a full disk or a full queue: the server runs without its demo corpus
-        log.warning("the demo corpus %s is left as it is: %s", NAME, error)
+        log.warning("the demo corpus %s is not changed: %s", NAME, error)
 
 
 async def fill(service: Service) -> None:

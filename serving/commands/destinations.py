@@ -158,7 +158,7 @@ class Remote:
         if not url.startswith(("http://", "https://")):
             raise Refused(f"--url: {url!r} does not begin with http:// or https://")
         if key and not (key.isascii() and key.isprintable()):  # the HTTP client's error would contain the key
-            raise Refused("ISOSPHERE_API_KEY: no key has such characters")
+            raise Refused("ISOSPHERE_API_KEY: contains characters that no API key has")
         self._url = url.rstrip("/")
         self._path = f"/corpora/{quote(corpus)}"
         self._headers = {"authorization": f"Bearer {key}"} if key else {}

@@ -128,7 +128,7 @@ def _fingerprint(file: Path) -> str:
         Refused: `isosphere embed` did not write the file.
     """
     if file.suffix != ".parquet":
-        raise Refused(f"--embedded: {file} is no Parquet file by `isosphere embed`")
+        raise Refused(f"--embedded: {file} is not a Parquet file written by `isosphere embed`")
     check_installed("parquet")
     from pyarrow import ArrowException
     from pyarrow.parquet import read_schema
@@ -138,5 +138,5 @@ def _fingerprint(file: Path) -> str:
     except ArrowException as error:
         raise Refused(f"{file}: {first_line(error)}") from None
     if found is None:
-        raise Refused(f"--embedded: {file} does not name an encoder, as files by `isosphere embed` do")
+        raise Refused(f"--embedded: {file} does not name an encoder; was the file written by `isosphere embed`?")
     return bytes(found).decode()

@@ -371,7 +371,9 @@ class Embedder:
     def _checked_texts(self, batch: Sequence[Tokens], *, alone: bool) -> Embedded:
         embedded = self.engine.embed(batch, alone=alone)
         if embedded.vectors.shape != (len(batch), self.manifest.dim):
-            raise Backend(f"the engine gave {embedded.vectors.shape} for {len(batch)} × {self.manifest.dim}")
+            raise Backend(
+                f"the engine returned vectors of shape {embedded.vectors.shape}, not ({len(batch)}, {self.manifest.dim})"
+            )
         if not (np.isfinite(embedded.vectors).all() and np.isfinite(embedded.norms).all()):
             raise Backend(NOT_FINITE)
         return embedded

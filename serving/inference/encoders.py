@@ -177,7 +177,9 @@ class Encoders:
             raise Invalid(f"no path: {error}", field="bundle") from error
         if self._roots.isdisjoint(above):
             among = ", ".join(map(str, sorted(self._roots))) or "no folder"
-            raise Forbidden(f"bundles are loaded from {among}: where those lie that the server was started with")
+            raise Forbidden(
+                f"bundles are loaded from {among} only, the places of the bundles that the server was started with"
+            )
         return await self._change(lambda: self._add(folder))
 
     def remove(self, name: str) -> None:
@@ -253,7 +255,7 @@ class Encoders:
         failure = None if task.cancelled() else task.exception()
         self._metrics.reloads.labels("failed" if task.cancelled() or failure else "done").inc()
         if failure:
-            log.error("nothing is reloaded, what served goes on: %s", failure)
+            log.error("the change failed, and the encoders that served before still serve: %s", failure)
 
     async def _replace(self, old: Sequence[ServedModel]) -> list[Reloaded]:
         fresh = [ServedModel(served.folder, await self._opened(served.folder)) for served in old]
@@ -275,7 +277,7 @@ class Encoders:
             fresh.put(embedder)
         self._served.append(fresh)
         self._binding = True
-        log.info("loaded: %s serves, too (fingerprint %s)", fresh.name, fresh.model.manifest.fingerprint)
+        log.info("loaded: %s is served, too (fingerprint %s)", fresh.name, fresh.model.manifest.fingerprint)
         return fresh
 
     async def _opened(self, folder: Path) -> Model:

@@ -138,7 +138,7 @@ class Jobs:
                 if job.state == "running" and job.id not in self._not_begun_again:
                     self._ledger.save(replace(job, state="queued", starts=max(0, job.starts - 1)))
         except (ServiceError, OSError) as error:
-            log.error("what was running counts as interrupted: %s", error)
+            log.error("could not record that the running jobs were interrupted: %s", error)
 
     def close(self) -> None:
         """Close the ledger."""
@@ -347,7 +347,7 @@ class Jobs:
 
     def _left(self, id: str, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()):
-            log.error("job %s stops, and goes on when the server is started again", id, exc_info=error)
+            log.error("job %s stopped because of an error, and resumes when the server restarts", id, exc_info=error)
             self._stalled.add(id)
         else:
             self._busy.pop(id, None)

@@ -44,7 +44,7 @@ def check_replaced(corpus: Corpus, options: Mapping[str, Any]) -> None:
     """
     if corpus.own_vectors and not options.get("replace_own_vectors"):
         raise Conflict(
-            f"the vectors of corpus {corpus.name!r} are its own, and can't be made again: send "
+            f"callers computed the vectors of corpus {corpus.name!r}, and the server can't compute them again: send "
             '{"replace_own_vectors": true} to replace them'
         )
 

@@ -41,7 +41,9 @@ class UploadOrder:
             except NotFound:  # the records were deleted with the corpus
                 pass
             except ServiceError as error:
-                log.error("corpus %r: %s; what is noted for job %s goes later", job.corpus, error, job.id)
+                log.error(
+                    "corpus %r: %s; the record of job %s is deleted when the server restarts", job.corpus, error, job.id
+                )
 
     def begin(self, unfinished: Callable[[str], Sequence[str]]) -> None:
         """Correct the records when the server starts: delete those of missing jobs, and record all `unfinished` jobs.

@@ -91,7 +91,7 @@ def check_document_id(name: str, field: str) -> str:
     if "\x00" in name:
         raise Invalid("must not contain NUL", field=field)
     if name in (".", ".."):
-        raise Invalid(f"must not be {name!r}, which clients take out of the path of a request", field=field)
+        raise Invalid(f"must not be {name!r}, because HTTP clients remove it from the path of a request", field=field)
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
@@ -145,7 +145,7 @@ def check_max_tokens(asked: int | None, read: int, field: str) -> None:
     """
     if asked is not None and asked < read:
         raise Invalid(
-            f"texts are cut to the {read} tokens that the model reads, and to no fewer: cut them before you ask",
+            f"must be at least {read}, the maximum length of the model: truncate the texts before you send them",
             field=field,
         )
 

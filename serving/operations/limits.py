@@ -283,8 +283,8 @@ class UnreadBytes:
             raise TooLarge(f"the answer of {size} bytes is more than the {self.limit} that may be sent: ask for less")
         if refusable and self._bytes + size > self.limit:
             raise Overloaded(
-                f"{self._whose} that nobody has read hold {self._bytes} bytes, with this one of {size} it were more "
-                f"than {self.limit}",
+                f"{self._whose} that nobody has read hold {self._bytes} bytes; this answer of {size} bytes would "
+                f"exceed the limit of {self.limit} bytes",
                 retry_after=RETRY_SECONDS,
             )
         self._bytes += size
