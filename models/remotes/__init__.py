@@ -27,7 +27,9 @@ def open_remote(
 
         name, _, at = repository.partition("@")
         if ":" in name:
-            raise ValueError(f"{HUB}…: must not contain a user or token: use `hf auth login` or HF_TOKEN")
+            raise ValueError(
+                f"{HUB}…: names a repository, without user and token; `hf auth login` or HF_TOKEN has those"
+            )
         if at and revision:
             raise ValueError(f"{place}: names a revision, and so does --revision {revision}")
         return Hub(name, revision=at or revision, private=private, message=message)

@@ -372,7 +372,7 @@ class Embedder:
         embedded = self.engine.embed(batch, alone=alone)
         if embedded.vectors.shape != (len(batch), self.manifest.dim):
             raise Backend(
-                f"the engine returned vectors of shape {embedded.vectors.shape}, not ({len(batch)}, {self.manifest.dim})"
+                f"the engine gave vectors of shape {embedded.vectors.shape}, not ({len(batch)}, {self.manifest.dim})"
             )
         if not (np.isfinite(embedded.vectors).all() and np.isfinite(embedded.norms).all()):
             raise Backend(NOT_FINITE)

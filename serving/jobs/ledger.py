@@ -346,7 +346,7 @@ class Requests:
         if row is None:
             return None
         if row["request"] != keyed.request:
-            raise Invalid("this key was used before, for a different request", field=IDEMPOTENCY_KEY)
+            raise Invalid("another request was sent with this key before", field=IDEMPOTENCY_KEY)
         if row["generation"] != keyed.generation or row["state"] in ("failed", "cancelled"):
             return None
         return Answer(row["status"], json.loads(row["headers"]), row["body"])

@@ -145,7 +145,7 @@ def check_max_tokens(asked: int | None, read: int, field: str) -> None:
     """
     if asked is not None and asked < read:
         raise Invalid(
-            f"must be at least {read}, the maximum length of the model: truncate the texts before you send them",
+            f"texts are cut to the {read} tokens that the model reads, not to fewer: cut them before you send them",
             field=field,
         )
 
