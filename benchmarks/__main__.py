@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME …]`: measure, print, and write the figures to benchmarks/results."""
+"""Command `python -m benchmarks [NAME …]`: run benchmarks, print the figures, and write them to benchmarks/results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> int:
-    """Run the named benchmarks, or all of them."""
+    """Run the named benchmarks, or all benchmarks."""
     parser = Parser(prog="python -m benchmarks", description=__doc__)
     default = f"default: all; {' and '.join(JUDGED)} where {encodings.DATA} names the data"
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(BENCHMARKS)} ({default})")

@@ -1,4 +1,4 @@
-"""A cheap client: all connections on one thread, prepared bytes, and only the length of a reply is read.
+"""A load generator with low CPU cost: it uses one thread, prepared requests, and does not parse replies.
 
 The client shares its CPUs with the measured servers, so its own cost is part of every result.
 """
@@ -21,29 +21,31 @@ from benchmarks.loads import Request, body
 PATIENCE = 120.0
 """Seconds without any reply after which a server counts as stuck."""
 MOST_CONNECTIONS = 256
-"""Maximum connections of an open loop. An arrival that finds all busy waits, and its latency includes the wait."""
+"""Maximum connections of an open loop. If all connections are busy when a request is due, the request waits, and its
+latency includes the wait."""
 
 
 class ReplyError(RuntimeError):
-    """A server answered with an error, closed the connection, or did not answer. The message says which."""
+    """A server answered with an error, closed the connection, or did not answer. The message says which of these."""
 
 
 @dataclass
 class Sample:
-    """Measurements of a contestant in one round of one load."""
+    """Measurements of one contestant (a compared server or library) under one load in one round."""
 
     seconds: float = 0.0
     """Seconds from the first request to the last reply."""
     texts: int = 0
     tokens: int = 0
     latencies: list[float] = field(default_factory=list)
-    """Seconds per request. In an open loop, time counts from the moment a request is due, even if it is sent later."""
+    """Latency of each request in seconds. In an open loop, it is counted from the time at which the request is due,
+    even if the request is sent later."""
 
     def add(self, request: Request, latency: float, reply: bytes | bytearray) -> None:
         """Count one reply.
 
         Raises:
-            ReplyError: its status is not 200.
+            ReplyError: the reply's status is not 200.
         """
         _checked(reply)
         self.texts += request.texts
@@ -53,17 +55,17 @@ class Sample:
 
 @dataclass(frozen=True)
 class Address:
-    """The address of OpenAI's embeddings route on a server."""
+    """Address of a server's route for embeddings in OpenAI's format."""
 
     port: int
     path: str
     host: str = "127.0.0.1"
     headers: tuple[str, ...] = ()
-    """Headers of every request, each `name: value`."""
+    """Header lines of every request, each `name: value`."""
 
 
 class Connection:
-    """A kept-alive connection with at most one pending request."""
+    """A keep-alive connection with at most one pending request."""
 
     def __init__(self, address: Address) -> None:
         self.socket = socket.create_connection((address.host, address.port), timeout=PATIENCE)
@@ -84,7 +86,7 @@ class Connection:
     def receive(self) -> bytearray | None:
         """Read available data.
 
-        Return the reply, head included, once it is complete.
+        Return the reply, including its head, once it is complete. Return None until then.
 
         Raises:
             ReplyError: the server closed the connection.
@@ -128,15 +130,15 @@ class Pool:
         return len(self._asked) >= self._most
 
     def send(self, request: Request, due: float) -> None:
-        """Send on an idle connection, or a new one."""
+        """Send a request on an idle connection, or on a new connection."""
         connection = self._idle.pop() if self._idle else self._opened()
         self._asked[connection] = request, due
         connection.send(request.body)
 
     def replies(self, timeout: float = PATIENCE) -> Iterator[tuple[Request, float, bytearray]]:
-        """Yield answered requests with the seconds since each was due and the reply.
+        """Yield each answered request, the seconds since the request was due, and the reply.
 
-        Wait for the first up to `timeout`.
+        Wait up to `timeout` seconds for the first reply.
         """
         ready = self._selector.select(timeout)
         if not ready and timeout >= PATIENCE:
@@ -162,7 +164,7 @@ class Pool:
 
 
 def closed_loop(address: Address, requests: Iterator[Request], clients: int, seconds: float) -> Sample:
-    """Run clients that ask again as soon as they are answered. After `seconds`, only pending requests are awaited."""
+    """Run `clients` clients. Each sends its next request as soon as it gets a reply. Stop sending after `seconds`."""
     sample = Sample()
     with Pool(address, clients) as pool:
         began = time.perf_counter()
@@ -178,7 +180,7 @@ def closed_loop(address: Address, requests: Iterator[Request], clients: int, sec
 
 
 def open_loop(address: Address, requests: Iterator[Request], rate: float, seconds: float, seed: int) -> Sample:
-    """Send requests at random moments, `rate` per second on average, without waiting for replies."""
+    """Send requests at random times, `rate` per second on average, without waiting for replies."""
     sample = Sample()
     gaps = np.random.default_rng(seed).exponential(1 / rate, max(1, round(rate * seconds)))
     with Pool(address, MOST_CONNECTIONS) as pool:
@@ -199,7 +201,7 @@ def embed(address: Address, texts: Sequence[str]) -> np.ndarray[Any, np.dtype[np
 
     Raises:
         ReplyError: see `Connection.receive`.
-        OSError: no server listens there.
+        OSError: no server listens at the address.
     """
     connection = Connection(address)
     try:
@@ -213,7 +215,7 @@ def embed(address: Address, texts: Sequence[str]) -> np.ndarray[Any, np.dtype[np
 
 
 def status(reply: bytes | bytearray) -> int:
-    """Return the status of a complete reply."""
+    """Return the HTTP status of a complete reply."""
     return int(reply[9:12])
 
 

@@ -1,4 +1,4 @@
-"""Contestants: servers on their own ports, and libraries in their own processes."""
+"""Contestants: the servers and libraries that a benchmark compares. Each runs in its own process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from models.bundle.sources import resolve
 BUNDLE = Path("artifacts/minilm")
 OURS = "isosphere"
 UNFAIR = ("OMP_", "MKL_", "RAYON_", "ISOSPHERE_")
-"""Prefixes of variables that would affect only some contestants. None is passed on."""
+"""Prefixes of environment variables that would affect only some contestants. Variables with these prefixes are not
+passed on."""
 SECONDS_TO_START = 180.0
 SECONDS_TO_END = 30.0
 SCRIPTS = Path(__file__).parent / "peers"
@@ -36,12 +37,12 @@ Vectors = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class Absent(RuntimeError):
-    """A contestant can't take part, or no longer can. The message says why."""
+    """A contestant can't start, or has failed. The message says why."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """The task of a contestant in one turn."""
+    """The work of a contestant for one turn."""
 
     load: Load
     requests: Iterator[Request]
@@ -49,7 +50,7 @@ class Turn:
     rate: float = 0.0
     """Requests per second of an open loop."""
     seed: int = 0
-    """Seed of the requests' moments."""
+    """Seed of the random times at which requests are sent."""
 
 
 class Contestant(Protocol):
@@ -61,13 +62,13 @@ class Contestant(Protocol):
         """Return whether the contestant supports the load."""
 
     def about(self) -> dict[str, Any]:
-        """Return the contestant's description of itself."""
+        """Return facts that the contestant reports about itself."""
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return the vectors (N, D) of `texts`, for comparison with ours."""
+        """Return the vectors (N, D) of `texts`, for comparison with our server's vectors."""
 
     def take(self, turn: Turn) -> Sample:
-        """Run the turn. Pending work is finished when the time is up."""
+        """Process the requests of the turn. Requests that are pending when the time is up are completed."""
 
 
 @dataclass(frozen=True)
@@ -75,20 +76,20 @@ class Spec:
     """The start command and properties of a contestant."""
 
     command: Command
-    """Command. `{port}` and `{data}` stand for a free port and an empty folder."""
+    """Command line. `{port}` and `{data}` are replaced by a free port and an empty folder."""
     note: str
     path: str | None = "/embeddings"
-    """Path of OpenAI's route. None for a library."""
+    """Path of the route in OpenAI's format. None for a library."""
     embeds: bool = True
-    """True if its vectors have a meaning."""
+    """Whether the contestant returns real embeddings. False for a constant reply."""
     most_texts: int | None = None
     """Maximum texts of a request. None means no limit."""
     remembers: bool = False
-    """True if its first start measures something that later starts read from the user's cache folder."""
+    """Whether the first start measures something that later starts read from the user's cache folder."""
 
 
 def specs() -> dict[str, Spec]:
-    """Return every contestant, started or not."""
+    """Return the specifications of all contestants by name."""
     own, minilm = Path(sys.executable), resolve("minilm")
     route, library = SCRIPTS / "route.py", SCRIPTS / "library.py"
     peer = python("sentence-transformers")
@@ -126,9 +127,9 @@ def specs() -> dict[str, Spec]:
 def started(
     spec: Spec, populations: Mapping[str, Population], max_length: int, probe: str, cache: Path
 ) -> Iterator[Contestant]:
-    """Start a contestant that has embedded `probe`, and end it with the block.
+    """Start a contestant, and wait until it has embedded `probe`. Stop it at the end of the block.
 
-    It may cache measurements in `cache`.
+    The contestant may cache its own measurements in `cache`.
 
     Raises:
         Absent: its program is missing, ends, answers with an error, or is not ready in time.
@@ -160,13 +161,13 @@ def started(
 
 
 def fair(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables for every contestant: `environment` without the `UNFAIR` ones, and without network."""
+    """Return the environment of every contestant: `environment` without the `UNFAIR` variables, and without network."""
     kept = {name: value for name, value in environment.items() if not name.startswith(UNFAIR)}
     return kept | {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "TOKENIZERS_PARALLELISM": "true"}
 
 
 class Server:
-    """A contestant that is queried over HTTP."""
+    """A contestant that is a server and gets its requests over HTTP."""
 
     def __init__(self, process: subprocess.Popen[str], address: Address, probe: str, log: Path) -> None:
         self.pid, self.address = process.pid, address
@@ -190,7 +191,7 @@ class Server:
         return True
 
     def about(self) -> dict[str, Any]:
-        """Return engine and precision from its /info, or nothing if it has no such route."""
+        """Return the engine and precision from the server's /info. Return nothing if it has no such route."""
         connection = HTTPConnection(self.address.host, self.address.port, timeout=SECONDS_TO_END)
         try:
             connection.request("GET", "/info")
@@ -212,7 +213,7 @@ class Server:
 
 
 class Library:
-    """A contestant that is controlled through pipes. It measures itself."""
+    """A contestant that is a library. It gets its tasks through pipes and measures its own time."""
 
     def __init__(
         self,
@@ -231,14 +232,14 @@ class Library:
         return load.for_one_caller and (self._most_texts is None or load.per_request <= self._most_texts)
 
     def about(self) -> dict[str, Any]:
-        """Return nothing: libraries have no description."""
+        """Return nothing, because libraries report no facts."""
         return {}
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         return np.array(self._ask({"embed": list(texts)})["vectors"])
 
     def take(self, turn: Turn) -> Sample:
-        """Run the turn. The process has the texts and iterates over them itself."""
+        """Run the turn. The process already has the texts, and iterates over them itself."""
         load = turn.load
         return Sample(**self._ask({"texts": load.texts, "per_request": load.per_request, "seconds": turn.seconds}))
 

@@ -1,8 +1,7 @@
-"""Learning curves: STS-B dev while each objective trains from [CLS] of minilm, on the same sentences.
+"""Learning curves: STS-B dev scores while each objective is trained from [CLS] of minilm, on the same sentences.
 
 `python -m benchmarks.curves --data SENTEVAL --corpus FILE` takes half an hour on two cores. It writes
-benchmarks/results/curves.json and docs/curves.svg. There is one seed, so look at the shape and not at the second
-decimal.
+benchmarks/results/curves.json and docs/curves.svg. There is only one seed, so only the shape of a curve is reliable.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ Curve = list[tuple[int, float]]
 
 
 def main() -> int:
-    """Train, write the figures and plot them."""
+    """Train with each objective, write the scores and plot them."""
     options = _parser().parse_args()
     curves: dict[str, Curve] = {}
     with TemporaryDirectory() as folder:

@@ -1,8 +1,10 @@
-"""A domain without labels: the effect of a partial whitening, fitted to its own sentences, on its search.
+"""Effect of a partial whitening on retrieval in a domain.
+
+The whitening is fitted to unlabelled sentences of the domain.
 
 `python -m benchmarks.domains --data DATA --corpus FILE NAME …` takes a few minutes on two cores. FILE has the domain's
-sentences, DATA its collections in BEIR's layout. `--other FILE` has another domain's sentences for comparison. The
-figures go to benchmarks/results/encoders/domains.json.
+sentences. DATA has its collections in BEIR's layout. `--other FILE` has another domain's sentences, for comparison. The
+figures are written to benchmarks/results/encoders/domains.json.
 """
 
 from __future__ import annotations
@@ -41,12 +43,12 @@ from training.postprocess.whitening import Moments, whitening_matrix
 FILE = RESULTS / "encoders" / "domains.json"
 ENCODER = "minilm"
 SENTENCES = 10_000
-"""Maximum sentences of a domain."""
+"""Maximum number of sentences from a domain."""
 DRAWS = 5
-"""Number of random halves of the sentences, which show the variance over samples of the domain."""
+"""Number of random halves of the sentences. The scores of the halves show the variance over samples of the domain."""
 POWERS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
 NDCG10 = 0
-"""Column of `retrieval.by_query`."""
+"""Column of `retrieval.by_query` that contains nDCG@10."""
 
 
 def main() -> int:
@@ -86,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _vectors(encode: Encode, file: str) -> Tensor:
-    """Return pooled vectors (N, D) of a sample of the sentences."""
+    """Return the pooled vectors (N, D) of a sample of the sentences in `file`."""
     corpus = open_corpus([file], held_out=0)
     sentences = next(corpus.batches(min(SENTENCES, corpus.census.sentences), seed=0))
     return torch.from_numpy(encode(sentences))
@@ -121,7 +123,7 @@ def _by_query(encode: Encode, collection: Collection, prompts: Mapping[str, str]
 
 
 def _mapped(encode: Encode, vectors: Tensor, power: float, centred: bool) -> Encode:
-    """Compose `encode` with a whitening of these vectors, fitted as in `training.postprocess.whitening`."""
+    """Return `encode` followed by a whitening that is fitted to `vectors`, as in `training.postprocess.whitening`."""
     moments = Moments(vectors.shape[1])
     moments.add(vectors)
     mean = moments.mean if centred else torch.zeros_like(moments.mean)
@@ -142,7 +144,7 @@ def _command(options: argparse.Namespace, name: str) -> str:
 
 
 def _entry(options: argparse.Namespace, name: str) -> str:
-    """Return the key of a collection. Other encoders than the default have their own entries."""
+    """Return the key of a collection's results. The key includes the encoder, unless it is the default encoder."""
     return name if options.encoder == ENCODER else f"{name}, {Path(options.encoder).name}"
 
 

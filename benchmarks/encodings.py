@@ -1,4 +1,4 @@
-"""The loss of accuracy by the server's codes: the seven STS tasks with floats, bytes and bits of the same vectors."""
+"""Loss of accuracy from quantisation: the seven STS tasks with float, int8 and binary versions of the same vectors."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ from training.evaluation.suite import load_data
 
 BUNDLE = Path("artifacts/minilm")
 DATA = "ISOSPHERE_TEST_DATA"
-"""Variable with the folder that has `senteval/downstream`. `isosphere data get sts` fetches the data."""
+"""Environment variable with the folder that has `senteval/downstream`. `isosphere data get sts` downloads the data."""
 
 Vectors = NDArray[np.float32]
 
 
 def measure() -> dict[str, Any]:
-    """Measure Spearman x 100, "all", of each encoding. Codes are compared by cosine, bits by Hamming distance."""
+    """Measure each encoding: Spearman × 100 over all pairs of a task ("all").
+
+    Int8 vectors are compared by cosine, and binary vectors by Hamming distance.
+    """
     from sentence_transformers.util.quantization import quantize_embeddings
 
     if DATA not in os.environ:
@@ -61,7 +64,7 @@ def _coded(unit: Vectors, limit: float, widths: Sequence[int]) -> dict[str, Vect
     for width in widths:
         coded[f"int8 {width}"] = _as_floats(quantization.int8(unit, limit)[:, :width])
         coded[f"uint8 {width}"] = _as_floats(quantization.uint8(unit, limit)[:, :width])
-        # For vectors of ±1 the cosine is 1 - 2 × Hamming distance / D, so the ranks are the same.
+        # For vectors of ±1, the cosine is 1 - 2 × Hamming distance / D, so both give the same ranking.
         coded[f"binary {width}"] = _as_floats(np.where(unit[:, :width] > 0, 1, -1))
     return coded
 

@@ -1,4 +1,4 @@
-"""The figures of docs/results.md, drawn from benchmarks/results: `python -m benchmarks.figures`."""
+"""Command `python -m benchmarks.figures`: draw the figures of docs/results.md from benchmarks/results."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from training.evaluation.report.published import BERT, BERT_LARGE, ROBERTA, ROBE
 
 DOCS = Path(__file__).parents[1] / "docs"
 SIZES = {BERT: 110, ROBERTA: 125, BERT_LARGE: 335, SBERT_LARGE: 335, ROBERTA_LARGE: 355}
-"""Number of weights in millions."""
+"""Number of weights of each published backbone, in millions."""
 PAPERS = {
     "gs-infonce": "GS-InfoNCE",
     "dclr": "DCLR",
     "whitenedcse": "WhitenedCSE",
     "imsimcse": "ImSimCSE",
 }
-"""Names, in the published rows, of the objectives that are compared with SimCSE."""
+"""Names of methods in the published results, by the objectives that are compared with SimCSE."""
 COMPARED = ("simcse", *PAPERS)
 COLOURS = {objective: f"C{i}" for i, objective in enumerate(COMPARED)}
 STARTS = {
@@ -37,7 +37,8 @@ STARTS = {
     "4 × 256\nfrom random": "from_pretrained_40",
     "8 × 512\nfrom random,\nsix tasks": "from_medium",
 }
-"""Studies by starting point: two poolings, one of them at two learning rates, and four language models."""
+"""Names of studies by their initial encoder. The encoders are minilm with mean pooling, minilm with [CLS] at two
+learning rates, and four language models."""
 CONES = {
     "[CLS] of minilm": "objectives",
     "of a language model made of minilm": "from_continued",
@@ -82,12 +83,15 @@ def _encoder(name: str) -> dict[str, Any]:
 
 
 def _mean(scores: dict[str, float]) -> float:
-    """Return the mean over the available tasks: all seven, except in GPU runs, which lack SICK-R."""
+    """Return the mean over the available tasks: all seven STS tasks or, in GPU runs, the six without SICK-R."""
     return fmean(scores[task] for task in STS if task in scores)
 
 
 def _sizes(axes: Axes) -> None:
-    """Plot the mean of the seven tasks against weights: the papers' rows, and ours with the deviation over seeds."""
+    """Plot the mean score of the seven tasks against the number of weights, for published results and for our results.
+
+    Our results have error bars: the standard deviation over seeds.
+    """
     for row in STS_ROWS:
         if row.method in ("SimCSE", *PAPERS.values()):
             from_sbert = row.backbone == SBERT_LARGE
@@ -118,7 +122,7 @@ def _sizes(axes: Axes) -> None:
 
 
 def _gains(axes: Axes) -> None:
-    """Plot each objective's gain over SimCSE with the same seed, beside the published gain from BERT-base."""
+    """Plot each objective's gain over SimCSE with the same seed, and the published gain from BERT-base beside it."""
     published = {row.method: row.mean for row in STS_ROWS if row.backbone == BERT}
     for i, (objective, method) in enumerate(PAPERS.items()):
         shift = 0.16 * (i - 1.5)
@@ -150,7 +154,10 @@ def _gains(axes: Axes) -> None:
 
 
 def _space(axes: Axes, title: str, runs: list[Run]) -> None:
-    """Plot alignment against uniformity in training, mean over seeds: DCLR's Figure 4, from other starts."""
+    """Plot alignment against uniformity during training, averaged over seeds, as in DCLR's Figure 4.
+
+    The initial encoders differ from those in the paper.
+    """
     for objective in COMPARED:
         curves = [run["curve"] for run in runs if run["config"]["objective"] == objective]
         if not curves:

@@ -1,4 +1,4 @@
-"""Every kind of index on clustered vectors: build time, bytes, and speed at the recall target.
+"""Every kind of index on clustered vectors: build time, bytes, and speed at the target recall.
 
 The benchmark also compares kinds of queries for measuring recall.
 
@@ -43,9 +43,9 @@ EVERY = {**KINDS, **GPU_KINDS}
 
 
 def clustered(count: int, dim: int, seed: int = 0) -> Floats:
-    """Draw unit vectors of a Gaussian mixture with a centre per 500 vectors.
+    """Return unit vectors of a Gaussian mixture with one centre per 500 vectors.
 
-    Within a cluster the variance of axis i is proportional to 1 / i.
+    Within a cluster, the variance of axis i is proportional to 1 / i.
     """
     rng = np.random.default_rng(seed)
     centres = rng.standard_normal((max(1, count // 500), dim), np.float32)
@@ -63,7 +63,10 @@ def clustered(count: int, dim: int, seed: int = 0) -> Floats:
 
 
 def measured(kind: Kind, exact: Main, held: Floats, fresh: Floats, folder: Path) -> dict[str, Any]:
-    """Build one kind of index, tune it on `held` and time it on `fresh`."""
+    """Build one kind of index, tune it with the queries `held`, and time it with the queries `fresh`.
+
+    Return the figures.
+    """
     parameters = kind.parameters(*exact.vectors.shape)
     begin = perf_counter()
     index = kind.build(exact.vectors, parameters, lambda: None)
@@ -97,7 +100,10 @@ def searched(
     shares: Sequence[float] = SHARES,
     threads: int = 1,
 ) -> dict[str, Any]:
-    """Tune an index on `held`, and time it on `fresh`: through `Main` on `threads` threads, and by itself."""
+    """Tune an index with the queries `held`, and time it with the queries `fresh`. Return the figures.
+
+    The index is timed through `Main` on `threads` threads, and also alone.
+    """
     main = replace(exact, approximate=approximate)
     begin = perf_counter()
     try:
@@ -122,7 +128,7 @@ def searched(
 
 
 def own_recall(main: Main, effort: int) -> float:
-    """Compute the recall with the index's own vectors as queries, excluding themselves, for comparison."""
+    """Return the recall if the index's own vectors are the queries. A vector is not counted as its own neighbour."""
     own = np.random.default_rng(2).choice(len(main.keys), 400, replace=False)
     others = Marks(len(main.keys)).without(own)
     truth = nearest(main.keys, main.vectors, main.vectors[own], 10, others.rows)
@@ -130,14 +136,14 @@ def own_recall(main: Main, effort: int) -> float:
 
 
 def raw(approximate: Approximate, effort: int, queries: Floats, threads: int) -> None:
-    """Search with the library alone, at the same effort."""
+    """Search with FAISS alone, with the same search parameter."""
     faiss.omp_set_num_threads(threads)
     kind, _, index = approximate
     kind.search(index, queries, Candidates(10 * kind.refined, effort, None))
 
 
 def rate(call: Callable[[], object], queries: int) -> float:
-    """Return queries per second, the median of rounds."""
+    """Return queries per second: the median over rounds."""
     call()
     seconds = []
     for _ in range(ROUNDS):

@@ -1,4 +1,4 @@
-"""A job that reads, embeds and stores texts, compared with embedding requests and the bare engine."""
+"""Speed of an ingestion job, which reads, embeds and stores texts. It is compared with requests and the bare engine."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from models.bundle import bundle
 from models.bundle.tokenizer import Tokenizer
 
 TEXTS = 8000
-"""Texts of the job. Their lengths are those of `mixed`."""
+"""Number of texts of the job. Their lengths are distributed as in the population `mixed`."""
 ROUNDS, SECONDS = 5, 6.0
-"""Number of rounds, and seconds of each turn but the job's. A pending request is finished."""
+"""Number of rounds, and seconds of each turn except the job's turn. A pending request is completed."""
 BULK = LOADS["bulk"]
 
 
 class Taken(NamedTuple):
-    """The measurements of a turn."""
+    """The measurements of one turn."""
 
     rate: float
     """Texts per second."""
@@ -41,11 +41,9 @@ class Taken(NamedTuple):
 def measure(texts: int = TEXTS, rounds: int = ROUNDS) -> dict[str, Any]:
     """Return medians over rounds.
 
-    Each round has one turn of each contestant, in random order.
-
-    `job` is one upload of NDJSON into a new corpus, until its last document is acknowledged. `requests` have 2,000
-    texts each, one after another. `bare` is the runtime alone, on texts that are tokenised and sorted by length
-    beforehand.
+    In each round, each contestant has one turn, in random order. `job` is one upload of NDJSON into a new corpus, until
+    its last document is confirmed. `requests` are embedding requests of 2,000 texts each, one after another. `bare` is
+    the runtime alone, on texts that were tokenised and sorted by length beforehand.
     """
     source = bundle.load(BUNDLE)
     tokenizer = Tokenizer(source.tokenizer_file, max_length=source.manifest.max_length)
@@ -77,7 +75,7 @@ def _started(name: str, mixed: Population, max_length: int) -> Iterator[Contesta
 
 
 def _job(server: Server, mixed: Population, corpus: str) -> Sample:
-    """Upload everything, and follow the job's events until it has ended."""
+    """Upload all texts as a job, and follow the job's events until the job has ended. Return the measurements."""
     body = b"".join(json.dumps({"text": text}).encode() + b"\n" for text in mixed.texts)
     ask = partial(_answered, server)
     ask("PUT", f"/corpora/{corpus}", b"{}", "application/json")

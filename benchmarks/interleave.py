@@ -1,4 +1,4 @@
-"""Interleaved rounds of contestants. On a shared machine only ratios within a run are meaningful."""
+"""Interleaved measurements of several functions. On a shared machine, only ratios within one run are meaningful."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def interleaved(
     warmup: int = 1,
     after: Callable[[Mapping[str, list[float]]], object] = lambda _: None,
 ) -> dict[str, list[float]]:
-    """Return the seconds of each call, `rounds` per contestant, in a new random order every round.
+    """Return the seconds of each call, with `rounds` calls of each function. Each round has a new random order.
 
-    `after` receives the seconds so far after each round.
+    After each round, `after` is called with the seconds so far.
     """
     for _ in range(warmup):
         for run in contestants.values():
@@ -33,7 +33,10 @@ def interleaved(
 
 
 def rates(seconds: Mapping[str, list[float]], amount: int, reference: str) -> dict[str, dict[str, float]]:
-    """Return each contestant's median rate (`amount` per call), and its median ratio to `reference` over rounds."""
+    """Return each function's median rate, and its median ratio to `reference` over rounds.
+
+    `amount` is the work per call.
+    """
     return {
         name: {
             "per_second": round(amount / statistics.median(times), 1),

@@ -1,4 +1,4 @@
-"""Loads: texts of known lengths, in requests of a size, from a number of clients or at a rate."""
+"""Loads: texts of known lengths, grouped into requests, from a number of clients or at a given rate."""
 
 from __future__ import annotations
 
@@ -13,27 +13,35 @@ from models.bundle.tokenizer import Tokenizer
 from models.python_docs import sections
 
 MODEL_NAME = "minilm"
-"""Name of the model in requests to every server."""
+"""Model name in the requests to all servers."""
 MEAN, SIGMA, LONGEST = 40, 0.9, 256
-"""Parameters of mixed lengths: log-normal, in tokens with special ones. Half of the texts have 27 or fewer."""
+"""Parameters of the log-normal lengths of mixed texts, in tokens including special tokens. Half of the texts have 27
+tokens or fewer."""
 SPECIAL = 2
 """Special tokens of every text: [CLS] and [SEP]."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """A pattern of requests: each client waits for its reply, or all requests come at a rate."""
+    """A pattern of requests.
+
+    In a closed loop, each client waits for its reply. In an open loop, requests are sent at a rate.
+    """
 
     texts: str
-    """Name of the texts' population."""
+    """Name of the population of texts."""
     per_request: int
     clients: int = 1
     capacity: float | None = None
-    """Rate of an open loop, as a share of the contestant's rate under `CAPACITY`. Moments are random."""
+    """Rate of an open loop, as a fraction of the contestant's rate under the load `CAPACITY`. Requests are sent at
+    random times. None for a closed loop."""
 
     @property
     def for_one_caller(self) -> bool:
-        """Return whether a library without a server can take the load. A library is busy during a call."""
+        """Return whether a library can process the load.
+
+        A library processes one call at a time, so there must be one client.
+        """
         return self.clients == 1 and self.capacity is None
 
 
@@ -53,13 +61,13 @@ LOADS = {
     "middle": Load("middle", 32),
     "long": Load("long", 32),
 }
-"""Loads in order. `open_*` need the rate under `CAPACITY`, so it comes before them."""
+"""Loads in their order. The rate of `open_*` depends on the rate under `CAPACITY`, so `CAPACITY` comes first."""
 CAPACITY = "singles_32"
 
 
 @dataclass(frozen=True)
 class Population:
-    """Texts, with the number of tokens that the model reads of each."""
+    """Texts, and the number of tokens that the model reads of each text."""
 
     texts: list[str]
     tokens: list[int]
@@ -67,7 +75,7 @@ class Population:
 
 @dataclass(frozen=True)
 class Request:
-    """A body in OpenAI's format, which all servers accept, with its numbers of texts and tokens."""
+    """A request body in OpenAI's format, which all servers accept, and its numbers of texts and tokens."""
 
     body: bytes
     texts: int
@@ -75,9 +83,9 @@ class Request:
 
 
 def selected(names: Sequence[str]) -> dict[str, Load]:
-    """Select the loads with these names or prefixes (`singles`), or all if there are none.
+    """Return the loads with these names or prefixes (such as `singles`). Without names, return all loads.
 
-    `open_*` add `CAPACITY`.
+    If a load `open_*` is selected, `CAPACITY` is also returned.
 
     Raises:
         ValueError: no load has one of the names.
@@ -92,7 +100,7 @@ def selected(names: Sequence[str]) -> dict[str, Load]:
 
 
 def populations(tokenizer: Tokenizer, mixed: int = 2000) -> dict[str, Population]:
-    """Cut CPython's documentation to lengths: `short` 16 tokens, `middle` 128, `long` 512, and `mixed` texts."""
+    """Return populations of texts from CPython's documentation: 16, 128 and 512 tokens long, and of mixed lengths."""
     drawn = np.random.default_rng(0).lognormal(np.log(MEAN) - SIGMA**2 / 2, SIGMA, mixed)
     lengths = {
         "short": [16] * 2048,
@@ -111,7 +119,7 @@ def populations(tokenizer: Tokenizer, mixed: int = 2000) -> dict[str, Population
 
 
 def requests(population: Population, size: int, model: str = MODEL_NAME) -> list[Request]:
-    """Make requests of `size` texts in order, without an incomplete last one."""
+    """Return requests of `size` texts each, in order. Remaining texts are left out."""
     pairs = list(zip(population.texts, population.tokens, strict=True))
     batches = [pairs[start : start + size] for start in range(0, len(pairs) - size + 1, size)]
     return [
@@ -121,24 +129,24 @@ def requests(population: Population, size: int, model: str = MODEL_NAME) -> list
 
 
 def body(texts: Sequence[str], model: str = MODEL_NAME) -> bytes:
-    """Make the JSON body of a request for the vectors of `texts`."""
+    """Return the JSON body of a request for the vectors of `texts`."""
     return json.dumps({"model": model, "input": list(texts)}).encode()
 
 
 def prepared(population: Mapping[str, Population], loads: Mapping[str, Load]) -> dict[str, Iterator[Request]]:
-    """Return an endless stream of requests for each load. A text repeats only after all have been requested."""
+    """Return an endless stream of requests for each load. A text repeats only after all texts have been requested."""
     return {name: cycle(requests(population[load.texts], load.per_request)) for name, load in loads.items()}
 
 
 def _words(tokenizer: Tokenizer) -> Iterator[tuple[str, int]]:
-    """Cycle through the documentation's words, each with its number of tokens."""
+    """Yield the documentation's words forever, each with its number of tokens."""
     words = [word for section in sections() for word in section.text.split()]
     counts = [len(tokens) - SPECIAL for tokens in tokenizer.encode(words)]
     return cycle(zip(words, counts, strict=True))
 
 
 def _text(words: Iterator[tuple[str, int]], room: int) -> str:
-    """Join the next words that have exactly `disk_quota` tokens. Words that do not fit are skipped."""
+    """Return a text of the next words that has exactly `room` tokens. Words that do not fit are skipped."""
     text = []
     while room:
         word, tokens = next(words)

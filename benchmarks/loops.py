@@ -1,4 +1,4 @@
-"""Training steps of other implementations, for comparison: float32 on a CPU, bf16 autocast elsewhere."""
+"""Training steps of other implementations, for comparison. They use float32 on a CPU, and bf16 autocast elsewhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ LENGTH = 32
 
 
 def published(texts: Iterator[Sequence[str]], backbone: Path, device: str) -> Callable[[], None]:
-    """Return a step of SimCSE as in princeton-nlp/SimCSE: both copies in one batch, [CLS], head, one direction."""
+    """Return a function that takes a training step of SimCSE as in princeton-nlp/SimCSE.
+
+    Both copies of the sentences are in one batch, with [CLS] pooling and a head. The loss compares in one direction
+    only.
+    """
     from transformers import AutoModel, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(backbone)
@@ -38,7 +42,7 @@ def published(texts: Iterator[Sequence[str]], backbone: Path, device: str) -> Ca
 
 
 def sentence_transformers(texts: Iterator[Sequence[str]], backbone: Path, device: str) -> Callable[[], None]:
-    """Return a step of MultipleNegativesRankingLoss on (text, text)."""
+    """Return a function that takes a training step of MultipleNegativesRankingLoss on pairs (text, text)."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 

@@ -1,4 +1,4 @@
-"""Downtime of a corpus when its server restarts, with its files in the page cache or only on disk."""
+"""Time from a server's restart to its first search, with the corpus's files in the page cache or only on disk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ ROUNDS = 5
 
 
 def measure(sizes: Sequence[int] = SIZES) -> dict[str, Any]:
-    """Measure for each size the seconds from a closed store to the first hit, warm and cold, and the bytes read."""
+    """Measure the seconds from a closed store to the first hit, and the bytes read, for each size.
+
+    The store is opened once with its files in the page cache, and once without.
+    """
     return {"figures": {f"{size:,}": _opened(size) for size in sizes}}
 
 
@@ -49,7 +52,7 @@ def _opened(size: int) -> dict[str, Any]:
 
 
 def forget(folder: Path) -> None:
-    """Drop the files from the page cache, so that the next reader waits for the disk."""
+    """Remove the files in a folder from the page cache, so that the next reader waits for the disk."""
     for file in folder.rglob("*"):
         if file.is_file():
             descriptor = os.open(file, os.O_RDONLY)

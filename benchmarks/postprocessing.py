@@ -1,7 +1,8 @@
-"""Post-processings of `minilm`, fitted to CPython's documentation, on the seven STS tasks: docs/objectives.md's table.
+"""Post-processing methods for `minilm`, fitted to CPython's documentation and evaluated on the seven STS tasks.
 
 `python -m benchmarks.postprocessing --data DATA` takes a quarter of an hour on two cores, most of it for DCL's five
-epochs. It writes benchmarks/results/encoders/postprocessing.json.
+epochs. It writes benchmarks/results/encoders/postprocessing.json, which has the figures of the table in
+docs/objectives.md.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ ROWS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 def main() -> int:
-    """Embed the tasks once, then fit and evaluate. The result is written at the end."""
+    """Embed the tasks once. Then fit and evaluate each method. The results are written at the end."""
     parser = Parser(prog="python -m benchmarks.postprocessing", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="SentEval's data")
     options = parser.parse_args()
@@ -83,7 +84,7 @@ def _rows(seen: Encode, tasks: dict[str, Subsets], corpus: Corpus) -> Iterator[d
 
 
 def _target(seen: Encode, tasks: dict[str, Subsets]) -> Transform:
-    """Fit the whitening to the test sentences, as in the paper's "target" rows."""
+    """Return the whitening that is fitted to the test sentences, as in the paper's "target" rows."""
     vectors = torch.from_numpy(np.asarray(seen(texts(tasks))))
     moments = Moments(vectors.shape[1])
     moments.add(vectors)

@@ -11,17 +11,17 @@ from pathlib import Path
 
 PROC = Path("/proc")
 _SCHED = 2
-"""CPUCLOCK_SCHED of Linux: the time that the scheduler counts."""
+"""Linux's constant CPUCLOCK_SCHED, for the CPU time that the scheduler counts."""
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU time of a process and its living descendants, including children they have waited for."""
+    """Return the CPU seconds of a process and its living descendants, including children that they have waited for."""
     return sum(sum(map(int, _stat(one)[11:15])) for one in tree(pid)) / TICKS_PER_S
 
 
 def cpu_clock(pid: int) -> float:
-    """Return the CPU time of a process alone in seconds, with nanosecond resolution.
+    """Return the CPU seconds of a process alone, with a resolution of nanoseconds.
 
     The clock id is computed as in clock_getcpuclockid(3).
     """
@@ -29,25 +29,25 @@ def cpu_clock(pid: int) -> float:
 
 
 def is_runnable(pid: int) -> bool:
-    """Return whether a thread of the process runs or waits for a CPU."""
+    """Return whether a thread of the process is running or waits for a CPU."""
     stats = (PROC / str(pid) / "task").glob("*/stat")
     return any(stat.read_text().rpartition(")")[2].split()[0] == "R" for stat in stats)
 
 
 def memory_mb(pid: int) -> int:
-    """Return the resident memory of a process and its descendants. Shared pages count once for each."""
+    """Return the resident memory of a process and its descendants in MB. Shared pages are counted once per process."""
     pages = sum(int(_stat(one)[21]) for one in tree(pid))
     return pages * os.sysconf("SC_PAGE_SIZE") // 1_000_000
 
 
 def read_bytes(pid: int) -> int:
-    """Return the bytes that the process has read from disks (proc_pid_io(5))."""
+    """Return the number of bytes that the process has read from disks (proc_pid_io(5))."""
     lines = (PROC / str(pid) / "io").read_text().splitlines()
     return int(dict(line.split(": ") for line in lines)["read_bytes"])
 
 
 def tree(pid: int) -> Iterator[int]:
-    """Yield the process and its descendants."""
+    """Yield the ids of a process and its descendants."""
     yield pid
     for thread in (PROC / str(pid) / "task").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError):  # A thread may end during the loop.
@@ -60,13 +60,13 @@ class Machine:
     """CPU times of the machine since its start, over all CPUs, in seconds."""
 
     busy: float
-    """Seconds in any process, or taken by other machines on the same host (steal)."""
+    """CPU seconds used by any process, or taken by other virtual machines on the same host (steal)."""
     waiting: float | None
-    """Seconds in which some process was ready to run and had no CPU. None if the kernel does not report it."""
+    """Seconds in which some process was ready to run and had no CPU. None if the kernel does not report this."""
 
     @classmethod
     def now(cls) -> Machine:
-        """Read /proc/stat and /proc/pressure/cpu."""
+        """Return the current times from /proc/stat and /proc/pressure/cpu."""
         user, nice, system, _idle, _io, *interrupts_and_steal = _ticks()
         file = PROC / "pressure" / "cpu"
         waiting = float(file.read_text().split("total=")[1].split()[0]) / 1e6 if file.exists() else None
@@ -74,10 +74,10 @@ class Machine:
 
 
 def _ticks() -> list[int]:
-    """Return ticks of all CPUs: user, nice, system, idle, I/O wait, interrupts, soft interrupts, steal."""
+    """Return the clock ticks of all CPUs: user, nice, system, idle, I/O wait, interrupts, soft interrupts, steal."""
     return [int(field) for field in (PROC / "stat").read_text().splitlines()[0].split()[1:9]]
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat after the name, which may contain anything."""
+    """Return the fields of /proc/PID/stat after the process name. The name may contain any characters."""
     return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()

@@ -1,9 +1,9 @@
-"""The share of negatives that DCLR's weights remove at a threshold phi, judged by a teacher's vectors.
+"""The fraction of negatives that DCLR's weighting removes at a threshold phi, with different teachers.
 
     python -m benchmarks.removed_negatives NAME=ENCODER:POOLING … --corpus wiki1m.txt
 
-Each teacher encodes the same sentences as in training: 32 tokens, no dropout. Every ordered pair of sentences is a
-negative, as if all were in one batch.
+Each teacher encodes the same sentences as in training: at most 32 tokens, without dropout. Every ordered pair of
+sentences counts as a negative, as if all sentences were in one batch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TO = Path("benchmarks/results/encoders/removed_negatives.json")
 
 
 def main() -> None:
-    """Measure each teacher, print its shares and write all of them."""
+    """Measure each teacher, print its fractions and write them to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("teachers", nargs="+", metavar="NAME=ENCODER:POOLING")
     parser.add_argument("--corpus", nargs="+", required=True, metavar="FILE")
@@ -46,7 +46,10 @@ def main() -> None:
 
 
 def measured(encoder: Encoder, sentences: list[str]) -> dict[str, object]:
-    """Return mean and deviation of the cosines of all ordered pairs, and the number that reaches each threshold."""
+    """Return figures on the cosines of all ordered pairs of sentences.
+
+    They are the mean, the standard deviation, and the number of cosines that reach each threshold.
+    """
     unit = unit_vectors(encoder.eval().encode, sentences)
     cosines = (unit @ unit.T)[~np.eye(len(unit), dtype=bool)]
     removed = {str(phi): int((cosines >= phi).sum()) for phi in THRESHOLDS}

@@ -1,4 +1,4 @@
-"""Texts to vectors over HTTP: our server, its peers and upper bounds, under every load in `loads`."""
+"""Embedding over HTTP: our server, other servers and upper bounds, under every load of `benchmarks.loads`."""
 
 from __future__ import annotations
 
@@ -29,28 +29,29 @@ from training.checkpoints.speed import OperationCount, matmul_peak
 from training.machine.hardware import autocast_dtype
 
 MINUTES = 14.0
-"""Time limit in minutes. After the first round, no load begins that would exceed it, judged by its last duration."""
+"""Time limit in minutes. After the first round, a load is skipped if it would exceed the limit, judged by its previous
+duration."""
 IDLE_SECONDS = 2.0
 CHECKED = 8
-"""Texts of each population whose vectors are compared with ours."""
+"""Number of texts of each population for which contestants' vectors are compared with our server's vectors."""
 CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The loads, contestants and durations of a measurement.
+    """The selected loads, contestants and durations of a measurement.
 
     Raises:
         ValueError: a load or contestant does not exist; there is no round or no time.
     """
 
     loads: Sequence[str] = ()
-    """Names or prefixes of loads (`singles`). Empty means all."""
+    """Names or prefixes (such as `singles`) of loads. Empty means all loads."""
     contestants: Sequence[str] = ()
-    """Contestants besides ours, with which they are compared. Empty means all."""
+    """Names of the contestants that are compared with our server. Empty means all contestants."""
     rounds: int = 3
     seconds: float = 1.0
-    """Seconds of a contestant's turn, doubled for an open loop. Pending work is finished afterwards."""
+    """Seconds of a contestant's turn. An open loop gets twice as long. Pending requests are completed afterwards."""
 
     def __post_init__(self) -> None:
         if self.rounds < 1 or not 0 < self.seconds < math.inf:
@@ -61,45 +62,43 @@ class Choice:
 
     @property
     def whole(self) -> bool:
-        """Return whether the figures are complete enough to be kept."""
+        """Return whether the measurement is complete enough to be stored."""
         return self == Choice()
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A turn, with its results and costs."""
+    """The results and costs of one turn."""
 
     sample: Sample
     seconds: float
-    """Seconds between the readings of the CPU times below."""
+    """Seconds between the two readings of the CPU times below."""
     cpu_s: float
-    """CPU seconds of the contestant's processes."""
+    """CPU seconds used by the contestant's processes."""
     client_cpu_s: float
     elsewhere_cpu_s: float
-    """CPU seconds of everything else on the machine, steal included."""
+    """CPU seconds used by everything else on the machine, including steal."""
     pressure: float | None
-    """Share of the time in which some ready process had no CPU."""
+    """Fraction of the time in which some process was ready to run and had no CPU."""
 
 
 @dataclass
 class Field:
-    """The running contestants, and facts about all."""
+    """The running contestants, and facts about all contestants."""
 
     running: dict[str, Contestant] = field(default_factory=dict)
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Facts about each contestant besides its speed. For those not running, the reason."""
+    """Facts about each contestant except its speed. For a contestant that is not running, the reason."""
 
 
 Turns = dict[str, dict[str, dict[int, Taken]]]
-"""Turns by load, contestant and round."""
+"""Results by load, contestant and round."""
 Failures = dict[str, dict[str, str]]
-"""Failures by load and contestant."""
+"""Error messages by load and contestant."""
 
 
 def measure(choice: Choice = Choice()) -> dict[str, Any]:
-    """Start all servers at once and measure in turns.
-
-    Every figure is a median over rounds.
+    """Start all servers and measure in turns. Return the figures, each of which is a median over rounds.
 
     Raises:
         Absent: our own server does not start.
@@ -131,9 +130,9 @@ def compared(
     choice: Choice,
     ends: float,
 ) -> Iterator[dict[str, Any]]:
-    """Start everyone, ours first, and yield the figures after every round.
+    """Start all contestants, beginning with our server. Yield the figures after every round.
 
-    No load begins that would end after `ends`.
+    No load is started that would end after `ends`.
 
     Raises:
         Absent: our own server does not start.
@@ -164,14 +163,17 @@ def _chosen(names: Sequence[str]) -> dict[str, Spec]:
 
 
 def _start(stack: ExitStack, chosen: Mapping[str, Spec], texts: Mapping[str, Population], max_length: int) -> Field:
-    """Start the contestants one after another, ours first, and request the vectors of the same texts from each."""
+    """Start the contestants one after another, beginning with our server.
+
+    Request the vectors of the same texts from each.
+    """
     probe = [text for population in texts.values() for text in population.texts[:CHECKED]]
     contestants, ours = Field(), np.empty(0)
     for name, spec in chosen.items():
         facts: dict[str, Any] = {"what": spec.note}
         contestants.facts[name] = facts
         try:
-            # A contestant that fails is ended at once, so that it takes no CPU from the others.
+            # A contestant that fails is stopped at once, so that it uses no CPU time of the others.
             with ExitStack() as trial:
                 cache = Path(trial.enter_context(TemporaryDirectory()))
                 starting = partial(started, spec, texts, max_length, probe[0], cache)
@@ -196,7 +198,7 @@ def _start(stack: ExitStack, chosen: Mapping[str, Spec], texts: Mapping[str, Pop
 
 
 def _timed(stack: ExitStack, starting: AbstractContextManager[Contestant]) -> tuple[Contestant, float]:
-    """Start a contestant that ends with `stack`. Return it with the seconds of its start."""
+    """Start a contestant. Return it with the seconds of its start. It is stopped when `stack` is closed."""
     began = time.monotonic()
     return stack.enter_context(starting), round(time.monotonic() - began, 2)
 
@@ -209,7 +211,10 @@ def _checked(vectors: np.ndarray[Any, Any], ours: np.ndarray[Any, Any]) -> float
 
 
 def _idle(contestants: Field) -> None:
-    """Measure each contestant's CPU use without requests, because polling would disturb the others' turns."""
+    """Measure the CPU use of each contestant while it gets no requests.
+
+    A contestant that polls would slow the others.
+    """
     before = {name: cpu_seconds(one.pid) for name, one in contestants.running.items()}
     time.sleep(IDLE_SECONDS)
     for name, one in contestants.running.items():
@@ -219,7 +224,7 @@ def _idle(contestants: Field) -> None:
 def _rounds(
     contestants: Field, loads: Mapping[str, Load], texts: Mapping[str, Population], choice: Choice, ends: float
 ) -> Iterator[tuple[Turns, Failures]]:
-    """Run round after round through all loads, with a new random order of contestants each time."""
+    """Run all loads in each round, with a new random order of contestants for each load. Yield the results so far."""
     turns: Turns = {load: defaultdict(dict) for load in loads}
     failures: Failures = {load: {} for load in loads}
     requests = {name: prepared(texts, loads) for name in contestants.running}
@@ -265,7 +270,7 @@ def _take(contestant: Contestant, turn: Turn) -> Taken:
 
 
 def _figures(taken: Mapping[int, Taken], ours: Mapping[int, Taken]) -> dict[str, float]:
-    """Return medians over rounds. Latencies are pooled over all rounds."""
+    """Return medians over rounds. Latency percentiles are computed from the requests of all rounds together."""
     latencies = [latency for turn in taken.values() for latency in turn.sample.latencies]
     percentiles = dict(zip((50, 95, 99), np.percentile(latencies, (50, 95, 99)), strict=True)) if latencies else {}
     pressures = [turn.pressure for turn in taken.values() if turn.pressure is not None]
@@ -297,12 +302,12 @@ def _median(values: Iterator[float] | Sequence[float]) -> float:
 
 
 def _rounded(value: float) -> float:
-    """Round to three significant digits. More would be noise."""
+    """Round to three significant digits. Further digits would be noise."""
     return float(f"{value:.3g}")
 
 
 def _chip(texts: Mapping[str, Population]) -> dict[str, dict[str, float]]:
-    """Compute texts per second if only matrix products took time, without padding, at the measured peak."""
+    """Return an upper bound in texts per second: only matrix products without padding, at the measured peak speed."""
     work = OperationCount.of(Encoder.load("minilm"))
     dtypes = {"fp32": torch.float32} | ({"bf16": auto} if (auto := autocast_dtype("auto", CPU)) else {})
     return {

@@ -1,4 +1,4 @@
-"""Smaller encoders against `minilm`: one server with all of them, and requests of many texts in turns."""
+"""Speed of smaller encoders in comparison with `minilm`, in requests of many texts to one server that serves all."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from models.bundle import sources
 from models.bundle.tokenizer import Tokenizer
 
 ENCODERS = ("minilm", "minilm+default", "minilm+distilled", "minilm+fast")
-"""Encoders of this repository that are compared. The first one is the reference."""
+"""Encoders that are compared. The first encoder is the reference."""
 LOAD = "bulk"
 ROUNDS = 15
 
 
 def measure(encoders: Sequence[str] = ENCODERS, rounds: int = ROUNDS) -> dict[str, Any]:
-    """Measure texts per second of each encoder, the median over rounds, and the ratio to `minilm` in the same round.
+    """Return each encoder's median texts per second over rounds, and its ratio to `minilm` in the same round.
 
     `cpu` has the same for seconds of the server's CPU time, which other processes on the machine disturb less. An
-    encoder is `minilm`, `minilm+NAME` or the folder of a bundle, whose name is that of the folder.
+    encoder is `minilm`, `minilm+NAME` or the folder of a bundle, which is named after its folder.
     """
     tokenizer = Tokenizer(sources.resolve("minilm") / "tokenizer.json", max_length=256)
     texts, load = populations(tokenizer), LOADS[LOAD]

@@ -1,4 +1,4 @@
-"""Machine and versions on which figures were measured."""
+"""Description of the machine and of the software versions with which figures were measured."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PACKAGES = (
 
 
 def surroundings() -> dict[str, Any]:
-    """Describe the machine, the packages and the commit."""
+    """Return facts about the machine, the versions of the packages, and the commit."""
     installed = {package.name: package.version for package in distributions()}
     return {
         "machine": {"cpu": cache.cpu(), "cpus": cpus.available(), "python": platform.python_version()},

@@ -1,4 +1,4 @@
-"""Training steps per second: every objective as in a run, against the published loop and a peer's."""
+"""Training steps per second of every objective, compared with the published loop and sentence-transformers."""
 
 from __future__ import annotations
 
@@ -44,11 +44,12 @@ OURS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "whitenedcse_2_views": ("whitenedcse", {}, {"views": 2}),
     "imsimcse": ("imsimcse", {}, {}),
 }
-"""Objectives with the changed fields of the run and of its parameters."""
+"""Contestants by name: the objective, changed fields of the run's configuration, and changed parameters of the
+objective."""
 
 
 def measure() -> dict[str, Any]:
-    """Measure whole steps (tokens, forward, backward, clip, AdamW) on the default corpus: batch 64, 32 tokens."""
+    """Measure complete steps (tokens, forward, backward, clip, AdamW): 64 sentences of at most 32 tokens."""
     names = (*PEERS, *OURS)
     with ExitStack() as running:
         processes = {name: running.enter_context(_process(name, _batches())) for name in names}
@@ -80,7 +81,7 @@ def measure() -> dict[str, Any]:
 
 
 def contestant(name: str, batches: Sequence[Sequence[str]]) -> Callable[[], None]:
-    """Return a function that takes one step per call, cycling through the batches."""
+    """Return a function that takes one training step per call. It uses the batches in turn, again and again."""
     texts = cycle(batches)
     return _ours(name, texts) if name in OURS else PEERS[name](texts, resolve(BACKBONE), "cpu")
 
@@ -99,7 +100,7 @@ def _config(name: str) -> RunConfig:
 
 
 def _ours(name: str, texts: Iterator[Sequence[str]]) -> Callable[[], None]:
-    """Return the step of a run. Its teacher is the backbone with the run's pooling."""
+    """Return the training step of one of our objectives. If it needs a teacher, the teacher is the backbone."""
     config, devices = _config(name), Devices("cpu")
     autocast = autocast_dtype(config.precision, CPU)
     state = initial_state(config, devices, autocast)
@@ -121,7 +122,7 @@ def _ratio(seconds: Sequence[float], reference: Sequence[float]) -> float:
 
 
 def _work(name: str, seconds: float) -> dict[str, float]:
-    """Compute tokens and operations per second, and the share of the peak in the contestant's precision."""
+    """Return tokens and operations per second, and the fraction of the peak speed in the contestant's precision."""
     encoder = Encoder.load(BACKBONE)
     lengths = [[min(len(tokens), LENGTH) for tokens in encoder.tokenizer.encode(batch)] for batch in _batches()]
     needs, precision, work = Needs(), "fp32", OperationCount.of(encoder)
@@ -143,13 +144,13 @@ def _work(name: str, seconds: float) -> dict[str, float]:
 
 
 def _types() -> dict[str, torch.dtype]:
-    """Return the types that the contestants compute in on this machine."""
+    """Return the number types in which the contestants compute on this machine."""
     auto = autocast_dtype("auto", CPU)
     return {"fp32": torch.float32} | ({"bf16": auto} if auto else {})
 
 
 def _process(name: str, batches: Sequence[Sequence[str]]) -> subprocess.Popen[str]:
-    """Start the contestant in its own process, as its users have it, with its own threads and heap."""
+    """Start the contestant in its own process, as its users run it, with its own threads and heap."""
     command = [sys.executable, "-m", "benchmarks.training", name]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     _tell(process, json.dumps(batches))
@@ -170,12 +171,12 @@ def _tell(process: subprocess.Popen[str], line: str) -> None:
 
 
 def _last_words(process: subprocess.Popen[str]) -> int:
-    """Return the peak memory of the process in MB."""
+    """Return the peak memory of the process in MB, which it prints at its end."""
     return int(process.communicate()[0])
 
 
 def main(name: str) -> None:
-    """Run a contestant's process. Batches come on the first line, and each further line asks for a step."""
+    """Run a contestant's process. The first line of stdin contains the batches. Each further line requests a step."""
     if name in OURS:
         reuse_memory()  # `python -m training` does the same.
     take = contestant(name, json.loads(sys.stdin.readline()))

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.ways [--files]`: count the files of ours that a request passes through.
+"""Command `python -m benchmarks.ways [--files]`: count the source files of this repository that a request uses.
 
 One `POST /embed` and one search run in this process with the fake engine. Every Python call into this repository is
-counted, in all threads, also when a coroutine continues. A change of file is a call in another file than the call
-before.
+counted, in all threads. A coroutine that continues counts as a call. A change of file is a call in a different file
+from the previous call.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ DOCUMENTS = [{"id": "a", "text": "A cat sits outside.", "metadata": {"year": 202
 
 
 class Recorder:
-    """Profile function of this thread, and of threads that start in the block. It lists files while `recording`."""
+    """Profile function of this thread, and of threads that start in the block.
+
+    While `recording`, it stores the file of each call.
+    """
 
     def __init__(self) -> None:
         self.files: list[str] = []
@@ -51,7 +54,7 @@ class Recorder:
 
     @contextmanager
     def recording(self) -> Iterator[list[str]]:
-        """Yield the list of files, one for each call, which is complete after the block."""
+        """Yield a list with the file of each call in the block. The list is complete after the block."""
         self.files = []
         self._active = True
         try:
@@ -93,7 +96,7 @@ async def ways(folder: Path, recorder: Recorder) -> dict[str, list[str]]:
 
 
 def main() -> int:
-    """Print calls, files and changes of file of each request."""
+    """Print the number of calls, of files, and of changes of file, for each request."""
     parser = Parser(prog="python -m benchmarks.ways", description=__doc__)
     parser.add_argument("--files", action="store_true", help="also print the files, in order of their first call")
     asked = parser.parse_args()

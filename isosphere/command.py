@@ -1,6 +1,6 @@
-"""The command `isosphere`, which has every command of the project as a subcommand.
+"""The command `isosphere`. Every command of the project is one of its subcommands.
 
-A subcommand's module is only loaded when it runs, so help answers at once.
+A subcommand's module is only imported when the subcommand runs, so `--help` is fast.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ USAGE_ERROR = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status; 2 for a command that does not exist."""
+    """Run one command and return its exit status. The status is 2 if the command does not exist."""
     name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in ("-h", "--help"):
         print(help_text())
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:
-    """Return the parser of a command, without what only running it needs."""
+    """Return the parser of a command. Modules that are only needed to run the command are not imported."""
     command = COMMANDS[name]
     if command.program == "serving":
         return import_module("serving.options").parser_of(command.verb or name)  # type: ignore[no-any-return]
@@ -48,7 +48,7 @@ def parser_of(name: str) -> argparse.ArgumentParser:
 
 
 def help_text() -> str:
-    """List every command by group, with an example of each."""
+    """Return the help text: all commands by group, each with an example."""
     width = max(map(len, COMMANDS))
     lines = ["usage: isosphere COMMAND [options]", "", "`isosphere COMMAND --help` lists the options of a command."]
     for title, commands in GROUPS.items():

@@ -1,4 +1,4 @@
-"""An encoder in this process: texts to vectors, without torch and without a server."""
+"""An encoder in this process, without torch and without a server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 Floats = NDArray[np.float32]
 SHOWN_AFTER = 1.0
-"""Seconds of work before a progress bar is shown."""
+"""Seconds of work after which a progress bar appears."""
 
 
 def load(
@@ -37,17 +37,19 @@ def load(
     device: Device = "auto",
     threads: int | None = None,
 ) -> Encoder:
-    """Load an encoder: a name of this project (`default`, `simcse`, …), `minilm`, a bundle, or an adapter.
+    """Load an encoder.
 
-    The first use of a name writes its bundle into the user's cache folder. `engine` and `precision` are those of the
-    server (`onnxruntime`, `openvino`; `fp32`, `bf16`, `int8`). None selects the fastest, which is measured once on each
-    machine. `threads=None` uses all CPUs.
+    `name` is `minilm`, an encoder of this project (`default`, `simcse`, …), or the folder of a bundle or adapter.
+
+    The first use of a name writes its bundle to the user's cache folder. `engine` is `onnxruntime` or `openvino`, and
+    `precision` is `fp32`, `bf16` or `int8`, as for the server. None selects the fastest combination, which is measured
+    once on each machine. `threads=None` uses all CPUs.
 
     Raises:
         ValueError: `engine`, `device` or `threads` is not valid.
         SourceError: the encoder does not exist.
         BundleError: the folder has no complete bundle, or an encoder that must be exported first.
-        RuntimeUnavailable: the engine can't run here, or not in this precision.
+        RuntimeUnavailable: the engine can't run on this machine, or not in this precision.
     """
     if engine is not None and engine not in RUNTIMES:
         raise ValueError(f"engine: {engine!r} is none of {', '.join(RUNTIMES)}")
@@ -57,7 +59,9 @@ def load(
         raise ValueError(f"threads: {threads} is less than 1")
     kept = cache_folder()
     if kept is None:
-        raise SourceError(f"{name}: its bundle has no place, for this user has no home: set XDG_CACHE_HOME")
+        raise SourceError(
+            f"{name}: no cache folder for its bundle, because this user has no home directory: set XDG_CACHE_HOME"
+        )
     bundle = bundles.load(as_bundle(_full_name(str(name)), kept / "encoders"))
     _, runtime = open_fastest(bundle, Options(device, threads or cpus.available()), runtime=engine, precision=precision)
     return Encoder(bundle, Graph(bundle, runtime=runtime))
@@ -72,13 +76,13 @@ class Encoder:
         self.name: str = bundle.manifest.name
         self.dimensions: int = bundle.manifest.dim
         self.max_length: int = bundle.manifest.max_length
-        """Maximum tokens of a text, including special tokens. Of longer texts, the beginning is embedded."""
+        """Maximum tokens of a text, including special tokens. Longer texts are truncated at the end."""
         self.fingerprint: str = bundle.manifest.fingerprint
-        """Identifier of the vectors: encoders with the same fingerprint give the same ones."""
+        """Identifier of the vectors. Encoders with the same fingerprint compute the same vectors."""
         self.int8_limit: float | None = bundle.int8_limit
-        """The range of int8 codes, see `models.bundle.quantization`; None in a bundle without one."""
+        """Calibrated range of int8 output; see `models.bundle.quantization`. None if the bundle has no range."""
         self.truncated = 0
-        """Number of texts that were cut so far."""
+        """Number of texts that this encoder has truncated so far."""
         self.runtime, self.precision = graph.runtime, graph.precision
         self.engine = f"{graph.engine}, {graph.precision} on {graph.device}"
 
@@ -95,11 +99,11 @@ class Encoder:
         normalize: bool = True,
         progress: bool = True,
     ) -> Floats:
-        """Return the vectors (N, D) of N texts, or the vector (D,) of one.
+        """Return the vectors (N, D) of N texts, or the vector (D,) of one text.
 
-        A prompt is put before every text: `prompt`, or the encoder's own prompt named `prompt_name`. `dimensions` keeps
-        the leading dimensions. Vectors have unit length unless `normalize` is false. Work of more than a second shows a
-        progress bar on stderr, unless `progress` is false.
+        `prompt`, or the encoder's own prompt called `prompt_name`, is put before every text. `dimensions` is the number
+        of leading dimensions to return. Vectors have unit length unless `normalize` is false. After one second of work,
+        a progress bar appears on stderr, unless `progress` is false.
 
         Raises:
             TypeError: an input is not a text.
@@ -132,7 +136,7 @@ class Encoder:
         return vectors if dimensions is None else _unit(vectors[:, :dimensions])
 
     def similarity(self, a: str | Sequence[str] | Floats, b: str | Sequence[str] | Floats) -> Floats:
-        """Return the cosines (N, M) of N texts or vectors with M others."""
+        """Return the cosine similarities (N, M) between N texts or vectors `a` and M texts or vectors `b`."""
         rows, columns = (_unit(self._vectors(each)) for each in (a, b))
         cosines: Floats = rows @ columns.T
         return cosines
@@ -157,7 +161,7 @@ def _unit(vectors: Floats) -> Floats:
 
 
 def _full_name(name: str) -> str:
-    """Return the full name of an encoder, as in commands: `default` is `minilm+default`.
+    """Return the name of an encoder as used in other commands. For example, `default` is `minilm+default`.
 
     Raises:
         SourceError: the name is neither an encoder of this project nor a folder.

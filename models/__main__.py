@@ -79,7 +79,7 @@ def parser() -> Parser:
         help="also write a float16 graph with fused attention, which is the fastest on CUDA",
     )
     export.add_argument("--if-missing", action="store_true", help="do nothing if the folder already has a valid bundle")
-    export.add_argument("--no-measure", action="store_true", help="do not compare the engines of this machine")
+    export.add_argument("--no-measure", action="store_true", help="do not measure the speed of this machine's engines")
     adapters = verbs.add_parser("adapter", **about("adapter"))
     summary = "approximate the difference of a tuned encoder to its base by a low-rank adapter, and report the loss"
     extract = adapters.add_subparsers(dest="action", required=True, metavar="extract").add_parser(
@@ -101,7 +101,7 @@ def parser() -> Parser:
     )
     extract.add_argument("--out", type=Path, required=True, help="folder of the adapter, which also names the adapter")
     extract.add_argument("--no-biases", action="store_true", help="do not change the biases of the base")
-    extract.add_argument("--about", help="sentence for the model card")
+    extract.add_argument("--about", help="sentence about the adapter, for the model card")
     extract.add_argument(
         "--data", type=Path, help="folder of SentEval's data, to also compare both encoders on STS-B dev"
     )
@@ -117,7 +117,7 @@ def parser() -> Parser:
     pull.add_argument("source", help=f"{PLACE}; a name on the hub may end in @revision")
     pull.add_argument("--out", type=Path, required=True, help="folder of the bundle")
     for verb in (publish, pull):
-        verb.add_argument("--replace", action="store_true", help="replace another bundle")
+        verb.add_argument("--replace", action="store_true", help="replace a different bundle or adapter")
     inspect = verbs.add_parser("inspect", **about("inspect"))
     verify = verbs.add_parser("verify", **about("verify"))
     for verb in (inspect, verify):

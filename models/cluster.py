@@ -1,6 +1,6 @@
-"""Connection to a Ray cluster, for the commands that have `--on ray`.
+"""Connection to a Ray cluster, for commands with `--on ray`.
 
-Ray is the extra `ray`. This module and the packages `on_ray` are the only ones that import it.
+Ray is an optional dependency, the extra `ray`. Only this module and the packages `on_ray` import it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from models.errors import Failed, Refused, first_line, on_one_line
 
 INSTALL = "pip install 'isosphere[ray]'"
 OLDEST, NEXT = (2, 60), (3,)
-"""Versions of Ray from `OLDEST` to below `NEXT` are supported."""
+"""Supported versions of Ray: from `OLDEST`, and below `NEXT`."""
 SECONDS_TO_ANSWER = 5.0
 LOCAL = "local"
-"""Address of a Ray that is started on this machine, and stopped at the end."""
+"""Address that starts Ray on this machine, and stops it at the end."""
 
 
 @contextmanager
 def connected(address: str | None) -> Iterator[bool]:
-    """Connect to the cluster at `address` during the block. None means `RAY_ADDRESS`, or a Ray of its own.
+    """Connect to the Ray cluster at `address` during the block. None means the address in `RAY_ADDRESS`.
 
-    The block gets whether Ray is its own. A process that is connected already stays so.
+    If there is no address, Ray is started on this machine. Yield whether this process started Ray. If the process is
+    already connected, the connection is used and stays open.
 
     Raises:
         Refused: Ray is not installed or not supported, or no cluster answers.
@@ -60,7 +61,11 @@ def connected(address: str | None) -> Iterator[bool]:
 
 @contextmanager
 def own_errors() -> Iterator[None]:
-    """Raise errors of ours that a process of the cluster raised, without Ray's traces. Shorten Ray's own errors."""
+    """Convert Ray's errors in the block.
+
+    An error of this project that a process of the cluster raised is raised without Ray's traceback. Ray's own errors
+    are shortened.
+    """
     from ray.exceptions import RayError
 
     try:
@@ -75,29 +80,29 @@ def own_errors() -> Iterator[None]:
 
 
 def smallest_node() -> int:
-    """Return the CPUs of the smallest node that has some, or 1."""
+    """Return the CPUs of the smallest node that has at least one CPU. Return 1 if there is no such node."""
     return int(min((cpus for node in alive_nodes() if (cpus := node.get("CPU", 0)) >= 1), default=1))
 
 
 def alive_nodes() -> list[dict[str, float]]:
-    """Return the resources of each node, by Ray's names."""
+    """Return the resources of each live node, by Ray's names."""
     import ray
 
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
 
 
 def free_resources() -> dict[str, float]:
-    """Return the resources of all nodes that no job has reserved, by Ray's names."""
+    """Return the total resources that no job has reserved, by Ray's names."""
     import ray
 
     return dict(ray.available_resources())  # type: ignore[no-untyped-call]
 
 
 def check_version() -> None:
-    """Check that a supported version of Ray is installed.
+    """Raise an error unless a supported version of Ray is installed.
 
     Raises:
-        Refused: it is missing, too old or too new; the message has the command that installs it.
+        Refused: Ray is missing, too old or too new; the message has the command that installs it.
     """
     try:
         found = version("ray")
@@ -108,7 +113,7 @@ def check_version() -> None:
 
 
 def _check_answer(address: str) -> None:
-    """Check that something listens at the address, because Ray's own attempts take a minute."""
+    """Raise an error if nothing listens at the address. Ray's own attempts to connect would take a minute."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon:
         return  # `local` or `auto`

@@ -1,4 +1,4 @@
-"""Number of CPUs that this process may use. In a container, it can be lower than the number of the host's CPUs."""
+"""Number of CPUs that this process may use. In a container, this may be less than the number of the host's CPUs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def available(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int:
-    """Return the minimum of the CPUs in the affinity mask and the quotas of all enclosing cgroups, but at least 1."""
+    """Return the number of usable CPUs.
+
+    It is the minimum of the affinity mask and of the quotas of all enclosing cgroups, but at least 1.
+    """
     affinity = float(len(os.sched_getaffinity(0)))
     return max(1, math.floor(min([affinity, *_quotas(root, membership)])))
 

@@ -1,4 +1,4 @@
-"""Base classes of errors. The class decides the exit code of a command."""
+"""Base classes of errors. An error's class determines the exit code of a command."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Iterable
 class Refused(ValueError):
     """The user's input can't be used.
 
-    The message names the input. A command prints only the message and exits with 2.
+    The message names the input. A command prints the message without a traceback, and exits with 2.
     """
 
 
 class Failed(RuntimeError):
-    """An error that is not caused by the user's input. The message is one line, and the exit code is 1."""
+    """An error that is not caused by the user's input. The message is one line. A command exits with 1."""
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """Suggest the name most similar to a misspelt word. Return an empty text if no name is similar."""
+    """Return a suggestion with the name most similar to a misspelt word. Return an empty text if no name is similar."""
     near = difflib.get_close_matches(word, list(names), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
@@ -30,7 +30,10 @@ def none_of(word: str, names: Iterable[str]) -> str:
 
 
 def not_installed(error: ModuleNotFoundError) -> str:
-    """Return a message with the missing package and its install command. Raise `error` if the module is our own."""
+    """Return a message with the missing package and its install command.
+
+    Raise `error` if the module is part of this project.
+    """
     package = (error.name or "").partition(".")[0]
     if package in ("", "models", "training", "serving"):
         raise error
@@ -39,7 +42,10 @@ def not_installed(error: ModuleNotFoundError) -> str:
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Return whether `error` means that memory ran out. On CPUs, torch raises a general `RuntimeError` for this."""
+    """Return whether `error` means that memory ran out.
+
+    On CPUs, torch raises an unspecific `RuntimeError` in this case.
+    """
     words = ("can't allocate memory", "not enough memory")
     return (
         isinstance(error, MemoryError)
@@ -54,5 +60,5 @@ def first_line(error: Exception) -> str:
 
 
 def on_one_line(error: Exception) -> str:
-    """Return an error's message with its lines joined. Use this function for messages of a single sentence."""
+    """Return an error's message with its lines joined, for messages that are a single sentence."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -1,4 +1,4 @@
-"""Names that options offer without importing the modules: runtimes, devices, and registries of entries."""
+"""Option values that are known without importing the modules behind them: runtimes, devices, and lazy registries."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ RUNTIME_NAMES = ("onnxruntime", "openvino", "tensorrt")
 """Keys of `models.runtimes.RUNTIMES`."""
 Device = Literal["auto", "cpu", "cuda"]
 STATIC = "isosphere_static"
-"""Model type of encoders without layers (`models.encoder.static`), which config.json contains."""
+"""Model type, in config.json, of encoders without layers (`models.encoder.static`)."""
 T = TypeVar("T")
 
 
 class Registry(MutableMapping[str, T]):
-    """Entries by name. Each is a place, `package.module:NAME`, until it is used."""
+    """Registry of lazily imported objects by name.
+
+    Until an object is used, its entry is a text `package.module:NAME`.
+    """
 
     def __init__(self, places: Mapping[str, str]) -> None:
         self._places = dict(places)

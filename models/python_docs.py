@@ -1,7 +1,7 @@
 """The documentation that every installation of CPython contains, as texts that need no download.
 
-It consists of `pydoc_data.topics` (the language reference behind `help()`) and the standard library's docstrings.
-Training uses it as the default corpus, and serving uses it as the demo corpus.
+The texts are those of `pydoc_data.topics` (the language reference behind `help()`) and of the standard library's
+docstrings. Training uses them as its default corpus, and serving uses them as its demo corpus.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ HEADING = re.compile(r"^(?P<title>\S.*)\n(?P<rule>[*=\-~^\"])(?P=rule){2,}$", re
 
 @dataclass(frozen=True)
 class Section:
-    """The documentation of one object. `text` is only prose, with paragraphs separated by an empty line."""
+    """The documentation of one object. `text` is prose only, with paragraphs separated by an empty line."""
 
     module: str
     """Dotted name, or `TOPICS` for the language reference."""
     name: str
-    """Qualified name inside the module, empty for the module itself; for a topic its heading."""
+    """Qualified name inside the module. Empty for the module itself. For a topic, its heading."""
     text: str
 
 
@@ -68,7 +68,7 @@ def sections() -> Iterator[Section]:
 
 
 def prose(raw: str) -> Iterator[str]:
-    """Yield the prose paragraphs of a docstring, unwrapped and without markup.
+    """Yield the prose paragraphs of a docstring, without line breaks and without markup.
 
     Code, tables and signatures are left out.
     """
@@ -118,7 +118,7 @@ def _topics() -> Iterator[tuple[str, str, str]]:
 
     for key in sorted(topics):
         pieces = HEADING.split(topics[key])
-        # text before the first heading, then (title, rule, text) for each heading
+        # `pieces` has the text before the first heading, and then a title, a rule and a text for each heading.
         yield TOPICS, key, pieces[0]
         for title, text in zip(pieces[1::3], pieces[3::3], strict=True):
             yield TOPICS, _plain([title]), text

@@ -1,4 +1,4 @@
-"""Scripts that are written without spaces between words."""
+"""Writing systems that don't separate words by spaces."""
 
 UNSPACED = (
     "\u0e00-\u0eff"  # Thai, Lao
@@ -8,4 +8,4 @@ UNSPACED = (
     "\u3005-\u3007\u3021-\u3029\u3031-\u303c\u3041-\u312f\u31a0-\u31bf\u31f0-\u31ff\U0001aff0-\U0001b16f"  # Kana
     "\u2e80-\u2fdf\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Han
 )
-"""Characters of these scripts, as ranges for a character class of a regular expression."""
+"""Characters of these writing systems, as ranges for a character class of a regular expression."""

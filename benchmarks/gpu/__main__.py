@@ -1,10 +1,10 @@
-"""The GPU measurements, part by part, each within its seconds of the plan.
+"""Command `python -m benchmarks.gpu`: run the GPU measurements, part by part, each within its planned time.
 
     python -m benchmarks.gpu --plan
     python -m benchmarks.gpu --corpus wiki200k.txt --data senteval --to benchmarks/results/gpu
     python -m benchmarks.gpu --device cpu --tiny --to /tmp/gpu          # a rehearsal, in under two minutes
 
-A part that fails or takes too long leaves its measurements and an `error` in its file, and the others continue.
+If a part fails or takes too long, its file has the measurements so far and an `error`. The other parts continue.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from models.cli.command_line import Parser
 
 RESULTS = Path(__file__).parents[1] / "results" / "gpu"
 STSB = {"dev": 1500, "test": 1379}
-"""Numbers of pairs in STS-B's splits."""
+"""Numbers of pairs in STS-B's dev and test sets."""
 WORDS = ("man", "woman", "dog", "cat", "bird", "fish", "horse", "guitar", "river", "city")
 
 
 def main() -> int:
-    """Run the named parts, or all of them. The exit code is 1 if anything failed."""
+    """Run the named parts, or all parts. The exit status is 1 if anything failed."""
     parser = Parser(
         prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -80,14 +80,17 @@ def main() -> int:
 
 
 def _rehearsed(parts: list[str], setting: Setting) -> list[bool]:
-    """Run one part per CPU at once. A rehearsal has no measurements that they could disturb."""
+    """Run the parts of a rehearsal in parallel, one per CPU.
+
+    A rehearsal has no measurements that this could disturb.
+    """
     with TemporaryDirectory() as folder, ThreadPoolExecutor(cpus.available()) as pool:
         given = equipped(setting, Path(folder))
         return list(pool.map(lambda part: carry_out(part, given, REHEARSAL), parts))
 
 
 def _in_order(parts: list[str], setting: Setting) -> list[bool]:
-    """Run all parts in order, despite failures. The last part also gets the unused seconds of the others."""
+    """Run all parts in order, even if some fail. The last part also gets the seconds that the others did not use."""
     spare, done = 0.0, []
     for part in parts:
         began, seconds = time.monotonic(), PARTS[part].seconds + (spare if part == LAST else 0.0)
@@ -97,21 +100,21 @@ def _in_order(parts: list[str], setting: Setting) -> list[bool]:
 
 
 def equipped(setting: Setting, folder: Path) -> Setting:
-    """Give a rehearsal a generated corpus and evaluation data in `folder`, if it has none."""
+    """Return the setting. For a rehearsal without corpus or evaluation data, generate them in `folder`."""
     return replace(
         setting, corpus=setting.corpus or (str(corpus(folder / "corpus.txt")),), data=setting.data or str(data(folder))
     )
 
 
 def corpus(file: Path) -> Path:
-    """Write a thousand distinct sentences."""
+    """Write a file with a thousand distinct sentences. Return its path."""
     lines = (f"the {one} and the {other} can see a {third}\n" for one, other, third in product(WORDS, repeat=3))
     file.write_text("".join(lines), encoding="utf-8")
     return file
 
 
 def data(folder: Path) -> Path:
-    """Write an STS-B of few distinct sentences in SentEval's layout."""
+    """Write an STS-B with few distinct sentences, in SentEval's layout. Return its path."""
     place = folder / "STS" / "STSBenchmark"
     place.mkdir(parents=True)
     for part, pairs in STSB.items():

@@ -1,4 +1,4 @@
-"""Tests on a device: training and indexes on CUDA, and the contract of every runtime."""
+"""Tests that need a device: training and indexes on CUDA, and the contract tests of every runtime."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from models import cpus
 
 FILES = ("tests/training/test_cuda.py", "tests/serving/corpora/indexes/test_gpu.py", "tests/models/test_runtimes.py")
 NAMED = "cuda or gpu"
-"""Test expression: all tests of the first two files by their modules' names, and the last file's tests of a device."""
+"""Pytest expression that selects tests: all tests of the first two files, and the last file's tests that use a
+device."""
 WORKERS = 8
-"""Number of processes, each with the device. If FAISS aborts, it ends one process and not the part."""
+"""Number of test processes. All of them use the device. If FAISS aborts, only its process ends."""
 OPTIONAL = "TensorRT"
-"""A runtime that a device may lack. Any other skipped test counts as a failure."""
+"""A runtime that the machine may lack. Its skipped tests do not count as failures. Any other skipped test does."""
 LAST_LINES = 4
-"""Lines of a failure that are kept."""
+"""Number of lines that are stored from the output of a failed test."""
 
 
 def measure(setting: Setting, report: Report) -> None:
-    """Run the tests. Figures are per test file."""
+    """Run the tests. The results are stored per test file."""
     workers = min(WORKERS, cpus.available() // 2)
     spread = ("-n", str(workers)) if workers > 1 else ()
     outcomes = Outcomes(report)
@@ -40,7 +41,7 @@ def measure(setting: Setting, report: Report) -> None:
 
 
 class Outcomes:
-    """A pytest plugin that stores the outcome of each test at once."""
+    """A pytest plugin that stores the outcome of each test immediately."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -49,7 +50,7 @@ class Outcomes:
         }
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count a test once: by its call, or by a failure before or after the call."""
+        """Count each test once: by the result of its call, or by a failure of its setup or teardown."""
         if report.when != "call" and report.passed:
             return
         file, _, name = report.nodeid.partition("::")

@@ -1,4 +1,4 @@
-"""Encoders of known shapes with random weights. Speed does not depend on trained weights."""
+"""Encoders of known sizes with random weights. Speed does not depend on trained weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SPECIAL = {
 
 
 class Shape(NamedTuple):
-    """The dimensions of a BERT."""
+    """The sizes of a BERT model."""
 
     layers: int
     width: int
@@ -37,12 +37,12 @@ class Shape(NamedTuple):
 MINILM = Shape(6, 384, 12, 256)
 BERT_BASE = Shape(12, 768, 12, 512)
 BERT_SMALL = Shape(4, 512, 8, 128)
-"""Shape of google/bert_uncased_L-4_H-512_A-8, for training on sequences of 128 tokens."""
+"""Sizes of google/bert_uncased_L-4_H-512_A-8, for training on sequences of 128 tokens."""
 TINY = Shape(2, 32, 2, 64)
 
 
 def backbone(shape: Shape, folder: Path) -> Path:
-    """Save a BERT of this shape in a new folder, with weights drawn from a seed."""
+    """Save a BERT of this shape in a new folder. Its weights are random, drawn with a fixed seed. Return the folder."""
     tokenizer = _tokenizer()
     torch.manual_seed(0)
     config = BertConfig(
@@ -59,7 +59,10 @@ def backbone(shape: Shape, folder: Path) -> Path:
 
 
 def bundle(shape: Shape, folder: Path) -> Path:
-    """Export a BERT of this shape with mean pooling, with graphs in float32 and float16."""
+    """Export a BERT of this shape with mean pooling to a bundle, with graphs in float32 and float16.
+
+    Return the folder.
+    """
     weights = backbone(shape, folder / "backbone")
     encoder = Encoder.load(weights, pooling="mean", max_length=shape.max_length)
     return export(encoder, folder / "bundle", name="random", backbone="random", fp16_graph=True).folder
@@ -75,7 +78,7 @@ def _tokenizer() -> PreTrainedTokenizerFast:
 
 
 def _made() -> PreTrainedTokenizerFast:
-    """Train a WordPiece vocabulary of BERT's size on CPython's documentation."""
+    """Return a WordPiece tokenizer with a vocabulary of BERT's size, trained on CPython's documentation."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

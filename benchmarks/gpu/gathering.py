@@ -1,4 +1,4 @@
-"""Collection of a kit for an empty GPU machine: wheels, weights, sentences and evaluation data."""
+"""Collection of the files of a kit (see `benchmarks.gpu.kit`): wheels, weights, sentences and evaluation data."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ LIST = Path(__file__).with_name("kit.toml")
 SENTENCES = 200_000
 PROJECT = "isosphere"
 UNNEEDED = {WEIGHTS, "README.md", ".gitattributes", "data_config.json"}
-"""Files of minilm's package that no loader reads, and the weights, which are packed separately."""
+"""Files of minilm's package that are not packed with it. No loader reads them, except the weights, which are packed
+separately."""
 
 
 def gather(folder: Path, corpus: Sequence[Path], data: Path | None, *, all_kernels: bool = False) -> Manifest:
-    """Write the parts of a kit into a folder, and replace earlier ones.
+    """Write the parts of a kit to a folder. Replace the parts of an earlier kit.
 
     Raises:
         KitError: a wheel can't be downloaded or lacks a dependency, or a requested file can't be read.
@@ -61,7 +62,7 @@ def gather(folder: Path, corpus: Sequence[Path], data: Path | None, *, all_kerne
 
 
 def _wheels(work: Path, listed: dict[str, Any]) -> Iterator[Source]:
-    """Yield the project's metadata, then the wheels in the order of the list."""
+    """Yield a wheel with the project's metadata, and then the wheels of the list in order."""
     project = _metadata(work)
     yield Source(project, project.name, listed["wheels"][0]["needed_by"])
     for number, group in enumerate(listed["wheels"]):
@@ -71,10 +72,10 @@ def _wheels(work: Path, listed: dict[str, Any]) -> Iterator[Source]:
 
 
 def _metadata(work: Path) -> Path:
-    """Make a wheel of the project's metadata only.
+    """Make a wheel that contains only the project's metadata. Return its path.
 
-    The server reads the version of the installed project. The code comes with the working tree, and an installed copy
-    would be older.
+    The server reads its version from the metadata of the installed project. The code itself comes from the working
+    tree, and an installed copy of the code would be older.
     """
     installed = distribution(PROJECT)
     folder = f"{PROJECT}-{installed.version}.dist-info"
@@ -102,10 +103,10 @@ def _download(requirements: Sequence[str], folder: Path, listed: dict[str, Any])
 
 
 def refuse_missing(wheels: Iterable[Path], machine: Iterable[str]) -> None:
-    """Check that each dependency of a wheel is another wheel or a package of the machine.
+    """Raise an error unless each dependency of a wheel is another wheel or a package of the machine.
 
     Raises:
-        KitError: one is missing; the message names it and the wheel.
+        KitError: a dependency is missing; the message names it and the wheel.
     """
     needs = {_name(wheel): list(_dependencies(wheel)) for wheel in wheels}
     there = {canonicalize_name(name) for name in (*needs, *machine)}
@@ -119,7 +120,7 @@ def _name(wheel: Path) -> str:
 
 
 def _dependencies(wheel: Path) -> Iterator[str]:
-    """Yield the dependencies in a wheel's metadata for the machine, without extras."""
+    """Yield the dependencies in a wheel's metadata that apply to the GPU machine, without extras."""
     with zipfile.ZipFile(wheel) as members:
         (path,) = (name for name in members.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = message_from_bytes(members.read(path))
@@ -130,11 +131,10 @@ def _dependencies(wheel: Path) -> Iterator[str]:
 
 
 def trim(wheel: Path, capability: int) -> Path:
-    """Copy a wheel without headers and without kernels for other GPUs.
+    """Copy a wheel without headers and without kernels for other GPUs. Return the path of the copy.
 
-    A wheel without such kernels is returned unchanged.
-
-    This more than halves the wheels of ONNX Runtime and FAISS.
+    If the wheel has nothing to remove, return the wheel itself. Trimming more than halves the wheels of ONNX Runtime
+    and FAISS.
     """
     trimmed = wheel.parent / "trimmed" / wheel.name
     trimmed.parent.mkdir(exist_ok=True)
@@ -155,7 +155,10 @@ def trim(wheel: Path, capability: int) -> Path:
 
 
 def _material(work: Path, corpus: Sequence[Path], data: Path | None) -> Iterator[Source]:
-    """Yield everything but packages: the tokenizer first, because random encoders need it, and the weights last."""
+    """Yield all files of the kit except packages. The tokenizer comes first, because random encoders need it.
+
+    The weights come last.
+    """
     print("packing weights, sentences and data …", file=sys.stderr)
     encoder = minilm()
     beside = sorted(path for path in encoder.rglob("*") if path.is_file() and path.name not in UNNEEDED)
@@ -190,7 +193,7 @@ def _sentences(work: Path, corpus: Sequence[Path]) -> Path:
 
 
 def _half(work: Path, weights: Path) -> Path:
-    """Write weights in float16. They are not compressed, because most of their bits are noise."""
+    """Write weights in float16. The file is not compressed, because most of its bits are noise."""
     path = work / WEIGHTS
     tensors = load_file(weights)
     halves = {name: each.astype(np.float16) if each.dtype == np.float32 else each for name, each in tensors.items()}

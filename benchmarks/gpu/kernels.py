@@ -1,12 +1,12 @@
 """Removal of kernels for other GPUs from a shared library.
 
-A CUDA library contains "fat binaries": each is a container with the same kernels for every compute capability. The
-driver picks the entry for its device. The other entries are most of the library. This module replaces their bytes by
-zeros in place: headers, sizes and offsets stay, and zeros compress to nothing.
+A CUDA library contains "fat binaries". Each is a container with the same kernels for several compute capabilities. The
+driver uses only the entry for its device. The other entries make up most of the library. This module replaces their
+bytes by zeros in place. Headers, sizes and offsets stay the same, and zeros compress to almost nothing.
 
-NVIDIA does not document the layout of a container. But nvJitLink, NVIDIA's own linker, reads containers without a GPU:
-version 13.0 finds the same machine code for capability 9.0 before and after, in each of the 1,150 containers of the
-wheels in `kit.toml`.
+NVIDIA does not document the layout of a container. We checked the result with nvJitLink 13.0, NVIDIA's own linker,
+which reads containers without a GPU. For capability 9.0, it finds the same machine code before and after, in each of
+the 1,150 containers of the wheels in `kit.toml`.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 MAGIC = struct.pack("<IHH", 0xBA55ED50, 1, 16)
-"""Start of a container: magic number, version, and the size of its header in bytes."""
+"""First bytes of a container: magic number, version, and size of the container's header in bytes."""
 CONTAINER = struct.Struct("<8xQ")
-"""Header of a container: magic number and version, which `MAGIC` matches, and the size of all entries in bytes."""
+"""Header of a container: 8 bytes that `MAGIC` matches, and the size of all entries in bytes."""
 ENTRY = struct.Struct("<HHIQ12xI")
-"""Header of an entry: kind, version, size of this header, size of the payload; and, at byte 28, ten times the
-capability.
-"""
+"""Header of an entry: kind, version, size of this header, size of the payload. At byte 28, it has ten times the compute
+capability."""
 PTX, CUBIN = 1, 2
-"""Kinds of entries: text that a driver compiles, and machine code. Code for link-time optimisation is a third kind."""
+"""Kinds of entries: PTX, which the driver compiles, and machine code. A third kind, for link-time optimisation, is not
+used here."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Code of one kind for one compute capability."""
+    """An entry of a container: code of one kind for one compute capability."""
 
     kind: int
     capability: int
     start: int
-    """Offset of its payload in the library."""
+    """Offset of the entry's payload in the library."""
     end: int
 
 
 def containers(library: bytes | bytearray) -> Iterator[list[Entry]]:
-    """Yield the entries of each container."""
+    """Yield the list of entries of each container."""
     at = library.find(MAGIC)
     while at >= 0:
         begin = end = at + CONTAINER.size
@@ -52,7 +52,7 @@ def containers(library: bytes | bytearray) -> Iterator[list[Entry]]:
 
 
 def _entries(library: bytes | bytearray, begin: int, end: int) -> list[Entry] | None:
-    """Read the entries of a container. Return None if the magic number matched by chance."""
+    """Return the entries of a container. Return None if the magic number matched by chance."""
     found = []
     while begin < end <= len(library):
         if begin + ENTRY.size > end:
@@ -67,11 +67,10 @@ def _entries(library: bytes | bytearray, begin: int, end: int) -> list[Entry] | 
 
 
 def empty_others(library: bytearray, capability: int) -> int:
-    """Zero everything that a device of this compute capability (90 for 9.0) never loads.
+    """Zero all entries that a device of this compute capability (90 for 9.0) never loads.
 
-    Return the number of bytes.
-
-    A container without machine code for the capability is left alone, because its device runs another entry.
+    Return the number of zeroed bytes. A container without machine code for the capability is not changed, because the
+    device runs another of its entries.
     """
     emptied = 0
     for entries in containers(library):

@@ -35,11 +35,11 @@ MANIFEST = "manifest.json"
 PART_BYTES = 45_000_000
 CHUNK = 1 << 20
 FAMILIES = ("faiss", "onnxruntime")
-"""Packages with several builds. The server accepts one of each (docs/adr/0006)."""
+"""Packages that have several builds. The server accepts only one build of each (docs/adr/0006)."""
 
 
 class KitError(Exception):
-    """Something is missing or damaged, or made for another Python. The message is one line."""
+    """A file is missing, damaged, or made for another Python. The message is one line."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ class Source:
     path: Path
     name: str
     needed_by: Sequence[str]
-    """Benchmarks that need the file."""
+    """Names of the benchmarks that need the file."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a kit."""
+    """A numbered part of a kit."""
 
     name: str
     size: int
@@ -63,23 +63,23 @@ class Part:
 
 @dataclass(frozen=True)
 class File:
-    """A file inside the parts."""
+    """A packed file. Its content is in one or several parts."""
 
     name: str
     size: int
     sha256: str
     parts: Sequence[str]
     start: int
-    """Offset in the first of its parts."""
+    """Offset of the content in the first of these parts."""
     needed_by: Sequence[str]
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The contents of a kit, in order."""
+    """The contents of a kit, in the order of its parts."""
 
     python: str
-    """Version of CPython that the wheels are for."""
+    """Version of CPython for which the wheels were built."""
     parts: Sequence[Part]
     files: Sequence[File]
 
@@ -103,22 +103,22 @@ class Manifest:
             raise KitError(f"{path}: damaged, or no manifest of a kit") from error
 
     def benchmarks(self) -> list[str]:
-        """List the benchmarks, in the order in which they can start."""
+        """Return the names of the benchmarks, in the order in which they can start."""
         names = dict.fromkeys(name for file in self.files for name in file.needed_by)
         return sorted(names, key=self.parts_before)
 
     def parts_before(self, benchmark: str) -> int:
-        """Count the parts that must arrive before a benchmark can start."""
+        """Return the number of parts that must arrive before a benchmark can start."""
         needed = {name for file in self.needed(benchmark) for name in file.parts}
         return max((number for number, part in enumerate(self.parts, start=1) if part.name in needed), default=0)
 
     def needed(self, benchmark: str) -> list[File]:
-        """List the files that a benchmark needs."""
+        """Return the files that a benchmark needs."""
         return [file for file in self.files if benchmark in file.needed_by]
 
 
 def split(sources: Sequence[Source], folder: Path, python: str, most: int = PART_BYTES) -> Manifest:
-    """Write files one after another as numbered parts of at most `most` bytes, and the manifest beside them."""
+    """Write the files one after another to numbered parts of at most `most` bytes. Write and return the manifest."""
     files, start = [], 0
     for source in sources:
         size = source.path.stat().st_size
@@ -175,7 +175,7 @@ def _sha256(path: Path) -> str:
 
 
 class Unpacked:
-    """The folder on the GPU machine: the parts so far, and the files installed from them."""
+    """The folder on the GPU machine, with the parts that have arrived and the files that are installed from them."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.manifest = manifest
@@ -186,10 +186,10 @@ class Unpacked:
             each.mkdir(parents=True, exist_ok=True)
 
     def keep(self, path: Path) -> None:
-        """Copy a part into the folder for later calls.
+        """Copy a part into the folder, so that later calls find it.
 
         Raises:
-            KitError: the part is missing, damaged, or not of this kit.
+            KitError: the part is missing, damaged, or belongs to another kit.
         """
         part = next((part for part in self.manifest.parts if part.name == path.name), None)
         if part is None:
@@ -202,7 +202,7 @@ class Unpacked:
         copy.rename(self.parts / part.name)  # An interrupted copy never has the part's name.
 
     def install(self) -> None:
-        """Install the files that have become complete.
+        """Install the files whose parts have all arrived and that are not installed yet.
 
         Raises:
             KitError: a file is damaged, or pip refuses a wheel.
@@ -219,15 +219,15 @@ class Unpacked:
             record.writelines(f"{file.name}\n" for file in complete)
 
     def installed(self) -> set[str]:
-        """Read the names of the installed files."""
+        """Return the names of the installed files."""
         return set(self._record.read_text(encoding="utf-8").splitlines()) if self._record.is_file() else set()
 
     def missing(self, file: File) -> list[str]:
-        """List the missing parts of a file."""
+        """Return the names of a file's missing parts."""
         return [name for name in file.parts if not (self.parts / name).is_file()]
 
     def report(self) -> Iterator[str]:
-        """Report for each benchmark whether it can start, or which parts it needs."""
+        """Yield a line for each benchmark: it can start, or it needs the listed parts."""
         for benchmark in self.manifest.benchmarks():
             waiting = [file for file in self.manifest.needed(benchmark) if self.missing(file)]
             parts = sorted({name for file in waiting for name in self.missing(file)})
@@ -248,7 +248,7 @@ class Unpacked:
 
 
 def _pip_install(wheels: Sequence[Path], site: Path) -> None:
-    # `--upgrade` replaces the leftovers of an interrupted call. It also replaces `bin`, which nothing here uses.
+    # `--upgrade` replaces what an interrupted call has left. It also replaces the folder `bin`, which is not used here.
     flags = ["--no-index", "--no-deps", "--no-compile", "--no-cache-dir", "--disable-pip-version-check", "--upgrade"]
     command = [sys.executable, "-m", "pip", "install", "--quiet", *flags, "--target", str(site), *map(str, wheels)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -257,7 +257,7 @@ def _pip_install(wheels: Sequence[Path], site: Path) -> None:
 
 
 def last_error(said: str) -> str:
-    """Find the line with pip's reason for a failure."""
+    """Return the line of pip's output that says why pip failed."""
     lines = [line for line in said.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR")]
     return (errors or lines or ["it gives no reason"])[-1]
@@ -271,10 +271,10 @@ def _extract_archive(path: Path) -> None:
 
 
 def unpack(parts: Sequence[Path], to: Path) -> Unpacked:
-    """Check the parts, copy them into a folder, and install complete files.
+    """Check the parts, copy them into a folder, and install the files that are complete.
 
     Raises:
-        KitError: something is missing or damaged, of another kit, or made for another Python.
+        KitError: a part is missing, damaged, belongs to another kit, or is made for another Python.
     """
     manifest = _manifest_for(parts, to)
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -289,7 +289,7 @@ def unpack(parts: Sequence[Path], to: Path) -> Unpacked:
 
 
 def _manifest_for(parts: Sequence[Path], to: Path) -> Manifest:
-    """Read the manifest beside the parts, or the one of an earlier call."""
+    """Return the manifest beside the parts. If there is none, return the manifest of an earlier call."""
     before = Manifest.read(to / MANIFEST) if (to / MANIFEST).is_file() else None
     beside = parts[0].parent / MANIFEST
     if before and not beside.is_file():
@@ -301,9 +301,9 @@ def _manifest_for(parts: Sequence[Path], to: Path) -> Manifest:
 
 
 def shell_commands(unpacked: Unpacked) -> Iterator[str]:
-    """Yield the shell commands to run before a benchmark."""
+    """Yield the shell commands that must run before a benchmark."""
     yield f"export PYTHONPATH={_before('PYTHONPATH', [unpacked.site])}"
-    # ONNX Runtime and FAISS, installed elsewhere, do not find the CUDA libraries that came with torch.
+    # The installed ONNX Runtime and FAISS do not find the CUDA libraries that were installed together with torch.
     if libraries := [folder for entry in sys.path for folder in sorted(Path(entry).glob("nvidia/*/lib"))]:
         yield f"export LD_LIBRARY_PATH={_before('LD_LIBRARY_PATH', libraries)}"
     if others := sorted(_other_builds(unpacked.site)):
@@ -315,7 +315,10 @@ def _before(variable: str, folders: Iterable[Path]) -> str:
 
 
 def _other_builds(site: Path) -> set[str]:
-    """Return the installed builds that the server would refuse to start beside those of the kit."""
+    """Return installed packages that are other builds of the kit's packages.
+
+    The server would refuse to start with both.
+    """
     ours = {_family(name) for name in _names(str(site))} - {None}
     elsewhere = [entry for entry in sys.path if Path(entry).resolve() != site.resolve()]
     return {name for name in _names(*elsewhere) if _family(name) in ours}
@@ -330,7 +333,7 @@ def _family(name: str) -> str | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Gather or unpack a kit."""
+    """Run the command `gather` or `unpack`. Return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
     gathering = verbs.add_parser("gather", help="download the files and write the parts of the kit")

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.gpu.part NAME SETTING`: one part, in the process that the command starts for it."""
+"""Command `python -m benchmarks.gpu.part NAME SETTING`: run one part. `benchmarks.gpu` starts this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.surroundings import surroundings
 
 
 def main() -> int:
-    """Measure, and return 1 if anything failed."""
+    """Run the part. Return 1 if anything failed."""
     name, given = sys.argv[1:]
     setting = Setting.from_json(given)
     report = Report(setting.file(name), head(name, setting))
@@ -24,7 +24,7 @@ def main() -> int:
 
 
 def head(name: str, setting: Setting) -> dict[str, Any]:
-    """Describe the environment of a part's figures."""
+    """Return facts about the environment in which a part's figures were measured."""
     around = surroundings()
     return {
         "part": name,
@@ -37,7 +37,7 @@ def head(name: str, setting: Setting) -> dict[str, Any]:
 
 
 def device(setting: Setting) -> dict[str, Any]:
-    """Describe the device and its driver."""
+    """Return facts about the device and its driver."""
     if setting.device == "cpu":
         return {"name": "cpu"}
     properties = torch.cuda.get_device_properties(0)
@@ -52,7 +52,7 @@ def device(setting: Setting) -> dict[str, Any]:
 
 
 def _driver() -> str | None:
-    """Ask nvidia-smi for the driver's version. Return None if it is not installed."""
+    """Return the driver's version from nvidia-smi. Return None if nvidia-smi is not installed."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0]

@@ -1,4 +1,4 @@
-"""The parts of a session on a GPU: the plan with their seconds, their settings and results, their processes."""
+"""The parts of a GPU session: the plan with the seconds of each part, the settings, the results and the processes."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from models.bundle.disk import make_folder, write_whole
 from models.errors import first_line
 
 LIMIT = 11 * 60
-"""Seconds of the whole session."""
+"""Maximum seconds of the whole session."""
 ROOT = Path(__file__).parents[2]
 PROGRAM = (sys.executable, "-m", "benchmarks.gpu.part")
 GRACE = 5.0
-"""Seconds of a part's limit that are hidden from it, for its own end and for a forced one."""
+"""Last seconds of a part's time limit. The part does not use them, so that it can end by itself or be ended."""
 LAST_LINES = 15
-"""Lines of a failed part's output that are shown."""
+"""Number of lines that are shown from the output of a failed part."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """The options of the command, and the deadline of the part."""
+    """The options of the command, and the time at which the part must end."""
 
     device: Literal["cuda", "cpu"]
     tiny: bool
-    """True for a rehearsal, which runs the same code on sizes that measure nothing."""
+    """Whether this is a rehearsal. A rehearsal runs the same code on sizes that are too small to measure anything."""
     corpus: tuple[str, ...]
-    """Files with a sentence per line. Empty means CPython's documentation."""
+    """Files with one sentence per line. Empty means CPython's documentation."""
     data: str | None
-    """Folder in SentEval's layout."""
+    """Evaluation data: a folder in SentEval's layout."""
     to: str
     """Folder of the results."""
     command: str
     commit: str | None
-    """Commit of a checkout without git."""
+    """Commit of the code, if the checkout has no git."""
     ends: float
-    """End of the part's time by `time.monotonic`, which all processes of a machine share."""
+    """Time at which the part must end, in seconds of `time.monotonic`. All processes of a machine share this clock."""
 
     @property
     def left(self) -> float:
@@ -59,21 +59,21 @@ class Setting:
         return Path(self.to) / f"{part}.json"
 
     def to_json(self) -> str:
-        """Write the setting for another process."""
+        """Return the setting as JSON, for another process."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read a setting that `to_json` wrote."""
+        """Return the setting from the JSON that `to_json` returned."""
         values: dict[str, Any] = json.loads(text)
         return cls(**values | {"corpus": tuple(values["corpus"])})
 
 
 class Step(NamedTuple):
-    """A line of the plan."""
+    """A step of the plan."""
 
     seconds: int
-    """Maximum seconds. A part that takes longer is ended."""
+    """Maximum seconds of the step. A part that takes longer is ended."""
     what: str
 
 
@@ -90,20 +90,20 @@ PARTS = {
     "studies": Step(50, "the papers' ablations from minilm, several runs at once"),
     "pretraining": Step(50, "a language model, and encoders made of it"),
 }
-"""Parts in order of value. Each is a module of this package with a function `measure`."""
+"""Parts, most important first. Each is a module of this package with a function `measure`."""
 LAST = "pretraining"
-"""Name of the part that also gets the unused seconds of the parts before it."""
+"""Name of the last part, which also gets the seconds that earlier parts did not use."""
 REHEARSAL = 600
-"""Seconds of each part of a rehearsal, which measures nothing and may run beside other work."""
+"""Maximum seconds of each part of a rehearsal. The limit is long, because a rehearsal may run beside other work."""
 
 STUDIES = ("studies/gs-infonce/table-3.toml", "studies/whitenedcse/table-5.toml")
-"""Files of the part `studies`, run in this order until its time is up."""
+"""Study files of the part `studies`. They run in this order until the part's time is up."""
 JOBS = 12
-"""Concurrent runs of a study on the device."""
+"""Number of a study's runs that use the device at the same time."""
 
 
 def table() -> str:
-    """Format the plan for a terminal: a line for each transfer and each part, with the sum."""
+    """Return the plan as text for a terminal: a line for each transfer and each part, and the sum."""
     rows = [
         *((f"transfer {name}", *step) for name, step in TRANSFERS.items()),
         *((name, *step) for name, step in PARTS.items()),
@@ -113,12 +113,12 @@ def table() -> str:
 
 
 def total() -> int:
-    """Return the seconds of all transfers and parts."""
+    """Return the planned seconds of all transfers and parts."""
     return sum(step.seconds for step in (*TRANSFERS.values(), *PARTS.values()))
 
 
 class Report:
-    """A writer that rewrites `PART.json` with every figure."""
+    """Writer of a part's results. It rewrites `PART.json` after each measurement."""
 
     def __init__(self, file: Path, head: Mapping[str, Any]) -> None:
         self._file, self._began = file, time.monotonic()
@@ -132,13 +132,13 @@ class Report:
         return bool(self._errors)
 
     def keep(self, name: str, figures: Any) -> None:
-        """Store figures under a name, and replace earlier ones."""
+        """Store the figures of a measurement under `name`. Replace earlier figures of this name."""
         self._figures[name] = figures
         self._write()
 
     @contextmanager
     def attempt(self, name: str) -> Iterator[None]:
-        """Record the error of a measurement, and let the part continue with the next one."""
+        """If the measurement in the block fails, record its error, and continue after the block."""
         try:
             yield
         except Exception as error:
@@ -146,7 +146,7 @@ class Report:
             self.fail(f"{name}: {type(error).__name__}: {first_line(error)}")
 
     def fail(self, error: str) -> None:
-        """Add to the file's `error`."""
+        """Append a message to the file's `error`."""
         self._errors.append(error)
         self._write()
 
@@ -157,7 +157,7 @@ class Report:
 
 
 def add_error(file: Path, part: str, command: str, error: str) -> None:
-    """Record why a part's process ended, if it could not do so itself."""
+    """Record why a part's process ended, if the process could not do this itself."""
     content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"part": part, "command": command}
     said = [content["error"]] if "error" in content else []
     figures = content.pop("figures", {})
@@ -167,7 +167,7 @@ def add_error(file: Path, part: str, command: str, error: str) -> None:
 
 
 def carry_out(part: str, setting: Setting, seconds: float, program: Sequence[str] = PROGRAM) -> bool:
-    """Run a part for at most so many seconds, and return whether everything succeeded."""
+    """Run a part for at most `seconds`. Return whether everything succeeded."""
     began, file = time.monotonic(), setting.file(part)
     file.unlink(missing_ok=True)
     told = replace(setting, ends=began + seconds - GRACE)
@@ -186,9 +186,10 @@ def carry_out(part: str, setting: Setting, seconds: float, program: Sequence[str
 
 
 def end_of(command: Sequence[str], log: int, seconds: float) -> int | None:
-    """Wait for a process and return its exit code, or None if its time was up.
+    """Wait for a process and return its exit status. Return None if it was ended because its time was up.
 
-    The process leads a group. So the servers and workers that it started end with it and free the device.
+    The process leads a process group. All servers and workers that it started are ended with it, which frees the
+    device.
     """
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""A masked language model of BERT-small's shape, trained in the remaining time, and encoders trained from it."""
+"""Pre-training of a masked language model of BERT-small's size in the remaining time, and encoders trained from it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from training.pretraining.config import PretrainConfig
 from training.pretraining.run import fit
 
 RESERVED = 30.0
-"""Seconds for the encoders. Each takes `STEPS` steps."""
+"""Seconds that are reserved for training the encoders. Each is trained for `STEPS` steps."""
 STEPS, BATCH = 300, 64
 PROBED = 60
-"""Steps of the probe that measures the speed. On CUDA its first steps record the graphs that later steps replay."""
+"""Number of steps of a short run that measures the speed. On CUDA, its first steps record the graphs that later steps
+replay."""
 LEAST = 50
 
 
 def measure(setting: Setting, report: Report) -> None:
-    """Pre-train, then train SimCSE and, with its encoder as the teacher, DCLR."""
+    """Pre-train a language model. From it, train SimCSE and then DCLR, whose teacher is the SimCSE encoder."""
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
         shape = TINY if setting.tiny else BERT_SMALL
@@ -42,7 +43,7 @@ def measure(setting: Setting, report: Report) -> None:
 
 
 def described(shape: Shape, folder: Path, setting: Setting) -> PretrainConfig:
-    """Configure the run. Its number of steps is not known yet."""
+    """Return the configuration of the pre-training run. Its number of steps is set later."""
     layers, width, heads, length = shape
     return PretrainConfig(
         corpus=setting.corpus,
@@ -59,7 +60,10 @@ def described(shape: Shape, folder: Path, setting: Setting) -> PretrainConfig:
 
 
 def pretrained(config: PretrainConfig, folder: Path, setting: Setting, report: Report) -> dict[str, Any]:
-    """Pre-train for as many steps as a short probe predicts, and return speed and curve."""
+    """Pre-train for as many steps as the remaining time allows. Return speed and learning curve.
+
+    A short run before it measures the speed.
+    """
     probed = 2 if setting.tiny else PROBED
     probe = config.override(
         {"steps": probed, "eval_every": probed, "out": str(folder / "probe"), "run": str(folder / "probing")}
@@ -82,7 +86,7 @@ def pretrained(config: PretrainConfig, folder: Path, setting: Setting, report: R
 
 
 def encoder(config: RunConfig, folder: Path) -> dict[str, Any]:
-    """Train an encoder, evaluate it on STS if there is data, and save it in a folder."""
+    """Train an encoder and save it in a folder. If there is evaluation data, evaluate it on STS. Return the figures."""
     outcome = run.fit(config, sys.stderr)
     outcome.encoder.save(folder)
     scores = sts_scores(outcome.encoder.to(config.device), outcome.tasks, sys.stderr)
@@ -96,7 +100,10 @@ def encoder(config: RunConfig, folder: Path) -> dict[str, Any]:
 
 
 def _from(model: str, name: str, folder: Path, setting: Setting, teacher: str | None) -> RunConfig:
-    """Configure a run like the studies' runs: [CLS], with a head, at the published learning rate."""
+    """Return the configuration of a run like those of the studies.
+
+    The run uses [CLS] pooling with a head, at the published learning rate.
+    """
     steps, batch = (2, 8) if setting.tiny else (STEPS, BATCH)
     return from_preset(name, backbone=model).override(
         {
@@ -118,7 +125,10 @@ def _from(model: str, name: str, folder: Path, setting: Setting, teacher: str | 
 
 
 def _seconds_a_step(run: Path, batch: int) -> float:
-    """Return the median over the second half of the steps, after warm-up."""
+    """Return the median seconds per step.
+
+    Only the second half of the steps counts, because the first half is warm-up.
+    """
     speeds: list[float] = [line["sentences_per_s"] for line in _lines(run) if line["kind"] == "train"]
     return batch / statistics.median(speeds[len(speeds) // 2 :])
 

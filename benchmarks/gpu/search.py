@@ -1,4 +1,7 @@
-"""FAISS on the device beside HNSW on the CPU: build time, memory, and searches per second at the recall target."""
+"""Vector search with FAISS on a GPU, and HNSW on the CPU for comparison.
+
+The figures are build time, memory, and searches per second at the target recall.
+"""
 
 from __future__ import annotations
 
@@ -24,25 +27,25 @@ from serving.corpora.indexes.state import Approximate, Main, Tuning
 
 DIM = 384
 SIZES = {1_000_000: (QUERIES, FRESH), 10_000_000: (100, 200)}
-"""Numbers of vectors, with the queries that tune an index and those that test it.
+"""Numbers of vectors. For each, the number of queries that tune an index, and the number of queries that test it.
 
-Exact search on the CPU answers all.
+Exact search on the CPU computes the true neighbours of all queries.
 """
 TINY_DIM = 32
 TINY = {2_000: (100, 100), 4_000: (50, 50)}
 BLOCKS = 10
-"""Threads that draw vectors, each from its own mixture. One thread would take minutes for 10^7."""
+"""Number of threads that draw vectors, each from its own mixture. One thread would take minutes for 10^7 vectors."""
 HNSW = "hnsw"
 BETWEEN = 20.0
-"""Maximum seconds of a build between two checks of the clock."""
+"""Maximum seconds that a build may run between two checks of the remaining time."""
 DEGREE = 64
-"""Neighbours of a vector, FAISS's default."""
+"""Number of neighbours of each vector in the graph. 64 is FAISS's default."""
 EFFORTS = tuple(range(32, 545, 32))
-"""Values of `itopk_size`, which cuVS rounds up to a multiple of 32."""
+"""Values of CAGRA's `itopk_size`. cuVS rounds it up to a multiple of 32."""
 
 
 def measure(setting: Setting, report: Report) -> None:
-    """Measure all kinds on the smaller number of vectors, and those of the device on the larger one."""
+    """Measure all kinds of indexes on the smaller number of vectors, and the GPU indexes on the larger number."""
     threads, dim = cpus.available(), TINY_DIM if setting.tiny else DIM
     (some, queries), (many, few) = (TINY if setting.tiny else SIZES).items()
     known = {"faiss": faiss.__version__, "cagra": hasattr(faiss, "GpuIndexCagra")}
@@ -57,9 +60,9 @@ def measure(setting: Setting, report: Report) -> None:
 
 
 def of_device(setting: Setting) -> list[Kind]:
-    """Return the device's indexes: flat, IVF and CAGRA.
+    """Return the device's kinds of indexes: flat, IVF and CAGRA.
 
-    A CPU in a rehearsal has its own flat and IVF.
+    In a rehearsal on a CPU, return the CPU's flat and IVF indexes.
 
     Raises:
         RuntimeError: FAISS can't search on the device.
@@ -73,7 +76,10 @@ def of_device(setting: Setting) -> list[Kind]:
 
 
 def drawn(count: int, dim: int, held: int, fresh: int) -> tuple[Main, Floats, Floats]:
-    """Draw clustered unit vectors with exact search, and queries of the same clusters for tuning and timing."""
+    """Draw clustered unit vectors. Return an exact index of them, and queries of the same clusters.
+
+    The first queries are for tuning, and the second queries are for timing.
+    """
     vectors, size, asked = np.empty((count, dim), np.float32), count // BLOCKS, (held + fresh) // BLOCKS
 
     def block(number: int) -> Floats:
@@ -96,7 +102,10 @@ def _keep(name: str, kind: Kind, exact: Main, held: Floats, fresh: Floats, *, se
 
 
 def measured(kind: Kind, exact: Main, held: Floats, fresh: Floats, setting: Setting) -> Mapping[str, Any]:
-    """Build one kind of index and search it without filters. HNSW is searched on all threads and on one."""
+    """Build one kind of index and search it without filters.
+
+    HNSW is searched once on all threads and once on one thread.
+    """
 
     def pause() -> None:
         if setting.left < BETWEEN:
@@ -121,12 +130,15 @@ def measured(kind: Kind, exact: Main, held: Floats, fresh: Floats, setting: Sett
 
 
 def _free(setting: Setting) -> int:
-    """Return the free bytes of the device."""
+    """Return the free memory of the device in bytes."""
     return torch.cuda.mem_get_info()[0] if setting.device == "cuda" else 0
 
 
 class Cagra:
-    """A CAGRA index for measurements only. It is not stored in files, and the server does not offer it."""
+    """A CAGRA index that is only used in this benchmark.
+
+    It is not stored in files, and the server does not offer it.
+    """
 
     name = "gpu-cagra"
     knob: str | None = "itopk_size"
@@ -136,15 +148,15 @@ class Cagra:
         self._resources = faiss.StandardGpuResources()
 
     def parameters(self, count: int, dim: int) -> Parameters:  # noqa: ARG002 - the same for any number
-        """Return the degrees of the graph, before and after pruning."""
+        """Return the number of neighbours in the graph, before and after pruning."""
         return {"graph_degree": DEGREE, "intermediate_graph_degree": 2 * DEGREE}
 
     def memory(self, count: int, dim: int) -> int:
-        """Return the bytes of the vectors and both graphs, which are all on the device."""
+        """Return the bytes of the vectors and of both graphs. All of these are in the device's memory."""
         return count * (4 * dim + 4 * 3 * DEGREE)
 
     def build(self, vectors: Floats, parameters: Parameters, pause: Pause) -> faiss.Index:
-        """Build the graph by L2 distance, which orders unit vectors like their inner product."""
+        """Build the graph by L2 distance. For unit vectors, L2 distance and inner product give the same ranking."""
         pause()
         config = faiss.GpuIndexCagraConfig()
         config.graph_degree = parameters["graph_degree"]
@@ -154,23 +166,23 @@ class Cagra:
         return index
 
     def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:  # noqa: ARG002 - refused
-        """Refuse, because the graph can't grow."""
+        """Raise an error, because vectors can't be added to the graph."""
         raise BuildError(f"{self.name} can't take further vectors")
 
     def write(self, index: faiss.Index, path: str) -> None:  # noqa: ARG002 - refused
-        """Refuse, because the graph is only measured."""
+        """Raise an error, because this benchmark stores no graph."""
         raise BuildError(f"{self.name} is not kept")
 
     def read(self, path: str, vectors: Floats) -> faiss.Index:  # noqa: ARG002 - refused
-        """Refuse, because the graph is not stored."""
+        """Raise an error, because this benchmark stores no graph."""
         raise BuildError(f"{self.name} is not kept")
 
     def efforts(self, parameters: Parameters) -> Sequence[int]:  # noqa: ARG002 - the same for any graph
-        """Return the sizes of the candidate list."""
+        """Return the sizes of the candidate list that are tried."""
         return EFFORTS
 
     def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:
-        """Find rows for each query among all vectors, without filters."""
+        """Return the rows that each query finds among all vectors, without filters."""
         assert wanted.bitmap is None, "CAGRA is measured without filters"
         parameters = faiss.SearchParametersCagra(itopk_size=max(wanted.effort, wanted.rows))
         _, rows = index.search(queries, wanted.rows, params=parameters)

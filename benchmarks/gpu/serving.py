@@ -1,4 +1,4 @@
-"""Our server beside sentence-transformers and bare ONNX Runtime, all in float16, on encoders of two shapes."""
+"""Our server, sentence-transformers, and ONNX Runtime alone, all in float16, on encoders of two sizes."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ PRECISION = "fp16"
 TEXTS = ("short", "mixed", "long")
 CALLERS = (1, 32, 128)
 BATCH = 256
-"""Texts of a request from one caller. Libraries get the same requests."""
+"""Texts of one request. Libraries get the same texts per call."""
 CHOICE = Choice(rounds=3, seconds=0.3)
 REHEARSAL = Choice(rounds=1, seconds=0.01)
 
 
 def measure(setting: Setting, report: Report) -> None:
-    """Measure one encoder after the other, each in an equal share of the time."""
+    """Measure one encoder after the other. Each gets an equal share of the time."""
     shapes = {"tiny": TINY} if setting.tiny else {"minilm": MINILM, "bert-base": BERT_BASE}
     choice = REHEARSAL if setting.tiny else CHOICE
     for waiting, (name, shape) in zip(range(len(shapes), 0, -1), shapes.items(), strict=True):
@@ -47,7 +47,10 @@ def measure(setting: Setting, report: Report) -> None:
 
 
 def loads(tiny: bool) -> Mapping[str, Load]:
-    """Return loads of single texts by 1, 32 and 128 callers, and of batches by one caller, for every population."""
+    """Return the loads for every population of texts.
+
+    Single texts are requested by 1, 32 and 128 clients, and batches by one client.
+    """
     callers, batch = ((1, 2), 4) if tiny else (CALLERS, BATCH)
     singles = {f"{texts}_singles_{clients}": Load(texts, 1, clients) for texts in TEXTS for clients in callers}
     return singles | {f"{texts}_batch": Load(texts, batch) for texts in TEXTS}
@@ -79,7 +82,7 @@ def contestants(made: Path, device: str, *, tensorrt: bool) -> dict[str, Spec]:
 
 
 def no_tensorrt(made: Bundle, device: Device) -> str | None:
-    """Return why TensorRT can't take part, or None if it can."""
+    """Return the reason why TensorRT can't be measured. Return None if it can be measured."""
     try:
         TensorRt.precisions(made, Options(device, 1))
     except RuntimeUnavailable as reason:

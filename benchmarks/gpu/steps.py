@@ -1,7 +1,7 @@
-"""Training steps of every objective, beside the published loop and sentence-transformers' trainer.
+"""Training steps of every objective, compared with the published training loop and sentence-transformers' trainer.
 
-Weights are random, in the published layout, because they do not affect speed. Each contestant takes several steps
-before anyone waits for the device, as in a run. Contestants are interleaved, so that ratios are valid on a shared
+Weights are random, because they do not affect speed. Each contestant takes several steps before the program waits for
+the device, as in a training run. Turns of the contestants are interleaved, so that ratios are valid on a shared
 machine.
 """
 
@@ -30,25 +30,26 @@ from training.step import initial_state, load_frozen, make_meter, make_step
 
 OURS = ("simcse", "gs-infonce", "dclr", "whitenedcse", "imsimcse")
 LAUNCHED = "simcse_launched"
-"""Name of SimCSE's step with the batch in one chunk. It is not recorded, so every kernel is launched separately."""
+"""Name of SimCSE's step with the whole batch in one chunk. The step is not recorded as a CUDA graph, so every kernel is
+launched separately."""
 SENTENCES = 1_000_000
 KERNELS = 15
-"""Number of most expensive kernels in a profile."""
+"""Number of kernels in a profile. The most expensive kernels are listed."""
 
 
 class Size(NamedTuple):
-    """The amount of work in a measurement."""
+    """Size of a measurement."""
 
     batch: int = 64
     steps: int = 20
-    """Steps of a turn."""
+    """Number of steps per turn."""
     rounds: int = 6
     warmup: int = 2
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """A step on the next batch, and a meter that turns batches and seconds into figures."""
+    """A training step on the next batch, and a meter that computes figures from batches and seconds."""
 
     step: Callable[[], object]
     meter: SpeedMeter
@@ -57,7 +58,7 @@ class Contestant:
 def contestants(
     backbone: Path, device: str, texts: Sequence[Sequence[str]], report: Report
 ) -> Mapping[str, Contestant]:
-    """Assemble all contestants. Failures are recorded in the report."""
+    """Return all contestants by name. A contestant that fails is recorded in the report."""
     makers: dict[str, Callable[[], Contestant]] = {
         **{name: partial(_ours, name, backbone, device, texts) for name in OURS},
         LAUNCHED: partial(_ours, "simcse", backbone, device, texts, chunk_size=len(texts[0])),
@@ -73,7 +74,7 @@ def contestants(
 def measure(
     taking: Mapping[str, Contestant], device: str, batches: Sequence[Batch], size: Size, told: Callable[[Any], object]
 ) -> None:
-    """Take whole steps (tokens, forward, backward, clip, AdamW) in turns, and report figures after every round."""
+    """Take complete steps (tokens, forward, backward, clip, AdamW) in turns. Report figures after every round."""
 
     def turn(one: Contestant) -> None:
         for _ in range(size.steps):
@@ -91,7 +92,7 @@ def measure(
 def figures(
     taking: Mapping[str, Contestant], seconds: Mapping[str, list[float]], batches: Sequence[Batch], size: Size
 ) -> dict[str, dict[str, float]]:
-    """Return medians over rounds, and the ratios to peers in the same round."""
+    """Return medians over rounds, and the ratios to the peers' times in the same round."""
     amount = size.batch * size.steps
     peers = [name for name in (*PEERS, LAUNCHED) if name in seconds]
     against = {peer: rates(dict(seconds), amount, peer) for peer in peers}
@@ -110,9 +111,9 @@ def figures(
 
 
 def profile(step: Callable[[], object], device: str, steps: int) -> dict[str, Any]:
-    """Return the milliseconds per step of the most expensive kernels, and of all.
+    """Return the milliseconds per step of the most expensive kernels, and of all kernels.
 
-    On a CPU, operators replace kernels.
+    On a CPU, torch operators are listed instead of kernels.
     """
     kind = torch.profiler.ProfilerActivity.CUDA if device == "cuda" else torch.profiler.ProfilerActivity.CPU
     with torch.profiler.profile(activities=[kind]) as taken:
@@ -135,17 +136,20 @@ def synchronise(device: str) -> None:
 
 
 def autocast(device: str) -> torch.dtype | None:
-    """Return the type of matrix products, as in the peers: bfloat16 on CUDA, and float32 (None) on a CPU."""
+    """Return the type of matrix products, as in the peers: bfloat16 on CUDA, and None for float32 on a CPU."""
     return torch.bfloat16 if device == "cuda" else None
 
 
 def peak(device: str) -> float:
-    """Measure the device's peak in that type, in operations per second."""
+    """Measure the device's peak for matrix products in that type, in operations per second."""
     return matmul_peak(torch.device(device), autocast(device) or torch.float32)
 
 
 def _ours(name: str, backbone: Path, device: str, texts: Sequence[Sequence[str]], **changes: Any) -> Contestant:
-    """Assemble the step of a run with its objective's preset. Its teacher is the backbone."""
+    """Return the training step of a run with the objective's preset.
+
+    If the objective needs a teacher, it is the backbone.
+    """
     given = {"batch_size": len(texts[0]), "dropout": 0.1, **changes}
     if name == "whitenedcse":  # Groups have two channels at any width, as in the preset for BERT-base.
         given["groups"] = Encoder.load(backbone).dim // 2

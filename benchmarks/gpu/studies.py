@@ -1,4 +1,7 @@
-"""The papers' ablations from minilm: concurrent runs on one device, appended to the CPUs' results."""
+"""The papers' ablations with minilm as the initial encoder. Runs are concurrent on one device.
+
+Their results are appended to those of the CPU runs.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,13 @@ from training.studies.results import RESULTS
 from training.studies.schedule import STOPPED
 
 TO_END = 10.0
-"""Seconds in which stopped runs finish their step."""
+"""Seconds in which stopped runs may finish their current step."""
 LEAST = 25.0
-"""Minimum seconds in which a run can finish."""
+"""Seconds that a run needs at least. No run is started with less time left."""
 FAILED = 1
-"""Exit code of a study with a failed run."""
+"""Exit status of a study with a failed run."""
 ENDED = (0, FAILED, STOPPED)
-"""Exit codes of a study that leaves results."""
+"""Exit statuses of a study that has written results."""
 REHEARSAL = """
 [base]
 objective = "simcse"
@@ -44,7 +47,7 @@ seed = [0, 1]
 
 
 def measure(setting: Setting, report: Report) -> None:
-    """Run one study after the other until the time is up. Unfinished runs are lost."""
+    """Run one study after the other until the time is up. Results of unfinished runs are lost."""
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
         files, jobs = ((_rehearsal(folder),), 2) if setting.tiny else (STUDIES, JOBS)
@@ -69,7 +72,7 @@ def measure(setting: Setting, report: Report) -> None:
 
 
 def carried_out(file: str, out: Path, jobs: int, setting: Setting) -> int:
-    """Run a study as a user would, and stop it when the part's time is up."""
+    """Run a study by its command, and stop it when the part's time is up. Return the exit status."""
     command = [sys.executable, "-m", "training", "study", "run", file, "--jobs", str(jobs), "--out", str(out)]
     command += ["--data", setting.data] if setting.data else []
     command += ["--corpus", *setting.corpus] if setting.corpus else []
@@ -82,7 +85,10 @@ def carried_out(file: str, out: Path, jobs: int, setting: Setting) -> int:
 
 
 def append(lines: Sequence[str], to: Path, where: str) -> list[str]:
-    """Append the runs that a file lacks, with their device, and return their ids."""
+    """Append the runs that are missing in a file, with the name of their device.
+
+    Return the ids of the appended runs.
+    """
     before = to.read_text(encoding="utf-8") if to.exists() else ""
     there = {json.loads(line)["id"] for line in before.splitlines()}
     new = [run for run in map(json.loads, lines) if run["id"] not in there]
@@ -97,7 +103,7 @@ def speeds(lines: Sequence[str]) -> Mapping[str, Any]:
 
 
 def _rehearsal(folder: Path) -> str:
-    """Write a study of two short runs."""
+    """Write a study file with two short runs. Return its path."""
     file = folder / "rehearsal.toml"
     file.write_text(REHEARSAL.format(backbone=backbone(TINY, folder / "tiny")), encoding="utf-8")
     return str(file)

@@ -1,4 +1,4 @@
-"""Training at BERT-base's shape: steps of every objective beside two peers, and a run over a million sentences."""
+"""Training with BERT-base's sizes: steps of every objective and of two peers, and a run over a million sentences."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from training.machine.interrupt import InterruptedRun
 
 REHEARSAL = Size(batch=8, steps=1, rounds=1, warmup=1)
 TO_END = 12.0
-"""Seconds for an interrupted run to save a checkpoint, and for the work after it."""
+"""Seconds that are reserved for an interrupted run to save a checkpoint, and for the work after it."""
 POINTS = 100
-"""Points of the curve. Each is a mean."""
+"""Number of points of the learning curve. Each point is a mean over several steps."""
 
 
 def measure(setting: Setting, report: Report) -> None:
-    """Measure steps, their kernels, and the run in the remaining time."""
+    """Measure the training steps and their kernels. Then measure a training run in the remaining time."""
     size = REHEARSAL if setting.tiny else Size()
     report.keep("setting", described(size))
     report.keep("peak_flops_per_s", f"{steps.peak(setting.device):.3g}")
@@ -53,7 +53,7 @@ def measure(setting: Setting, report: Report) -> None:
 
 
 def described(size: Size) -> str:
-    """Describe the measurement in words."""
+    """Return a description of the measurement."""
     return (
         f"random weights, [CLS], batch {size.batch}, {LENGTH} tokens at most, bf16 autocast on CUDA; "
         f"{size.rounds} interleaved rounds of {size.steps} steps, none waited for before the last; {steps.LAUNCHED}: "
@@ -78,7 +78,7 @@ def _steps(weights: Path, setting: Setting, size: Size, report: Report) -> None:
 def trained(
     backbone: Path, folder: Path, setting: Setting, *, sentences: int, batch: int, most: float
 ) -> dict[str, Any]:
-    """Train for a number of sentences and at most `most` seconds. A smaller corpus is repeated."""
+    """Train on `sentences` sentences, for at most `most` seconds. A smaller corpus is repeated. Return the figures."""
     steps = sentences // batch
     given = {"batch_size": batch, "dropout": 0.1, "max_steps": steps, "eval_every": steps}
     place = {"device": setting.device, "run": str(folder / "run"), "out": str(folder / "out")}
@@ -93,7 +93,7 @@ def trained(
 
 
 def curve(folder: Path, steps: int, batch: int) -> dict[str, Any]:
-    """Read progress, speed and loss from the record of a run."""
+    """Return progress, speed and loss from the record of a run."""
     lines = [json.loads(line) for line in (folder / record.METRICS).read_text(encoding="utf-8").splitlines()]
     taken = [line for line in lines if line["kind"] == "train"]
     corpus = json.loads((folder / record.ENVIRONMENT).read_text(encoding="utf-8"))["corpus"]
@@ -114,7 +114,7 @@ def curve(folder: Path, steps: int, batch: int) -> dict[str, Any]:
 
 @contextmanager
 def interrupted_after(seconds: float) -> Iterator[None]:
-    """Press Ctrl-C when the time is up, so that the run ends with its step."""
+    """Raise KeyboardInterrupt in the block after `seconds`, so that the run stops after its current step."""
 
     def press(_signal: int, _frame: FrameType | None) -> None:
         signal.raise_signal(signal.SIGINT)

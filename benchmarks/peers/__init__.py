@@ -1,4 +1,4 @@
-"""Environments of the peers. Some need other versions of our dependencies."""
+"""Python environments of peers, the other projects that are measured. Some need other versions of our dependencies."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 ENVIRONMENTS = ("infinity", "sentence-transformers", "fastembed", "search")
 FOLDER = Path(".peers")
 EXPORTED = {backend: FOLDER / "exported" / backend for backend in ("onnx", "openvino")}
-"""minilm as exported by sentence-transformers."""
+"""Folders with minilm as exported by sentence-transformers, by backend."""
 
 
 def environment(name: str) -> Path:
-    """Return the folder of a peer's environment, which `python -m benchmarks.peers NAME` creates."""
+    """Return the folder of a peer's environment. `python -m benchmarks.peers NAME` creates the environment."""
     return FOLDER / name
 
 
 def python(name: str) -> Path:
-    """Return the interpreter of a peer's environment."""
+    """Return the path of the Python interpreter in a peer's environment."""
     return environment(name) / "bin" / "python"

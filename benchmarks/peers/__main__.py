@@ -1,4 +1,7 @@
-"""`python -m benchmarks.peers [NAME …]`: create an environment in .peers/ for each peer, pinned by its NAME.txt."""
+"""Command `python -m benchmarks.peers [NAME …]`: create an environment in .peers/ for each peer.
+
+The file NAME.txt pins the versions of a peer's packages.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ HERE = Path(__file__).parent
 
 
 def main() -> int:
-    """Create the named environments, or all. Return the exit status of the first failure, or 0."""
+    """Create the named environments, or all environments. Return the exit status of the first failure, or 0."""
     parser = Parser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(ENVIRONMENTS)} (default: all)")
     names = parser.parse_args().names or ENVIRONMENTS

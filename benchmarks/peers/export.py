@@ -1,4 +1,4 @@
-"""`python export.py BACKEND MODEL FOLDER`: export by sentence-transformers, in its own environment."""
+"""Script `python export.py BACKEND MODEL FOLDER`: export a model with sentence-transformers, in its own environment."""
 
 from __future__ import annotations
 

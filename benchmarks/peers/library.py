@@ -32,29 +32,29 @@ Vectors = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class Batch(NamedTuple):
-    """The input of one call, with the rows of its texts."""
+    """The input of one call, and the rows of its texts."""
 
     work: Any
     rows: Sequence[int]
 
 
 class Library(Protocol):
-    """A library that embeds when called."""
+    """A library that embeds texts in calls."""
 
     of_requests: bool
-    """True if a call answers one request."""
+    """Whether each call processes the texts of one request."""
     streams: int
     """Number of concurrent calls."""
 
     def batches(self, texts: Sequence[str], per_request: int) -> list[Batch]:
-        """Prepare everything that may be done before the clock starts."""
+        """Return the inputs of all calls. Work that may be done before the time is measured is done here."""
 
     def embed(self, work: Any) -> Vectors:
         """Make one call, and return unit vectors (N, D)."""
 
 
 class Fastembed:
-    """fastembed's class for a model from a folder, at default settings, on the bundle's graph."""
+    """fastembed with its default settings, on the bundle's graph."""
 
     of_requests = True
     streams = 1
@@ -86,7 +86,7 @@ class Fastembed:
 
 
 class SentenceTransformers:
-    """`SentenceTransformer.encode` at its default settings, with float16 weights for precision fp16."""
+    """`SentenceTransformer.encode` with its default settings. For precision fp16, its weights are float16."""
 
     of_requests = True
     streams = 1
@@ -107,9 +107,9 @@ class SentenceTransformers:
 
 
 class Session:
-    """A runtime of ours with its own settings: token ids in, vectors out.
+    """One of our runtimes with its own settings, called directly with token ids.
 
-    The default precision is bfloat16 if the runtime supports it, else float32.
+    The default precision is bfloat16 if the runtime supports it, and otherwise float32.
     """
 
     of_requests = False
@@ -129,7 +129,7 @@ class Session:
         self.streams = self._runtime.streams
 
     def batches(self, texts: Sequence[str], per_request: int) -> list[Batch]:  # noqa: ARG002 - it has no requests
-        """Tokenise, sort and pad the texts."""
+        """Return batches of the texts, tokenised, sorted by length and padded."""
         tokens = self._tokenizer.encode(texts)
         step = self._runtime.length_step
         padded = [len(one) + -len(one) % step for one in tokens]
@@ -137,12 +137,12 @@ class Session:
         return [Batch(self._tokenizer.pad([tokens[row] for row in rows]), rows) for rows in rows_of_batches]
 
     def embed(self, work: Any) -> Vectors:
-        """Run the graph once on one of its streams."""
+        """Run the graph once, on one of the runtime's streams. Return the vectors."""
         return self._runtime.run(*work).vectors
 
 
 class Call(Session):
-    """A runtime for one caller who waits: a request tokenised beforehand runs on all threads."""
+    """A runtime for a single client: each request was tokenised beforehand, and runs on all threads."""
 
     of_requests = True
     streams = 1
@@ -155,12 +155,12 @@ class Call(Session):
         return [Batch(self._tokenizer.pad([tokens[row] for row in some]), some) for some in rows]
 
     def embed(self, work: Any) -> Vectors:
-        """Run the graph once on all threads."""
+        """Run the graph once on all threads. Return the vectors."""
         return self._runtime.run(*work, alone=True).vectors
 
 
 def main(name: str, folder: str, threads: str = "1", kind: str = "session", *place: str) -> None:
-    """Serve stdin until it ends."""
+    """Read tasks from stdin and write results to stdout, until stdin ends."""
     bundle = Path(folder)
     device, precision = place or ("cpu", None)
     given = json.loads(sys.stdin.readline())
@@ -177,7 +177,7 @@ def main(name: str, folder: str, threads: str = "1", kind: str = "session", *pla
     def prepared(texts: str, per_request: int) -> tuple[list[int], Iterator[Batch]]:
         population = given["populations"][texts]
         batches = library.batches(population["texts"], per_request)
-        # The order is shuffled, because the first batches sorted by length would not be representative.
+        # The batches are shuffled, because the first batches sorted by length would not be representative.
         random.Random(0).shuffle(batches)
         return population["tokens"], cycle(batches)
 
@@ -195,7 +195,7 @@ def main(name: str, folder: str, threads: str = "1", kind: str = "session", *pla
 
 
 def _calls(library: Library, tokens: Sequence[int], batches: Iterator[Batch], seconds: float) -> dict[str, Any]:
-    """Make calls until the time is up, on as many threads as the library has streams."""
+    """Make calls until the time is up, on as many threads as the library has streams. Return the measurements."""
     began = time.perf_counter()
     ends = began + seconds
     calls: list[tuple[Batch, float]] = []
@@ -231,7 +231,7 @@ def _vectors(library: Library, texts: Sequence[str]) -> Vectors:
 
 
 def _by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Yield rows sorted by length, in batches of at most `batch_tokens` with padding."""
+    """Yield the rows of texts sorted by length, in batches of at most `batch_tokens` tokens including padding."""
     rows: list[int] = []
     for row in sorted(range(len(lengths)), key=lambda row: lengths[row]):
         if rows and (len(rows) + 1) * lengths[row] > batch_tokens:
@@ -242,7 +242,10 @@ def _by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]
 
 
 def _cut_at(max_length: int, bundle: Path, folder: Path) -> Path:
-    """Link the bundle into a folder for fastembed, which reads the maximum length from tokenizer_config.json."""
+    """Return a folder with links to the bundle's files and a changed maximum length, for fastembed.
+
+    fastembed reads the maximum length from tokenizer_config.json.
+    """
     for file in ("onnx", "config.json", "tokenizer.json"):
         (folder / file).symlink_to((bundle / file).resolve())
     config = json.loads((bundle / "tokenizer_config.json").read_text())

@@ -1,8 +1,8 @@
-"""`python route.py BACKEND MODEL PORT [DEVICE PRECISION]`: sentence-transformers behind a minimal FastAPI route.
+"""Server `python route.py BACKEND MODEL PORT [DEVICE PRECISION]`: sentence-transformers behind a minimal FastAPI route.
 
-The route favours the peer: no validation, orjson directly from NumPy, one call of the model at a time. BACKEND
-`constant` answers with vectors made beforehand and measures the cost of HTTP and JSON. The interpreter of a peer's
-environment runs this script.
+The route favours the peer: it validates nothing, and orjson serialises NumPy arrays directly. It runs one call of the
+model at a time. With BACKEND `constant`, it answers with precomputed vectors, which measures the cost of HTTP and JSON.
+The interpreter of a peer's environment runs this script.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DIM = 384
 
 
 def application(answer: Callable[[list[str]], bytes]) -> FastAPI:
-    """Make OpenAI's route. Its `input` is always a list of texts."""
+    """Return an application with a route in OpenAI's format. The request's `input` must be a list of texts."""
     app = FastAPI()
 
     @app.post("/embeddings")
@@ -34,7 +34,7 @@ def application(answer: Callable[[list[str]], bytes]) -> FastAPI:
 
 
 def answers(encode: Encode) -> Callable[[list[str]], bytes]:
-    """Return a function from texts to a reply."""
+    """Return a function that returns the reply for a list of texts."""
 
     def answer(texts: list[str]) -> bytes:
         rows = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(encode(texts))]
@@ -44,13 +44,13 @@ def answers(encode: Encode) -> Callable[[list[str]], bytes]:
 
 
 def constant() -> Callable[[list[str]], bytes]:
-    """Return a function with a constant reply for each number of texts."""
+    """Return a function that returns the same reply for all lists of the same number of texts."""
     made = cache(lambda count: answers(lambda _: np.full((count, DIM), DIM**-0.5, np.float32))([""] * count))
     return lambda texts: made(len(texts))
 
 
 def sentence_transformers(backend: Any, model: str, device: str, precision: str) -> Encode:
-    """Return `SentenceTransformer.encode` at its default settings, with float16 weights for PRECISION fp16."""
+    """Return `SentenceTransformer.encode` with its default settings. For PRECISION fp16, its weights are float16."""
     from sentence_transformers import SentenceTransformer
 
     encoder = SentenceTransformer(model, backend=backend, device=device)

@@ -23,17 +23,17 @@ Vectors = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class Peer(Protocol):
-    """A vector search."""
+    """A vector search library."""
 
     def add(self, vectors: Vectors) -> None:
-        """Add all vectors at once. Their rows are their names."""
+        """Add all vectors at once. A vector's name is its row."""
 
     def search(self, queries: Vectors) -> list[list[int]]:
         """Return the best `K` rows of each query."""
 
 
 class Txtai:
-    """txtai's index over vectors from the caller."""
+    """txtai's index of vectors that the caller computed."""
 
     def __init__(self) -> None:
         from txtai import Embeddings
@@ -48,7 +48,7 @@ class Txtai:
 
 
 class Qdrant:
-    """The local mode of Qdrant's client."""
+    """Local mode of Qdrant's client."""
 
     BLOCK = 10_000
 
@@ -76,7 +76,7 @@ PEERS: dict[str, type[Peer]] = {"txtai": Txtai, "qdrant": Qdrant}
 
 
 def main(name: str, file: str) -> None:
-    """Serve stdin until it ends."""
+    """Read tasks from stdin and write results to stdout, until stdin ends."""
     peer = PEERS[name]()
     vectors = np.load(file, mmap_mode="r")
     began = time.perf_counter()

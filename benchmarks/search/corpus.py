@@ -1,4 +1,4 @@
-"""Our search: a corpus of given vectors in its own store, searched as the server searches it."""
+"""Our vector search: a corpus of given vectors in its own store, searched as the server searches it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ BLOCK = 2048
 
 
 class Ours:
-    """Documents named by their rows. Texts are short, because only the search is measured."""
+    """A corpus whose document ids are row numbers. Texts are short, because only the search is measured."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.corpora = self._open()
 
     def add(self, vectors: Vectors) -> None:
-        """Store all vectors in uploads of `BLOCK`, each committed before the next."""
+        """Store all vectors in uploads of `BLOCK` vectors. Each upload is committed before the next."""
         self.corpora.create(NAME)
         for start in range(0, len(vectors), BLOCK):
             rows = range(start, min(start + BLOCK, len(vectors)))
@@ -42,13 +42,13 @@ class Ours:
             self.corpora.put(NAME, Content(documents, np.asarray(vectors[rows.start : rows.stop]), "f"))
 
     def build(self) -> dict[str, Any]:
-        """Build the index, and return its description as in `GET /corpora/c`."""
+        """Build the index. Return its description, as in the answer to `GET /corpora/c`."""
         report = self.corpora.build_now(NAME)
         assert report is not None, "it holds documents"
         return asdict(report)
 
     def opened(self) -> float:
-        """Return the seconds from a closed store to the first hit."""
+        """Return the seconds from opening the closed store to the first hit."""
         began = time.perf_counter()
         self.corpora = self._open()
         self.corpora.warm()
@@ -56,13 +56,13 @@ class Ours:
         return time.perf_counter() - began
 
     def search(self, queries: Vectors, **wanted: Any) -> list[list[int]]:
-        """Return the best rows of each query."""
+        """Return the rows of the best documents for each query."""
         asked = [Query(None, query) for query in queries]
         found = self.corpora.search(NAME, asked, SearchOptions(k=K, **wanted))
         return [[int(hit.passage.document.id) for hit in hits] for hits in found.hits]
 
     def bytes(self) -> dict[str, int]:
-        """Return the bytes on disk by part."""
+        """Return the bytes on disk of each part of the corpus."""
         parts = {"store": self.folder / "corpora", "index": self.folder / "indexes"}
         return {
             name: sum(file.stat().st_size for file in part.rglob("*") if file.is_file()) for name, part in parts.items()
@@ -95,7 +95,7 @@ class Raw:
             self._parameters.nprobe = parameters["nprobe"]
 
     def search(self, queries: Vectors) -> list[list[int]]:
-        """Return the best rows of each query."""
+        """Return the rows of the best documents for each query."""
         _, rows = self._index.search(queries, K, params=self._parameters)
         found: list[list[int]] = (self._keys[rows] - 1).tolist()  # Keys count documents from 1.
         return found
@@ -104,7 +104,7 @@ class Raw:
 def calls(
     search: Callable[[Vectors], Any], queries: Vectors, at_a_time: int, seconds: float, threads: int
 ) -> dict[str, Any]:
-    """Make calls on several threads until the time is up."""
+    """Make calls on several threads until the time is up. Return the measurements."""
     parts: Iterator[Vectors] = cycle([queries[i : i + at_a_time] for i in range(0, len(queries), at_a_time)])
     latencies: list[float] = []
     began = time.perf_counter()

@@ -1,8 +1,9 @@
-"""Late interaction on SciFact (BEIR): nDCG@10 of dense and hybrid search, each reranked, and milliseconds of a query.
+"""Late interaction on SciFact (BEIR): nDCG@10 and milliseconds per query.
 
-`python -m benchmarks.search.late_interaction --data DATA BUNDLE …` embeds each document once, as vectors of its tokens.
-Their mean is the vector of the document, so the encoders must have mean pooling. Search is the server's own code. The
-figures go to benchmarks/results/late_interaction.json.
+Dense search and hybrid search are each measured without and with reranking. `python -m
+benchmarks.search.late_interaction --data DATA BUNDLE …` embeds each document once, as token vectors. Their mean is the
+document's vector, so the encoders must use mean pooling. Search is the server's own code. The figures are written to
+benchmarks/results/late_interaction.json.
 """
 
 from __future__ import annotations
@@ -41,27 +42,27 @@ from training.evaluation.beir import Collection
 FILE = RESULTS / "late_interaction.json"
 CORPUS = "scifact"
 BLOCK = 128
-"""Documents of one request for token vectors."""
+"""Number of documents in one request for token vectors."""
 CANDIDATES = (10, 50, 100)
 TIMED, TIMED_CANDIDATES = 9, 100
-"""Number of queries that are timed, and the candidates that they rerank."""
+"""Number of queries that are timed, and number of candidates that each of these queries reranks."""
 WAYS: Mapping[str, dict[str, Any]] = {
     "dense": {"mode": "dense", "exact": True},
     "hybrid, weighted, stems": {"mode": "hybrid", "fusion": "weighted"},
 }
 Rankings = dict[str, list[str]]
-"""Document ids by query, best first."""
+"""Document ids by query id, best document first."""
 
 
 class TokenVectors:
-    """Unit vectors of the tokens of many texts, in float16."""
+    """Unit token vectors of many texts, in float16."""
 
     def __init__(self) -> None:
         self._vectors: list[NDArray[np.float16]] = []
         self.tokens: list[Tokens] = []
 
     async def add(self, service: Service, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Embed texts in blocks. Return the unit vectors (N, D) of the texts."""
+        """Embed texts in blocks and store their token vectors. Return the unit vectors (N, D) of the texts."""
         means = []
         for at in range(0, len(texts), BLOCK):
             found = await service.embed_tokens(texts[at : at + BLOCK], AS_DOCUMENTS, most=MOST_COMPONENTS)
@@ -74,7 +75,7 @@ class TokenVectors:
         return vectors
 
     def of(self, rows: Sequence[int]) -> tuple[NDArray[np.float32], list[Tokens]]:
-        """Return the token vectors of the texts in `rows`, and their tokens."""
+        """Return the token vectors and the tokens of the texts in `rows`."""
         return np.concatenate([self._vectors[row] for row in rows]).astype(np.float32), [
             self.tokens[row] for row in rows
         ]
@@ -136,7 +137,10 @@ def _reranked(
 
 
 async def _milliseconds(service: Service, queries: Sequence[str], given: dict[str, Any]) -> dict[str, float]:
-    """Return the median milliseconds of a query, one after another, without and with reranking: elapsed and on CPUs."""
+    """Return the median elapsed milliseconds and CPU milliseconds per query, without and with reranking.
+
+    Queries run one after another.
+    """
     options = SearchOptions(**given)
     reranking = Reranking("late_interaction", TIMED_CANDIDATES)
     seconds: dict[str, list[float]] = {"first": [], "first, CPU": [], "reranked": [], "reranked, CPU": []}

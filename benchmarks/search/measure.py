@@ -1,4 +1,4 @@
-"""Our search beside raw FAISS, txtai and Qdrant's local mode, interleaved on the same vectors."""
+"""Our search, FAISS alone, txtai and Qdrant's local mode, measured in turns on the same vectors."""
 
 from __future__ import annotations
 
@@ -28,22 +28,24 @@ DIM = 384
 QUERIES = 1000
 ROUNDS, SECONDS = 3, 3.0
 WAYS = {"batches": (100, 1), "batches side by side": (100, cpus.available()), "one by one": (1, cpus.available())}
-"""Queries per call, and number of concurrent callers. We and FAISS are queried in the same ways, round by round."""
+"""Queries per call and number of concurrent callers, by name. Our search and FAISS are measured with each of these
+settings in every round."""
 PEERS = {"txtai": 100, "qdrant": 10}
-"""Queries per call for each peer. Qdrant's local mode compares each query with every vector."""
+"""Queries per call of each peer. Qdrant's local mode compares each query with every vector."""
 JUDGED = 200
-"""Queries whose hits are compared with the true ones. Peers that take seconds per query get a tenth."""
+"""Number of queries whose hits are compared with the true neighbours. A tenth is used for peers that take seconds per
+query."""
 SCRIPT = Path(__file__).resolve().parents[1] / "peers" / "vectors.py"
 Search = Callable[[Vectors], Sequence[Sequence[int]]]
 Take = Callable[[int, float], dict[str, Any]]
 
 
 def measure(sizes: Sequence[int] = SIZES) -> dict[str, Any]:
-    """Measure for each size the cost of storing and building, and each contestant's speed and recall."""
+    """Measure, for each size, the cost of storing and indexing vectors, and each search's speed and recall."""
     figures = {}
     for size in sizes:
         figures[f"{size:,}"] = _one_size(size)
-        # Each size takes minutes, so its figures are printed at once.
+        # Each size takes minutes, so its figures are printed when they are complete.
         print(f"{size:,}:", json.dumps(figures[f"{size:,}"], indent=2), flush=True)
     return {"figures": figures}
 
@@ -80,7 +82,7 @@ def _written(folder: Path, size: int) -> tuple[Vectors, Vectors]:
 
 
 def _truth(base: Vectors, queries: Vectors) -> list[set[int]]:
-    """Compute the true neighbours by FAISS's brute force on the file, independently of our code."""
+    """Return the true neighbours of each query. FAISS computes them by brute force, independently of our code."""
     _, rows = faiss.knn(queries, np.ascontiguousarray(base), K, metric=faiss.METRIC_INNER_PRODUCT)
     return [set(map(int, found)) for found in rows]
 

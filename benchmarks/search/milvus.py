@@ -1,9 +1,9 @@
-"""Corpora on Milvus at several sizes: rows stored a second, bytes, recall, and searches with their CPU time.
+"""Corpora on Milvus at several sizes: rows stored per second, bytes, recall, search latency and CPU time.
 
     python -m benchmarks.search.milvus 10000                                         # a Milvus Lite in this process
     python -m benchmarks.search.milvus 1000000 --store milvus://host:19530           # a Milvus server
 
-The vectors are those of `benchmarks.search`. With a server, the CPU time is that of this client alone.
+The vectors are those of `benchmarks.search`. With a Milvus server, the CPU time does not include the server.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class OnMilvus(Ours):
 
 
 def measure(rows: int, store: str | None) -> dict[str, Any]:
-    """Store this many rows, measure the recall, and search them one by one."""
+    """Store `rows` rows, measure the recall, and search one query after another. Return the figures."""
     with tempfile.TemporaryDirectory() as name:
         folder, lite = Path(name), Path(name, "milvus.db")
         base = on_disk(folder / "base.npy", rows, DIM)

@@ -1,4 +1,7 @@
-"""Clustered vectors, as those of texts are. On noise all indexes look equally bad."""
+"""Clustered vectors, which resemble vectors of texts.
+
+On random vectors without clusters, all indexes have a low recall.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,11 @@ SPREAD = 1.0
 
 
 def mixture(rows: int, dim: int, *, clusters: int, part: int = 0) -> Iterator[Vectors]:
-    """Yield blocks of unit vectors (n, D) of a Gaussian mixture, `rows` in all.
+    """Yield blocks (n, D) of unit vectors of a Gaussian mixture, with `rows` vectors in total.
 
-    Each `part` has other samples.
-
-    Centres are drawn from the sphere, with unequal cluster sizes (Zipf). All clusters share one covariance, randomly
-    rotated. Its j-th eigenvalue is proportional to 1 / j, because embeddings have few important directions.
+    Each `part` has different samples of the same mixture. Centres are drawn from the sphere, and cluster sizes are
+    unequal (Zipf). All clusters share one randomly rotated covariance. Its j-th eigenvalue is proportional to 1 / j,
+    because embeddings have few important directions.
     """
     shape = np.random.default_rng(0)
     centres = _unit(shape.standard_normal((clusters, dim)))
@@ -38,7 +40,7 @@ def mixture(rows: int, dim: int, *, clusters: int, part: int = 0) -> Iterator[Ve
 
 
 def on_disk(file: Path, rows: int, dim: int) -> Vectors:
-    """Write `rows` vectors (N, D) to a file and map it. The number of clusters is the square root of `rows`."""
+    """Write `rows` vectors (N, D) to a file, and return them memory-mapped. There are √`rows` clusters."""
     written = np.lib.format.open_memmap(file, "w+", np.float32, (rows, dim))
     start = 0
     for block in mixture(rows, dim, clusters=round(rows**0.5)):

@@ -1,4 +1,4 @@
-"""SciFact (BEIR) through the server's own code: retrieval by its index, by words, and by both together."""
+"""Retrieval on SciFact (BEIR) by the server's own code: dense search, keyword search, and hybrid search."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from training.evaluation.beir import Collection
 from training.evaluation.bootstrap import resample_means
 
 Rankings = dict[str, list[str]]
-"""Document ids by query, nearest first."""
+"""Document ids by query id, best document first."""
 BLOCK, AT_ONCE = 256, 6
-"""Documents per upload, and concurrent uploads."""
+"""Number of documents per upload, and number of concurrent uploads."""
 Way = tuple[Mode, Fusion, bool]
-"""Mode, fusion, and whether every vector is compared."""
+"""A way of searching: mode, fusion, and whether the search is exact."""
 WAYS: dict[str, Way] = {
     "dense": ("dense", "rrf", False),
     "dense, exact": ("dense", "rrf", True),
@@ -38,7 +38,7 @@ WAYS: dict[str, Way] = {
 
 
 def measure() -> dict[str, Any]:
-    """Score each way of searching on the test queries, times 100, and report the index."""
+    """Measure nDCG@10 × 100 of each way of searching on the test queries. Return it with facts about the index."""
     collection = beir.load(Path(os.environ[DATA]) / "retrieval" / "scifact")
     with tempfile.TemporaryDirectory() as data:
         given = ["--bundle", str(BUNDLE), "--data", data, "--no-demo", "--exact-below", "1000"]
@@ -68,7 +68,7 @@ async def _measured(service: Service, collection: Collection) -> dict[str, Any]:
 
 
 async def _stored(service: Service, collection: Collection, stemming: Stemming) -> None:
-    """Store the collection in a corpus that is named after its stemming."""
+    """Store the collection in a corpus. The corpus is named after its stemming."""
     await service.library.run(lambda corpora: corpora.create(stemming, stemming=stemming), of=stemming)
     documents = [Document(name, text, {}) for name, text in collection.documents.items()]
     gate = asyncio.Semaphore(AT_ONCE)
@@ -95,7 +95,7 @@ def _score(rankings: Rankings, collection: Collection) -> dict[str, Any]:
 
 
 def _gain(rankings: Rankings, before: Rankings, collection: Collection) -> list[float]:
-    """Return the gain in nDCG@10, with its 95 % interval over queries."""
+    """Return the mean gain in nDCG@10, and the bounds of its 95 % interval over queries."""
     ndcg10 = [
         retrieval.by_query(one, collection)[:, retrieval.MEASURES.index(retrieval.NDCG10)] for one in (rankings, before)
     ]

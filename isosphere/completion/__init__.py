@@ -1,1 +1,1 @@
-"""Completion of the command in shells."""
+"""Shell completion for the command `isosphere`."""

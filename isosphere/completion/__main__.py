@@ -14,7 +14,7 @@ from models.cli.table import COMMANDS, described, texts
 
 SHELLS = ("bash", "zsh", "fish")
 FILES = re.compile("FILE|DIR|PATH|BUNDLE|RUN|JSON")
-"""Placeholders of arguments that are files or folders."""
+"""Pattern of argument placeholders that stand for files or folders."""
 INSTALL = """\
 bash: isosphere completion bash > ~/.local/share/bash-completion/completions/isosphere
 zsh: isosphere completion zsh > _isosphere, in a folder of $fpath

@@ -1,1 +1,1 @@
-"""`isosphere embed`: the vectors of texts in files, written to a file."""
+"""Command `isosphere embed`: embed the texts in files, and write the vectors to a file."""

@@ -29,7 +29,7 @@ exit status: 0 the file is complete; 1 the disk or the hub failed; 2 an input or
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Embed texts and return the exit status; after a line that says what is wrong, it is not 0."""
+    """Embed texts and return the exit status. If it is not 0, a line on stderr says why."""
     given = parser().parse_args(arguments)
     try:
         _embed(given)
@@ -154,20 +154,27 @@ def parser() -> Parser:
         type=_names,
         default=[],
         metavar="NAME,…",
-        help="columns to keep beside the vectors, in Parquet; text files have the column text",
+        help="columns to copy to the output (Parquet only); text files have the column text",
     )
     table.add_argument(
         "--on-error",
         choices=("fail", "skip"),
         default="fail",
-        help="fail names the first bad row, before anything is embedded; skip leaves bad rows out (default: fail)",
+        help="fail stops at the first bad row, before anything is embedded; skip leaves bad rows out (default: fail)",
     )
     vectors = own.add_argument_group("vectors")
     vectors.add_argument("--prompt-name", help="prompt of the encoder to put before each text (default: none)")
     vectors.add_argument("--dimensions", type=int, help="number of leading dimensions to keep (default: all)")
-    vectors.add_argument("--encoding", choices=ENCODINGS, default="float", help="as in the HTTP API (default: float)")
+    vectors.add_argument(
+        "--encoding",
+        choices=ENCODINGS,
+        default="float",
+        help="number type of the vectors, as in the HTTP API (default: float)",
+    )
     run = own.add_argument_group("run")
-    run.add_argument("--force", action="store_true", help="replace what another command wrote")
+    run.add_argument(
+        "--force", action="store_true", help="replace the output of a command with other options or inputs"
+    )
     run.add_argument("--engine", help="onnxruntime or openvino (default: the fastest, measured once)")
     run.add_argument("--precision", help="fp32, bf16, … (default: the fastest, measured once)")
     run.add_argument("--device", default="auto", help="cpu or cuda (default: cuda where there is one)")

@@ -1,8 +1,9 @@
-"""Texts of files to one file of vectors, by way of parts that survive a kill.
+"""Embedding of the texts in files to one output file, with parts that survive a kill.
 
-A run reads its input twice. The first pass finds bad rows and counts the others, so that nothing fails after hours. The
-second pass embeds `ROWS` rows at a time and writes each batch as a part, whole or not at all. At the end the parts
-become the file. A repeated command finds the manifest beside the file and makes the parts that are missing.
+A run reads its input twice. The first pass counts the rows and finds bad rows, so that a bad row does not stop a run
+that has worked for hours. The second pass embeds `ROWS` rows at a time and writes each batch atomically as a part. At
+the end, the parts are joined to the output file. If the command is repeated, it finds the manifest beside the output
+file and computes only the missing parts.
 """
 
 from __future__ import annotations
@@ -30,16 +31,17 @@ from models.errors import Refused
 from training.data.files import CorpusError, File, OnBadRow, resolve_files
 
 ROWS = 4096
-"""Default rows of a part: sorted by length together, and lost together by a kill."""
+"""Default number of rows of a part. The rows of a part are sorted by length and embedded together. A kill loses at most
+the part that is being embedded."""
 LINE_EVERY = 30.0
-"""Seconds between lines of progress where there is no terminal."""
+"""Seconds between two lines of progress if the output is no terminal."""
 BITS = {"binary": quantization.binary, "ubinary": quantization.ubinary}
 BYTES = {"int8": quantization.int8, "uint8": quantization.uint8}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of the command, by their names."""
+    """Options of the command. Each field has the name of its option."""
 
     text_column: str | None = None
     id_column: str | None = None
@@ -57,14 +59,14 @@ class Done(NamedTuple):
     rows: int
     skipped: int
     first_skipped: str
-    """Error of the first bad row."""
+    """Error message of the first bad row."""
 
 
 def embed(encoder: Encoder, files: Sequence[str], out: Path, options: Options, *, force: bool, stream: TextIO) -> Done:
-    """Write the vectors of the texts in `files` to `out`, .parquet or .npy, in the order of the input.
+    """Embed the texts in `files` and write the vectors to `out` (.parquet or .npy), in the order of the input.
 
     Args:
-        force: replace what another command wrote to `out`, or began to.
+        force: replace `out` or its parts even if a command with other options or inputs wrote them.
         stream: receives the progress.
 
     Raises:
@@ -100,22 +102,22 @@ def embed(encoder: Encoder, files: Sequence[str], out: Path, options: Options, *
 
 @dataclass(frozen=True)
 class Job:
-    """An encoder, the files to read, and what is asked of them."""
+    """An encoder, the input files, and the options of the command."""
 
     encoder: Encoder
     paths: Sequence[Path]
     options: Options
 
     def wanted(self) -> dict[str, Any]:
-        """Return the settings that decide the content of the file, with path, size and mtime of each input."""
+        """Return everything that determines the output: options, encoder, and path, size and mtime of each input."""
         inputs = [[str(path), (stat := path.stat()).st_size, stat.st_mtime_ns] for path in self.paths]
         return {**made_by(self.encoder), **asdict(self.options), "inputs": inputs}
 
     def output(self, out: Path) -> Npy | Parquet:
-        """Choose the format by the file's name.
+        """Return the output format, chosen by the file's suffix.
 
         Raises:
-            Refused, ValueError: the format or the encoder does not have what the options ask for.
+            Refused, ValueError: the format or the encoder does not support an option.
         """
         empty, metadata = no_vectors(self.encoder, self.options)
         if out.suffix == ".parquet":
@@ -125,7 +127,7 @@ class Job:
         return Npy(empty)
 
     def check(self, output: Npy | Parquet, stream: TextIO) -> Done:
-        """Read all rows once; see `check`."""
+        """Read all rows once, to count and check them. See the function `check`."""
         with tqdm(desc="checking", unit="row", file=stream, disable=not stream.isatty(), leave=False) as bar:
 
             def learn(batch: Sequence[Row]) -> None:
@@ -135,7 +137,7 @@ class Job:
             return check(self.paths, self.options, learn)
 
     def fill(self, parts: Path, output: Npy | Parquet, total: int, stream: TextIO) -> list[Path]:
-        """Embed the rows of each part that is missing, and list all parts."""
+        """Embed the rows of each missing part. Return the paths of all parts, in order."""
         made = []
         there = min(total, self.options.rows_of_a_part * len(list(parts.glob("[!.]*"))))
         with progress(total, there, stream) as advance:
@@ -150,19 +152,19 @@ class Job:
 
 
 def made_by(encoder: Encoder) -> dict[str, str]:
-    """Describe the encoder, for a manifest and for the metadata of Parquet."""
+    """Return the facts about the encoder that manifests and Parquet metadata contain."""
     return {"encoder": encoder.name, "fingerprint": encoder.fingerprint, "engine": encoder.engine}
 
 
 def batches(paths: Iterable[File], options: Options, bad: OnBadRow) -> Iterator[list[Row]]:
-    """Yield the rows of files, those of a part at a time. `bad` receives the error of each bad row."""
+    """Yield the rows of files in lists, one list for each part. `bad` receives the error of each bad row."""
     found = rows(paths, options.text_column, options.id_column, options.columns, bad)
     while batch := list(islice(found, options.rows_of_a_part)):
         yield batch
 
 
 def check(paths: Iterable[File], options: Options, learn: Callable[[Sequence[Row]], None]) -> Done:
-    """Read all rows once: count them, and refuse or count bad ones. `learn` receives each batch.
+    """Read all rows once: count them, and refuse or skip bad rows. `learn` receives each batch of rows.
 
     Raises:
         CorpusError: a row is bad and `on_error` is fail, or a file can't be read.
@@ -183,7 +185,7 @@ def check(paths: Iterable[File], options: Options, learn: Callable[[Sequence[Row
 
 
 def vectors_of(encoder: Encoder, texts: Sequence[str], options: Options) -> Vectors:
-    """Return the vectors (N, D) of N texts, or their codes, as the server gives them."""
+    """Return the vectors (N, D) of N texts, quantised if the options say so. The values equal the server's."""
     encode = partial(encoder.encode, texts, prompt_name=options.prompt_name, progress=False)
     encoding, dimensions = options.encoding, options.dimensions
     if encoding == "float":
@@ -197,10 +199,10 @@ def vectors_of(encoder: Encoder, texts: Sequence[str], options: Options) -> Vect
 
 
 def no_vectors(encoder: Encoder, options: Options) -> tuple[Vectors, dict[str, str]]:
-    """Return an empty array (0, D) in the type of the output, and the metadata of a table of such vectors.
+    """Return an empty array (0, D) of the output's type, and the metadata of a table with such vectors.
 
     Raises:
-        Refused, ValueError: the encoder does not have what the options ask for.
+        Refused, ValueError: the encoder does not support an option.
     """
     whole = encoder.encode([], prompt_name=options.prompt_name, dimensions=options.dimensions)
     shape = {"dim": str(whole.shape[1]), "encoding": options.encoding}
@@ -208,7 +210,7 @@ def no_vectors(encoder: Encoder, options: Options) -> tuple[Vectors, dict[str, s
 
 
 def _inputs(files: Sequence[str], out: Path, parts: Path) -> list[Path]:
-    """List the files to read; those that this command writes are none, even in a folder that is read."""
+    """Return the input files. Files that this command writes are left out, even if they are in an input folder."""
     paths = [
         path
         for path in dict.fromkeys(resolve_files(files))
@@ -220,7 +222,7 @@ def _inputs(files: Sequence[str], out: Path, parts: Path) -> list[Path]:
 
 
 def _read(manifest: Path) -> dict[str, Any]:
-    """Read the manifest of an existing file. It is empty if this command did not write the file."""
+    """Return the manifest of an existing output file. It is empty if this command did not write the file."""
     try:
         known = json.loads(manifest.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -229,7 +231,7 @@ def _read(manifest: Path) -> dict[str, Any]:
 
 
 def difference(known: dict[str, Any], wanted: dict[str, Any]) -> str:
-    """Say in what another command's file differs from the one that is wanted."""
+    """Return a message that says how an existing output differs from the output that this command would write."""
     if not known.keys() >= wanted.keys():
         return "is there already, and was not written by this command"
     differ = [
@@ -248,10 +250,10 @@ def difference(known: dict[str, Any], wanted: dict[str, Any]) -> str:
 
 @contextmanager
 def locked(parts: Path, out: object) -> Iterator[None]:
-    """Create a folder, and lock it during the block.
+    """Create the folder of parts, and lock it during the block.
 
     Raises:
-        Refused: another process writes `out`.
+        Refused: another process is writing `out`.
     """
     make_folder(parts)
     try:
@@ -263,7 +265,7 @@ def locked(parts: Path, out: object) -> Iterator[None]:
 
 @contextmanager
 def progress(total: int, there: int, stream: TextIO, unit: str = "row") -> Iterator[Callable[[int], None]]:
-    """Show rows, rows/s and the time left: a bar on a terminal, a line now and then elsewhere."""
+    """Show rows, rows/s and remaining time: as a progress bar on a terminal, and otherwise as occasional lines."""
     began = said = time.monotonic()
     done = 0
 

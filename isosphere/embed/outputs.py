@@ -1,4 +1,4 @@
-"""Formats of the file of vectors, each written as parts that are joined at the end."""
+"""Formats of the output file. Vectors are first written as parts. At the end, the parts are joined."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from models.errors import Refused, first_line
 
 Vectors = NDArray[Any]
 OWN = ("id", "vector")
-"""Parquet columns that are written next to the columns copied from the input."""
+"""Parquet columns that the command itself adds to the columns copied from the input."""
 
 
 class Npy:
@@ -43,7 +43,7 @@ class Npy:
 
 
 class Columns:
-    """Columns to keep, in the types that their values have."""
+    """Copied columns, with types that fit all their values."""
 
     def __init__(self, names: list[str]) -> None:
         try:
@@ -57,7 +57,7 @@ class Columns:
         self._learned = pyarrow.schema([])
 
     def learn(self, batch: Sequence[Row]) -> None:
-        """Find types that also hold the values of this batch.
+        """Widen the types so that they also fit the values of this batch.
 
         Raises:
             Refused: a column has values of different types.
@@ -68,10 +68,10 @@ class Columns:
                 self._learned = self._arrow.unify_schemas([self._learned, found], promote_options="permissive")
 
     def merge(self, others: Columns, first: str, last: str) -> None:
-        """Find types that also hold the values that `others` learned, which are between the places `first` and `last`.
+        """Widen the types so that they also fit the values in `others`, whose rows are between `first` and `last`.
 
         Raises:
-            Refused: as `learn`.
+            Refused: see `learn`.
         """
         for field in others._learned:
             with self._naming(field.name, first, last):
@@ -80,7 +80,7 @@ class Columns:
 
     @property
     def schema(self) -> Any:
-        """Names and types. Without rows, the types are null."""
+        """Arrow schema of the columns. Without rows, the types are null."""
         return self._learned or self._arrow.schema([(name, self._arrow.null()) for name in self._names])
 
     @contextmanager
@@ -95,7 +95,7 @@ class Columns:
 
 
 class Parquet:
-    """A table: `id`, `vector` as lists of fixed size, and the columns to keep."""
+    """A Parquet table with `id`, `vector` (a fixed-size list), and the copied columns."""
 
     def __init__(self, empty: Vectors, columns: list[str], metadata: Mapping[str, str]) -> None:
         self.columns = Columns(columns)
@@ -109,7 +109,7 @@ class Parquet:
         self._own = pyarrow.schema(list(zip(OWN, (pyarrow.string(), vector), strict=True)), metadata)
 
     def learn(self, batch: Sequence[Row]) -> None:
-        """Find types of columns that also hold the values of this batch; see `Columns.learn`."""
+        """Widen the column types so that they also fit the values of this batch; see `Columns.learn`."""
         self.columns.learn(batch)
 
     def write(self, batch: Sequence[Row], vectors: Vectors, part: Path | IO[bytes]) -> None:
@@ -126,7 +126,7 @@ class Parquet:
         self._parquet.write_table(table, part, use_dictionary=self._dictionaries)
 
     def join(self, parts: Sequence[Path], out: Path) -> None:
-        """Write the parts as one table, a row group each."""
+        """Write the parts as one table, with a row group for each part."""
         with self._parquet.ParquetWriter(out, self._schema(), use_dictionary=self._dictionaries) as writer:
             for part in parts:
                 writer.write_table(self._parquet.ParquetFile(part).read())

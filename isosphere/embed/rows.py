@@ -1,4 +1,4 @@
-"""Rows of files: an id, a text, and the values of the columns to keep."""
+"""Rows of input files: an id, a text, and the values of the columns to copy."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Row(NamedTuple):
     """A text to embed."""
 
     place: str
-    """File and row, for errors."""
+    """File and row number, for error messages."""
     id: str
     text: str
     kept: list[Any]
-    """Values of the columns to keep."""
+    """Values of the columns to copy."""
 
 
 def rows(
@@ -28,7 +28,7 @@ def rows(
 ) -> Iterator[Row]:
     """Yield the rows of tables and the lines of text files, in order. `bad` receives the error of each bad row.
 
-    A row without an id is called by its file and number.
+    The id of a row without an id is made of its file name and row number.
 
     Raises:
         CorpusError: a file can't be read, or has no such column.
@@ -57,7 +57,7 @@ def _values(
 
 
 def _wrong(text: Any, own_id: Any, kept: Sequence[Any]) -> str:
-    """Say what is wrong with the values of a row; empty if nothing is."""
+    """Return a message about invalid values of a row. The message is empty if all values are valid."""
     if not isinstance(text, str):
         return f"the text is {text!r:.40}, not a string"
     if not isinstance(own_id, str | int | None) or isinstance(own_id, bool):
@@ -68,7 +68,7 @@ def _wrong(text: Any, own_id: Any, kept: Sequence[Any]) -> str:
 
 
 def _is_unicode(value: Any) -> bool:
-    """Tell whether a value is free of lone surrogates, which stand for bytes that are not UTF-8."""
+    """Return whether a value has no lone surrogates, which represent bytes that are not UTF-8."""
     if isinstance(value, str) and not value.isascii():
         try:
             value.encode()

@@ -1,1 +1,1 @@
-"""Command `isosphere mcp`: tools of the Model Context Protocol over the corpora of a running server."""
+"""Command `isosphere mcp`: serve MCP tools (Model Context Protocol) that use the corpora of a running server."""

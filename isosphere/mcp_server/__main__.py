@@ -27,7 +27,7 @@ Its tools search, fetch and list. With --write, other tools store and delete doc
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve the tools until the assistant leaves, and return the exit status."""
+    """Serve the tools until the assistant disconnects. Return the exit status."""
     given = parser().parse_args(arguments)
     try:
         asyncio.run(_serve(given))
@@ -58,10 +58,10 @@ async def _serve(given: argparse.Namespace) -> None:
 
 
 async def _serve_http(http: httpx2.AsyncClient, listening: socket.socket, given: argparse.Namespace) -> None:
-    """Serve the tools over streamable HTTP, without sessions, so that a restart is not noticed.
+    """Serve the tools over streamable HTTP, without sessions, so that clients don't notice a restart.
 
     Raises:
-        Refused: others can reach the address, and they would use the key.
+        Refused: other machines can reach the address and would use the key.
     """
     import uvicorn
 

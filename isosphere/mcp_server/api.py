@@ -1,4 +1,4 @@
-"""Requests to a running Isosphere server. Its errors become errors of tools, which say what to do."""
+"""Client of a running Isosphere server. The server's errors become tool errors that say what to do."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ HINTS = {
     403: "The owner of the server can make a key with `isosphere keys add`.",
     404: "`list_corpora` lists the corpora, and `search` returns the ids of documents.",
 }
-"""Sentences that follow the server's own message, by status."""
+"""Hints by HTTP status. A hint is appended to the server's own message."""
 
 
 class Api:
     """The HTTP API of one server."""
 
     def __init__(self, http: httpx2.AsyncClient, key: str | None, *, key_of_caller: bool) -> None:
-        """`key` opens the server unless the caller of a tool sends its own key, which `key_of_caller` requires."""
+        """Create the client. `key` is the API key for requests of callers that send no key.
+
+        With `key_of_caller`, every caller must send its own key.
+        """
         self._http = http
         self._key = key
         self._key_of_caller = key_of_caller
 
     async def ask(self, caller: Context, method: str, *path: str, **sent: Any) -> Any:
-        """Send a request to the path of these segments, and return the JSON of the answer.
+        """Send a request to the path that consists of the segments `path`. Return the JSON of the answer.
 
         Raises:
             ToolError: the server does not answer, or answers with an error.
@@ -66,5 +69,5 @@ class Api:
 
 
 def _segment(name: str) -> str:
-    """Escape a part of a path. Dots are escaped, too, because HTTP clients resolve `..`."""
+    """Percent-encode a segment of a path. Dots are encoded, too, because HTTP clients resolve `..`."""
     return quote(name, safe="").replace(".", "%2E")

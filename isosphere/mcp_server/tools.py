@@ -1,4 +1,4 @@
-"""The tools that an assistant gets."""
+"""The MCP tools for an assistant."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ INSTRUCTIONS = """Search documents by meaning and by words. Call `list_corpora` 
 to find passages in one of them, and `fetch` to read a whole document."""
 MOST_HITS = 100
 MOST_CHARACTERS = 2000
-"""Maximum characters of a hit. An assistant reads the rest with `fetch`."""
+"""Maximum characters of a hit's text. The assistant can read the whole text with `fetch`."""
 MOST_DOCUMENTS = 256
-"""Documents that the server stores at once. More would become a job."""
+"""Maximum documents of a call. The server stores this many at once; a larger upload would become a job."""
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
 
@@ -56,7 +56,7 @@ class Document(BaseModel):
     text: str
     metadata: dict[str, Any] = {}
     expires_at: str | None = Field(
-        default=None, description="Time from which on the document is not found, as RFC 3339."
+        default=None, description="Time in RFC 3339 from which searches no longer find the document."
     )
 
 
@@ -99,7 +99,7 @@ class Deleted(BaseModel):
 
 
 def server_of(api: Api, *, writes: bool = False) -> MCPServer:
-    """Return a server of the Model Context Protocol whose tools read the corpora of `api`, or also write to them."""
+    """Return an MCP server whose tools read the corpora of `api`. With `writes`, its tools also write to them."""
     server = MCPServer(
         "isosphere",
         title="Isosphere",
@@ -129,7 +129,8 @@ def server_of(api: Api, *, writes: bool = False) -> MCPServer:
     async def list_corpora(
         caller: Context,
         corpus: Annotated[
-            str | None, Field(description="Name of a corpus, to get this one alone, with its fields for filters.")
+            str | None,
+            Field(description="Name of a corpus. The result is then this corpus only, with its fields for filters."),
         ] = None,
     ) -> Corpora:
         """List the corpora that `search` can search, or describe one corpus with the fields of its metadata."""

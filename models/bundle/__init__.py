@@ -1,1 +1,1 @@
-"""The bundle: an encoder as a folder, and every part of it."""
+"""The bundle format: a folder that contains an encoder. This package reads and writes every part of it."""

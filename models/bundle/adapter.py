@@ -1,13 +1,13 @@
-"""A low-rank adapter (LoRA): the changes of tuning to a base encoder, as a folder in the layout of the `peft` library.
+"""A low-rank adapter (LoRA): the difference between a tuned encoder and its base, as a folder in the `peft` format.
 
-    adapter_config.json         peft's: rank, scaling, the modules that it changes
-    adapter_model.safetensors   peft's: for each changed module two thin matrices, A (rank, in) and B (out, rank)
-    adapter.json                ours: the base and its SHA-256, pooling, training, scores, golden vectors
+    adapter_config.json         of peft: rank, scaling, names of the changed modules
+    adapter_model.safetensors   of peft: two low-rank factors for each changed module, A (rank, in) and B (out, rank)
+    adapter.json                of Isosphere: the base and its SHA-256, pooling, training, scores, golden vectors
     README.md                   the model card
 
 The merged weight is W + scaling · B A. Reading and merging need only NumPy, so a server needs no torch. An adapter may
-keep only some layers of its base: peft's field `layer_replication` lists them, and module names count the kept layers
-from 0. Adapters by other users of `peft` have no adapter.json. They are used with the pooling of their base.
+keep only some layers of its base. Peft's field `layer_replication` lists these layers, and module names count the kept
+layers from 0. Adapters by other users of `peft` have no adapter.json. Such an adapter uses the pooling of its base.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MANIFEST = "adapter.json"
 REQUIRED = (CONFIG, WEIGHTS, INT8)
 """Files that adapter.json must list."""
 MERGE_VERSION = 1
-"""Part of the fingerprint. Increase it when the arithmetic of `Adapter.updates` changes."""
+"""Version of the merge arithmetic, which is part of the fingerprint. Increase it if `Adapter.updates` changes."""
 PREFIX = "base_model.model."
 """Prefix of module names in peft's files."""
 
@@ -48,7 +48,7 @@ Weights = Mapping[str, NDArray[Any]]
 MERGED = ("r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "bias")
 """Fields of peft's configuration that affect the merged weights."""
 LAYERS = "layer_replication"
-"""Peft's field with the layers of the base that the encoder has, as ranges [first, end)."""
+"""Peft's field that lists the layers of the base that the encoder keeps, as ranges [first, end)."""
 MOST_LAYERS = 1000
 """Maximum end of a range in `LAYERS`."""
 DTYPES: Mapping[str, Any] = {
@@ -78,9 +78,9 @@ WITHOUT_EFFECT = {
     "target_modules",
     "task_type",
 }
-"""Fields that do not change the merged weights."""
+"""Fields of peft's configuration that do not affect the merged weights."""
 PLAIN_STARTS = (True, False, "gaussian", "orthogonal", "eva")
-"""Values of `init_lora_weights` with which the base's weights stay unchanged. PiSSA, for example, changes them."""
+"""Values of `init_lora_weights` that leave the base's weights unchanged. PiSSA, for example, changes them."""
 
 
 class AdapterError(Refused):
@@ -91,19 +91,22 @@ class AdapterError(Refused):
 
 
 class _Update(NamedTuple):
-    """The change of one weight of the base."""
+    """The low-rank difference of one weight of the base."""
 
     weight: str
     a: NDArray[Any]
     b: NDArray[Any]
     scaling: float
     transposed: bool
-    """Whether the weight is an embedding (entries, width). For embeddings, peft's factors are transposed."""
+    """Whether the weight is an embedding (entries, width). For embeddings, peft stores transposed factors."""
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter whose files are complete and consistent. Only `updates` checks whether the adapter fits a base."""
+    """An adapter whose files are complete and consistent.
+
+    Only the method `updates` checks whether the adapter fits a base.
+    """
 
     folder: Path
     config: Mapping[str, Any]
@@ -120,13 +123,16 @@ class Adapter:
 
     @property
     def layers(self) -> Sequence[int] | None:
-        """Layers of the base that the merged encoder keeps, counted from 0. None for all."""
+        """Layers of the base that the merged encoder keeps, counted from 0. None means all layers."""
         ranges = self.config.get(LAYERS)
         return None if ranges is None else [layer for first, end in ranges for layer in range(first, end)]
 
     @cached_property
     def sha256(self) -> str:
-        """SHA-256 of the adapter's tensors, scaling and layers, which determine the merged weights of a base."""
+        """SHA-256 of the adapter's tensors, scaling and layers.
+
+        With the base's weights, these determine the merged weights.
+        """
         layers = {} if self.layers is None else {LAYERS: self.config[LAYERS]}
         decides = {
             "tensors": bundle.sha256(self.folder / WEIGHTS),
@@ -137,7 +143,7 @@ class Adapter:
     def identity(self, base: str, base_sha256: str) -> dict[str, Any]:
         """Return the identity of the merged weights for `Manifest.adapter`.
 
-        It does not depend on the machine that merges.
+        The identity is the same on every machine.
 
         Raises:
             AdapterError: the adapter was trained on a base with different weights.
@@ -188,7 +194,7 @@ def is_adapter(folder: Path) -> bool:
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Refuse a folder with files that do not belong to an adapter, because replacing the folder deletes them.
+    """Raise an error if a folder has files that do not belong to an adapter. Replacing the folder would delete them.
 
     Raises:
         AdapterError: `folder` contains such files; nothing has changed.
@@ -202,7 +208,7 @@ def refuse_foreign(folder: Path) -> None:
 
 
 def load(folder: Path) -> Adapter:
-    """Read an adapter and check everything that can be checked without its base.
+    """Read an adapter and check everything that can be checked without the base.
 
     Raises:
         AdapterError: a file is missing, damaged, not listed, or uses a feature of peft that is not supported.
@@ -237,7 +243,7 @@ def write_manifest(folder: Path, **facts: Any) -> Manifest:
 
 
 def replication(layers: Sequence[int] | None) -> list[tuple[int, int]] | None:
-    """Return peft's `layer_replication` for the layers that are kept. None keeps all."""
+    """Return peft's `layer_replication` for the kept layers. None keeps all layers."""
     return None if layers is None else [(layer, layer + 1) for layer in layers]
 
 
@@ -252,7 +258,7 @@ def lora_config(
 ) -> dict[str, Any]:
     """Return the content of peft's adapter_config.json.
 
-    All modules have the same rank and the same scaling alpha / rank.
+    All modules have the same rank, and the same scaling alpha / rank.
     """
     return {
         **({LAYERS: layer_replication} if layer_replication else {}),
@@ -391,9 +397,9 @@ def _scaling(adapter: Adapter, module: str, a: NDArray[Any], b: NDArray[Any]) ->
 
 
 def _of_module(patterns: Mapping[str, Any], module: str, otherwise: Any) -> Any:
-    """Return a module's value from `patterns`, else `otherwise`.
+    """Return a module's value from `patterns`. If no pattern matches, return `otherwise`.
 
-    As in peft, a pattern matches a name's end after a dot.
+    As in peft, a pattern matches the end of a module's name, after a dot.
     """
     return next((value for end, value in patterns.items() if re.match(rf"(.*\.)?({end})$", module)), otherwise)
 
@@ -405,7 +411,7 @@ def _biases(adapter: Adapter) -> Iterator[tuple[str, NDArray[Any]]]:
 
 
 def _bias_name(key: str) -> str | None:
-    """Return the base's name of a bias that peft stores, or None for other tensors.
+    """Return the name of a bias in the base for a tensor's name in peft's file. Return None for other tensors.
 
     Peft stores whole biases, not differences.
     """

@@ -1,7 +1,7 @@
-"""The bundle: an encoder as a folder, which training writes and serving reads.
+"""The bundle: a folder that contains an encoder. Training writes bundles, and serving reads them.
 
 `manifest.json` lists every file in the folder with its SHA-256. A folder with a missing, altered or additional file is
-refused, so that the served bytes are the exported bytes.
+refused, so that the served files are exactly the exported files.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from models.errors import Refused
 
 FORMAT_VERSION = 1
 ENCODER = "encoder"
-"""Kind of a bundle that maps a text to a vector. Manifests of encoders don't contain their kind."""
+"""Kind of a bundle whose model maps a text to a vector. Manifests of encoders omit the kind."""
 CROSS_ENCODER = "cross-encoder"
-"""Kind of a bundle that maps a pair of texts to a score."""
+"""Kind of a bundle whose model maps a pair of texts to a score."""
 MOST_JSON_BYTES = 64 << 20
 """Maximum bytes of a JSON file, which is read as a whole."""
 MOST_FILES = 1000
@@ -41,20 +41,20 @@ TOKENIZER = "tokenizer.json"
 TRANSFORM = "transform.safetensors"
 REQUIRED = (TOKENIZER, CONFIG, WEIGHTS, ONNX)
 CARD = "README.md"
-"""The model card, which the hub shows. The manifest has its hash, but the card does not affect the fingerprint."""
+"""The model card, which the hub shows. The manifest lists its hash, but the card does not affect the fingerprint."""
 REPORT = "report.json"
 """The promotion report of a promoted bundle. It does not affect vectors or the fingerprint."""
 REPORT_PAGE = "report.html"
-"""The promotion report as a page, if there is one."""
+"""The promotion report as an HTML page. Optional."""
 ENGINES = "engines.json"
-"""Measurements of runtimes on the machine of export or promotion. The file is optional, and does not affect the
-fingerprint."""
+"""Speed and accuracy of runtimes, measured on the machine of export or promotion. The file is optional and does not
+affect the fingerprint."""
 INT8 = "int8.json"
-"""The range of int8 output, calibrated at export. It affects codes, not vectors, so it does not affect the fingerprint.
-"""
+"""The range of int8 output, calibrated at export. It affects quantised vectors only, so it does not affect the
+fingerprint."""
 GOLDEN_COSINE = 0.999
-"""Minimum cosine to golden vectors, or to vectors of the float32 graph. A runtime and precision below it may not serve
-the bundle."""
+"""Minimum cosine between a runtime's vectors and the golden vectors, or the vectors of the float32 graph. A runtime and
+precision with a lower cosine may not serve the bundle."""
 
 VOLATILE_CONFIG = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"}
 """Keys of config.json that don't affect the encoder's results."""
@@ -66,7 +66,7 @@ class BundleError(Refused):
 
 @dataclass(frozen=True, kw_only=True)
 class Golden:
-    """A sentence and its unit vector (float32), computed at export.
+    """A sentence and its float32 unit vector, computed at export.
 
     Servers compare their own vectors with golden vectors.
     """
@@ -74,7 +74,7 @@ class Golden:
     text: str
     vector: list[float]
     text_pair: str | None = None
-    """The second text of a pair. `vector` is then the score of the pair."""
+    """The second text of a pair, for a cross-encoder. `vector` is then the score of the pair."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,14 +90,15 @@ class Manifest:
     pooling: str
     prompts: dict[str, str] = field(default_factory=dict)
     transform: dict[str, Any] | None = None
-    """Kind and sizes of the transform between pooling and unit vector. Its weights are in `transform.safetensors`."""
+    """Kind and sizes of the transform that is applied after pooling and before normalisation. Its weights are in
+    `transform.safetensors`."""
     files: dict[str, str]
     fingerprint: str
     run: dict[str, Any] | None = None
     scores: dict[str, float] | None = None
     golden: list[Golden]
     adapter: dict[str, Any] | None = None
-    """SHA-256 of base and adapter, if the weights were merged; see `models.bundle.adapter`."""
+    """SHA-256 of base and adapter, for merged weights; see `models.bundle.adapter`. None for other weights."""
     kind: str = ENCODER
 
 
@@ -115,7 +116,7 @@ class Bundle:
 
     @property
     def graphs(self) -> dict[str, Path]:
-        """Path of the graph of each precision, the float32 graph first."""
+        """Paths of the graphs by precision, beginning with the float32 graph."""
         reduced = {
             path.removeprefix("onnx/model_").removesuffix(".onnx"): self.folder / path
             for path in sorted(self.manifest.files)
@@ -139,9 +140,9 @@ class Bundle:
 
     @property
     def matryoshka(self) -> Sequence[int]:
-        """Dimensions to which vectors can be truncated, because the encoder was trained for them.
+        """Numbers of dimensions to which vectors can be truncated, because the encoder had Matryoshka training.
 
-        The dimensions are read from config.json.
+        The numbers are read from config.json.
 
         Raises:
             BundleError: the entry is not a list of dimensions.
@@ -160,7 +161,7 @@ class Bundle:
 
     @property
     def label(self) -> str:
-        """Name of a cross-encoder's output."""
+        """Name of a cross-encoder's output label."""
         names = _config(self.folder).get("id2label")
         return str(names.get("0")) if isinstance(names, dict) and names.get("0") else "LABEL_0"
 
@@ -215,7 +216,7 @@ def load(folder: Path) -> Bundle:
 def write_manifest(folder: Path, **facts: Any) -> Manifest:
     """Write the manifest of `folder`, with the hash of every file.
 
-    `facts` are the fields that can't be computed from the files.
+    `facts` are the manifest's fields that can't be computed from the files.
     """
     files = {path: sha256(folder / path) for path in sorted(files_of(folder))}
     unsigned = Manifest(files=files, fingerprint="", **facts)
@@ -230,9 +231,9 @@ def rounded(golden: Sequence[Golden]) -> list[Golden]:
 
 
 def dumped(manifest: Manifest) -> str:
-    """Format a manifest as JSON with one golden vector a line.
+    """Format a manifest as JSON with one line for each golden vector.
 
-    With indentation, the numbers of golden vectors would fill most of the file.
+    With usual indentation, each number would have its own line.
     """
     fields = asdict(manifest)
     if manifest.kind == ENCODER:  # version 1.0 has no kinds
@@ -246,11 +247,12 @@ def dumped(manifest: Manifest) -> str:
 def fingerprint(folder: Path, manifest: Manifest) -> str:
     """Return a hash of everything that determines the encoder's vectors.
 
-    The hash covers weights, architecture, tokenizer, pooling, length, transform and prompts.
+    The hash covers weights, architecture, tokenizer, pooling, length, transform and prompts. An empty prompt counts as
+    no prompt.
 
-    The bytes of ONNX files and the bundle's name are excluded, so that a second export of the same encoder does not
-    require re-embedding. An empty prompt counts as no prompt. Merged weights are represented by the hashes of base and
-    adapter, because the last bits of the merged weights may differ between machines.
+    The content of ONNX files and the bundle's name are excluded, so that corpora need not be re-embedded after a second
+    export of the same encoder. Merged weights are represented by the hashes of base and adapter, because the last bits
+    of merged weights may differ between machines.
 
     Raises:
         BundleError: `config.json` is not a JSON object.
@@ -290,7 +292,7 @@ def files_of(folder: Path) -> set[str]:
     """Return the relative path of every file in the folder except the manifest.
 
     Raises:
-        BundleError: a path is a link, which may lead out of the folder.
+        BundleError: a path is a symbolic link, which may point outside the folder.
     """
     found = set()
     for path in folder.rglob("*"):
@@ -324,7 +326,7 @@ def read_manifest(file: Path) -> Manifest:
 
 
 def check_size(file: Path) -> None:
-    """Refuse a JSON file that is too large to read into memory. A missing file is accepted.
+    """Raise an error if a JSON file is too large to read into memory. A missing file is accepted.
 
     Raises:
         BundleError: the file is too large.
@@ -334,7 +336,7 @@ def check_size(file: Path) -> None:
 
 
 def parse_manifest(content: bytes, file: str, *, required: Sequence[str] = REQUIRED) -> Manifest:
-    """Parse the content of a manifest. `file` is its name in messages.
+    """Parse the content of a manifest. `file` is the manifest's name in error messages.
 
     Raises:
         BundleError: the content is not a manifest, a field is invalid, a path leads out of the folder, or a `required`
@@ -364,7 +366,7 @@ def parse_manifest(content: bytes, file: str, *, required: Sequence[str] = REQUI
 
 
 def _check_consistency(manifest: Manifest, required: Sequence[str]) -> None:
-    """Check that the fields of a manifest agree with each other. Each field has already been checked by itself."""
+    """Check that the fields of a manifest agree with each other. The fields have already been checked individually."""
     if len(manifest.files) > MOST_FILES:
         raise BundleError(f"lists {len(manifest.files)} files, more than the {MOST_FILES} of a bundle")
     for path in required:

@@ -1,7 +1,7 @@
-"""The model card: a description of a bundle, its training and its scores, for readers and for the hub.
+"""The model card: a description of a bundle, its training and its scores, for readers and for the Hugging Face hub.
 
-All facts are from the manifest, or from the card of the encoder's source (`models.bundle.origin`). The card is written
-at export. Promotion writes it again with all known scores.
+All facts come from the manifest, or from the model card of the encoder's source (`models.bundle.origin`). Export writes
+the card. Promotion writes it again with all known scores.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from models.bundle.origin import UNKNOWN_LICENCE, Origin
 from models.bundle.prompts import DOCUMENT, QUERY, prompt_for
 
 READABLE = "config_sentence_transformers.json"
-"""If this file exists, sentence-transformers can open the bundle."""
+"""Name of a file with which sentence-transformers can open the bundle."""
 ADAPTER_FILE = "adapter_config.json"
-"""If this file exists, the folder has an adapter instead of a whole encoder."""
+"""Name of a file that marks an adapter. Without it, the folder has a whole encoder."""
 PARITY = "onnx_parity"
 BULKY = ("curve", "environment")
-"""Parts of a run's record that are too long for a card."""
+"""Keys of a run's record whose values are too long for a card."""
 
 
 ENCODER_ABOUT = (
@@ -62,15 +62,16 @@ MEASURES = {
     "stsb_dev_spearman": _sts("STS-B")._replace(split="dev", says="Spearman × 100; a run's weights are chosen by it"),
     **{name: _transfer(name) for name in ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")},
 }
-"""Measures by the names of their scores in a manifest."""
+"""Descriptions of scores, by the names of the scores in a manifest."""
 NDCG10 = "nDCG@10"
-"""Suffix of a score's name in a manifest, after the name of a collection (`name`, or `name:split`) and a space."""
+"""Suffix of a retrieval score's name in a manifest. The name of the collection and a space come before it (`name
+nDCG@10` or `name:split nDCG@10`)."""
 COLLECTIONS = {"scifact": "SciFact (BEIR)"}
-"""Public names of collections. Other collections keep their names."""
+"""Public names of retrieval collections. Other collections keep their own names."""
 
 
 def measure(name: str) -> Measure | None:
-    """Return the description of the score called `name`. None for names that this project does not use."""
+    """Return the description of the score called `name`. Return None for names that this project does not use."""
     part, _, metric = name.rpartition(" ")
     if part and metric == NDCG10:
         collection, _, split = part.partition(":")
@@ -80,7 +81,7 @@ def measure(name: str) -> Measure | None:
 
 
 def text(manifest: Manifest, origin: Origin, citations: Sequence[str] = ()) -> str:
-    """Return the card in Markdown, with YAML for the hub at the beginning.
+    """Return the model card as Markdown, with YAML metadata for the hub at the beginning.
 
     `citations` are the BibTeX entries of the training method.
     """
@@ -192,7 +193,7 @@ def _training(manifest: Manifest) -> str:
 
 
 def _trained(objective: str | None, run: Mapping[str, Any]) -> str:
-    """Return a text about the training run, with all known facts."""
+    """Return a paragraph about the training run, with all known facts."""
     config, teacher, corpus = (run.get(part) for part in ("config", "teacher", "corpus"))
     said = [
         f"Objective: `{objective}`." if objective else "",
@@ -212,7 +213,7 @@ def _teacher(teacher: Mapping[str, Any]) -> str:
 
 
 def _mixed(run: Mapping[str, Any]) -> str:
-    """Return a text about the encoders whose weights were averaged."""
+    """Return a paragraph about the encoders whose weights were averaged."""
     match run:
         case {"ingredients": [*ingredients]}:
             rows = [row for each in ingredients if (row := _ingredient(each))]
@@ -240,7 +241,7 @@ def _rebuilt(manifest: Manifest) -> str:
 
 
 def _recipe(manifest: Manifest) -> Mapping[str, Any]:
-    """Return the contents of the recipe from which the encoder was rebuilt."""
+    """Return the content of the recipe from which the encoder was rebuilt."""
     recipe = (manifest.run or {}).get("recipe")
     return recipe if isinstance(recipe, dict) else {}
 
@@ -253,9 +254,9 @@ def _corpus(corpus: Mapping[str, Any]) -> str:
 
 
 def _postprocess(run: Mapping[str, Any]) -> str:
-    """Return the command that fitted the encoder's transform. If the record is incomplete, return an empty text.
+    """Return the command that fitted the encoder's transform. Return an empty text if the record is incomplete.
 
-    The command lacks the paths of the corpus, which is named in a different section of the card.
+    The paths of the corpus are omitted, because another section of the card names the corpus.
     """
     match run:
         case {"postprocess": str(kind), "source": str(source), "params": dict(params), "seed": int(seed)}:

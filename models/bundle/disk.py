@@ -16,13 +16,13 @@ from pathlib import Path
 from uuid import uuid4
 
 EXHAUSTED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-"""Errors of the disk itself, for which the user's path is not the cause."""
+"""Errors of the disk itself. The path that the user gave is not their cause."""
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Constants of Linux's renameat2(2)."""
 UNABLE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}
-"""Errors of a kernel or file system that can't exchange two names."""
+"""Error numbers of a kernel or file system that can't exchange two names."""
 TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
-"""Errors which mean that another writer was first to use the name."""
+"""Error numbers which mean that another writer used the name first."""
 LFS = "a Git LFS pointer, not the file itself: fetch the file with `git lfs pull`"
 
 
@@ -64,11 +64,11 @@ def size(path: str | Path) -> int:
 
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `file`, to which the block writes the new content.
+    """Yield a temporary path beside `file`. The block writes the new content to this path.
 
-    If the block succeeds, the written file replaces `file`. If `file` is a link, it replaces the link's target.
+    If the block succeeds, the temporary file replaces `file`. If `file` is a link, it replaces the link's target.
 
-    Readers see the old file or the new one, never an incomplete file, even after a kill or power loss. Simultaneous
+    Readers see the old file or the new file, never an incomplete file, even after a kill or power loss. Simultaneous
     writers have different temporary paths. Each writer deletes the temporary files of killed writers.
 
     Raises:
@@ -89,7 +89,7 @@ def replacing(file: Path) -> Iterator[Path]:
 
 
 def write_whole(file: Path, text: str) -> None:
-    """Replace the text of `file` atomically: readers see the old text or the new one.
+    """Replace the text of `file` atomically.
 
     Raises:
         OSError: the file can't be written; names `file`.
@@ -101,7 +101,7 @@ def write_whole(file: Path, text: str) -> None:
 def _new_part(file: Path) -> tuple[Path, int]:
     """Create a temporary file beside `file`.
 
-    Return its path, and a descriptor whose lock protects it from `_sweep_parts`.
+    Return its path, and a locked file descriptor. The lock protects the file from `_sweep_parts`.
     """
     while True:
         beside = file.with_name(f".{uuid4().hex[:8]}.{file.name}.part")
@@ -124,14 +124,14 @@ def _sweep_parts(file: Path) -> None:
 
 @contextmanager
 def replacing_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder, the draft, beside `folder`. If the block succeeds, the draft replaces `folder`.
+    """Yield a temporary folder, the draft, beside `folder`. The block writes the new content to the draft.
 
-    Otherwise it is deleted.
+    If the block succeeds, the draft replaces `folder`. Otherwise the draft is deleted.
 
-    Readers of `folder` always see the old folder or the new one, even after a kill. On file systems that can't exchange
-    two names, `folder` does not exist for a moment between two renames. If the process crashes in this moment, the old
-    folder still exists under a hidden name, and `restore_folder` renames it back. If several writers run at the same
-    time, the last one wins. The next writer deletes the drafts of killed writers.
+    Readers of `folder` always see the old folder or the new folder, even after a kill. On file systems that can't
+    exchange two names, `folder` does not exist for a moment between two renames. If the process crashes in this moment,
+    the old folder still exists under a hidden name, and `restore_folder` renames it back. If several writers run at the
+    same time, the last writer wins. The next writer deletes the drafts of killed writers.
     """
     _sweep_drafts(folder)
     with ExitStack() as holding:
@@ -147,7 +147,10 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
 
 
 def restore_folder(folder: Path) -> None:
-    """Repair a crash: rename the old folder back if `folder` is missing, or complete the old folder's deletion."""
+    """Repair the state after a crash.
+
+    If `folder` is missing, rename the old folder back. Otherwise delete the old folder.
+    """
     previous = _previous(folder)
     if previous.exists() and not folder.exists():
         previous.rename(folder)
@@ -157,7 +160,7 @@ def restore_folder(folder: Path) -> None:
 def _new_draft(folder: Path, holding: ExitStack) -> Path:
     """Create a draft beside `folder`.
 
-    It is locked until `holding` is closed, so that `_sweep_drafts` does not delete it.
+    The draft is locked until `holding` is closed, so that `_sweep_drafts` does not delete it.
     """
     while True:
         draft = Path(tempfile.mkdtemp(prefix=_draft_prefix(folder), dir=folder.parent))
@@ -168,7 +171,7 @@ def _new_draft(folder: Path, holding: ExitStack) -> Path:
 
 
 def _swap(draft: Path, folder: Path) -> None:
-    """Rename the draft to `folder`. An existing folder is renamed to `draft` or deleted."""
+    """Rename the draft to `folder`. An existing `folder` is renamed to `draft`, or deleted."""
     previous = _previous(folder)
     if not _took_free_name(draft, folder) and not exchange_names(draft, folder):
         folder.rename(previous)
@@ -236,14 +239,14 @@ def exchange_names(one: Path, other: Path) -> bool:
 
 
 def lfs_pointer(file: Path) -> bool:
-    """Return whether the file is a Git LFS pointer instead of the content, as in a clone without LFS."""
+    """Return whether the file is a Git LFS pointer instead of the real content, as in a clone without LFS."""
     with file.open("rb") as stream:
         return stream.read(42) == b"version https://git-lfs.github.com/spec/v1"
 
 
 @contextmanager
 def naming(file: Path) -> Iterator[None]:
-    """Add the name of `file` to an `OSError` of the block, because the error for a full disk has no file name."""
+    """Add the name of `file` to an `OSError` of the block. Without this, the error for a full disk names no file."""
     try:
         yield
     except OSError as error:
@@ -252,9 +255,9 @@ def naming(file: Path) -> Iterator[None]:
 
 
 def error_line_and_status(error: OSError) -> tuple[str, int]:
-    """Return a command's error line and exit code for `error`.
+    """Return the error message and exit code of a command that failed with `error`.
 
-    The line names the file. The exit code is 1 if the disk failed, and 2 if the path can't be used.
+    The message is one line and names the file. The exit code is 1 if the disk failed, and 2 if the path can't be used.
     """
     line = f"{error.filename}: {error.strerror}" if error.filename else str(error)
     return line, 1 if error.errno in EXHAUSTED else 2

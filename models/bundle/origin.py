@@ -1,7 +1,7 @@
 """Facts from the model card of an encoder's source: base models, licence, languages, citations.
 
-A card is the README.md of a folder in the hub's format. A bundle's card (`models.bundle.card`) repeats the facts about
-its source, so encoders that are trained from the bundle can read them there. Facts that no card states are unknown.
+A model card is the README.md of a folder in the hub's format. A bundle's own card (`models.bundle.card`) repeats these
+facts, so they are passed on to encoders trained from the bundle. Facts that are in no card are unknown.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MINILM_CITATIONS = (
   url = {https://arxiv.org/abs/1908.10084}
 }""",
 )
-"""Citations of the initial weights and of the training of all-MiniLM-L6-v2, because its card has no citations."""
+"""Citations of MiniLM and of the training of all-MiniLM-L6-v2. Its own model card has no citations."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,17 +52,20 @@ class Origin:
     """The origin of an encoder. Fields of unknown facts are empty."""
 
     base_models: tuple[str, ...] = ()
-    """Ids on the hub."""
+    """Hub ids of the base models."""
     licence: Mapping[str, str] = field(default_factory=dict)
-    """Licence by the hub's keys; see `LICENCE`."""
+    """Licence, as values of the hub's keys; see `LICENCE`."""
     languages: tuple[str, ...] = ()
-    """ISO 639 codes."""
+    """ISO 639 codes of the languages."""
     citations: tuple[str, ...] = ()
     """BibTeX entries."""
 
 
 def read(name: str, folder: Path) -> Origin:
-    """Read the origin of the encoder called `name` (see `models.bundle.sources.resolve`) in `folder`."""
+    """Read the origin of the encoder `name` from the model card in `folder`.
+
+    `models.bundle.sources.resolve` defines names.
+    """
     card = folder / CARD
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
     said = _front_matter(card) if text else {}
@@ -77,7 +80,7 @@ def read(name: str, folder: Path) -> Origin:
 
 
 def merged(origins: Sequence[Origin]) -> Origin:
-    """Merge the origins of several encoders. The licence is kept only if it is the same for all."""
+    """Merge the origins of several encoders. The licence is kept only if all encoders have the same licence."""
     first, *others = origins
     return Origin(
         base_models=tuple(dict.fromkeys(one for each in origins for one in each.base_models)),
@@ -100,7 +103,7 @@ def _bibtex(text: str) -> list[str]:
 
 
 def _strings(value: object) -> tuple[str, ...]:
-    """Return the texts in a value of a card's metadata, which may be a single text or a list.
+    """Return the texts in a value of a card's metadata. The value may be a single text or a list.
 
     Values of other types, such as YAML's `no`, are ignored.
     """

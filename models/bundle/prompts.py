@@ -18,7 +18,7 @@ def nonempty(prompts: Mapping[str, str]) -> dict[str, str]:
 def prompt_for(prompts: Mapping[str, str], names: Sequence[str]) -> str | None:
     """Return the first non-empty prompt with one of `names`.
 
-    Return "" if all of these prompts are empty, None if none exists.
+    Return "" if prompts with these names exist but all are empty. Return None if no such prompt exists.
 
     Empty prompts are skipped, because sentence-transformers may write an empty prompt `document` beside `passage`.
     """

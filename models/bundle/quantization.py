@@ -1,8 +1,8 @@
-"""Quantised unit vectors: one byte or one bit per coordinate.
+"""Quantisation of unit vectors: one byte or one bit per component.
 
-Codes are compared directly, by cosine or Hamming distance. So all dimensions have the same range, which is symmetric
-around zero. A separate range for each dimension, as in sentence-transformers, would shift and stretch the space.
-Separate ranges lower STS scores by 0.5 to 0.7 points, but a common range does not lower them (docs/log.md).
+Quantised vectors are compared directly, by cosine or Hamming distance. Therefore all dimensions share one range, which
+is symmetric around zero. Separate ranges for each dimension, as in sentence-transformers, would shift and stretch the
+space. Separate ranges lower STS scores by 0.5 to 0.7 points, but a shared range does not lower them (docs/log.md).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from models import python_docs
 Floats = NDArray[np.float32]
 GREATEST = 127
 SENTENCES = 128
-"""Number of sentences for calibration. With 9,500 instead of 100, the range of minilm is a third larger, but STS scores
-are the same."""
+"""Number of sentences for calibration. With 9,500 sentences instead of 100, the range of minilm is a third larger, but
+STS scores are the same."""
 
 
 def calibration() -> list[str]:
-    """Return sentences for calibration: first sentences of paragraphs in CPython's documentation."""
+    """Return sentences for calibration: the first sentences of paragraphs in CPython's documentation."""
     return [paragraph.split(". ")[0] for paragraph in islice(_paragraphs(), SENTENCES)]
 
 
 def limit(unit: Floats) -> float:
-    """Return the largest absolute value in unit vectors (N, D)."""
+    """Return the largest absolute component of unit vectors (N, D)."""
     return float(np.abs(unit).max())
 
 
@@ -52,31 +52,34 @@ def read(file: Path) -> float:
 
 
 def int8(unit: Floats, limit: float) -> NDArray[np.int8]:
-    """Return int8 codes (N, D) from -127 to 127. The code of 0 is 0. Coordinates beyond `limit` are clipped."""
+    """Return int8 vectors (N, D) with components from -127 to 127.
+
+    Zero stays zero. Components beyond `limit` are clipped.
+    """
     codes: NDArray[np.int8] = np.rint(unit * (GREATEST / limit)).clip(-GREATEST, GREATEST).astype(np.int8)
     return codes
 
 
 def uint8(unit: Floats, limit: float) -> NDArray[np.uint8]:
-    """Return codes (N, D) from 1 to 255: the codes of `int8` plus 128."""
+    """Return uint8 vectors (N, D) with components from 1 to 255: the result of `int8` plus 128."""
     return _flip_sign_bit(int8(unit, limit)).view(np.uint8)
 
 
 def ubinary(vectors: Floats) -> NDArray[np.uint8]:
-    """Return codes (N, ⌈D / 8⌉) with one bit per coordinate, 1 if it is positive.
+    """Return bit vectors, packed into bytes (N, ⌈D / 8⌉). A bit is 1 if the component is positive.
 
-    The first coordinate is the highest bit.
+    The first component is the highest bit of the first byte.
     """
     return np.packbits(vectors > 0, axis=1)
 
 
 def binary(vectors: Floats) -> NDArray[np.int8]:
-    """Return the codes of `ubinary` minus 128."""
+    """Return the result of `ubinary` minus 128, as int8."""
     return _flip_sign_bit(ubinary(vectors).view(np.int8))
 
 
 def _flip_sign_bit(codes: NDArray[np.int8]) -> NDArray[np.int8]:
-    """Flip the sign bit, which maps signed codes to unsigned codes and back."""
+    """Flip the sign bit, which converts between signed and unsigned bytes."""
     return codes ^ np.int8(-128)
 
 

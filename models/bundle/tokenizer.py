@@ -1,7 +1,7 @@
 """Conversion of texts to token ids.
 
 Training and serving both use the `tokenizers` library, so they tokenise texts in the same way. A `tokenizer.json` may
-come from an unknown source. Files with regular expressions that may run for ever are refused.
+come from an untrusted source. Files with regular expressions that may run forever are refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ Direction = Literal["right", "left"]
 TextPair = tuple[str, str]
 """Two texts that a cross-encoder reads together, such as a query and a document."""
 HIDDEN_REPETITION = re.compile(r"\(\?#|\(\?[a-wyzA-Z-]*x|\\g<")
-"""Comments, free spacing and group calls in a regular expression, each of which may hide a repeated group."""
+"""Pattern of comments, free spacing and group calls in a regular expression. Each of these may hide a repeated
+group."""
 
 
 class TokenizerFailure(RuntimeError):
@@ -41,7 +42,8 @@ class Tokens:
     It is larger than `len(ids)` if the text was truncated.
     """
     types: NDArray[np.int64] | None = None
-    """For a pair of texts, the type of each token (L,): 0 in the first text, 1 in the second. None for one text."""
+    """For a pair of texts, the type of each token (L,): 0 in the first text, 1 in the second. None for a single
+    text."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -70,8 +72,8 @@ class Piece:
 class Tokenizer:
     """A tokenizer from a `tokenizer.json`. It truncates texts to `max_length` tokens, and pads on the right.
 
-    The settings for truncation and padding in the file are ignored. This class truncates by itself, so that the number
-    of removed tokens is known.
+    The truncation and padding settings in the file are ignored. This class truncates texts itself, so that it knows the
+    number of removed tokens.
     """
 
     def __init__(self, file: Path, *, max_length: int) -> None:
@@ -150,7 +152,7 @@ class Tokenizer:
     def pad(self, batch: Sequence[Tokens], *, length: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return `input_ids` and `attention_mask`, each (N, L).
 
-        L is the longest length of the batch, at least `length`.
+        L is the length of the longest text in the batch, but at least `length`.
         """
         longest = max(length, *map(len, batch), 0)
         ids = np.full((len(batch), longest), self._pad_id, dtype=np.int64)
@@ -165,7 +167,7 @@ def read(file: Path) -> FastTokenizer:
     """Read the tokenizer in `file`.
 
     Raises:
-        ValueError: the file is not a tokenizer, or has a regular expression that may run for ever.
+        ValueError: the file is not a tokenizer, or has a regular expression that may run forever.
     """
     content = file.read_bytes()
     try:
@@ -185,10 +187,10 @@ def read(file: Path) -> FastTokenizer:
 
 @contextmanager
 def panics_as_errors() -> Iterator[None]:
-    """Convert panics of the library to exceptions, because handlers of `Exception` don't catch panics.
+    """Convert panics of the `tokenizers` library to exceptions, because handlers of `Exception` don't catch panics.
 
     Raises:
-        TokenizerFailure: the library panicked, as when a regular expression exceeds its step limit.
+        TokenizerFailure: the library panicked, for example because a regular expression exceeded its step limit.
     """
     try:
         yield
@@ -201,8 +203,8 @@ def panics_as_errors() -> Iterator[None]:
 def repeats_a_group(pattern: str) -> bool:
     """Return whether a regular expression repeats a group, so that a search may take exponential time.
 
-    Tokenizers of known families repeat only characters and character classes. Comments, free spacing and group calls
-    also count as repetitions, because they could hide one.
+    Tokenizers of known model families repeat only characters and character classes. Comments, free spacing and group
+    calls count as repetitions, because they could hide one.
     """
     if HIDDEN_REPETITION.search(pattern):
         return True
@@ -282,10 +284,9 @@ def padded_types(batch: Sequence[Tokens], shape: tuple[int, ...]) -> NDArray[np.
 
 
 def _pad_id(fast: FastTokenizer) -> int:
-    """Return the id for padding.
+    """Return the id for padding tokens.
 
-    Padding is masked, so any id gives the same vectors. The id of the tokenizer's own padding token is used if it has
-    one.
+    Padding is masked, so any id gives the same vectors. The tokenizer's own padding token is used if there is one.
     """
     found = (fast.token_to_id(name) for name in ("[PAD]", "<pad>"))
     return next((i for i in found if i is not None), 0)

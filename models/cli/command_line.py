@@ -1,4 +1,4 @@
-"""Parts that all commands share: the argument parser, quiet libraries, and a closed stdout, as after `| head`."""
+"""Code that all commands share: the argument parser, quiet libraries, and the handling of a closed stdout."""
 
 from __future__ import annotations
 
@@ -16,26 +16,29 @@ from models.errors import did_you_mean
 INVALID_CHOICE = re.compile(r"invalid choice: '(?P<word>[^']*)' \(choose from (?P<names>.*)\)")
 UNRECOGNIZED = re.compile(r"unrecognized arguments: (?P<option>--[^\s=]+)")
 GONE = 141
-"""Exit status of a command whose stdout was closed. Shells report the same status for SIGPIPE."""
+"""Exit status of a command whose stdout was closed, as in `command | head`. Shells report 141 for SIGPIPE."""
 
 
 class _Paragraphs(argparse.HelpFormatter):
-    """Formatter that keeps the lines of description and epilog, and wraps each of them."""
+    """Help formatter that wraps each line of the description and the epilog separately."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n".join(super(_Paragraphs, self)._fill_text(line, width, indent) for line in text.splitlines())
 
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser that reports errors in one line, and suggests the nearest name for a misspelt name."""
+    """Argument parser that reports an error in one line, and suggests the most similar name for a misspelt name."""
 
     def __init__(self, *arguments: Any, passes_on: bool = False, **options: Any) -> None:
-        """`passes_on` means that `parse_known_args` returns unknown arguments, for another parser."""
+        """Create the parser. With `passes_on`, `parse_known_args` returns unknown arguments, for another parser."""
         super().__init__(*arguments, **{"formatter_class": _Paragraphs, **options})
         self._passes_on = passes_on
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Refuse unknown options first. The words after one would be taken for other arguments and be refused."""
+        """Parse arguments, but refuse unknown options first.
+
+        Otherwise the words after an unknown option would be parsed as other arguments and cause a misleading error.
+        """
         if not (self._passes_on or verbs(self)):
             words = takewhile(lambda word: word != "--", sys.argv[1:] if args is None else args)
             names = [word.partition("=")[0] for word in words if word.startswith("--") and " " not in word]
@@ -66,27 +69,29 @@ def add_key(parser: argparse.ArgumentParser) -> None:
 
 
 def _key(text: str) -> str:
-    """Check the API key, because the error message of the HTTP client would contain the key."""
+    """Check an API key. The HTTP client would refuse an invalid key with an error message that contains the key."""
     if text.isascii() and text.isprintable() and text == text.strip():
         return text
-    raise argparse.ArgumentTypeError("expected printable ASCII without blanks around it (or ISOSPHERE_API_KEY is not)")
+    raise argparse.ArgumentTypeError(
+        "expected printable ASCII without surrounding blanks, here or in ISOSPHERE_API_KEY"
+    )
 
 
 def near_option(message: str, options: Iterable[str]) -> str:
-    """Suggest an option if a message says that one is not recognized. Return an empty text otherwise."""
+    """Return a suggestion if `message` says that an option is not recognized. Otherwise return an empty text."""
     found = UNRECOGNIZED.search(message)
     return did_you_mean(found["option"], options) if found else ""
 
 
 def verbs(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Return the parsers of a parser's commands by name; empty for a parser without commands."""
+    """Return the parsers of a parser's subcommands by name. The result is empty for a parser without subcommands."""
     return next(
         (dict(action.choices) for action in parser._actions if isinstance(action, argparse._SubParsersAction)), {}
     )
 
 
 def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """Yield the parsers that have no commands: the parser, or those below it."""
+    """Yield the parsers without subcommands: the parser itself, or those of its subcommands at any depth."""
     below = verbs(parser).values()
     for one in below:
         yield from leaves(one)
@@ -95,11 +100,11 @@ def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]
 
 
 def quieten() -> None:
-    """Turn off progress bars of transformers and the hub, and reports on weights that pooling does not need.
+    """Disable progress bars of transformers and the hub, and reports on weights that pooling does not need.
 
-    This sets environment variables, because importing the libraries takes seconds, and not every command imports them.
-    The libraries read the variables when they are imported, and child processes inherit them. Libraries that are
-    already imported are configured directly.
+    This function sets environment variables, because importing the libraries takes seconds, and not every command
+    imports them. The libraries read the variables when they are imported, and child processes inherit the variables.
+    Libraries that are already imported are configured directly.
     """
     os.environ["TRANSFORMERS_VERBOSITY"] = "error"
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
@@ -121,7 +126,7 @@ def flush() -> None:
 
 
 def has_gone(error: OSError) -> bool:
-    """Return whether `error` was raised because stdout is closed, and not because of a different pipe or connection.
+    """Return whether `error` was raised because stdout is closed, and not because of another pipe or connection.
 
     If stdout is closed, redirect it to the null device. Otherwise Python would raise the same error again at exit.
     """

@@ -1,4 +1,4 @@
-"""Commands of `python -m models`, whose options are in `models.__main__`."""
+"""Implementations of the commands of `python -m models`. `models.__main__` defines their options."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _export_by_torch(
 def _origin(arguments: argparse.Namespace, encoder: Encoder) -> dict[str, Any]:
     """Return facts about the origin of the encoder, for its manifest.
 
-    If a bundle is exported again, the facts from its manifest are kept.
+    If a bundle is exported again, the facts in its manifest are kept.
     """
     said = sources.manifest_of(arguments.source)
     if said is None:
@@ -196,7 +196,7 @@ def _verify(arguments: argparse.Namespace) -> None:
 
 
 def _manifest(opened: transfer.Package) -> bundle.Manifest:
-    """Return the manifest of a package. Raise `AdapterError` if the package is an adapter without our adapter.json."""
+    """Return the manifest of a package. Raise `AdapterError` if the package is an adapter without adapter.json."""
     if opened.manifest is None:
         raise AdapterError(f"{opened.folder}: has no {adapter.MANIFEST}: nothing is recorded of it")
     return opened.manifest

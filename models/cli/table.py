@@ -1,6 +1,6 @@
-"""Every command of the project, which each program's help describes in the same words.
+"""Table of all commands of the project. The help of each program takes its descriptions from this table.
 
-The lowest package has the table, so that `isosphere` and the `python -m …` forms print the same.
+The table is in the lowest package, so that `isosphere` and the commands `python -m …` print the same texts.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ EXIT_STATUS = "exit status: 0 success; 1 the work failed; 2 an input or option c
 
 
 class Command(NamedTuple):
-    """A subcommand: its summary, an example of its arguments, and its program."""
+    """A subcommand: its summary, an example of its arguments, and the program that runs it."""
 
     summary: str
     example: str
     program: str
-    """A package whose `__main__.main` takes the arguments."""
+    """Package whose `__main__.main` runs the command."""
     verb: str | None = None
-    """Name of the command in that program. None means the same name, and the empty string means no name."""
+    """Name of the command in the program. None means the same name. The empty string means that the program has no
+    subcommands."""
 
 
 GROUPS: dict[str, dict[str, Command]] = {
@@ -99,12 +100,12 @@ COMMANDS = {name: command for group in GROUPS.values() for name, command in grou
 
 
 def about(name: str) -> dict[str, Any]:
-    """Return what argparse's `add_parser` needs to describe a command of the table."""
+    """Return the arguments for argparse's `add_parser` that describe a command of the table."""
     return described(*COMMANDS[name][:2])
 
 
 def described(summary: str, example: str) -> dict[str, Any]:
-    """Return what argparse's `add_parser` needs to describe a command."""
+    """Return the arguments for argparse's `add_parser` that describe a command."""
     return {"help": summary, **texts(summary, example)}
 
 

@@ -1,1 +1,1 @@
-"""Encoders in torch, before export."""
+"""Encoders as torch modules."""

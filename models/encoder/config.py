@@ -1,4 +1,4 @@
-"""Settings of an encoder's folder besides its weights: pooling, length, prompts."""
+"""Settings of an encoder in a folder: pooling, length, prompts."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ FLAGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""Poolings by their older names in sentence-transformers, in the order in which their vectors are concatenated."""
+"""Pooling names by their older flags in sentence-transformers. If several flags are set, vectors are concatenated in
+this order."""
 SETTINGS = [
     f"sentence_{family}_config.json"
     for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 ]
-"""Names of the file in which sentence-transformers, depending on its version, stores the settings of a Transformer. The
-first existing file is read."""
+"""File names under which versions of sentence-transformers store the settings of a Transformer module. The first
+existing file is read."""
 AFTER_POOLING = ("Dense", "Normalize", "Dropout")
-"""Modules that may follow the pooling."""
+"""Modules that may come after the pooling."""
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read pooling, length and prompts from our manifest, or else from sentence-transformers' files.
+    """Read pooling, length and prompts from Isosphere's manifest or, without one, from sentence-transformers' files.
 
     Raises:
         SourceError: a file can't be read, or describes an unsupported encoder; the message names the file.
@@ -69,7 +70,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 def _bundled(file: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Read pooling, length and prompts from a manifest.
 
-    The full checks of `models.bundle` are not made, because the folder may not be a bundle of this project.
+    `models.bundle` would check the whole bundle, but this folder need not be a complete bundle.
     """
     if manifest.get("kind") == CROSS_ENCODER:
         raise SourceError(f"{file}: a cross-encoder, which gives texts no vectors")
@@ -79,7 +80,7 @@ def _bundled(file: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
         ):
             transform = manifest.get("transform")
             return {"pooling": pooling, "max_length": length, "prompts": prompts, "transform": transform}
-    raise SourceError(f"{file}: not a bundle's manifest: pooling, max_length and prompts are not as a bundle says them")
+    raise SourceError(f"{file}: not a bundle's manifest: pooling, max_length or prompts are missing or invalid")
 
 
 def _known(pooling: str) -> bool:
@@ -120,7 +121,10 @@ def _modules(folder: Path) -> tuple[Path | None, Sequence[Module]]:
 
 
 def _pooling(file: Path) -> str:
-    """Return the name of the pooling in a file. Several poolings are joined, because their vectors are concatenated."""
+    """Return the name of the pooling in a file.
+
+    Names of several poolings are joined, because their vectors are concatenated.
+    """
     if not file.is_file():
         raise SourceError(f"{file}: missing, though {MODULES} names its folder")
     said = _json(file)

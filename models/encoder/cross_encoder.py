@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class CrossEncoder(nn.Module):
-    """A model for sequence classification with one output, the score of a pair of texts."""
+    """A sequence classifier with one output, which is the score of a pair of texts."""
 
     def __init__(
         self, model: PreTrainedModel, hub_tokenizer: PreTrainedTokenizerBase, *, max_length: int, origin: Origin
@@ -43,9 +43,10 @@ class CrossEncoder(nn.Module):
 
     @classmethod
     def load(cls, source: str | Path, *, max_length: int | None = None) -> Self:
-        """Load a cross-encoder by name, from a folder or from a bundle.
+        """Load a cross-encoder from a hub id, a folder or a bundle.
 
-        The default length is the tokenizer's, or 512. It never exceeds the number of positions.
+        The default length is the tokenizer's length, or 512 if the tokenizer has none. It never exceeds the number of
+        positions.
 
         Raises:
             SourceError: the folder has no readable cross-encoder, or a weight is missing or not finite.
@@ -77,25 +78,25 @@ class CrossEncoder(nn.Module):
         return made
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, *token_type_ids: Tensor) -> Tensor:
-        """Return the scores (N,) of N pairs. `token_type_ids` are given if the model reads them."""
+        """Return the scores (N,) of N pairs. `token_type_ids` must be given if the model reads them."""
         types = {"token_type_ids": token_type_ids[0]} if token_type_ids else {}
         scores: Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask, **types).logits[:, 0]
         return scores
 
     def tensors(self, batch: Sequence[Tokens]) -> tuple[Tensor, ...]:
-        """Return the inputs of `forward` for tokens of pairs, each (N, L)."""
+        """Return the inputs of `forward` for N tokenised pairs, each (N, L)."""
         ids, mask = self.tokenizer.pad(batch)
         arrays = [ids, mask, padded_types(batch, ids.shape)] if self.reads_types else [ids, mask]
         return tuple(map(torch.from_numpy, arrays))
 
     def scores(self, pairs: Sequence[TextPair]) -> NDArray[np.float32]:
-        """Return the scores (N,) of pairs, without a sigmoid."""
+        """Return the logits (N,) of pairs of texts."""
         with torch.inference_mode(), dropout_off(self):
             found: NDArray[np.float32] = self(*self.tensors(self.tokenizer.encode_pairs(pairs))).float().numpy()
             return found
 
     def save(self, folder: Path) -> None:
-        """Save weights, architecture and tokenizer in the hub's format."""
+        """Save weights, architecture and tokenizer in the Hugging Face format."""
         try:
             self.model.save_pretrained(folder, max_shard_size="100GB")
         except SafetensorError as error:  # its only error for a full disk

@@ -1,4 +1,4 @@
-"""The layers of sentence-transformers after the pooling: Dense, Normalize, and the truncation of `truncate_dim`."""
+"""Layers of sentence-transformers after the pooling: Dense, Normalize, and truncation by `truncate_dim`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "Sigmoid": nn.Sigmoid,
 }
 NEUTRAL = {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding", "use_residual": False}
-"""Settings of a module, with values that have no effect. None has no effect either."""
+"""Settings of a module, with the values that have no effect. The value None has no effect either."""
 
 
 class Dense(nn.Module):
-    """A linear map with an activation: (N, D) to (N, D')."""
+    """A linear map with an activation function: (N, D) to (N, D')."""
 
     def __init__(self, *, dim: int, out: int, bias: bool, activation: str) -> None:
         super().__init__()
@@ -57,7 +57,8 @@ class Truncate(nn.Module):
 
 
 LAYERS: dict[str, type[nn.Module]] = {"dense": Dense, "normalize": Normalize, "truncate": Truncate}
-"""Layers by their names in a manifest. A layer is built from the remaining fields of its description."""
+"""Layer classes by their names in a manifest. The other fields of a layer's description are its constructor's
+arguments."""
 
 
 class Layers(nn.Module):
@@ -91,7 +92,9 @@ class Layers(nn.Module):
 
     @classmethod
     def read(cls, modules: Sequence[Module], *, dim: int, truncate: int | None) -> Self | None:
-        """Read the layers after a pooling of dimension `dim`. None if the layers don't change the direction of vectors.
+        """Read the layers after a pooling of dimension `dim`.
+
+        Return None if they don't change the direction of vectors.
 
         Raises:
             SourceError: a module is not supported, or does not fit the previous one; the message names its file.
@@ -121,7 +124,7 @@ class Layers(nn.Module):
 
 
 def _dense(folder: Path, width: int) -> dict[str, Any]:
-    """Return the description, for a manifest, of a Dense module whose input has the dimension `width`."""
+    """Return the manifest's description of a Dense module whose input has the dimension `width`."""
     file, said = folder / "config.json", _config(folder)
     _check_neutral(file, said)
     activation = said.get("activation_function", "torch.nn.modules.activation.Tanh")

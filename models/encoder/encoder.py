@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_MAX_LENGTH = 512
 MIN_NORM = 1e-12
-"""Lower bound of the length by which a vector is divided, so that a zero vector stays zero."""
+"""Lower bound of a vector's length before division, so that a zero vector stays zero."""
 
 
 class Encoder(nn.Module):
@@ -88,13 +88,13 @@ class Encoder(nn.Module):
         max_length: int | None = None,
         prompts: Mapping[str, str] | None = None,
     ) -> Self:
-        """Load an encoder by name, from a folder or from a bundle. An adapter is merged into its base.
+        """Load an encoder from a hub id, a folder or a bundle. An adapter is merged into its base.
 
-        The defaults of pooling and length come from the files of sentence-transformers in the folder. Without these
-        files, they are `cls` and the tokenizer's length or 512. The length never exceeds the number of positions.
+        Pooling and length default to those in the folder's sentence-transformers files. Without these files, the
+        defaults are `cls` and the tokenizer's length or 512. The length never exceeds the number of positions.
         `prompts` are added to the encoder's prompts, and replace prompts of the same name.
 
-        Attention is the eager implementation. It is faster for training with dropout on a CPU, and ONNX Runtime can
+        Attention uses the eager implementation. It is faster for training with dropout on a CPU, and ONNX Runtime can
         fuse only its graph.
 
         Raises:
@@ -154,29 +154,31 @@ class Encoder(nn.Module):
         return self.backbone.device
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, **inputs: Tensor) -> Tensor:
-        """Return vectors (N, D) of token ids and mask, each (N, L). `inputs` are further inputs of the backbone."""
+        """Return vectors (N, D) for token ids and mask, each (N, L). `inputs` are additional inputs of the backbone."""
         return self.pooled(self.layers(input_ids, attention_mask, **inputs), attention_mask)
 
     def layers(self, input_ids: Tensor, attention_mask: Tensor | None, **inputs: Any) -> Sequence[Tensor]:
         """Return the hidden states that the pooling reads, each (N, L, D).
 
-        They are only the last layer, or the embeddings and all layers.
+        They are the embedding layer's output and all layers if the pooling averages layers. Otherwise they are only the
+        last layer.
         """
         averaged = self.pooling in AVERAGED_LAYERS
         output = self.backbone(
             input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=averaged, **inputs
         )
-        # For some families, hidden_states of transformers 4 ends before the last normalisation. In 5 it always ends
+        # In transformers 4, hidden_states of some model families end before the last normalisation. In transformers 5,
+        # they always end after it.
         # after it.
         return (*output.hidden_states[:-1], output.last_hidden_state) if averaged else (output.last_hidden_state,)
 
     def pooled(self, layers: Sequence[Tensor], attention_mask: Tensor) -> Tensor:
-        """Return pooled vectors (N, D) of the output of `layers` and a mask (N, L), in float32 or wider."""
+        """Return pooled vectors (N, D), in float32 or wider. `layers` are the results of the method `layers`."""
         vectors = pool(self.pooling, [full_precision(each) for each in layers], attention_mask)
         return vectors if self.transform is None else self.transform(vectors)
 
     def attach(self, transform: Transform) -> None:
-        """Apply `transform` to pooled vectors from now on. Training does not change it.
+        """Apply `transform` to pooled vectors from now on. Training does not change the transform.
 
         Raises:
             ValueError: the transform has a different input dimension.
@@ -205,7 +207,7 @@ class Encoder(nn.Module):
         return vectors
 
     def save(self, folder: Path) -> None:
-        """Save weights, architecture and tokenizer in the hub's format, and the transform's weights.
+        """Save weights, architecture and tokenizer in the Hugging Face format, and the transform's weights.
 
         The bundle's manifest describes pooling and transform.
         """
@@ -219,9 +221,11 @@ class Encoder(nn.Module):
 
 
 class UnitVector(nn.Module):
-    """The exported module: token ids and mask (N, L) to unit vectors (N, D) and norms (N,) before normalisation.
+    """The exported module.
 
-    The third output are the token vectors (N, L, H), the backbone's last hidden state.
+    It maps token ids and mask (N, L) to unit vectors (N, D) and their norms (N,) before normalisation.
+
+    The third output is the token vectors (N, L, H), the backbone's last hidden state.
     """
 
     def __init__(self, encoder: Encoder) -> None:
@@ -241,7 +245,7 @@ class UnitVector(nn.Module):
 
 
 def save_tokenizer(hub_tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Save a tokenizer in files with the same meaning for transformers 4 and 5."""
+    """Save a tokenizer in files that transformers 4 and 5 read in the same way."""
     hub_tokenizer.save_pretrained(folder)
     described = folder / "tokenizer_config.json"  # transformers 5 knows a plain fast tokenizer by both names, 4 by one
     named = described.read_text(encoding="utf-8").replace('"TokenizersBackend"', '"PreTrainedTokenizerFast"')
@@ -251,16 +255,16 @@ def save_tokenizer(hub_tokenizer: PreTrainedTokenizerBase, folder: Path) -> None
 
 
 def full_precision(x: Tensor) -> Tensor:
-    """Convert `x` to float32 if it is narrower."""
+    """Convert `x` to float32 if its type has fewer bits."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 @contextmanager
 def dropout_off(encoder: nn.Module) -> Iterator[None]:
-    """Switch to evaluation mode within the block, then restore the previous mode.
+    """Switch to evaluation mode within the block. Afterwards, restore the previous mode.
 
-    The whole module is switched. Attention dropout is a functional call that follows the attention module's own
-    `training` flag, so switching off only the `nn.Dropout` modules would leave it on.
+    The whole module is switched. It would not be enough to switch the `nn.Dropout` modules, because attention dropout
+    is a functional call that depends on the attention module's own `training` flag.
     """
     before = encoder.training
     encoder.eval()
@@ -271,7 +275,7 @@ def dropout_off(encoder: nn.Module) -> Iterator[None]:
 
 
 def _transform(folder: Path, said: Mapping[str, Any], *, width: int) -> Transform | None:
-    """Load the transform after the pooling, according to our manifest or to the modules of sentence-transformers."""
+    """Load the transform after the pooling. Isosphere's manifest or sentence-transformers' modules describe it."""
     if fitted := said.get("transform"):
         return transforms.load(folder, fitted)
     return Layers.read(said.get("after_pooling", []), dim=width, truncate=said.get("truncate"))
@@ -288,7 +292,7 @@ def _backbone(folder: Path) -> PreTrainedModel:
 
 
 def _check_finite(encoder: Encoder, folder: Path) -> None:
-    """Refuse weights that are not finite, because training and export would fail later.
+    """Raise an error if a weight is not finite. Training and export would otherwise fail later.
 
     Raises:
         SourceError: a weight is not finite; the message names the tensor.
@@ -300,7 +304,7 @@ def _check_finite(encoder: Encoder, folder: Path) -> None:
 
 
 def _merge(adapter: Adapter, backbone: PreTrainedModel, base: Path) -> None:
-    """Replace the base's weights by the merged weights, after taking out the layers that the adapter leaves out.
+    """Remove the layers that the adapter does not keep. Then replace the base's weights by the merged weights.
 
     Raises:
         AdapterError: the adapter was made for a different base.
@@ -314,10 +318,10 @@ def _merge(adapter: Adapter, backbone: PreTrainedModel, base: Path) -> None:
 
 
 def fast_tokenizer(hub_tokenizer: PreTrainedTokenizerBase, max_length: int) -> Tokenizer:
-    """Return the fast form of a tokenizer.
+    """Return the fast version of a transformers tokenizer.
 
     Raises:
-        SourceError: it has none.
+        SourceError: the tokenizer has no fast version.
     """
     with TemporaryDirectory() as folder:
         hub_tokenizer.save_pretrained(folder)
@@ -328,7 +332,7 @@ def fast_tokenizer(hub_tokenizer: PreTrainedTokenizerBase, max_length: int) -> T
 
 
 def position_embeddings(backbone: PreTrainedModel) -> nn.Embedding | None:
-    """Return the table of learnt positions, or None."""
+    """Return the table of learnt position embeddings. Return None if the backbone has no such table."""
     table = getattr(getattr(backbone, "embeddings", None), "position_embeddings", None)
     return table if isinstance(table, nn.Embedding) else None
 
@@ -336,7 +340,7 @@ def position_embeddings(backbone: PreTrainedModel) -> nn.Embedding | None:
 def positions(backbone: PreTrainedModel) -> int:
     """Return the maximum number of tokens that the position embeddings allow.
 
-    Positions of RoBERTa's family begin after a padding index.
+    In RoBERTa's family, positions begin after the padding index.
     """
     count = int(getattr(backbone.config, "max_position_embeddings", DEFAULT_MAX_LENGTH))
     table = position_embeddings(backbone)

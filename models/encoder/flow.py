@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 LOG_SCALE_FACTOR = 3.0
-"""Factor of learnt log-scales, which makes them change three times as fast (Glow's published code)."""
+"""Factor of learnt log-scales. With it, log-scales change three times as fast (Glow's published code)."""
 
 
 class ActNorm(nn.Module):
-    """A shift and a scale for each coordinate: (x + b) exp(3 s), (N, D) to (N, D)."""
+    """Per-component shift and scale, (x + b) exp(3 s): (N, D) to (N, D)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class ActNorm(nn.Module):
 
 
 class AdditiveCoupling(nn.Module):
-    """A layer that shifts the second half of the coordinates by a function of the first half. It preserves volume."""
+    """A layer that shifts the second half of the components by a function of the first half. It preserves volume."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class AdditiveCoupling(nn.Module):
 
 
 class Step(nn.Module):
-    """Step of the flow: actnorm, reversal of the coordinates, additive coupling. (N, D) to (N, D)."""
+    """A step of the flow: actnorm, reversal of the components, additive coupling. It maps (N, D) to (N, D)."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -78,8 +78,8 @@ class Step(nn.Module):
 class Flow(nn.Module):
     """Bijection from pooled vectors (N, D) to latents (N, D).
 
-    A vector is like an image of one pixel, so Glow's squeeze does nothing. After each level but the last, the second
-    half of the coordinates is output, and the first half is the input of the next level. The latents of all levels are
+    A vector is like an image of one pixel, so Glow's squeeze does nothing. After each level except the last, the second
+    half of the components is output, and the first half is the input of the next level. The latents of all levels are
     concatenated.
     """
 
@@ -101,7 +101,7 @@ class Flow(nn.Module):
 
     @property
     def out(self) -> int:
-        """Output dimension D, equal to the input's."""
+        """Output dimension D, equal to the input dimension."""
         return self.sizes["dim"]
 
     def forward(self, pooled: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A backbone with some of its layers."""
+"""Removal of layers from a backbone."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class LayersError(Refused):
-    """A backbone can't lose these layers. The message names them."""
+    """The requested layers can't be removed from a backbone. The message names them."""
 
 
 def keep_layers(backbone: PreTrainedModel, kept: Sequence[int]) -> None:
-    """Keep only the layers `kept`, counted from 0, in their order. All other weights stay.
+    """Keep only the layers `kept`, counted from 0, in their order. All other weights stay the same.
 
     Raises:
         LayersError: a layer does not exist or is named twice, the order differs from the backbone's, or the layers of
@@ -34,7 +34,7 @@ def keep_layers(backbone: PreTrainedModel, kept: Sequence[int]) -> None:
 
 
 def _layers(backbone: PreTrainedModel) -> tuple[nn.Module, str, nn.ModuleList]:
-    """Return the list of a backbone's layers, with its parent and its name there.
+    """Return the list of a backbone's layers, its parent module, and its attribute name in the parent.
 
     Raises:
         LayersError: the backbone has no such list, or its configuration describes the layers one by one.

@@ -1,4 +1,4 @@
-"""Pooling of the backbone's hidden states to one vector a sentence.
+"""Pooling of the backbone's hidden states to one vector per sentence.
 
 `hidden_states` is as in transformers: entry 0 is the output of the embedding layer, and entry i is the output of layer
 i, each (N, L, D). `mask` is the attention mask (N, L), including special tokens.
@@ -28,15 +28,15 @@ def mean(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
 def first_last(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
     """Average the embedding layer's output and the last layer, over layers and tokens.
 
-    This is the "first-last" with a published score of 56.70 for BERT-base.
+    With this "first-last" pooling, BERT-base has the published score of 56.70.
     """
     return _mean_over_tokens((hidden_states[0] + hidden_states[-1]) / 2, mask)
 
 
 def first_last_1(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """Average first and last layer, over layers and tokens, as in SimCSE's code since January 2022.
+    """Average the first and the last layer, over layers and tokens, as in SimCSE's code since January 2022.
 
-    BERT-base scores 60.7.
+    With this pooling, BERT-base scores 60.7.
     """
     return _mean_over_tokens((hidden_states[1] + hidden_states[-1]) / 2, mask)
 
@@ -47,7 +47,7 @@ def last2(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
 
 
 def max_over_tokens(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """Take the largest value of each coordinate in the last layer."""
+    """Take the maximum of each component over the tokens of the last layer."""
     return hidden_states[-1].masked_fill(mask.unsqueeze(-1) == 0, float("-inf")).amax(1)
 
 
@@ -80,14 +80,14 @@ POOLINGS: dict[str, Pooling] = {
     "weightedmean": weightedmean,
     "lasttoken": lasttoken,
 }
-"""Poolings of SimCSE and of sentence-transformers. The latter have the names of sentence-transformers."""
+"""Poolings by name: those of SimCSE, and those of sentence-transformers under its names."""
 
 AVERAGED_LAYERS: dict[str, tuple[int, int]] = {
     "first_last": (0, -1),
     "first_last_1": (1, -1),
     "last2": (-2, -1),
 }
-"""Entries of `hidden_states` that a pooling averages. Other poolings read only the last layer."""
+"""Indices of the `hidden_states` that a pooling averages. All other poolings read only the last layer."""
 
 JOINED = "+"
 """Separator in the names of concatenated poolings."""
@@ -109,7 +109,7 @@ def parts(name: str) -> list[str]:
 
 
 def option(given: str) -> str:
-    """Return the name of a pooling from a command line, after checking it."""
+    """Check the name of a pooling from the command line, and return it."""
     try:
         parts(given)
     except ValueError as error:

@@ -1,6 +1,6 @@
-"""Checked loading of tokenizers and weights in transformers' format.
+"""Loading of tokenizers and weights in transformers' format, with checks.
 
-The checks are needed because transformers only warns about missing weights, and replaces them by random weights.
+transformers itself only warns about missing weights, and replaces them by random weights.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Weights(NamedTuple):
 
     model: Any
     missing: Set[str]
-    """Tensors of the model that are missing in the files. They have random values."""
+    """Tensors of the model that the files lack. They have random values."""
     unexpected: Set[str]
-    """Tensors of the files that the model does not have."""
+    """Tensors in the files that the model does not have."""
 
 
 @contextmanager
 def reading(folder: Path) -> Iterator[None]:
-    """Convert libraries' errors about files in `folder` to a `SourceError` with a message of one line."""
+    """Convert libraries' errors about files in `folder` to a `SourceError` with a one-line message."""
     try:
         yield
     except Refused:
@@ -49,7 +49,7 @@ def reading(folder: Path) -> Iterator[None]:
 
 
 def tokenizer(folder: Path, *, lowers: bool = False) -> PreTrainedTokenizerBase:
-    """Load the tokenizer in `folder`. With `lowers`, the encoder's settings require lower-cased texts.
+    """Load the tokenizer in `folder`. `lowers` means that the encoder's settings require lower-cased texts.
 
     Raises:
         SourceError: the tokenizer is case-sensitive although `lowers` is set, or adds no special tokens to a text.
@@ -58,18 +58,20 @@ def tokenizer(folder: Path, *, lowers: bool = False) -> PreTrainedTokenizerBase:
 
     found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     if lowers and _tells_case(found):
-        raise SourceError(f"{folder}: do_lower_case with a tokenizer that tells case is not known")
+        raise SourceError(f"{folder}: do_lower_case with a case-sensitive tokenizer is not supported")
     if not isinstance(longest := found.model_max_length, int | float):
         raise SourceError(f"{folder}: its tokenizer's model_max_length must be a number, not {longest!r}")
     if not found.num_special_tokens_to_add():
-        raise SourceError(f"{folder}: its tokenizer puts no [CLS] or the like around a text: an empty one is none")
+        raise SourceError(
+            f"{folder}: its tokenizer puts no [CLS] or similar token around a text, so an empty text is no input"
+        )
     return found
 
 
 def encoder_class(folder: Path) -> Any:
     """Return the transformers class that reads the encoder in `folder`.
 
-    Encoders of T5's family are read without the decoder.
+    For T5's family, the class reads the encoder without the decoder.
 
     Raises:
         SourceError: the model has a decoder that transformers can't leave out.
@@ -110,7 +112,7 @@ def weights(kind: Any, folder: Path, **options: Any) -> Weights:
 def _tells_case(hub_tokenizer: PreTrainedTokenizerBase) -> bool:
     """Return whether a tokenizer is case-sensitive.
 
-    With `do_lower_case`, sentence-transformers converts texts to lower case before it calls a case-sensitive tokenizer.
+    With `do_lower_case`, sentence-transformers lower-cases texts before it calls a case-sensitive tokenizer.
     """
     backend = getattr(hub_tokenizer, "backend_tokenizer", None)  # tokenizers in Python have none
     normalizer = backend and backend.normalizer

@@ -1,6 +1,6 @@
-"""A backbone without layers: a table with one vector per token, so that a text's vector is the mean of its tokens'.
+"""A backbone without layers: a table with one vector per token. A text's vector is the mean of its tokens' vectors.
 
-transformers saves and loads it like any other backbone. sentence-transformers reads the same weights as a
+transformers saves and loads this backbone like any other. sentence-transformers reads the same weights as a
 `StaticEmbedding`.
 """
 
@@ -18,7 +18,7 @@ from models.names import STATIC
 
 
 class StaticConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
-    """Sizes of the table."""
+    """Configuration of the table."""
 
     model_type = STATIC
 
@@ -26,13 +26,13 @@ class StaticConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
         self.special_ids = [*special_ids]
-        """Tokens that the tokenizer puts around every text. Training does not change their vectors."""
+        """Ids of the special tokens that the tokenizer adds to every text. Training does not change their vectors."""
         self.num_hidden_layers = 0
         super().__init__(**more)
 
 
 class StaticModel(PreTrainedModel):  # type: ignore[no-untyped-call]
-    """A table of token vectors with the interface of a transformer."""
+    """A table of token vectors with the interface of a transformers model."""
 
     config_class = StaticConfig
     base_model_prefix = "static"
@@ -46,7 +46,10 @@ class StaticModel(PreTrainedModel):  # type: ignore[no-untyped-call]
         return self.embedding
 
     def forward(self, input_ids: Tensor, **_inputs: Any) -> BaseModelOutput:
-        """Return the vectors of tokens (N, L) as the last hidden state, (N, L, D). Tokens do not affect each other."""
+        """Return the vectors of tokens (N, L) as the last hidden state (N, L, D).
+
+        A token's vector does not depend on other tokens.
+        """
         vectors = self.embedding(input_ids)
         if self.training:
             special = torch.isin(input_ids, torch.tensor(self.config.special_ids, device=input_ids.device))

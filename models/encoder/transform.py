@@ -1,4 +1,4 @@
-"""Transforms of pooled vectors before normalisation. They are fitted to vectors, and stored with the encoder."""
+"""Transforms of pooled vectors before normalisation. They are fitted to data, and stored with the encoder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Affine(nn.Module):
 
     @classmethod
     def of(cls, mean: Tensor, matrix: Tensor) -> Self:
-        """Create the map of a mean (D,) and a matrix (D, D')."""
+        """Create the map from a mean (D,) and a matrix (D, D')."""
         made = cls(dim=matrix.shape[0], out=matrix.shape[1]).to(matrix)
         made.load_state_dict({"mean": mean, "matrix": matrix})
         return made
@@ -47,7 +47,7 @@ class Affine(nn.Module):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Arguments of the constructor."""
+        """Arguments with which the constructor builds a map of the same sizes."""
         return {"dim": self.dim, "out": self.out}
 
     def forward(self, pooled: Tensor) -> Tensor:
@@ -61,11 +61,11 @@ class Affine(nn.Module):
 Transform = Affine | Flow | Layers
 
 TRANSFORMS: dict[str, Callable[..., Transform]] = {"affine": Affine, "flow": Flow, "dense": Layers}
-"""Transforms by their names in a manifest. A transform is built from its sizes."""
+"""Transforms by their names in a manifest. The sizes in the manifest are the arguments that build a transform."""
 
 
 def described(transform: Transform | None) -> dict[str, Any] | None:
-    """Return the manifest's description of a transform: its kind and sizes."""
+    """Return the manifest's description of a transform: its kind and sizes. Return None without a transform."""
     return None if transform is None else {"kind": transform.kind, **transform.sizes}
 
 

@@ -1,9 +1,9 @@
-"""Assembly of a bundle of `minilm` or one of its adapters, without torch.
+"""Assembly of a bundle of `minilm` or of one of its adapters, without torch.
 
-`graphs/minilm/` is a template: the bundle that torch exports, without its weights. The template contains the small
-files, and the ONNX graph with empty tensors, each named after its weight. NumPy merges the adapter into the base's
-weights, and `onnx` puts the merged weights into the graph. An encoder with fewer layers gets a shorter graph. The
-golden vectors verify that the result is the trained encoder.
+`graphs/minilm/` is a template: a bundle that torch has exported, without its weights. The template contains the small
+files, and the ONNX graph with empty tensors. Each empty tensor has the name of its weight. NumPy merges the adapter
+into the base's weights, and `onnx` puts the merged weights into the graph. An encoder with fewer layers gets a shorter
+graph. Finally, the golden vectors verify that the bundle reproduces the trained encoder.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ TRANSPOSED = ".T"
 """Suffix of the names of weights that the exporter stores transposed."""
 MODULES = "modules.json"
 MODULE = "encoder.backbone."
-"""Prefix of weights in graphs that torch has written."""
+"""Prefix of the names of weights in graphs that torch has exported."""
 FAITHFUL = 0.9999
-"""Minimum cosine of an assembled bundle to torch's golden vectors."""
+"""Minimum cosine between an assembled bundle's vectors and the golden vectors from torch."""
 UNUSED = "embeddings.position_ids"
-"""A buffer in the published file that current versions of transformers don't read."""
+"""A tensor in the published file that current versions of transformers don't read."""
 LAYER = re.compile(r"(encoder\.layer\.)(\d+)(\..+)")
 """Pattern of the names of a layer's weights."""
 KEPT = ("objective", "backbone", "dim", "max_length", "pooling", "prompts", "transform", "run", "scores", "golden")
-"""Fields of the manifest that the bundle copies from the template's or the adapter's manifest."""
+"""Fields that the bundle's manifest copies from the manifest of the template or the adapter."""
 
 Weights = Mapping[str, NDArray[np.float32]]
 
@@ -59,9 +59,9 @@ def assemble(
     measure_with: Options | None = None,
     on_choice: Callable[[Choice], object] = lambda _: None,
 ) -> Bundle:
-    """Write the bundle of `minilm` or one of its adapters, atomically.
+    """Write the bundle of `minilm` or of one of its adapters, atomically.
 
-    `measure_with` and `on_choice` are as in `export`.
+    `export` describes `measure_with` and `on_choice`.
 
     Raises:
         SourceError, AdapterError: base or adapter can't be read, or the adapter does not fit the base.
@@ -111,7 +111,7 @@ def assemble(
 
 
 def keep_layers(weights: Weights, kept: Sequence[int]) -> dict[str, NDArray[np.float32]]:
-    """Return the weights without the layers that are not kept. The kept layers are numbered from 0."""
+    """Return the weights with only the kept layers, which are numbered from 0."""
     places = {layer: place for place, layer in enumerate(kept)}
     left: dict[str, NDArray[np.float32]] = {}
     for name, weight in weights.items():
@@ -124,9 +124,9 @@ def keep_layers(weights: Weights, kept: Sequence[int]) -> dict[str, NDArray[np.f
 
 
 def shorten(graph: onnx.GraphProto, layers: int) -> None:
-    """Keep only the last `layers` layers of a template's graph, and number them from 0, in place.
+    """Keep only the last `layers` layers of a template's graph, and number them from 0. The graph is changed in place.
 
-    The layers differ only in their weights, so it does not matter which layers of the graph are left.
+    The layers of the graph differ only in their weights, so any of them may be kept.
     """
     numbers = {int(layer[2]) for tensor in graph.initializer if (layer := LAYER.match(tensor.name))}
     dropped = len(numbers) - layers
@@ -172,9 +172,9 @@ def fill(graph: onnx.ModelProto, weights: Weights) -> None:
 
 
 def empty(graph: onnx.ModelProto, weights: Weights) -> None:
-    """Convert a graph that torch has written to a template, in place.
+    """Convert a graph that torch has exported to a template, in place.
 
-    Each weight's tensor is emptied, and named after its weight.
+    Each weight's tensor is emptied, and gets the name of its weight.
 
     Raises:
         AssemblyError: a tensor matches no weight.
@@ -195,7 +195,10 @@ def empty(graph: onnx.ModelProto, weights: Weights) -> None:
 
 
 def write_template(made: Bundle, folder: Path) -> None:
-    """Write the template of a bundle that torch has exported. Scores in an existing template's manifest are kept."""
+    """Write a template from a bundle that torch has exported.
+
+    Scores in the manifest of an existing template are kept.
+    """
     before = folder / MANIFEST
     scores = bundle.parse_manifest(before.read_bytes(), str(before), required=()).scores if before.is_file() else None
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Export of a cross-encoder to a bundle: weights, tokenizer, and a verified ONNX graph from pairs to scores."""
+"""Export of a cross-encoder to a bundle: weights, tokenizer, and a verified ONNX graph that scores pairs of texts."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ def write_onnx(encoder: CrossEncoder, file: Path) -> None:
 
 
 def check_parity(encoder: CrossEncoder, file: Path) -> float:
-    """Return the largest difference between scores of ONNX Runtime and torch, over all input shapes of servers.
+    """Return the largest difference between scores of ONNX Runtime and torch, over all input shapes that servers use.
 
-    Differences of scores above 1 are relative.
+    For scores above 1, the difference is relative.
 
     Raises:
         ExportError: the difference exceeds `PARITY`.

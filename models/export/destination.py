@@ -1,4 +1,4 @@
-"""The destination folder of an export. It is replaced as a whole, and refused if it contains anything but a bundle."""
+"""The destination folder of an export. It is replaced as a whole, but only if it contains nothing but a bundle."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def seal(
 ) -> None:
     """Complete a draft of a bundle by writing its model card and its manifest.
 
-    With `measure_with`, first compare the runtimes under these options. `on_choice` is called with the result.
+    With `measure_with`, the runtimes are first compared under these options, and `on_choice` is called with the result.
 
     Raises:
         BundleError: the draft is not a valid bundle.
@@ -62,14 +62,14 @@ def seal(
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Refuse a folder that contains files that no manifest lists, because replacing deletes them.
+    """Raise an error if a folder contains files that no manifest lists. Replacing the folder would delete them.
 
     Raises:
         BundleError: `folder` contains files that no manifest lists, is a link to a promoted bundle, or its path does
             not end in a name; nothing has changed.
     """
     if folder.name in ("", ".."):
-        raise BundleError(f"{folder}: is replaced as a whole: call it by its name, from the folder above")
+        raise BundleError(f"{folder}: is replaced as a whole: give the path of the folder by its name")
     if folder.is_symlink():
         raise BundleError(f"{folder}: a link to {folder.readlink()}; promote a bundle, or roll back, to change it")
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):

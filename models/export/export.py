@@ -2,7 +2,8 @@
 
 The graph includes pooling and normalisation, so that its users need not know the pooling. Its second output, `norm`, is
 the length of the vector before normalisation. For `normalize: false`, the server multiplies the unit vector by `norm`.
-The third output, `token_embeddings`, has the vectors of all tokens. Runtimes copy it only for requests that need it.
+The third output, `token_embeddings`, has the vectors of all tokens. Runtimes copy this output only for requests that
+need it.
 """
 
 from __future__ import annotations
@@ -37,12 +38,13 @@ from models.runtimes.session import CPU, Session
 log = logging.getLogger(__name__)
 
 PARITY = 1e-4
-"""Maximum difference between the results of ONNX Runtime and torch, in any coordinate of a unit vector."""
+"""Maximum difference between ONNX Runtime and torch in any component of a unit vector."""
 MIN_COSINE_TO_PREVIOUS = 0.9999
-"""Minimum cosine to its golden vectors at which an encoder counts as unchanged."""
+"""Minimum cosine between an encoder's vectors and its earlier golden vectors. Above it, the encoder counts as
+unchanged."""
 
 EQUAL_WITHIN = 1e-6
-"""Vectors of different texts count as equal if no coordinate differs by more than this."""
+"""Maximum difference in any component between two vectors that count as equal."""
 
 GOLDEN_SENTENCES = (
     "The quick brown fox jumps over the lazy dog.",
@@ -59,7 +61,7 @@ GOLDEN_SENTENCES = (
 
 
 class ExportError(Failed):
-    """The results of the exported graph and of the encoder differ."""
+    """The exported graph's vectors differ from the encoder's vectors."""
 
 
 def export(
@@ -79,18 +81,18 @@ def export(
     measure_with: Options | None = None,
     on_choice: Callable[[Choice], object] = lambda _: None,
 ) -> Bundle:
-    """Write `encoder` as a verified bundle, atomically. After an error `folder` is unchanged.
+    """Write `encoder` as a verified bundle, atomically. After an error, `folder` is unchanged.
 
-    `citations` are the BibTeX entries of the training method. The card lists them before the citations of the origin.
-    `exporter` is one of `models.export.exporters.EXPORTERS`. `adapter` describes the base and adapter of merged weights
-    (`models.bundle.adapter`). `fp16_graph` adds a float16 graph.
+    `citations` are the BibTeX entries of the training method. The model card lists them before the citations of the
+    encoder's origin. `exporter` is one of `models.export.exporters.EXPORTERS`. `adapter` describes the base and adapter
+    of merged weights (`models.bundle.adapter`). `fp16_graph` adds a float16 graph.
 
     `previous` is an earlier bundle of the same encoder. If the encoder reproduces the golden vectors of `previous`, the
     new bundle gets the config.json of `previous`, and so has the same fingerprint. Otherwise the fingerprint would
-    depend on the version of transformers, because each version writes different defaults.
+    change with the version of transformers, because each version writes different defaults.
 
     With `measure_with`, the runtimes of this machine are compared under these options, and the bundle contains the
-    measurements. `on_choice` is called with the choice.
+    measurements. `on_choice` is called with the chosen runtime.
 
     Raises:
         ExportError: ONNX Runtime's vectors differ from torch's by more than `PARITY`, torch's vectors differ from the
@@ -135,10 +137,12 @@ def export(
 
 
 def write_onnx(encoder: Encoder, file: Path, exporter: str = "torch") -> None:
-    """Write the float32 graph of `UnitVector(encoder)`, with dynamic batch and length, by one of `EXPORTERS`.
+    """Write the float32 graph of `UnitVector(encoder)`, with dynamic batch size and length.
 
-    `eval()` is called on the outermost module, because torch's exporter applies that module's mode to all modules while
-    it traces. Otherwise the graph would contain dropout.
+    `exporter` is one of `EXPORTERS`.
+
+    The graph must be exported without dropout. `eval()` is therefore called on the outermost module, because torch's
+    exporter applies that module's mode to all modules.
 
     Raises:
         ExporterUnavailable: the exporter is not installed, or does not support this backbone.
@@ -150,16 +154,16 @@ def write_onnx(encoder: Encoder, file: Path, exporter: str = "torch") -> None:
 
 
 def write_fp16(encoder: Encoder, graph: Path, file: Path) -> None:
-    """Convert the float32 graph in `graph` to float16. Attention is fused if fusion does not change the vectors.
+    """Convert the float32 graph in `graph` to float16. Attention is fused if the fusion does not change the vectors.
 
     Raises:
-        ExportError: the cosine of a vector to torch's vector is below `bundle.GOLDEN_COSINE`.
+        ExportError: the cosine between a float16 vector and torch's vector is below `bundle.GOLDEN_COSINE`.
     """
     fp16.fuse(graph, file, encoder.backbone.config)
     try:
         check_parity(encoder, file)
     except ExportError as error:
-        log.warning("the float16 graph is made without fused operators, with which %s", error)
+        log.warning("the float16 graph is made without fused operators, because they change the vectors: %s", error)
         shutil.copyfile(graph, file)
     fp16.halve(file)
     for case, torchs, got, _ in _torch_and_onnx(encoder, file):
@@ -172,7 +176,7 @@ def write_fp16(encoder: Encoder, graph: Path, file: Path) -> None:
 
 
 def check_prompts(encoder: Encoder) -> None:
-    """Check that each prompt is shorter than the encoder's maximum length, so that a text fits after it.
+    """Raise an error if a prompt leaves no room for a text within the encoder's maximum length.
 
     Raises:
         bundle.BundleError: a prompt alone reaches the encoder's maximum length.
@@ -214,7 +218,7 @@ def check_reproduces(encoder: Encoder, before: Bundle) -> None:
 
 
 def check_parity(encoder: Encoder, file: Path) -> float:
-    """Return the largest difference of a coordinate between ONNX Runtime and torch, over all input shapes of servers.
+    """Return the largest difference in any component between ONNX Runtime and torch, over all input shapes of servers.
 
     Raises:
         ExportError: the difference, or the relative difference of norms or token vectors, exceeds `PARITY`.
@@ -235,11 +239,11 @@ class _Case(NamedTuple):
     torchs: Embedded
     got: Embedded
     tokens: float
-    """Largest difference of a coordinate between the token vectors, divided by the length of torch's."""
+    """Largest difference in any component of the token vectors, divided by the length of torch's token vector."""
 
 
 def _torch_and_onnx(encoder: Encoder, file: Path) -> Iterator[_Case]:
-    """Yield the results of torch and ONNX Runtime, with the graph in `file`, for all input shapes that servers use."""
+    """Yield the results of torch, and of ONNX Runtime with the graph `file`, for all input shapes that servers use."""
     session, graph = Session(file, [CPU], cpus.available()), UnitVector(encoder)
     for name, batch in _parity_batches(encoder).items():
         with torch.inference_mode(), dropout_off(graph):

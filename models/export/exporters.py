@@ -48,9 +48,9 @@ def by_torch(graph: UnitVector, file: Path) -> None:
 
 
 def by_optimum(graph: UnitVector, file: Path) -> None:
-    """Export with optimum's configuration for the backbone's family, but with our inputs and outputs.
+    """Export with optimum's configuration for the backbone's model family, but with this project's inputs and outputs.
 
-    Optimum's patches of transformers for the family are applied. Pooling, transform and normalisation are traced
+    Optimum's patches of transformers for the model family are applied. Pooling, transform and normalisation are traced
     together with the backbone. Token types are not an input, because the backbone sets them to zero.
 
     Raises:
@@ -73,7 +73,7 @@ def by_optimum(graph: UnitVector, file: Path) -> None:
 
 
 def require_optimum() -> None:
-    """Check that optimum's exporter is installed, without loading torch.
+    """Raise an error if optimum's exporter is not installed. The check does not load torch.
 
     Raises:
         ExporterUnavailable: optimum's exporter is not installed.

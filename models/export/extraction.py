@@ -1,8 +1,8 @@
-"""Extraction of a low-rank adapter from a tuned encoder by SVD.
+"""Extraction of a low-rank adapter from a fully tuned encoder by SVD.
 
-The change of each linear layer's weight is truncated to its largest singular values, which is the best approximation of
-the given rank (Eckart and Young, 1936). The tuned biases are stored exactly. Changes of embeddings and layer norms are
-discarded.
+The difference of each linear layer's weight is truncated to its largest singular values, which is the best
+approximation of the given rank (Eckart and Young, 1936). The tuned biases are stored exactly. Differences of embeddings
+and layer norms are discarded.
 """
 
 from __future__ import annotations
@@ -32,22 +32,23 @@ from models.encoder.layers import keep_layers
 from models.export.export import GOLDEN_SENTENCES, unit_vectors
 
 JUDGES = "isosphere.judges"
-"""Group of entry points for the scores of `training`, because `models` does not import `training`."""
+"""Group of entry points through which `training` provides its evaluation, because `models` does not import
+`training`."""
 STSB_DEV = "stsb_dev_spearman"
 DTYPES: Mapping[str, type[Any]] = {"float16": np.float16, "float8_e4m3fn": ml_dtypes.float8_e4m3fn}
 """Storage types of the factors, by their names in torch."""
 
 
 class Extracted(NamedTuple):
-    """An extracted adapter, and the similarity of its vectors to the tuned encoder's."""
+    """An extracted adapter, and how similar its vectors are to those of the tuned encoder."""
 
     folder: Path
     bytes: int
     mean_cosine: float
     least_cosine: float
-    """Minimum cosine between vectors of the tuned encoder and of the adapter; see `cosines_between`."""
+    """Minimum cosine between vectors of the tuned encoder and of the merged adapter; see `cosines_between`."""
     stsb_dev: tuple[float, float] | None
-    """Spearman x 100 of the tuned encoder and of the adapter."""
+    """STS-B dev (Spearman × 100) of the tuned encoder and of the merged adapter."""
 
 
 def extract(
@@ -65,8 +66,8 @@ def extract(
     """Write an adapter for `base` that approximates the tuned encoder `source`. The folder is written atomically.
 
     `dtype` is one of `DTYPES`. With float8, an adapter of the same file size has twice the rank of float16, but each
-    number has a rounding error of up to 6 %. `layers` are the layers of the base that the tuned encoder has, counted
-    from 0. None means all.
+    number has a rounding error of up to 6 %. `layers` are the base's layers from which the tuned encoder was made,
+    counted from 0. None means all layers.
 
     Raises:
         AdapterError: the encoders differ in architecture or vocabulary, or the rank is out of range.
@@ -107,7 +108,7 @@ def extract(
 
 
 def cosines_between(one: Encoder, other: Encoder) -> tuple[float, float]:
-    """Return the mean and minimum cosine between two encoders' vectors of the same sentence."""
+    """Return the mean and minimum, over test sentences, of the cosine between two encoders' vectors of a sentence."""
     texts = [*GOLDEN_SENTENCES, *quantization.calibration()]
     cosines = (unit_vectors(one, texts) * unit_vectors(other, texts)).sum(axis=1)
     return float(cosines.mean()), float(cosines.min())
@@ -156,9 +157,9 @@ def describe(
 
 
 def record(folder: Path, scores: Mapping[str, float]) -> Manifest:
-    """Add `scores` of the merged encoder to the manifest and card of the adapter in `folder`.
+    """Add `scores` of the merged encoder to the manifest and model card of the adapter in `folder`.
 
-    Keys are names of scores in manifests.
+    The keys of `scores` are score names as in manifests.
 
     Raises:
         AdapterError: the folder has no adapter with a manifest.
@@ -177,7 +178,7 @@ def record(folder: Path, scores: Mapping[str, float]) -> Manifest:
 
 
 def without_paths(value: Any) -> Any:
-    """Return the record of a run without long parts, and with file names instead of absolute paths."""
+    """Return the record of a run without long values, and with file names instead of absolute paths."""
     if isinstance(value, dict):
         return {key: without_paths(inner) for key, inner in value.items() if key not in card.BULKY}
     if isinstance(value, list | tuple):
@@ -214,7 +215,7 @@ def _linear_modules(start: Encoder, rank: int) -> list[str]:
 
 
 def _factors(tuned: Encoder, start: Encoder, modules: Sequence[str], rank: int) -> dict[str, NDArray[np.float64]]:
-    """Factor the change of each module's weight W (out, in) into B (out, rank) times A (rank, in)."""
+    """Factor the difference of each module's weight W (out, in) into B (out, rank) times A (rank, in)."""
     factors: dict[str, NDArray[np.float64]] = {}
     for module in modules:
         after, before = (each.backbone.get_parameter(f"{module}.weight").detach().double() for each in (tuned, start))
@@ -226,10 +227,10 @@ def _factors(tuned: Encoder, start: Encoder, modules: Sequence[str], rank: int) 
 
 
 def _rounded(factors: Mapping[str, NDArray[np.float64]], dtype: str) -> tuple[dict[str, NDArray[Any]], float]:
-    """Round A and B of all modules to one of `DTYPES`. Return the rounded factors, and the scaling of their product.
+    """Round A and B of all modules to one of `DTYPES`. Return the rounded factors, and the scaling of B A.
 
-    float8 has only four bits of exponent. So A and B are multiplied by the largest power of two with which no number
-    exceeds the range of float8.
+    float8 has only four bits of exponent. A and B are therefore first multiplied by a power of two: the largest with
+    which no number exceeds the range of float8.
     """
     if dtype == "float16":
         return {name: factor.astype(np.float16) for name, factor in factors.items()}, 1
@@ -241,7 +242,7 @@ def _rounded(factors: Mapping[str, NDArray[np.float64]], dtype: str) -> tuple[di
 def _biases(tuned: Encoder, modules: Sequence[str]) -> dict[str, NDArray[Any]]:
     """Return every bias by peft's name, in float32.
 
-    Float16 is not used, because rounding would exceed the changes from tuning.
+    In float16, the rounding error would exceed the changes from tuning.
     """
     wrapped = {f"{module}.bias": f"{module}.base_layer.bias" for module in modules}
     return {
@@ -252,7 +253,7 @@ def _biases(tuned: Encoder, modules: Sequence[str]) -> dict[str, NDArray[Any]]:
 
 
 def _fingerprint(merged: Encoder, facts: Mapping[str, Any]) -> str:
-    """Return the fingerprint of a future bundle of the merged encoder."""
+    """Return the fingerprint that a bundle of the merged encoder will have."""
     with TemporaryDirectory() as scratch:
         saved = Path(scratch)
         merged.save(saved)

@@ -1,4 +1,4 @@
-"""Optimisation of a float32 graph for GPUs: fused attention, and a backbone in half precision.
+"""Optimisation of a float32 graph for GPUs: attention is fused, and the backbone is converted to half precision.
 
 Pooling, transform, normalisation, inputs and outputs stay in float32, so the graph's interface does not change.
 """
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 BACKBONE = "/backbone/"
-"""Prefix of the backbone's nodes. Exporters name a node by the path of its module."""
+"""Prefix of the names of the backbone's nodes. Exporters name a node by the path of its module."""
 
 
 def fuse(graph: Path, file: Path, config: PretrainedConfig) -> None:
@@ -22,7 +22,8 @@ def fuse(graph: Path, file: Path, config: PretrainedConfig) -> None:
     """
     from onnxruntime.transformers.optimizer import optimize_model
 
-    # Texts are padded on the right, so the mask becomes a length, which the fast attention kernels require.
+    # Texts are padded on the right, so the mask can be replaced by a length. The fast attention kernels require a
+    # length.
     fused = optimize_model(
         str(graph), model_type="bert", num_heads=config.num_attention_heads, hidden_size=config.hidden_size, opt_level=1
     )
@@ -38,7 +39,7 @@ def halve(file: Path) -> None:
     named = [node.name for node in model.nodes() if node.name.startswith("/")]
     ours = [name for name in named if not name.startswith(BACKBONE)]
     model.convert_float_to_float16(keep_io_types=True, node_block_list=ours)
-    # Outputs read by several float32 nodes get one cast for each, all with the same name.
+    # An output that several float32 nodes read gets one cast node for each of them, all with the same name.
     nodes = {tuple(node.output): node for node in model.nodes()}
     del model.graph().node[:]
     model.graph().node.extend(nodes.values())

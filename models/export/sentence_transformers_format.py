@@ -1,4 +1,4 @@
-"""Files with which sentence-transformers (from 2.0), text-embeddings-inference and infinity can open a bundle."""
+"""Files that allow sentence-transformers (from 2.0), text-embeddings-inference and infinity to open a bundle."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from models.encoder.transform import Affine, Transform
 from models.names import STATIC
 
 UNKNOWN_MODULE = "isosphere.transform.Flow"
-"""A module that can't be imported, so that sentence-transformers fails. Without `modules.json`, it would silently
-average the last layer."""
+"""Name of a module that can't be imported, so that sentence-transformers fails with an error. Without `modules.json`,
+it would silently average the last layer."""
 OLD_FLAGS = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
 """Flags of poolings that every version of sentence-transformers knows."""
 
 
 def can_say(encoder: Encoder) -> bool:
-    """Return whether the format of sentence-transformers can describe the encoder. It can't describe a flow."""
+    """Return whether sentence-transformers' format can describe the encoder. It can't describe a normalising flow."""
     return not isinstance(encoder.transform, Flow)
 
 
 def write(encoder: Encoder, folder: Path) -> None:
     """Write the files.
 
-    If they can't describe the encoder, write only a modules.json that makes programs fail with an error.
+    If the format can't describe the encoder, write only a modules.json that makes other programs fail with an error.
 
-    A pooling over two layers becomes `WeightedLayerPooling`, with weight 1 for these layers and 0 for all other layers,
-    followed by the mean. An affine transform becomes `Dense` without an activation. A static encoder becomes
-    `StaticEmbedding`, which reads no special tokens and does not truncate long texts.
+    A pooling that averages two layers becomes `WeightedLayerPooling`, with weight 1 for these layers and 0 for all
+    other layers, followed by the mean over tokens. An affine transform becomes `Dense` without an activation function.
+    A static encoder becomes `StaticEmbedding`, which reads no special tokens and does not truncate long texts.
     """
     if not can_say(encoder):
         _write_modules(folder, [("", UNKNOWN_MODULE)])
@@ -65,7 +65,7 @@ def write(encoder: Encoder, folder: Path) -> None:
 
 
 def _layers(transform: Transform | None) -> Iterator[nn.Module]:
-    """Yield the modules between pooling and unit vector.
+    """Yield the modules between pooling and normalisation.
 
     A truncation is left out, because sentence-transformers has a setting for it.
     """

@@ -1,4 +1,4 @@
-"""Remotes that store bundles: the hub, or any folder or URL that fsspec supports."""
+"""Remote storage of bundles: the Hugging Face hub, or a folder or URL that fsspec supports."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def open_remote(
 ) -> Remote:
     """Return the remote at `place`: `hf://org/name[@revision]`, `org/name[@revision]`, a URL or the path of a folder.
 
-    `org/name` is on the hub, unless the working directory has a folder `org`. `./org/name` is always a path. The
-    remaining arguments are only for the hub: branch or commit, whether a new repository is private, and the commit's
-    message.
+    `org/name` is on the hub, unless the working directory has a folder `org`. `./org/name` is always a path. The other
+    arguments are only for the hub: `revision` is a branch or commit, `private` makes a new repository private, and
+    `message` is the message of the commit.
 
     Raises:
         ValueError: the scheme is unknown, its driver is missing, or an option for the hub is given but `place` is not
@@ -27,20 +27,22 @@ def open_remote(
 
         name, _, at = repository.partition("@")
         if ":" in name:
-            raise ValueError(f"{HUB}…: names a repository, no user and no token; `hf auth login` or HF_TOKEN has those")
+            raise ValueError(
+                f"{HUB}…: names a repository, without user and token; `hf auth login` or HF_TOKEN has those"
+            )
         if at and revision:
             raise ValueError(f"{place}: names a revision, and so does --revision {revision}")
         return Hub(name, revision=at or revision, private=private, message=message)
     given = {"--revision": revision, "--private": private, "--message": message}
     if foreign := [option for option, value in given.items() if value]:
-        raise ValueError(f"{foreign[0]}: only the hub knows it, and {without_user(place)} is not on the hub")
+        raise ValueError(f"{foreign[0]}: is only for the hub, and {without_user(place)} is not on the hub")
     from models.remotes.filesystem import Filesystem
 
     return Filesystem(place)
 
 
 def _on_the_hub(place: str) -> str | None:
-    """Return the repository, with its revision if given; None if `place` is not on the hub."""
+    """Return the repository, with its revision if given. Return None if `place` is not on the hub."""
     if place.startswith(HUB):
         return place.removeprefix(HUB)
     name = place.partition("@")[0]

@@ -1,6 +1,6 @@
-"""The protocol of a remote, which stores the files of one bundle, and its errors.
+"""The interface of a remote, which stores the files of one bundle, and its errors.
 
-No message contains the user or the password of a URL.
+Error messages never contain the user or the password of a URL.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from models.bundle.disk import EXHAUSTED
 from models.errors import Failed
 
 USER = re.compile(r"(?<=://)(?:[^/:\[]*:(?!:|\d*/).*|[^/]*)@")
-"""Pattern of a user and password, up to the last `@`. The password may contain a slash. It should be written `%2F`, but
-people paste S3 keys unchanged."""
+"""Pattern of the user and password in a URL, up to the last `@`. A slash in a password should be written `%2F`. The
+pattern also accepts a plain slash, because people paste S3 keys unchanged."""
 USER_IN_TEXT = re.compile(r"(?<=://)[^\s/]*@")
 
 
@@ -33,10 +33,10 @@ class Remote(Protocol):
         """Return the place as the user wrote it, but without a password."""
 
     def files(self) -> set[str]:
-        """Return the names of all files; an empty set if the place does not exist."""
+        """Return the names of all files. Return an empty set if the remote does not exist."""
 
     def read(self, path: str) -> bytes | None:
-        """Return the content of a small file; None if it does not exist.
+        """Return the content of a small file. Return None if the file does not exist.
 
         Raises:
             RemoteError: the file has more than `MOST_JSON_BYTES`.
@@ -49,17 +49,18 @@ class Remote(Protocol):
         """Return whether the remote file has the same content as `file`, by comparing hashes."""
 
     def begins(self, path: str, file: Path, /) -> bool:
-        """Return whether the remote file is the first part of `file`, as after an interrupted upload."""
+        """Return whether the remote file is the beginning of the local `file`, as after an interrupted upload."""
 
     def put(self, folder: Path, paths: Sequence[str], *, removed: Collection[str]) -> None:
-        """Store these files of `folder` in order, and remove the `removed` ones."""
+        """Upload the files `paths` of `folder` in order, and delete the files `removed`."""
 
 
 @contextmanager
 def as_remote_error(remote: object, secret: Set[str] = frozenset(), *, fetching: bool = False) -> Iterator[None]:
-    """Convert errors of the block to a `RemoteError` of one line. It names `remote` and hides every `secret`.
+    """Convert errors of the block to a `RemoteError`.
 
-    While `fetching`, errors of the local disk are raised unchanged.
+    Its message is one line that names `remote` and hides every `secret`. With `fetching`, errors of the local disk are
+    raised unchanged.
     """
     try:
         yield
@@ -77,7 +78,7 @@ def too_large(remote: object, path: str) -> RemoteError:
 
 
 def remote_error(remote: object, error: Exception, secret: Set[str] = frozenset()) -> RemoteError:
-    """Return a `RemoteError` with the name of the place and the first line of `error`."""
+    """Return a `RemoteError` with the name of the remote and the first line of `error`."""
     lines = [line.strip() for line in without_secrets(str(error), secret).splitlines() if line.strip()]
     return RemoteError(f"{remote}: {lines[0] if lines else type(error).__name__}")
 
@@ -90,7 +91,7 @@ def without_user(url: str) -> str:
 def secrets(url: str) -> Set[str]:
     """Return the texts that messages must not contain: the URL's user and password, encoded, decoded, and in pieces.
 
-    Pieces are included, because a library may parse only a piece as the password if special characters are not encoded.
+    If special characters are not encoded, a library may take only a piece of the password for the password.
     """
     users = {user.removesuffix("@") for user in USER.findall(url)}
     passwords = {user.partition(":")[2] for user in users}
@@ -99,7 +100,7 @@ def secrets(url: str) -> Set[str]:
 
 
 def without_secrets(text: str, secret: Set[str]) -> str:
-    """Replace each secret that is a whole word by `***`. Remove users and passwords from all URLs."""
+    """Replace each secret that occurs as a whole word by `***`. Remove users and passwords from all URLs."""
     for one in sorted(secret, key=len, reverse=True):
         text = re.sub(rf"(?<!\w){re.escape(one)}(?!\w)", "***", text)
     return USER_IN_TEXT.sub("", text)

@@ -1,4 +1,4 @@
-"""A folder on any file system that fsspec supports: this machine, S3, SSH or HTTP."""
+"""A remote folder on any file system that fsspec supports: this machine, S3, SSH or HTTP."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from models.remotes.base import (
 )
 
 READ_AT_ONCE = 1 << 20
-"""Bytes read at a time."""
+"""Number of bytes that are read at a time."""
 
 
 def open_filesystem(url: str) -> tuple[Any, str]:
-    """Return the file system of a URL or path, and the path there.
+    """Return the fsspec file system of a URL or path, and the path on it.
 
     Raises:
         ValueError: the scheme is unknown, or its driver is not installed; the message names the driver.
@@ -70,7 +70,7 @@ class Filesystem:
             return {path[len(self._root) :].strip("/") or "." for path in self._fs.find(self._root)}
 
     def read(self, path: str) -> bytes | None:
-        """Return the content of a file. None if the file or the folder does not exist."""
+        """Return the content of a file. Return None if the file or the folder does not exist."""
         with self._remote_errors():
             try:
                 with self._fs.open(self._at(path), "rb") as stream:
@@ -90,7 +90,7 @@ class Filesystem:
     def holds(self, path: str, file: Path) -> bool:
         """Return whether the remote file equals `file`, by size and SHA-256.
 
-        The whole file is read, because fsspec has no hash that works for all file systems.
+        The whole remote file is read, because fsspec has no hash that works for all file systems.
         """
         with self._remote_errors():
             self._refuse_link(path)
@@ -100,7 +100,7 @@ class Filesystem:
                 return hashlib.file_digest(stream, "sha256").hexdigest() == sha256(file)
 
     def begins(self, path: str, file: Path, /) -> bool:
-        """Return whether the remote file is the first part of `file`."""
+        """Return whether the remote file is the beginning of `file`."""
         with self._remote_errors(), self._fs.open(self._at(path), "rb") as theirs, file.open("rb") as ours:
             while part := theirs.read(READ_AT_ONCE):
                 if part != ours.read(len(part)):
@@ -108,9 +108,10 @@ class Filesystem:
         return True
 
     def put(self, folder: Path, paths: Sequence[str], *, removed: Collection[str]) -> None:
-        """Remove the files `removed`, then store the files `paths`.
+        """Delete the files `removed`, then upload the files `paths`.
 
-        Local files are created anew, never overwritten, because bundles may share them by hard links.
+        On this machine, files are replaced and never overwritten in place, because bundles may share them by hard
+        links.
         """
         with self._remote_errors():
             self._refuse_link("")
@@ -122,7 +123,7 @@ class Filesystem:
             self._fs.invalidate_cache()
 
     def _refuse_link(self, path: str) -> None:
-        """Refuse a link, or a path below a link, because links may lead out of the folder."""
+        """Raise an error if a path is a link or is below a link. Links may point outside the folder."""
         if isinstance(self._fs, LocalFileSystem):
             for part in (path, *map(str, PurePosixPath(path).parents[:-1])):
                 if Path(self._root, part).is_symlink():

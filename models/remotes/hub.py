@@ -1,4 +1,4 @@
-"""A model repository on the Hugging Face hub, or on any server of its API (`HF_ENDPOINT`)."""
+"""A model repository on the Hugging Face hub, or on another server with its API (`HF_ENDPOINT`)."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from models.bundle.bundle import MOST_JSON_BYTES, sha256
 from models.remotes.base import RemoteError, as_remote_error, too_large
 
 OF_THE_HUB = {".gitattributes"}
-"""Files that the hub creates in every repository."""
+"""Names of files that the hub creates in every repository."""
 
 
 class Hub:
-    """A repository at a revision. All reads are from one commit, and all writes become one commit."""
+    """A hub repository at a revision. All reads use the same commit, and all writes become one commit."""
 
     def __init__(
         self, repository: str, *, revision: str | None = None, private: bool = False, message: str | None = None
     ):
-        """Check the name, without contacting the hub. `private` applies to a new repository.
+        """Check the repository's name, without contacting the hub. `private` applies if the repository is created.
 
         Raises:
             ValueError: the name of the repository is not legal.
@@ -48,7 +48,7 @@ class Hub:
     def read(self, path: str) -> bytes | None:
         """Return the content of a file.
 
-        None if the file does not exist, or if the repository is missing or not readable.
+        Return None if the file does not exist, or if the repository is missing or not readable.
         """
         with as_remote_error(self):
             if path not in self._tree:
@@ -69,23 +69,21 @@ class Hub:
     def holds(self, path: str, file: Path) -> bool:
         """Return whether the remote file equals `file`.
 
-        The hub reports SHA-256 for large files, git's hash for small ones.
+        The hub reports the SHA-256 of large files, and git's hash of small files.
         """
         with as_remote_error(self):
             stored = self._tree[path]
             return stored.lfs.sha256 == sha256(file) if stored.lfs else stored.blob_id == _git_hash(file)
 
     def begins(self, _path: str, _file: Path, /) -> bool:
-        """Return False, because a commit contains only complete files, so no upload can be continued."""
+        """Return False. Commits contain only complete files, so an interrupted upload can't be continued."""
         return False
 
     def put(self, folder: Path, paths: Sequence[str], *, removed: Collection[str]) -> None:
-        """Store files in one commit. Fail if someone else has committed meanwhile.
+        """Upload files in one commit. Fail if someone else has committed meanwhile.
 
-        Repository and branch are created if missing.
-
-        A new branch begins as a copy of the default branch. The commit also removes the copied files from the new
-        branch.
+        The repository and the branch are created if they are missing. A new branch begins as a copy of the default
+        branch, and the commit also deletes the copied files from the new branch.
         """
         with as_remote_error(self):
             if new := self._commit is None:
@@ -107,10 +105,10 @@ class Hub:
             self._look_again(made.oid)
 
     def _begun(self) -> Collection[str]:
-        """Create the revision's branch. Return the files that are copies from the default branch.
+        """Create the branch of the revision. Return the files that it has copied from the default branch.
 
         Raises:
-            RemoteError: the branch is not a copy, because someone else created it meanwhile.
+            RemoteError: someone else created the branch meanwhile, so it is not a copy.
         """
         if self._revision:
             self._api.create_branch(self._repository, branch=self._revision, exist_ok=True)
@@ -141,6 +139,6 @@ class Hub:
 
 
 def _git_hash(file: Path) -> str:
-    """Return git's SHA-1 of a blob: https://git-scm.com/book/en/v2/Git-Internals-Git-Objects."""
+    """Return git's SHA-1 hash of a blob: https://git-scm.com/book/en/v2/Git-Internals-Git-Objects."""
     content = file.read_bytes()
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()

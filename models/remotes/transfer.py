@@ -1,4 +1,4 @@
-"""Transfer of bundles and adapters to and from a remote. Every hash is checked at both ends."""
+"""Upload and download of bundles and adapters. All hashes are checked before and after a transfer."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from models.export import destination
 from models.remotes.base import Remote, RemoteError
 
 DOWNLOADS = ".cache"
-"""Folder for metadata of the hub's client."""
+"""Folder in which the hub's client stores metadata."""
 
 
 class TransferError(Refused):
-    """The destination contains a different package or other files. The message names its content, and what to do."""
+    """The destination contains a different package or other files. The message names them, and says what to do."""
 
 
 Package = Bundle | Adapter
@@ -35,17 +35,18 @@ def opened(folder: Path) -> Package:
 
 
 def publish(source: Package, remote: Remote, *, replace: bool = False) -> int:
-    """Store a verified package at `remote`, and verify the result. Return the number of files sent.
+    """Upload a verified package to `remote`, and verify the result. Return the number of files sent.
 
-    Complete files are skipped, and an interrupted upload is continued. If the remote stores files one by one, the old
-    manifest is removed first and the new manifest is written last, so that an incomplete package can't be pulled.
+    Files that are already complete are skipped, and an interrupted upload is continued. If the remote stores files one
+    by one, the old manifest is removed first and the new manifest is written last, so that an incomplete package can't
+    be pulled.
 
     Raises:
         TransferError: the remote contains a different bundle and `replace` is false, or files that belong to no bundle.
         RemoteError: the remote fails, or its bytes are wrong after the upload.
     """
     if source.manifest is None:
-        raise TransferError(f"{source.folder}: has no {adapter.MANIFEST}, so what arrives could not be checked")
+        raise TransferError(f"{source.folder}: has no {adapter.MANIFEST}, so the upload could not be verified")
     main = adapter.MANIFEST if isinstance(source, Adapter) else MANIFEST
     paths = {*source.manifest.files, main}
     there = remote.files()
@@ -73,9 +74,9 @@ def publish(source: Package, remote: Remote, *, replace: bool = False) -> int:
 
 
 def pull(remote: Remote, folder: Path, *, replace: bool = False) -> tuple[Package, int]:
-    """Fetch the package at `remote` into `folder` atomically, after verifying every hash.
+    """Download the package at `remote` to `folder` atomically, after verifying every hash.
 
-    Return the package and the number of files fetched.
+    Return the package and the number of files downloaded.
 
     Raises:
         BundleError, AdapterError: the remote has neither a bundle nor an adapter, or `folder` contains anything else.
@@ -110,7 +111,10 @@ def _writing(folder: Path) -> AbstractContextManager[Path]:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Refuse a folder with files that belong neither to a bundle nor to an adapter, because replacing deletes them."""
+    """Raise an error if a folder has files of neither a bundle nor an adapter.
+
+    Replacing the folder would delete them.
+    """
     if adapter.is_adapter(folder):
         adapter.refuse_foreign(folder)
     else:
@@ -129,7 +133,10 @@ def _fetch(remote: Remote, manifest: Manifest, draft: Path) -> None:
 
 
 def _present(folder: Path, name: str, content: bytes) -> Package | None:
-    """Return the package in `folder` if it is complete and has the manifest `content`, else None."""
+    """Return the package in `folder` if it is complete and its manifest has the bytes `content`.
+
+    Otherwise return None.
+    """
     try:
         found = opened(folder)
     except Refused:
@@ -139,7 +146,7 @@ def _present(folder: Path, name: str, content: bytes) -> Package | None:
 
 
 def _manifest(remote: Remote) -> tuple[str, bytes, Manifest] | None:
-    """Return file name, bytes and parsed content of the manifest at `remote`. None if there is no manifest."""
+    """Return file name, bytes and parsed content of the manifest at `remote`. Return None if there is no manifest."""
     for name, required in ((MANIFEST, bundle.REQUIRED), (adapter.MANIFEST, adapter.REQUIRED)):
         if (content := remote.read(name)) is not None:
             return name, content, bundle.parse_manifest(content, f"{remote}: {name}", required=required)
@@ -147,7 +154,7 @@ def _manifest(remote: Remote) -> tuple[str, bytes, Manifest] | None:
 
 
 def _listed(remote: Remote) -> set[str]:
-    """Return the files that the manifest at `remote` lists, which may be replaced. Empty if the manifest is invalid."""
+    """Return the files that the manifest at `remote` lists. They may be replaced. Empty if the manifest is invalid."""
     try:
         found = _manifest(remote)
     except BundleError:

@@ -1,4 +1,4 @@
-"""Runtimes by name, and detection of the runtimes that work on this machine. No runtime loads torch."""
+"""Registry of runtimes, and detection of those that work on this machine. No runtime loads torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RUNTIMES: dict[str, type[Runtime]] = {
 
 
 class Pair(NamedTuple):
-    """A runtime and its precision."""
+    """A runtime and a precision."""
 
     runtime: str
     precision: str
@@ -29,11 +29,11 @@ class Pair(NamedTuple):
 
 
 REFERENCE = Pair(OnnxRuntime.name, FP32)
-"""The pair with which all pairs are compared. Export has verified it against torch."""
+"""The reference pair: all pairs are compared with it. Export has verified it against torch."""
 
 
 def available(bundle: Bundle, options: Options, *, runtimes: Mapping[str, type[Runtime]] = RUNTIMES) -> Sequence[Pair]:
-    """Return the pairs that can run `bundle` on this machine, in the order of the table.
+    """Return the pairs of runtime and precision that can run `bundle` on this machine, in the order of `runtimes`.
 
     Raises:
         RuntimeUnavailable: no runtime works.

@@ -1,4 +1,4 @@
-"""The protocol of a runtime: a library that runs a bundle's graph."""
+"""Interface of a runtime: a library that runs a bundle's graph."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from models.names import Device
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 CPU_BATCH_TOKENS = 1024
-"""Maximum tokens of a batch on a CPU, including padding. Larger batches are not faster, and need memory for each
+"""Maximum tokens of a batch on a CPU, including padding. Larger batches are not faster, and they need memory for each
 possible shape (ADR 0012)."""
 MOST_STREAMS = 8
 
@@ -28,7 +28,7 @@ class RuntimeUnavailable(RuntimeError):
 
 
 def cache_folder() -> Path | None:
-    """Return the folder for caches specific to this host; None if the user has no home."""
+    """Return the folder for caches of this host. Return None if the user has no home directory."""
     try:
         root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError:
@@ -42,7 +42,7 @@ class Options:
 
     device: Device = "auto"
     threads: int | None = 1
-    """Number of CPU threads. None means the CPU quota."""
+    """Number of CPU threads. None means as many as the CPU quota allows."""
 
     @property
     def cpu_threads(self) -> int:
@@ -53,7 +53,7 @@ class Options:
     def cpu_streams(self) -> int:
         """Number of batches that run in parallel on the CPU.
 
-        One thread per batch gives a higher throughput than several.
+        Many batches with one thread each have a higher throughput than few batches with several threads each.
         """
         return min(self.cpu_threads, MOST_STREAMS)
 
@@ -62,16 +62,16 @@ class Embedded(NamedTuple):
     """Output of a graph for N texts."""
 
     vectors: Floats
-    """(N, D), unit length."""
+    """(N, D) unit vectors."""
     norms: Floats
-    """(N,), lengths of the pooled vectors before normalisation."""
+    """(N,) lengths of the vectors before normalisation."""
 
 
 class Runtime(Protocol):
-    """A runtime with a loaded graph of a bundle. Up to `streams` threads may call it at the same time.
+    """A runtime that has loaded a bundle's graph. Up to `streams` threads may call it at the same time.
 
     Raises (in the constructor):
-        RuntimeUnavailable: this precision is not available here.
+        RuntimeUnavailable: this precision is not available on this machine.
         BundleError: the bundle has no such graph.
     """
 
@@ -83,18 +83,18 @@ class Runtime(Protocol):
     batch_tokens: int
     """Tokens of a batch, including padding, above which throughput does not increase."""
     length_step: int
-    """Batches are padded to a multiple of this number of tokens."""
+    """Sequence lengths are padded to a multiple of this number of tokens."""
 
     def __init__(self, bundle: Bundle, precision: str, options: Options) -> None: ...
 
     @property
     def token_dim(self) -> int | None:
-        """Width H of the vectors of tokens. None if the graph has no output for them."""
+        """Width H of the token vectors. None if the graph has no output for token vectors."""
 
     def run_tokens(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Floats:
-        """Return the vectors of all tokens (N, L, H) of a padded batch, not normalised. See `run`.
+        """Return the vectors of all tokens (N, L, H) of a padded batch, not normalised.
 
-        The graph must have this output: `token_dim` is its width.
+        `token_dim` must not be None. `run` describes the arguments.
         """
 
     def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:
@@ -102,8 +102,8 @@ class Runtime(Protocol):
 
         The caller owns the returned arrays.
 
-        With `alone`, this batch may use all threads: no other batch runs at the same time, or on a CPU, the batch
-        overtakes the batches of all streams.
+        With `alone`, this batch may use all threads. Either no other batch runs at the same time, or (on a CPU) this
+        batch runs beside batches on all streams.
         """
 
     @staticmethod
@@ -111,12 +111,12 @@ class Runtime(Protocol):
         """Return the precisions in which the runtime can run `bundle` on this machine.
 
         Raises:
-            RuntimeUnavailable: the runtime can't run here at all.
+            RuntimeUnavailable: the runtime can't run on this machine at all.
         """
 
     @staticmethod
     def facts() -> dict[str, Any]:
-        """Return the runtime's `version`, and facts that affect its speed on this machine.
+        """Return the runtime's `version`, and facts about this machine that affect its speed.
 
         Raises:
             RuntimeUnavailable: the runtime is not installed, or is broken.

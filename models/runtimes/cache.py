@@ -1,4 +1,4 @@
-"""Cache of measurements on this host: `isosphere/engines` in the user's cache folder."""
+"""Cache of this host's runtime measurements, in `isosphere/engines` in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 
 CPUINFO = Path("/proc/cpuinfo")
 FORMAT = 2
-"""Format of the rows. It is part of the key, so rows of older formats are not found."""
+"""Version of the stored format. It is part of the cache key, so measurements in older formats are not found."""
 
 
 def recall(bundle: Bundle, options: Options) -> list[Measured]:
-    """Return the stored measurements. The list is empty if nothing is stored, or if the file is damaged."""
+    """Return the cached measurements. Return an empty list if there are none, or if the file is damaged."""
     key = _key(bundle, options)
     if not (file := _file(key)):
         return []
@@ -41,12 +41,14 @@ def recall(bundle: Bundle, options: Options) -> list[Measured]:
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         log.warning("%s: not readable (%s); measuring anew", file, error)
         return []
-    log.info("%s: what this machine measured before", file)
+    log.info("using the measurements of this machine in %s", file)
     return rows
 
 
 def remember(bundle: Bundle, options: Options, measured: Sequence[Measured]) -> None:
-    """Store measurements atomically. If a pair failed, nothing is stored, because the failure may be temporary.
+    """Store measurements atomically.
+
+    If the measurement of a pair failed, store nothing, because the failure may be temporary.
 
     If the folder is not writable, the next start measures again.
     """
@@ -54,7 +56,9 @@ def remember(bundle: Bundle, options: Options, measured: Sequence[Measured]) -> 
         return
     key = _key(bundle, options)
     if not (file := _file(key)):
-        log.warning("no home, and no XDG_CACHE_HOME, to keep what was measured in; the next start measures again")
+        log.warning(
+            "no home directory and no XDG_CACHE_HOME, so measurements are not cached; the next start measures again"
+        )
         return
     content = {"key": key, "measured": [asdict(row) for row in measured]}
     try:
@@ -69,17 +73,17 @@ def remember(bundle: Bundle, options: Options, measured: Sequence[Measured]) -> 
 
 
 def forget(bundle: Bundle, options: Options) -> None:
-    """Delete the measurements, so that the next start measures again."""
+    """Delete the cached measurements, so that the next start measures again."""
     if not (file := _file(_key(bundle, options))):
         return
     try:
         file.unlink(missing_ok=True)
     except OSError as error:
-        log.warning("%s: not deleted (%s); the next start takes it again", file, error.strerror)
+        log.warning("%s: not deleted (%s); the next start uses it again", file, error.strerror)
 
 
 def _key(bundle: Bundle, options: Options) -> dict[str, Any]:
-    """Return the cache key, which contains everything that affects a measurement: encoder, graphs, pairs and host."""
+    """Return the cache key. It contains everything that affects a measurement: encoder, graphs, pairs and host."""
     graphs = {precision: file.relative_to(bundle.folder).as_posix() for precision, file in bundle.graphs.items()}
     return {
         "format": FORMAT,
@@ -91,7 +95,7 @@ def _key(bundle: Bundle, options: Options) -> dict[str, Any]:
 
 
 def _file(key: dict[str, Any]) -> Path | None:
-    """Return the file for the measurements of `key`. None if the user has no home."""
+    """Return the cache file for `key`. Return None if the user has no home directory."""
     if not (folder := cache_folder()):
         return None
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
@@ -99,7 +103,7 @@ def _file(key: dict[str, Any]) -> Path | None:
 
 
 def host(options: Options) -> dict[str, Any]:
-    """Describe the machine: CPU, usable resources, version and capabilities of each runtime."""
+    """Return facts about the machine: CPU, usable resources, version and capabilities of each runtime."""
     return {
         "cpu": cpu(),
         "threads": options.threads,

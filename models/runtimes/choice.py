@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Choice:
-    """A chosen pair, and the measurements of all candidates."""
+    """A chosen pair of runtime and precision, and the measurements of all candidates."""
 
     pair: Pair
     measured: Sequence[Measured] = ()
@@ -31,9 +31,8 @@ class Choice:
     def next_best(self, bundle: Bundle, error: Exception, *, among: Sequence[Pair]) -> Choice | None:
         """Return the choice of the next fastest pair, after the chosen pair failed with `error`.
 
-        None if no faithful pair remains.
-
-        In the new choice, the failed pair's measurement contains the error.
+        Return None if no other pair may serve the bundle. In the new choice, the failed pair's measurement contains the
+        error.
         """
         broken = Measured(*self.pair, error=error_line(error, bundle))
         measured = [broken if row.pair == self.pair else row for row in self.measured]
@@ -41,7 +40,7 @@ class Choice:
         return Choice(fastest(measured, among=left), measured) if left else None
 
     def table(self) -> list[dict[str, Any]]:
-        """Return a JSON row for each measured pair: its measurements, whether it was `chosen`, and else the reason."""
+        """Return a JSON row for each measured pair: its measurements, and whether it was `chosen` or why not."""
         return [asdict(row) | {"chosen": row.pair == self.pair, "why_not": self._why_not(row)} for row in self.measured]
 
     def __str__(self) -> str:
@@ -66,10 +65,10 @@ class Choice:
 
 
 def choose(bundle: Bundle, options: Options, *, runtime: str | None = None, precision: str | None = None) -> Choice:
-    """Choose the fastest faithful pair with this runtime and precision; None means any.
+    """Choose the fastest pair with this runtime and precision that may serve the bundle. None means any.
 
-    All pairs are measured once for each bundle and host, and cached. If a pair fails, nothing is cached, because the
-    failure may be temporary. A single candidate is chosen without measurement.
+    All pairs are measured once for each bundle and host, and the measurements are cached. If a pair fails, nothing is
+    cached, because the failure may be temporary. A single candidate is chosen without measurement.
 
     Raises:
         RuntimeUnavailable: no pair with this runtime and precision runs here, or no pair may serve the bundle.
@@ -91,9 +90,9 @@ def choose(bundle: Bundle, options: Options, *, runtime: str | None = None, prec
 def open_fastest(
     bundle: Bundle, options: Options, *, runtime: str | None = None, precision: str | None = None
 ) -> tuple[Choice, Runtime]:
-    """Load the fastest pair that works.
+    """Load the fastest pair that works on this machine.
 
-    If it fails, the next fastest is tried, because a cached choice may no longer run.
+    If the fastest pair fails, the next fastest is tried, because a cached choice may no longer run.
 
     Raises:
         RuntimeUnavailable, BundleError: see `choose`.
@@ -112,7 +111,7 @@ def open_fastest(
 
 
 def candidates(bundle: Bundle, options: Options, *, runtime: str | None, precision: str | None) -> Sequence[Pair]:
-    """Return the pairs that run here, limited to a runtime and a precision if they are given.
+    """Return the pairs that run on this machine, limited to a runtime and a precision if they are given.
 
     Raises:
         RuntimeUnavailable: no such pair runs here.
@@ -138,10 +137,10 @@ def fastest(measured: Sequence[Measured], *, among: Sequence[Pair]) -> Pair:
 
 
 def barred(bundle: Bundle) -> dict[Pair, str]:
-    """Return the pairs that the bundle excludes, because its promotion measured a loss of accuracy, with the reasons.
+    """Return the pairs that the bundle excludes, with the reasons. Promotion excludes pairs that lose accuracy.
 
-    Speed depends on the machine, so each machine measures it. Loss of accuracy depends on the encoder, so the bundle's
-    exclusions apply on every machine. The result is empty for a bundle that was not promoted.
+    The exclusions apply on every machine, because a loss of accuracy depends on the encoder. Speed depends on the
+    machine, so each machine measures it. The result is empty for a bundle that was not promoted.
 
     Raises:
         BundleError: the table of engines is invalid; the message names the file.

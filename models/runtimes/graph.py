@@ -1,4 +1,4 @@
-"""Encoding of texts with a bundle's graph on this machine, as in a server."""
+"""Encoding of texts with a bundle's graph on this machine, as a server does it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from models.runtimes.onnxruntime import OnnxRuntime
 
 
 class Graph:
-    """The bundle's tokenizer with a runtime. The runtime is given by name, or is already loaded.
+    """A bundle's tokenizer and a runtime. The runtime is given by name, or is already loaded.
 
-    `threads=None` means the CPU quota.
+    `threads=None` means as many threads as the CPU quota allows.
 
     Raises:
         BundleError: the bundle has no graph of this precision; the message names the available ones.
@@ -64,8 +64,8 @@ class Graph:
     def embed(self, tokens: Sequence[Tokens], done: Callable[[int], object] = lambda _: None) -> Embedded:
         """Return the unit vectors (N, D) and norms (N,) of texts in their order.
 
-        Batches have texts of similar length and run in parallel. After each batch `done` is called with the batch's
-        size, in any thread.
+        Batches contain texts of similar length and run in parallel. After each batch, `done` is called with the number
+        of its texts, in any thread.
         """
         vectors = np.empty((len(tokens), self.dim), dtype=np.float32)
         norms = np.empty(len(tokens), dtype=np.float32)
@@ -83,9 +83,10 @@ class Graph:
 
 
 def _by_length(tokens: Sequence[Tokens], budget: int) -> Iterator[list[int]]:
-    """Yield batches of at most `budget` tokens including padding. A longer text is a batch by itself.
+    """Yield batches of text indices, each with at most `budget` tokens including padding.
 
-    The longest texts come first, so that a lack of memory is noticed immediately.
+    A text with more tokens is a batch of its own. The longest texts come first, so that a lack of memory is noticed at
+    once.
     """
     batch: list[int] = []
     for i in sorted(range(len(tokens)), key=lambda i: -len(tokens[i])):

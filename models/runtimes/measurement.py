@@ -1,4 +1,4 @@
-"""Measurement of each runtime and precision on this machine: speed, and fidelity to float32."""
+"""Measurement of each runtime and precision on this machine: speed, and agreement with the float32 reference."""
 
 from __future__ import annotations
 
@@ -23,27 +23,29 @@ log = logging.getLogger(__name__)
 
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 Open = Callable[[], Encode]
-"""Function that loads a graph and returns its encoding function. The graph is freed with that function."""
+"""Function that loads a graph and returns its encoding function. The graph is freed when the encoding function is
+deleted."""
 Clock = Callable[[], float]
 
 PROBES = 24
 MEAN_WORDS, SPREAD = 30, 0.8
-"""Mean and spread of the log-normal distribution of the probes' lengths. The mean is about 40 tokens."""
+"""Mean number of words of the probes (test texts), and the spread of their log-normal length distribution. The mean is
+about 40 tokens."""
 EVERY = 3
-"""Every third probe is timed. Rounds are short, so that any load on the machine affects both pairs equally."""
+"""Every third probe is timed. Short rounds ensure that load on the machine affects a pair and the reference equally."""
 ROUNDS = 5
-"""Number of rounds in which a pair is measured in alternation with the reference."""
+"""Number of rounds. In each round, a pair and the reference are measured one after the other."""
 SECONDS = 3.0
-"""Seconds after which the remaining pairs are measured in only two rounds."""
+"""Time limit in seconds. The pairs that remain after it are measured in only two rounds."""
 RANK_LOSS = 0.1
-"""Maximum `rank_loss` at which an engine may serve a bundle, in points of STS-B (ADR 0012)."""
+"""Maximum `rank_loss`, in points of STS-B, at which a pair may serve a bundle (ADR 0012)."""
 DECIMALS = 6
-"""Similarities are rounded to this many decimals. Otherwise the last bits would rank pairs of equal texts."""
+"""Similarities are rounded to this many decimals, so that pairs with equal texts get equal ranks."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Measurement of one pair on this machine."""
+    """Measurement of one pair of runtime and precision on this machine."""
 
     runtime: str
     precision: str
@@ -52,13 +54,14 @@ class Measured:
     times_reference: float | None = None
     """Speed relative to the reference, median of the rounds."""
     least_cosine: float | None = None
-    """Minimum cosine between the pair's and the reference's vectors of a probe. None if it is not finite."""
+    """Minimum cosine, over the probes, between the pair's vector and the reference's vector. None if it is not
+    finite."""
     rank_loss: float | None = None
     """See the function `rank_loss`. None if a number is not finite."""
     error: str | None = None
     """Reason why the pair does not run."""
     barred: str | None = None
-    """Reason why the bundle's `engines.json` bars the pair."""
+    """Reason why the bundle's `engines.json` excludes the pair."""
 
     @classmethod
     def read(cls, row: Any) -> Measured:
@@ -79,12 +82,12 @@ class Measured:
 
     @property
     def faithful(self) -> bool:
-        """Return whether the pair reproduces the reference's vectors and the ranking of their similarities."""
+        """Return whether the pair's vectors, and the ranking of their similarities, agree with the reference's."""
         return self.shortcoming is None
 
     @property
     def shortcoming(self) -> str | None:
-        """Reason why the pair may not serve the bundle, apart from its speed. None if the pair may serve it."""
+        """Reason why the pair may not serve the bundle, apart from its speed. None if the pair may serve the bundle."""
         if self.error:
             return f"does not run: {self.error}"
         if self.barred:
@@ -99,10 +102,10 @@ class Measured:
 
 
 def measure(bundle: Bundle, options: Options) -> Sequence[Measured]:
-    """Measure every pair of this machine on the bundle's probes, the reference first.
+    """Measure every pair that runs on this machine, beginning with the reference. The texts are the bundle's probes.
 
     Raises:
-        RuntimeUnavailable: nothing runs here.
+        RuntimeUnavailable: no runtime works on this machine.
     """
     return compared(graphs(bundle, options), probes(bundle), describe=lambda error: error_line(error, bundle))
 
@@ -111,7 +114,7 @@ def graphs(bundle: Bundle, options: Options) -> dict[Pair, Open]:
     """Return a loading function for every pair: first the reference, then reduced precisions, which are usually faster.
 
     Raises:
-        RuntimeUnavailable: nothing runs here.
+        RuntimeUnavailable: no runtime works on this machine.
     """
 
     def opener(pair: Pair) -> Open:
@@ -126,9 +129,9 @@ def graphs(bundle: Bundle, options: Options) -> dict[Pair, Open]:
 
 
 def probes(bundle: Bundle) -> list[str]:
-    """Return texts of log-normal lengths, made of the words of the bundle's golden sentences.
+    """Return the probes: texts of log-normal lengths, made of the words of the bundle's golden sentences.
 
-    Texts longer than the model's limit are cut when they are encoded.
+    Texts longer than the model's limit are truncated when they are encoded.
     """
     words = [word for golden in bundle.manifest.golden for word in golden.text.split()] or ["a"]
     draw = random.Random(0)
@@ -148,7 +151,7 @@ def compared(
 ) -> list[Measured]:
     """Compare each pair with the reference, round by round. At most two graphs are loaded at a time.
 
-    After `seconds`, each remaining pair is measured in only two rounds. `describe` returns the error line for a pair
+    After `seconds`, each remaining pair is measured in only two rounds. `describe` returns the error message for a pair
     that fails.
     """
     reference = _Timed(graphs[REFERENCE](), texts, clock)
@@ -178,7 +181,7 @@ def compared(
 
 
 class _Timed:
-    """A graph that embeds some of the texts repeatedly."""
+    """Timer of a graph that repeatedly embeds some of the probes."""
 
     def __init__(self, encode: Encode, texts: Sequence[str], clock: Clock) -> None:
         self._encode, self._texts, self._clock = encode, texts, clock
@@ -203,13 +206,13 @@ class _Timed:
     def texts_per_second(self) -> float:
         """Texts per second in the median run.
 
-        If there are several runs, the first run is left out, because its shapes are new.
+        If there are several runs, the first run is left out, because a graph is slower when its shapes are new.
         """
         return len(self._some) / median(self._seconds[1:] or self._seconds)
 
 
 def error_line(error: Exception, bundle: Bundle) -> str:
-    """Return an error in one line for a public table, without the path of the bundle."""
+    """Return an error in one line, without the path of the bundle, for a public table."""
     line = first_line(error)
     for folder in (bundle.folder.resolve(), bundle.folder):
         line = line.replace(f"{folder}/", "").replace(f"{folder}: ", "")
@@ -217,16 +220,17 @@ def error_line(error: Exception, bundle: Bundle) -> str:
 
 
 def _closeness(vectors: NDArray[np.float32], reference: NDArray[np.float32]) -> tuple[float | None, float | None]:
-    """Return the minimum cosine and the rank loss. Both are None if a number is not finite."""
+    """Return the minimum cosine and the `rank_loss`. Both are None if a number is not finite."""
     least = float((vectors.astype(np.float64) * reference).sum(axis=1).min())
     return (least, rank_loss(vectors, reference)) if np.isfinite(least) else (None, None)
 
 
 def rank_loss(vectors: NDArray[np.float32], reference: NDArray[np.float32]) -> float:
-    """Return 100 x (1 - Spearman) between the cosines of all pairs of unit vectors (N, D) and the reference's.
+    """Return the rank loss of unit vectors (N, D) in comparison with `reference` (N, D).
 
-    This is the loss in points on an STS task whose human scores are the reference's cosines. If all cosines of the
-    reference are equal, the loss is 0. If only the cosines of `vectors` are all equal, the loss is 100.
+    It is 100 × (1 - Spearman correlation) between the cosines of all pairs of rows in the two arrays. This is the loss
+    in points on an STS task whose human scores are the reference's cosines. If all cosines of the reference are equal,
+    the loss is 0. If only the cosines of `vectors` are all equal, the loss is 100.
     """
     pairs = np.triu_indices(len(vectors), k=1)
     ours, theirs = (_ranks((each.astype(np.float64) @ each.T)[pairs]) for each in (vectors, reference))
@@ -237,7 +241,7 @@ def rank_loss(vectors: NDArray[np.float32], reference: NDArray[np.float32]) -> f
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return centred ranks (n,); ties get the mean of their ranks."""
+    """Return the centred ranks (n,) of values. Equal values get the mean of their ranks."""
     _, place, counts = np.unique(values.round(DECIMALS), return_inverse=True, return_counts=True)
     ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[place]
     return ranks - ranks.mean() if len(ranks) else ranks

@@ -15,9 +15,9 @@ from models.runtimes.session import CPU, CUDA, CUDA_BATCH_TOKENS, CUDA_PROVIDERS
 
 
 class OnnxRuntime:
-    """ONNX Runtime sessions of a graph. On CUDA, there is one session.
+    """ONNX Runtime with one of a bundle's graphs. On CUDA, there is one session.
 
-    On a CPU, one session is for concurrent batches, and a second one uses all threads for a single batch.
+    On a CPU, one session runs concurrent batches, and a second session uses all threads for a single batch.
     """
 
     name: ClassVar = "onnxruntime"
@@ -36,7 +36,8 @@ class OnnxRuntime:
             return
         self.streams, self.batch_tokens = options.cpu_streams, CPU_BATCH_TOKENS
         if self.streams > 1:
-            # Callers compute, too. With the threads of their shared pool, they are as many as `threads`.
+            # The calling threads compute, too. Together with the session's shared thread pool, there are `threads`
+            # threads.
             self._concurrent = Session(graph, [CPU], threads - self.streams + 1)
 
     def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:

@@ -16,14 +16,17 @@ from models.runtimes.base import CPU_BATCH_TOKENS, Embedded, Floats, Ids, Option
 from models.runtimes.session import OUTPUTS, TOKEN_OUTPUT
 
 HINTS = {FP32: "f32", "bf16": "bf16"}
-"""OpenVINO's names of precisions."""
+"""OpenVINO's names for precisions."""
 LENGTH_STEP = 16
-"""Batches are padded to a multiple of this number of tokens. Each new shape costs OpenVINO a few milliseconds (ADR
-0012)."""
+"""Sequence lengths are padded to a multiple of this number of tokens. Each new shape costs OpenVINO a few milliseconds
+(ADR 0012)."""
 
 
 class OpenVino:
-    """A graph compiled by OpenVINO for concurrent batches and, with several threads, for one batch on all threads."""
+    """A graph compiled by OpenVINO for concurrent batches.
+
+    With several threads, it is also compiled for one batch on all threads.
+    """
 
     name: ClassVar = "openvino"
     device = "cpu"
@@ -70,8 +73,8 @@ class OpenVino:
     def _alone(self) -> SimpleQueue[Any]:
         """The graph compiled for one batch on all threads.
 
-        With one stream, only a batch that overtakes the stream needs it. It takes 40 MB, so it is compiled when such a
-        batch occurs.
+        With one stream, only a batch that runs beside the stream needs this graph. It takes 40 MB, so it is compiled
+        when such a batch first occurs.
         """
         return self._requests(1)
 
@@ -94,22 +97,22 @@ class OpenVino:
 
     @staticmethod
     def precisions(bundle: Bundle, options: Options) -> Sequence[str]:  # noqa: ARG004 - any float32 graph will do
-        """Return float32, and bfloat16 if the CPU supports it natively according to OpenVINO."""
+        """Return float32, and also bfloat16 if OpenVINO reports that the CPU supports it natively."""
         if options.device == "cuda":
             raise RuntimeUnavailable("CUDA was asked for: openvino runs on CPUs only")
         return [FP32, "bf16"] if "BF16" in capabilities() else [FP32]
 
     @staticmethod
     def facts() -> dict[str, Any]:
-        """Return OpenVINO's version, and the CPU's capabilities that it detects."""
+        """Return OpenVINO's version, and the CPU capabilities that it detects."""
         return {"version": _openvino().__version__.split("-")[0], "capabilities": capabilities()}
 
 
 def halve(graph: Any) -> None:
-    """Store weights in float16, as OpenVINO's own converter does. Products in bfloat16 have fewer digits anyway.
+    """Store weights in float16, as OpenVINO's own converter does. Products in bfloat16 have even fewer digits.
 
-    This saves memory, because OpenVINO keeps the original graph beside the compiled one. If float16 can't represent the
-    weights, the check of golden vectors fails.
+    This saves memory, because OpenVINO keeps the original graph beside the compiled graph. If float16 can't represent
+    the weights, the check of golden vectors fails.
     """
     from openvino._offline_transformations import compress_model_transformation
 
@@ -117,7 +120,7 @@ def halve(graph: Any) -> None:
 
 
 def padded(batch: Ids, longest: int) -> Ids:
-    """Pad (N, L) with zeros on the right to a multiple of `LENGTH_STEP`, at most to `longest`, the last position."""
+    """Pad (N, L) with zeros on the right. The new length is a multiple of `LENGTH_STEP`, but at most `longest`."""
     rows, length = batch.shape
     wider = np.zeros((rows, length + min(-length % LENGTH_STEP, max(longest - length, 0))), batch.dtype)
     wider[:, :length] = batch
@@ -125,7 +128,9 @@ def padded(batch: Ids, longest: int) -> Ids:
 
 
 def capabilities() -> list[str]:
-    """Return the types that OpenVINO computes natively on this CPU, sorted. `BF16` means AVX-512 or AMX bfloat16.
+    """Return the number types that OpenVINO computes natively on this CPU, sorted.
+
+    `BF16` means AVX-512 or AMX bfloat16.
 
     Raises:
         RuntimeUnavailable: OpenVINO is not installed, or broken.
@@ -138,12 +143,12 @@ def capabilities() -> list[str]:
 
 @cache
 def _core() -> Any:
-    """Return the `Core` of OpenVINO, of which a process has only one, which is never deleted.
+    """Return the process's only `Core` of OpenVINO, which is never deleted.
 
-    A core's CPU plugin gives the thread that creates it a larger signal stack, which AMX needs, and restores the old
-    stack when the core is deleted. If the lifetimes of two cores overlap, the second one restores a stack that the
-    first has freed, and the next signal kills the process. The plugin's table of types is created at first use. If two
-    threads caused this first use at the same time, they would deadlock.
+    A core's CPU plugin gives the thread that creates it a larger signal stack, which AMX needs. It restores the old
+    stack when the core is deleted. If the lifetimes of two cores overlap, the second core restores a stack that the
+    first core has freed, and the next signal kills the process. The plugin also creates a table of types at its first
+    use. If two threads caused this first use at the same time, they would deadlock.
     """
     openvino = _openvino()
     openvino.Type.f32.to_dtype()
@@ -151,7 +156,8 @@ def _core() -> Any:
 
 
 def _openvino() -> Any:
-    # The package reports every import to its makers if that module exists. Otherwise it uses its own stub.
+    # If the module openvino_telemetry exists, the package reports every import to its makers. Otherwise it uses its own
+    # stub.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     try:
         import openvino

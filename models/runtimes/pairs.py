@@ -1,4 +1,4 @@
-"""A cross-encoder's graph on ONNX Runtime: pairs of texts to scores, in float32."""
+"""Cross-encoder graphs on ONNX Runtime in float32: scores of pairs of texts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from models.runtimes.base import Embedded, Floats, Ids, Options
 from models.runtimes.onnxruntime import OnnxRuntime
 
 SCORE = "score"
-"""Output of the graph, (N,)."""
+"""Name of the graph's output, whose shape is (N,)."""
 GOLDEN_DIFFERENCE = 0.01
-"""Largest difference to a golden score at which a runtime may serve the bundle. Above 1, it is relative."""
+"""Maximum difference to a golden score at which a runtime may serve the bundle. For scores above 1, the difference is
+relative."""
 
 
 class PairRuntime(OnnxRuntime):
-    """Sessions of a cross-encoder's graph. A score is a vector of one component."""
+    """ONNX Runtime with a cross-encoder's graph. A score is returned as a vector of one dimension."""
 
     def __init__(self, bundle: Bundle, options: Options) -> None:
         if bundle.manifest.kind != CROSS_ENCODER:
@@ -44,13 +45,16 @@ def scores(bundle: Bundle, pairs: Sequence[TextPair]) -> Floats:
 
 
 def golden_difference(bundle: Bundle) -> float:
-    """Return the largest difference to the golden scores in the manifest."""
+    """Return the largest difference between computed scores and the golden scores in the manifest."""
     golden = bundle.manifest.golden
     found = scores(bundle, [(one.text, one.text_pair or "") for one in golden])
     return largest_difference(found, [one.vector[0] for one in golden])
 
 
 def largest_difference(found: Floats, expected: Sequence[float]) -> float:
-    """Return the largest difference of scores. Differences to scores above 1 are relative. NaN if a score is NaN."""
+    """Return the largest difference between two lists of scores. NaN if a score is NaN.
+
+    For scores above 1, the difference is relative.
+    """
     remembered = np.array(expected)
     return float(np.max(np.abs(found - remembered) / np.maximum(np.abs(remembered), 1)))

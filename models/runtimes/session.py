@@ -22,12 +22,13 @@ CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
 OUTPUTS = ("sentence_embedding", "norm")
 TOKEN_OUTPUT = "token_embeddings"
-"""Output with the vectors of all tokens. Graphs that were exported before version 1.1 lack it."""
+"""Name of the output with the vectors of all tokens. Graphs that were exported before version 1.1 lack this output."""
 
 Provider = str | tuple[str, dict[str, str]]
 
 CUDA_OPTIONS = {
-    # By default the arena doubles whenever it grows. Here the first batch of the warm-up is the largest, so exact
+    # By default, the memory arena doubles whenever it grows. Here the first batch of the warm-up is the largest batch,
+    # so exact growth is enough.
     # growth is enough.
     "arena_extend_strategy": "kSameAsRequested",
     # TF32 has only 10 bits of mantissa, but float32 is the reference for comparisons. fp16 is the fast option.
@@ -36,11 +37,11 @@ CUDA_OPTIONS = {
 CUDA_PROVIDERS: tuple[Provider, ...] = ((CUDA, CUDA_OPTIONS), CPU)
 CUDA_BATCH_TOKENS = 16_384
 SHORTEST_BUCKET = 16
-"""Length in tokens. Each bucket is twice as long as the previous one."""
+"""Shortest warm-up length in tokens. Each next length is twice as long."""
 
 
 class Session:
-    """A session of a graph on the first of `providers` that works. Inputs and outputs are bound to device memory."""
+    """An ONNX Runtime session on the first of `providers` that works. Inputs and outputs are bound to device memory."""
 
     def __init__(self, graph: Path, providers: Sequence[Provider], threads: int) -> None:
         settings = onnxruntime.SessionOptions()
@@ -57,16 +58,16 @@ class Session:
         self.device = "cpu" if self.provider == CPU else "cuda"
 
     def run(self, ids: Ids, mask: Ids) -> Embedded:
-        """Run the graph for one vector of each text."""
+        """Run the graph. Return one vector for each text."""
         return Embedded(*self.outputs(OUTPUTS, ids, mask))
 
     def run_tokens(self, ids: Ids, mask: Ids) -> Floats:
-        """Run the graph for one vector of each token, (N, L, H)."""
+        """Run the graph. Return the token vectors (N, L, H)."""
         (vectors,) = self.outputs([TOKEN_OUTPUT], ids, mask)
         return vectors
 
     def outputs(self, names: Sequence[str], ids: Ids, mask: Ids, types: Ids | None = None) -> list[Floats]:
-        """Run the graph, and return its outputs `names`. Token types are zeros if `types` is None.
+        """Run the graph, and return its outputs called `names`. If `types` is None, all token types are zero.
 
         Each input is copied to the device once, and each output is copied back once.
         """
@@ -85,7 +86,7 @@ class Session:
 
 @cache
 def _load_cuda() -> None:
-    """Load CUDA's libraries from Python wheels, if there are any. System libraries are found without this."""
+    """Load CUDA's libraries from Python packages, if they are installed. System libraries are found without this."""
     said = StringIO()
     with redirect_stdout(said):
         onnxruntime.preload_dlls()
@@ -94,7 +95,7 @@ def _load_cuda() -> None:
 
 
 def warm_up(run: Callable[[Ids, Ids], object], longest: int) -> None:
-    """Call `run` with a full batch and with one text of each length.
+    """Run a full batch and one text of each warm-up length.
 
     The first use of a shape loads kernels and allocates memory.
     """

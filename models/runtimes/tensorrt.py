@@ -1,4 +1,4 @@
-"""TensorRT through ONNX Runtime: the bundle's float32 graph, compiled for this GPU in float32 or float16."""
+"""TensorRT through ONNX Runtime: the bundle's float32 graph is compiled for this GPU, in float32 or float16."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from models.runtimes.session import CUDA_BATCH_TOKENS, CUDA_PROVIDERS, TENSORRT,
 log = logging.getLogger(__name__)
 
 LIBRARY = "libnvinfer.so.10"
-"""Library of TensorRT, which ONNX Runtime's provider needs. The wheel of ONNX Runtime does not contain it."""
+"""Library of TensorRT. ONNX Runtime's provider needs it, but the package of ONNX Runtime does not contain it."""
 ROWS = 256
 """Maximum texts of a run. The compiled engine has memory for this many texts of maximum length."""
 USUAL_LENGTH = 64
@@ -98,12 +98,14 @@ def settings(bundle: Bundle, precision: str) -> dict[str, str]:
 
 
 def _kept(graph: str) -> Path | None:
-    """Return the cache folder for the engines of a graph, or None without a cache.
+    """Return the cache folder for the engines of a graph. Return None if there is no cache.
 
     The folder is named after the graph's SHA-256, because ONNX Runtime's own file names do not depend on the weights.
     """
     if not (folder := cache_folder()):
-        log.warning("no home, and no XDG_CACHE_HOME, to keep what TensorRT compiles in; the next start compiles again")
+        log.warning(
+            "no home directory and no XDG_CACHE_HOME, so compiled engines are not cached; the next start compiles again"
+        )
         return None
     kept = folder / "tensorrt" / graph
     try:

@@ -1,1 +1,1 @@
-"""Commands of the server's package, one file each."""
+"""Commands of the package `serving`. Each command has its own module."""

@@ -1,4 +1,4 @@
-"""Command `isosphere copy-corpus`: copies a corpus between data folders and Milvus, and compares the two."""
+"""Command `isosphere copy-corpus`: copy a corpus between data folders and Milvus, and verify the copy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from serving.settings import Settings
 
 
 class Place(NamedTuple):
-    """A corpus in a store: a data folder, or a Milvus."""
+    """Location of a corpus: its name, and a data folder or the address of a Milvus server."""
 
     store: str
     name: str
@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, text: str, name: str = "") -> Place:
-        """Parse `STORE#NAME`. `name` is used if the text has none.
+        """Parse `STORE#NAME`. If the text has no name, `name` is used.
 
         Raises:
             Refused: the text names no store or no corpus.
@@ -48,7 +48,7 @@ class Place(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """Counts of a corpus, and a digest of its passages in any order."""
+    """Counts of a corpus's content, and a digest of its passages that does not depend on their order."""
 
     documents: int
     passages: int
@@ -58,7 +58,7 @@ class Sum(NamedTuple):
         return f"{self.documents} documents in {self.passages} passages, digest {self.digest:064x}"
 
     def plus(self, content: Content) -> Sum:
-        """Add the documents of `content` with their passages and vectors."""
+        """Return the sum with the documents of `content` added, including their passages and vectors."""
         documents, passages, digest = self
         vectors = iter(content.vectors)
         for i, document in enumerate(content.documents):
@@ -74,9 +74,9 @@ class Sum(NamedTuple):
 
 
 def copy(settings: Settings, given: argparse.Namespace) -> int:
-    """Copy a corpus with its vectors, read the copy, and compare counts and digests.
+    """Copy a corpus with its vectors, read the copy, and compare counts and digests. Return the exit status.
 
-    If the copy fails, it is removed.
+    If the copy fails or differs, it is removed.
     """
     source = _leading_to(settings, Place.of(given.source))
     target = _leading_to(settings, Place.of(given.target, source.name))
@@ -122,18 +122,21 @@ def _copied(here: Backend, source: str, there: Backend, target: str, documents: 
 
 
 def _settings_of(settings: Settings, store: str) -> Settings:
-    """Return the settings of a data folder, or of a Milvus, whose aliases are in the data folder of the settings."""
+    """Return the settings for a data folder or for a Milvus.
+
+    The aliases of a Milvus are in the data folder of `settings`.
+    """
     opened = settings.model_copy(update={"store": store})
     return opened if opened.on_milvus else settings.model_copy(update={"store": "sqlite", "data": Path(store)})
 
 
 def _leading_to(settings: Settings, place: Place) -> Place:
-    """Return the place of the corpus that an alias leads to, or the same place."""
+    """Return the place of the corpus to which an alias points. If the name is no alias, return the place unchanged."""
     return place._replace(name=corpus_of(_settings_of(settings, place.store), place.name))
 
 
 def _opened(settings: Settings, store: str, held: ExitStack, *, new: bool = False) -> Backend:
-    """Open a data folder, or a Milvus beside an empty data folder."""
+    """Open the corpora of a data folder, or those of a Milvus with an empty data folder."""
     opened = _settings_of(settings, store)
     if opened.on_milvus:
         temporary = Path(held.enter_context(tempfile.TemporaryDirectory()))
@@ -146,10 +149,10 @@ def _opened(settings: Settings, store: str, held: ExitStack, *, new: bool = Fals
 
 
 def _make_way(there: Backend, target: Place, *, replace: bool) -> None:
-    """Delete a corpus of this name if the user asked for that.
+    """Delete a corpus that has the name of the copy, if the user set `--replace`.
 
     Raises:
-        Refused: the corpus exists, and the user did not ask.
+        Refused: the corpus exists, and the user did not set `--replace`.
     """
     try:
         _, size = there.corpus(target.name)

@@ -37,9 +37,9 @@ PAGE = 1000
 
 
 def run(verb: str, given: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Run a command with its own options and, in `rest`, those of the server.
+    """Run a command. `given` has the command's own options, and `rest` has the server's options.
 
-    Return the exit status: 1 if the work failed, 2, after one line, for a mistake of the user.
+    Return the exit status: 1 if the work failed, or 2 after a mistake of the user. In both cases, one line says why.
     """
     name = f"isosphere {CALLED.get(verb, verb)}"
     try:
@@ -112,7 +112,7 @@ def _documents(corpora: Backend, name: str, where: Filter | None) -> Iterator[tu
 
 
 def _with_vectors(corpora: Backend, name: str, where: Filter | None) -> Iterator[tuple[Document, dict[str, Any]]]:
-    """Yield the documents with their own vectors, which can't be made again."""
+    """Yield the documents with the vectors that callers computed. The server can't compute these vectors again."""
     for content in corpora.contents(name):
         for document, vector in zip(content.documents, content.vectors, strict=True):
             if where is None or where.matches(with_id(document.metadata, document.id)):
@@ -126,9 +126,9 @@ def _warn(warnings: Sequence[str]) -> None:
 
 @contextmanager
 def _written(out: Path | None) -> Iterator[BinaryIO]:
-    """Open standard output, a pipe, or a file.
+    """Open standard output, a pipe, or a file for writing.
 
-    An existing file is only replaced by a complete file, because it may be the last backup.
+    An existing file is only replaced when the new file is complete, because the old file may be the last backup.
     """
     if out is None:
         yield sys.stdout.buffer
@@ -141,7 +141,10 @@ def _written(out: Path | None) -> Iterator[BinaryIO]:
 
 
 def _verify(settings: Settings, given: argparse.Namespace) -> int:
-    """Verify every corpus, or the named corpora. Print one line for each corpus, with its errors."""
+    """Verify all corpora or the named corpora.
+
+    Print one line for each corpus, with its errors. Return the exit status.
+    """
     wrong = 0
     with closing(opened_corpora(settings)) as corpora:
         for name in [corpus_of(settings, one) for one in given.corpus or corpora.names()]:

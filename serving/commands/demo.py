@@ -1,4 +1,4 @@
-"""The demo corpus of a new server: the documentation inside CPython."""
+"""The demo corpus of a new server. It contains the documentation that is included in CPython."""
 
 from __future__ import annotations
 
@@ -32,19 +32,17 @@ FIRST = "asyncio"
 MAX_DOCUMENTS = 8_000
 MAX_PARAGRAPHS = 2
 MIN_CHARACTERS, MAX_CHARACTERS = 30, 200
-"""Minimum and maximum characters of a paragraph; 200 characters have about 50 tokens. A longer paragraph is cut
-after a sentence. A shorter paragraph is left out."""
+"""Minimum and maximum characters of a paragraph. 200 characters are about 50 tokens. A longer paragraph is cut at the
+end of a sentence. A shorter paragraph is left out."""
 OPTIONS = Options(format="ndjson", on_error="skip").model_dump()
 """Options of the upload. It skips documents that the server's limits refuse."""
 
 
 async def prepare(service: Service) -> None:
-    """Create an empty demo corpus if there is no corpus.
+    """Create an empty demo corpus if the server has no corpus.
 
-    If the encoder of the demo corpus is not served, start a re-embedding.
-
-    Documents that users added to the demo corpus stay. A corpus with the same name and another description is not the
-    demo corpus.
+    If the encoder of the demo corpus is not served, start a re-embedding. Documents that users added to the demo corpus
+    are kept. A corpus with the same name and another description is not the demo corpus.
     """
     corpora = service.library.corpora
     try:
@@ -52,20 +50,21 @@ async def prepare(service: Service) -> None:
             async with service.jobs.deleting(NAME):  # jobs of a deleted corpus must not write into this one
                 await service.library.threads.run(NAME, lambda: corpora.create(NAME, description=DESCRIPTION))
         elif any(_is_ours(*found) and is_stale(*found, service.encoders.fingerprints) for found in corpora.listing()):
-            log.info("the demo corpus %s is embedded again by a job, for another encoder made its vectors", NAME)
+            log.info(
+                "the demo corpus %s is embedded again by a job, because another encoder computed its vectors", NAME
+            )
             with suppress(Duplicate):  # the job was queued while the server ran before
                 await service.jobs.submit(REEMBED, NAME, {"model": service.encoders.default.name})
     except ServiceError as error:  # such as a full disk or a full queue: the server runs without its demo corpus
-        log.warning("the demo corpus %s is left as it is: %s", NAME, error)
+        log.warning("the demo corpus %s is not changed: %s", NAME, error)
 
 
 async def fill(service: Service) -> None:
-    """Upload the documents as a job if there was no upload, or if the last upload failed.
+    """Upload the documents as a job if the corpus had no upload, or if its last upload failed.
 
-    Return when the job has ended.
-
-    An upload that was interrupted by a kill resumes by itself. With a new encoder that upload fails; it is repeated
-    after the corpus is re-embedded. Texts that are already stored are not embedded again.
+    Return when the job has ended. An upload that was interrupted by a kill resumes by itself. If the encoder has
+    changed, the resumed upload fails, and it is repeated after the corpus is re-embedded. Texts that are already stored
+    are not embedded again.
     """
     try:
         for corpus, size in service.library.corpora.listing():
@@ -100,7 +99,7 @@ def _is_ours(corpus: Corpus, _size: Size) -> bool:
 
 
 async def _last_uploads(service: Service, corpus: Corpus) -> Collection[Job]:
-    """Return the newest upload of each content since the corpus was created, after its end."""
+    """Return the newest upload job of each content since the corpus was created. Wait until these jobs have ended."""
     newest = {
         job.digest: job
         for job in reversed(await service.jobs.listing(of=NAME.__eq__))
@@ -116,9 +115,9 @@ async def _ended(service: Service, job: Job) -> Job:
 
 
 def _lines(left: Event) -> list[bytes]:
-    """Return the documents as NDJSON, in an order that is fast to embed. Stop when `left` is set."""
+    """Return the documents as NDJSON lines, in an order that is fast to embed. Stop early if `left` is set."""
     found = takewhile(lambda _: not left.is_set(), _documents())
-    # Texts of a batch are padded to its longest, so neighbours should have similar lengths.
+    # Texts of a batch are padded to the longest text, so neighbours should have similar lengths.
     ordered = sorted(
         found, key=lambda document: (document.metadata["module"].split(".")[0] != FIRST, len(document.text))
     )
@@ -126,7 +125,7 @@ def _lines(left: Event) -> list[bytes]:
 
 
 def _documents() -> Iterator[Document]:
-    """Yield paragraphs as documents, each with the module and name that it documents."""
+    """Yield paragraphs as documents. Each document's metadata name the documented module and object."""
     return islice(map(_numbered(), _paragraphs()), MAX_DOCUMENTS)
 
 
@@ -140,9 +139,9 @@ def _paragraphs() -> Iterator[tuple[Section, str]]:
 
 
 def _numbered() -> Callable[[tuple[Section, str]], Document]:
-    """Return a function that makes a document of a paragraph.
+    """Return a function that converts a paragraph to a document.
 
-    It numbers the paragraphs of each name, because overloads share a name.
+    The function numbers the paragraphs of each name, because overloads share a name.
     """
     seen: Counter[str] = Counter()
 

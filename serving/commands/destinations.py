@@ -1,4 +1,4 @@
-"""Destinations of the documents of a command: a corpus in the data folder, or a corpus of a running server."""
+"""Destinations for the documents of a command: a corpus in the data folder, or a corpus of a running server."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ PIECE = 1 << 20
 PAGE = 1000
 POLL_SECONDS = 0.2
 PATIENCE = 600.0
-"""Seconds that a server may take to answer."""
+"""Timeout in seconds for an answer of the server."""
 CREATED, ACCEPTED = 201, 202
 _ERRORS: dict[int, type[ServiceError]] = {
     one.status: one
     for one in vars(errors).values()
     if isinstance(one, type) and issubclass(one, ServiceError) and one is not ServiceError
 }
-"""Class of an error by its HTTP status."""
+"""Error class by HTTP status."""
 
 
 @dataclass(frozen=True)
 class Added:
-    """Result of one file."""
+    """Result of adding one file."""
 
     documents: int
     truncated: int = 0
     errors: Sequence[str] = ()
-    """Errors of rows that were left out, or the reason why a job failed."""
+    """Errors of skipped rows, or the reason why a job failed."""
     state: str = "succeeded"
-    """State in which the job of the file ended."""
+    """Final state of the file's job."""
     total: int | None = None
 
 
@@ -61,13 +61,13 @@ class Destination(Protocol):
     """A corpus to which a command adds documents."""
 
     async def create(self, stemming: str | None, *, own_vectors: bool = False) -> bool:
-        """Create the corpus, unless it exists. Return True if it is new."""
+        """Create the corpus if it does not exist. Return whether it was created."""
 
     async def drop(self) -> None:
         """Delete the corpus."""
 
     async def add(self, file: BinaryIO, options: Options, *, whole: bool = False) -> Added:
-        """Store the documents of a file. With `whole`, they become a job, whatever their number.
+        """Store the documents of a file. With `whole`, they are stored by a job, however few they are.
 
         Raises:
             ServiceError: the file was refused before anything was stored.
@@ -153,13 +153,13 @@ class Local:
 
 
 class Remote:
-    """A corpus of a running server. Requests are sent by threads, with nothing but the standard library."""
+    """A corpus of a running server. Threads send the requests with the HTTP client of the standard library."""
 
     def __init__(self, url: str, corpus: str, key: str | None) -> None:
         if not url.startswith(("http://", "https://")):
             raise Refused(f"--url: {url!r} does not begin with http:// or https://")
         if key and not (key.isascii() and key.isprintable()):  # the HTTP client's error would contain the key
-            raise Refused("ISOSPHERE_API_KEY: no key has such characters")
+            raise Refused("ISOSPHERE_API_KEY: contains characters that no API key has")
         self._url = url.rstrip("/")
         self._path = f"/corpora/{quote(corpus)}"
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
@@ -207,7 +207,7 @@ class Remote:
         """Send a request. Return the status and the body of the answer.
 
         Raises:
-            ServiceError: the error that the server answered with.
+            ServiceError: the server answered with this error.
             Unhealthy: the server can't be reached.
         """
         return await asyncio.to_thread(self._asked, method, path, body, headers)
@@ -228,7 +228,7 @@ class Remote:
 
 
 def _error_of(answer: urllib.error.HTTPError) -> ServiceError:
-    """Return the server's error as it was before it was sent."""
+    """Convert the server's HTTP error back to the `ServiceError` that the server raised."""
     try:
         message = json.loads(answer.read())["error"]
     except (OSError, ValueError, KeyError, TypeError):

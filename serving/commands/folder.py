@@ -1,7 +1,7 @@
-"""A folder whose files are kept in a corpus: new and changed files are added, and deleted files are removed.
+"""Synchronisation of a folder with a corpus. New and changed files are added, and deleted files are removed.
 
-The metadata of each document name its file and the digest of the file. The corpus itself therefore says which files it
-has, also after a restart, a restored snapshot, or on another machine.
+The metadata of each document name its file and the digest of the file. The corpus itself therefore shows which files it
+contains, even after a restart, after a restore, or on another machine.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from serving.errors import Conflict, InsufficientStorage, Overloaded, ServiceErr
 
 log = logging.getLogger(__name__)
 WATCHED = "watched"
-"""Field of the metadata with the folder, the file, and the SHA-256 of the file's content."""
+"""Metadata field with the folder, the file, and the SHA-256 of the file's content."""
 POLL_SECONDS = 2.0
 SETTLED_SECONDS = 1.0
-"""Age of a file from which it counts as completely written."""
+"""Age in seconds from which a file counts as completely written."""
 RETRIED = (Conflict, Overloaded, Unhealthy, InsufficientStorage)
-"""Errors that may be gone at the next look."""
+"""Temporary errors, after which a file is tried again in the next round."""
 REST = 20
-"""A look at all files takes at most one part in `REST` of the time."""
+"""Scans of all files take at most `1 / REST` of the time."""
 AT_ONCE = 4
-"""Number of files that are read and embedded at a time."""
+"""Number of files that are read and embedded at the same time."""
 
 Prepare = Callable[[Path, dict[str, Any]], Options]
-"""Function that returns the options for a file, whose documents get the given metadata."""
+"""Function that returns the ingestion options for a file. The file's documents get the given metadata."""
 
 
 class Seen(NamedTuple):
-    """State of a file when its digest was computed. A file with the same state is not read again."""
+    """State of a file when its digest was computed. The file is not read again while its state is the same."""
 
     changed: int
     size: int
@@ -48,7 +48,7 @@ class Seen(NamedTuple):
 
 @dataclass
 class Round:
-    """Result of one comparison of the folder with the corpus."""
+    """Result of one synchronisation of the folder with the corpus."""
 
     added: int = 0
     removed: int = 0
@@ -56,35 +56,37 @@ class Round:
     failed: list[str] = field(default_factory=list)
     """Errors of files."""
     left_out: list[str] = field(default_factory=list)
-    """Errors of rows that were left out."""
+    """Errors of skipped rows."""
 
     def __str__(self) -> str:
-        """Return the counts as a line."""
+        """Return the counts as one line of text."""
         return f"{self.added} files with {self.documents} documents added or replaced, {self.removed} files removed"
 
 
 class Folder:
-    """A folder, and what of it is in the corpus."""
+    """A folder, and the record of its files that are in the corpus."""
 
     def __init__(self, folder: Path, destination: Destination, prepare: Prepare) -> None:
         self._folder, self._destination, self._prepare = folder, destination, prepare
         self._name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
-        """Identifier of the folder. Its path may say more than readers of the corpus should know."""
+        """Identifier of the folder. The path itself is not stored, because it may be confidential to readers of the
+        corpus."""
         self._seen: dict[str, Seen] = {}
         self._stored: dict[str, set[str]] = {}
-        """Digests of each file that the corpus has documents of: one, unless a replacement was interrupted."""
+        """Digests of each file that has documents in the corpus. A file has two digests if its replacement was
+        interrupted."""
         self._tried: dict[str, str] = {}
         """Digests of files that failed or have no documents. They are not tried again until they change."""
 
     async def load(self) -> None:
-        """Ask the corpus which files it has."""
+        """Read from the corpus which files it contains."""
         async for metadata in self._destination.metadata({f"{WATCHED}.folder": self._name}):
             self._stored.setdefault(metadata[WATCHED]["file"], set()).add(metadata[WATCHED]["sha256"])
 
     async def synchronise(self, age: float = 0) -> Round:
-        """Add new and changed files, and remove deleted ones. An error of a file concerns that file alone.
+        """Add new and changed files, and remove deleted files. An error in one file does not affect other files.
 
-        Files that changed less than `age` seconds ago are left as they are.
+        Files that changed less than `age` seconds ago are skipped.
         """
         round = Round()
         present, unsettled = await asyncio.to_thread(self._look, age)
@@ -105,9 +107,9 @@ class Folder:
         return round
 
     async def watch(self, tell: Callable[[Round], None]) -> None:
-        """Synchronise for ever. `tell` is called after each round in which something happened.
+        """Synchronise forever. `tell` is called after each round that added, removed or failed to add a file.
 
-        What fails for a reason that may pass is tried again, and told once.
+        Files with temporary errors are tried again. A failure that repeats in consecutive rounds is reported once.
         """
         told: list[str] = []
         while True:
@@ -122,10 +124,10 @@ class Folder:
             await asyncio.sleep(max(POLL_SECONDS, REST * (time.monotonic() - began) * (not round.added)))
 
     async def _add(self, file: str, digest: str, round: Round) -> None:
-        """Add a file, and then remove what was stored of an earlier content.
+        """Add a file, and then remove the documents of its earlier content.
 
-        If the corpus has documents of this content, it has all of them: a file is stored as a whole, or by a job, which
-        the next server finishes.
+        If the corpus has any document of this content, it has or will have all of them. A file is stored in one commit,
+        or by a job that the next server process completes.
         """
         known = self._stored.get(file, set())
         if digest not in known and not await self._store(file, digest, round):
@@ -162,7 +164,7 @@ class Folder:
         return {f"{WATCHED}.folder": self._name, f"{WATCHED}.file": file}
 
     def _look(self, age: float) -> tuple[dict[str, str], set[str]]:
-        """Return the digest of each file of documents, and the files that are still being written."""
+        """Return the digest of each file that can be ingested, and the files that are still being written."""
         present, unsettled = dict[str, str](), set[str]()
         for path in self._files():
             name = path.as_posix()
@@ -185,10 +187,10 @@ class Folder:
         return present, unsettled
 
     def _files(self) -> Iterator[Path]:
-        """Yield the files of known formats, without hidden files and folders.
+        """Yield the files of known formats, except hidden files and files in hidden folders.
 
         Raises:
-            Unhealthy: a folder can't be read. Its files are not deleted files.
+            Unhealthy: a folder can't be read. Its files must not be treated as deleted.
         """
 
         def unreadable(error: OSError) -> None:

@@ -1,4 +1,4 @@
-"""`isosphere ingest`: add the documents of a file, of standard input or of a folder to a corpus."""
+"""Command `isosphere ingest`: add the documents of a file, of standard input or of a folder to a corpus."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STANDARD_INPUT = Path("-")
 
 
 async def ingest(settings: Settings, given: argparse.Namespace) -> int:
-    """Ingest what the command line names, and return the exit status."""
+    """Ingest the file or folder that the command line names. Return the exit status."""
     if given.watch and not given.file.is_dir():
         raise Refused(f"--watch: {given.file} is no folder")
     if given.file.is_dir():
@@ -38,7 +38,10 @@ async def ingest(settings: Settings, given: argparse.Namespace) -> int:
 
 
 async def _ingest_file(settings: Settings, given: argparse.Namespace, file: BinaryIO, called: str) -> int:
-    """Ingest a file as a job, as the server does. After a kill, the next server or command resumes it."""
+    """Ingest a file as a job, as the server does.
+
+    If the process is killed, the next server or command resumes the job.
+    """
     options = _options(given, given.file)
     _ = options.chunking  # checked before the file is read
     async with _destination(settings, given) as destination:
@@ -62,7 +65,7 @@ async def _ingest_file(settings: Settings, given: argparse.Namespace, file: Bina
 
 
 async def _ingest_folder(settings: Settings, given: argparse.Namespace) -> int:
-    """Add new and changed files of a folder, and remove deleted ones: once, or for ever with `--watch`."""
+    """Add new and changed files of a folder, and remove deleted files. With `--watch`, repeat this forever."""
     async with _destination(settings, given) as destination:
         await destination.create(given.stemming, own_vectors=given.own_vectors)
         folder = Folder(given.file, destination, partial(_options, given))
@@ -90,7 +93,10 @@ async def _destination(settings: Settings, given: argparse.Namespace) -> AsyncIt
 
 
 def _options(given: argparse.Namespace, file: Path, watched: dict[str, Any] | None = None) -> Options:
-    """Return the options for a file. Of a folder, each file gets those that its format has."""
+    """Return the ingestion options for a file.
+
+    For a file in a folder, only the options for the file's format are used.
+    """
     others = {
         "text_column": given.text_column,
         "id_column": given.id_column,
@@ -122,7 +128,7 @@ def _fingerprint(file: Path) -> str:
         Refused: `isosphere embed` did not write the file.
     """
     if file.suffix != ".parquet":
-        raise Refused(f"--embedded: {file} is no Parquet file by `isosphere embed`")
+        raise Refused(f"--embedded: {file} is not a Parquet file written by `isosphere embed`")
     check_installed("parquet")
     from pyarrow import ArrowException
     from pyarrow.parquet import read_schema
@@ -132,5 +138,5 @@ def _fingerprint(file: Path) -> str:
     except ArrowException as error:
         raise Refused(f"{file}: {first_line(error)}") from None
     if found is None:
-        raise Refused(f"--embedded: {file} does not name an encoder, as files by `isosphere embed` do")
+        raise Refused(f"--embedded: {file} does not name an encoder; was the file written by `isosphere embed`?")
     return bytes(found).decode()

@@ -1,4 +1,4 @@
-"""Command `isosphere keys`: add, list, revoke."""
+"""Command `isosphere keys`: add, list and revoke API keys."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def keys(arguments: Sequence[str]) -> int:
 def _add(path: Path, given: argparse.Namespace) -> None:
     corpora = None if given.corpora is None else [pattern.strip() for pattern in given.corpora.split(",")]
     if corpora and not all(corpora):
-        raise KeysError("corpora: an empty pattern is no corpus; without --corpora the key may touch all")
+        raise KeysError("corpora: a pattern is empty; leave out --corpora to give the key access to all corpora")
     secret = new_secret()
     try:
         key = Key.model_validate(

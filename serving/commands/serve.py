@@ -38,10 +38,10 @@ curl -s {address}/corpora/{corpus}/search{key} -H 'content-type: application/jso
 KEY = ' -H "authorization: Bearer $KEY"'
 KEY_NEEDED = "The server asks for a key. Run export KEY=... first; isosphere keys add NAME makes a key.\n"
 SWITCH_SECONDS = 0.0005
-"""Seconds after which a thread that computes in Python lets others run. With Python's default, 5 ms, the filter of one
-caller would delay each step of other searches by a multiple of 5 ms."""
+"""Seconds after which a thread that runs Python code lets other threads run. Python's default is 5 ms. With the
+default, one caller's filter would delay each step of other searches by a multiple of 5 ms."""
 LOOK_SECONDS = 0.2
-"""Seconds between two checks whether a corpus has documents."""
+"""Seconds between two checks for a corpus with documents."""
 
 
 def serve(settings: Settings) -> int:
@@ -77,13 +77,13 @@ async def _serve(server: Server, service: Service, listening: list[socket.socket
 
 
 def _reachable(host: str) -> str:
-    """Return the host for use in a URL. For a host that means every address, return the local address."""
+    """Return the host for use in a URL. For a wildcard address such as 0.0.0.0, return the local address."""
     host = {"0.0.0.0": "127.0.0.1", "localhost": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"[{host}]" if ":" in host else host
 
 
 async def _announce(service: Service, address: str) -> None:
-    """Print commands to try. Print a search when a corpus has documents. Meanwhile fill the demo corpus."""
+    """Print example commands. When a corpus has documents, print an example search. Meanwhile, fill the demo corpus."""
     await service.loaded.wait()
     if service.health.state != "ready":
         return
@@ -100,7 +100,7 @@ async def _announce(service: Service, address: str) -> None:
 
 
 def _searchable(service: Service) -> list[str]:
-    """Return the names of corpora with documents of a served encoder."""
+    """Return the names of corpora that have documents and whose encoder is served."""
     served = service.encoders.fingerprints
     return [
         corpus.name
@@ -118,11 +118,11 @@ def _warn_of_stale_corpora(service: Service) -> None:
 
 
 def openapi() -> int:
-    """Write the OpenAPI document of a server without keys, which is also docs/openapi.json, to stdout."""
+    """Print the OpenAPI document of a server without keys, which is also stored in docs/openapi.json."""
     sys.stdout.write(document())
     return 0
 
 
 def document() -> str:
-    """Return the OpenAPI document as JSON. It depends only on the code, not on machine or date."""
+    """Return the OpenAPI document as JSON. It depends only on the code, not on the machine or the date."""
     return json.dumps(routes().openapi(), indent=1, ensure_ascii=False) + "\n"

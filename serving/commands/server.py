@@ -1,7 +1,7 @@
-"""uvicorn's server, with a drain, a reload, and limits on its connections.
+"""uvicorn's server, extended by graceful shutdown, reloads, and limits on connections.
 
-On SIGTERM the server refuses new requests, and closes its socket after the admitted requests are answered. On SIGHUP it
-reads the bundle again. A SIGHUP caused by a closed terminal counts as SIGTERM.
+On SIGTERM, the server refuses new requests, answers all admitted requests, and then closes its socket. On SIGHUP, the
+server reloads its bundles. A SIGHUP caused by a closed terminal is handled like SIGTERM.
 """
 
 from __future__ import annotations
@@ -32,32 +32,35 @@ from serving.settings import Settings
 
 HEAD_SECONDS = 10.0
 UNREAD_SECONDS = 60.0
-"""Seconds in which a client must read at least `MIN_BYTES_PER_SECOND` of its answer."""
+"""Period, in seconds, in which a client must read its answer at `MIN_BYTES_PER_SECOND` or faster."""
 HEAD_BYTES = 65_536
-"""Maximum bytes of a request's head, and of chunk sizes and trailers between two pieces of a body."""
+"""Maximum bytes of a request's head. Also the maximum bytes of chunk sizes and trailers between two pieces of a
+body."""
 _TOO_LARGE = f"the head of a request, or what follows its body, may have {HEAD_BYTES} bytes"
 _OF_AN_UPGRADE = (b"upgrade", b"http2-settings")
 SECONDS_TO_ASK = 0.5
 """Seconds to wait before and after the socket closes, so that clients that are just connecting get 503."""
 SECONDS_TO_SEND = 5
-"""Seconds after the drain for sending the last answers."""
+"""Seconds after the shutdown of request handling in which the last answers may still be sent."""
 SECONDS_IDLE = 75
-"""Seconds between two requests of a connection, more than the 60 s of usual load balancers."""
+"""Keep-alive timeout: seconds between two requests of a connection. It is longer than the 60 s of common load
+balancers."""
 LOCAL = ("127.0.0.1", "::1")
-"""Addresses of `localhost`. Many programs try the second one first."""
+"""Addresses of `localhost`. Many programs try the IPv6 address `::1` first."""
 ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 """Error numbers for an address that the machine does not have, for example without IPv6."""
 
 
 class BindError(RuntimeError):
-    """The address is not available. The message names it."""
+    """The address is not available. The message names the address."""
 
 
 def bind(settings: Settings) -> list[socket.socket]:
-    """Open the sockets of the server. `localhost` gets one socket for IPv4 and one for IPv6.
+    """Open the server's sockets. `localhost` gets one socket for IPv4 and one for IPv6.
 
     Raises:
-        BindError: the port is taken, the host is not this machine's, or others can reach it and no keys are required.
+        BindError: the port is in use, or the host is not this machine's.
+        BindError: other machines can reach the address, although no keys are required.
     """
     bound = _bound(LOCAL if settings.host == "localhost" else (settings.host,), settings.port)
     try:
@@ -69,7 +72,7 @@ def bind(settings: Settings) -> list[socket.socket]:
 
 
 def check_exposure(settings: Settings, address: str) -> None:
-    """Check that nobody can reach the server at an address unless keys are required or `insecure` is set.
+    """Raise an error if others can reach the server at an address without a key. With `insecure`, nothing is checked.
 
     Raises:
         BindError: others can reach the address.
@@ -96,7 +99,8 @@ def _bound(hosts: Sequence[str], port: int) -> list[socket.socket]:
 
 def _socket(host: str, port: int) -> socket.socket:
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-    # asyncio sets TCP_NODELAY only if the protocol is named. Nagle's delay would hold back every answer.
+    # asyncio sets TCP_NODELAY only on sockets that are created with IPPROTO_TCP. Without it, Nagle's algorithm would
+    # delay every answer.
     made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -111,7 +115,7 @@ class Server(uvicorn.Server):
     """Server of one service on its sockets.
 
     Raises:
-        KeysError: the file of keys can't be used.
+        KeysError: the key file can't be used.
     """
 
     def __init__(self, service: Service) -> None:
@@ -132,7 +136,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start uvicorn and, in the main thread, handle SIGHUP."""
+        """Start uvicorn. In the main thread, also install the handler for SIGHUP."""
         await super().startup(sockets)
         if threading.current_thread() is threading.main_thread():
             self._reloading = asyncio.create_task(self._reload_when_told())
@@ -140,14 +144,14 @@ class Server(uvicorn.Server):
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
 
     def handle_hangup(self) -> None:
-        """Read the bundle again, or stop if the terminal that started the server is closed."""
+        """Reload the bundles, or shut down if the terminal that started the server was closed."""
         if self._attended and not _has_terminal():
             self.handle_exit(signal.SIGTERM, None)
         else:
             self._hung_up.set()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Drain on the first signal; exit at once on the second."""
+        """Shut down gracefully on the first signal. Exit at once on the second signal."""
         if self._draining:
             self.force_exit = True
             super().handle_exit(sig, frame)
@@ -155,7 +159,7 @@ class Server(uvicorn.Server):
         self._draining = asyncio.get_event_loop().create_task(self._drain())
 
     async def _reload_when_told(self) -> None:
-        """Reload once for each signal, one after another, because the bundle may have changed since the last reload."""
+        """Reload once for each signal, one after another, because a bundle may have changed since the last reload."""
         while True:
             await self._hung_up.wait()
             await self._service.loaded.wait()
@@ -185,17 +189,19 @@ def _has_terminal() -> bool:
     return True
 
 
-# Connections with time limits for reading a request's head and for sending an answer, and a size limit for the head.
+# Connections with a time limit for reading a request's head, a time limit for sending an answer, and a size limit for
+# the head.  uvicorn has no such limits. Its only timer closes a connection that is idle between two requests, and the
+# first byte of a request stops that timer.
 #
 # uvicorn has no such limits. Its one timer closes a connection that is idle between two requests, and the first byte
 # stops that timer.
 
 
 class _Parser(httptools.HttpRequestParser):
-    """The parser of httptools, which also reads bodies after a head with `Upgrade`.
+    """The HTTP parser of httptools, which here also reads bodies after a head with `Upgrade`.
 
-    httptools treats such a body as data of another protocol. This server speaks no other protocol, and a server may
-    ignore `Upgrade` (RFC 9110, 7.8). Java's own client sends it with every request.
+    httptools treats such a body as data of another protocol. This server supports no other protocol, and a server may
+    ignore `Upgrade` (RFC 9110, 7.8). Java's standard HTTP client sends `Upgrade` with every request.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -211,10 +217,11 @@ class _Parser(httptools.HttpRequestParser):
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's connection, with a timer that runs while the connection waits for a head.
+    """uvicorn's connection, with a timer that runs while the connection waits for a request's head.
 
-    The timer starts with the connection and with the first byte after an answer. It also starts with an answer that
-    was sent before its request's body had arrived. The rest of such a body is discarded, and its time is limited, too.
+    The timer starts with the connection and with the first byte after an answer. It also starts with an answer that is
+    sent before the whole body of its request has arrived. The rest of such a body is discarded within the same time
+    limit.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -230,7 +237,7 @@ class Connection(HttpToolsProtocol):
         self._start()
 
     def data_received(self, data: bytes) -> None:
-        """Read data; answer 431 if a head or its trailers are too large."""
+        """Process received data. Answer 431 if a head or the trailers of a body are too large."""
         self._bodiless += len(data)
         super().data_received(data)
         if self._bodiless > HEAD_BYTES:
@@ -245,7 +252,7 @@ class Connection(HttpToolsProtocol):
             self._start()
 
     def read_without_upgrade(self, rest: bytes) -> None:
-        """Parse the current head again without its `Upgrade`, and then the bytes that follow it."""
+        """Parse the current head again without its `Upgrade` field, and then the bytes after the head."""
         method = self.parser.get_method()
         if method == b"CONNECT":
             self._refuse(400, "this server is no proxy")
@@ -267,7 +274,7 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Check the size of the head.
 
-        A head that may have arrived together with other data is measured by its fields.
+        If the head may have arrived together with other data, its size is the sum of its fields.
         """
         if self.parser.should_upgrade():
             return  # `read_without_upgrade` parses this head again
@@ -289,17 +296,20 @@ class Connection(HttpToolsProtocol):
             self._start()
 
     def pause_writing(self) -> None:
-        """Start the timer of unread answers: the client reads more slowly than the server writes."""
+        """Start the timer for unread answers, because the client reads more slowly than the server writes."""
         super().pause_writing()
         self._watch()
 
     def resume_writing(self) -> None:
-        """Stop the timer of unread answers: the client has read nearly everything."""
+        """Stop the timer for unread answers, because the client has read nearly all data."""
         super().resume_writing()
         self._unwatch()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection after its client has read the last answer. The time for reading is limited."""
+        """Close an idle connection after its client has read the last answer.
+
+        The client's time for reading is limited.
+        """
         super().timeout_keep_alive_handler()
         if self.transport.get_write_buffer_size() and not self._unread:
             self._watch()
@@ -348,7 +358,7 @@ class Connection(HttpToolsProtocol):
             self.shutdown()  # closes at once, or after the answer to the previous request
 
     def send_400_response(self, msg: str) -> None:
-        """Answer 400 as JSON for data that is not HTTP; uvicorn's own answer is plain text."""
+        """Answer data that is not HTTP with status 400 and JSON. uvicorn's own answer is plain text."""
         self._refuse(400, msg)
 
     def _refuse(self, status: int, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Construction of a service for the server and for commands without a server, and the exit of the process."""
+"""Construction of a service, for the server and for commands without a server; and the exit of the process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = logging.getLogger("serving")
 def opened_service(
     settings: Settings, models: Sequence[Model], prepare: Callable[[Service], Awaitable[None]] | None = None
 ) -> Service:
-    """Create a service of these models; see `Service` for `prepare`.
+    """Create a service with the given models. `Service` describes `prepare`.
 
     Raises:
         BundleError: two models have the same name.
@@ -53,7 +53,7 @@ def opened_service(
 
 
 def opened_corpora(settings: Settings) -> Backend:
-    """Open the corpora of the data folder, or those on Milvus.
+    """Open the corpora of the data folder, or the corpora on Milvus.
 
     Raises:
         StoreError: another process has opened the data folder, it can't be used, or there is no Milvus.
@@ -67,7 +67,7 @@ def opened_corpora(settings: Settings) -> Backend:
 
 
 def corpus_of(settings: Settings, name: str) -> str:
-    """Return the corpus of an alias in the data folder. Any other name is returned unchanged.
+    """Return the name of the corpus to which an alias in the data folder points. Return any other name unchanged.
 
     Raises:
         StoreError: the aliases can't be read.
@@ -97,7 +97,7 @@ def local_corpora(settings: Settings, store: Store) -> Corpora:
 
 @asynccontextmanager
 async def ready_service(settings: Settings) -> AsyncIterator[Service]:
-    """Run a service of the bundles and corpora that the settings name, once it is ready.
+    """Run a service of the configured bundles and corpora within the block. The block starts when the service is ready.
 
     Raises:
         Failed: an encoder can't be loaded.
@@ -112,7 +112,7 @@ async def ready_service(settings: Settings) -> AsyncIterator[Service]:
 
 
 def opened_store(settings: Settings) -> Store:
-    """Open the corpora in the data folder. Only one process may do so.
+    """Open the corpora in the data folder. Only one process can open a data folder at a time.
 
     Raises:
         StoreError: another process has opened the folder, or it can't be used.
@@ -122,10 +122,10 @@ def opened_store(settings: Settings) -> Store:
 
 
 def opened_models(settings: Settings) -> list[Model]:
-    """Open and check the bundles that the settings name.
+    """Open and check the configured bundles.
 
     Raises:
-        BundleError, EngineError: a bundle can't be served here.
+        BundleError, EngineError: a bundle can't be served on this machine.
     """
     os.environ.setdefault("RAYON_NUM_THREADS", str(EngineOptions.of(settings).threads))  # threads of the tokenizers
     log.info("checking the bundle in %s", " and ".join(map(str, settings.bundles)))
@@ -136,9 +136,9 @@ def opened_models(settings: Settings) -> list[Model]:
 
 
 def with_bundles(settings: Settings) -> Settings:
-    """Replace each encoder that is not a bundle by a bundle, which is kept in the data folder.
+    """Return the settings with each encoder that is not a bundle replaced by a bundle in the data folder.
 
-    If no encoder was named and the default folder does not exist, the trained encoder of the package is used.
+    If no encoder is configured and the default folder does not exist, the trained encoder of the package is used.
 
     Raises:
         BundleError, SourceError, AdapterError: see `as_bundle`.
@@ -154,7 +154,7 @@ def with_bundles(settings: Settings) -> Settings:
 def raise_limit() -> None:
     """Raise the limit on open files to the system's maximum.
 
-    The usual default is 1,024. Each client takes one file descriptor, and the corpora take some hundreds.
+    The usual default is 1,024. Each client uses one file descriptor, and the corpora use some hundreds.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):  # where the maximum is unlimited, the kernel's own limit may be lower
@@ -162,7 +162,7 @@ def raise_limit() -> None:
 
 
 def exit_status(status: int) -> int:
-    """Return `status`, or exit at once if a thread still loads a model or builds an index.
+    """Return `status`, or exit at once if a thread is still loading a model or building an index.
 
     These threads can't be interrupted, and native code that runs during Python's shutdown may crash. Call this last.
     """

@@ -1,1 +1,1 @@
-"""Texts to vectors: encoders, their queues, tokenizers and engines."""
+"""Inference: encoders, their engines, tokenizers and request queues."""

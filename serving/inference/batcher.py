@@ -1,6 +1,6 @@
 """Dynamic batching: requests that arrive while the engine is busy form the next batch.
 
-`FairQueue` chooses the texts of each batch. Batches of several engines take turns in `EngineSlots`.
+`FairQueue` chooses the texts of each batch. `EngineSlots` decides which encoder runs its next batch.
 """
 
 from __future__ import annotations
@@ -31,31 +31,33 @@ log = logging.getLogger(__name__)
 FAILURES = 3
 """Consecutive failed batches after which an engine counts as failing."""
 RESERVED_SECONDS = 1.0
-"""Duration of two states, in seconds. After an interactive request, bulk work leaves one of several streams free.
-After requests of different keys, batches are limited to `1 / SMALL_PART` of the token budget."""
+"""Duration, in seconds, of two states. For this long after an interactive request, bulk work leaves one of several
+streams free. For this long after consecutive requests of different keys, a batch has at most `1 / SMALL_PART` of the
+token budget."""
 BULK_TURN = 8
-"""Maximum number of interactive batches between two batches of waiting bulk work."""
+"""Number of interactive batches in a row after which waiting bulk work gets the next batch."""
 CULPRITS = 8
-"""Number of requests of a failed batch that may also fail alone before the engine counts as broken. The engine does not
-count as broken if any of them succeeds alone."""
+"""Number of requests of a failed batch that are retried alone. If all of these requests fail, too, the engine counts as
+broken."""
 KEY_SHARE = 0.75
-"""Maximum share of the queue's tokens for one API key. A single request of the key may exceed the share."""
+"""Maximum share of the queue's token limit for the requests of one API key. A key's only request may exceed the
+share."""
 NOBODY: Mapping[Caller | None, int] = {}
 SMALL_PART = 8
-"""Divisor of the token budget of a batch. Smaller batches shorten the wait of other requests. The divisor applies
-for `RESERVED_SECONDS` after requests of different keys. It also applies to bulk work on a single stream for
-`RESERVED_SECONDS` after an interactive request."""
+"""Divisor of a batch's token budget in two cases. Interactive batches are divided for `RESERVED_SECONDS` after
+consecutive requests of different keys. On a single stream, bulk batches are divided for `RESERVED_SECONDS` after an
+interactive request. Smaller batches shorten the wait of other requests."""
 
 
 class Answer(NamedTuple):
     """Vectors of a request's texts."""
 
     vectors: Floats
-    """(N, D) vectors of unit length. For `EachToken`, the vectors of all tokens in order, not normalised."""
+    """(N, D) unit vectors. For `EachToken` texts, (T, H) vectors of all T tokens in order, not normalised."""
     norms: Floats
-    """(N,) lengths of the vectors before normalisation."""
+    """(N,) or (T,) lengths of the vectors before normalisation."""
     begun: float
-    """Time at which the engine got the request's first text, in seconds of `time.perf_counter`."""
+    """Time at which the engine started on the request's first text, in seconds of `time.perf_counter`."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -68,14 +70,14 @@ class Request(Waiting):
     missing: int
     """Number of texts without a vector."""
     waiting: int
-    """Tokens of this request that count as queued."""
+    """Tokens of this request that still count in `Batcher.queued_tokens`."""
     claim: int
-    """Padded tokens that this request takes of the queue's limit; see `Batcher.check_room`."""
+    """Padded tokens of this request that count against the queue's limit; see `Batcher.check_room`."""
     places: Sequence[int | slice]
-    """Row, or rows, of each text in the answer."""
+    """Index of each text's vector in the answer, or slice of its token vectors."""
     begun: float | None = None
     answer: Embedded | None = None
-    """Vectors and norms embedded so far. None before the first batch."""
+    """Vectors and norms of the texts embedded so far. None before the first batch."""
 
     @property
     def gone(self) -> bool:
@@ -83,11 +85,9 @@ class Request(Waiting):
         return self.future.done()
 
     def take(self, row: int, vector: Floats, norm: Floats | np.float32) -> int:
-        """Store the vector (D,) of a text, or the vectors (L, H) of its tokens, with their norms.
+        """Store the vector (D,) of one text, or the vectors (L, H) of its tokens, with their norms.
 
-        The last missing text completes the answer.
-
-        Return the number of tokens that no longer count as queued.
+        If no other text is missing, complete the answer. Return the number of tokens that no longer count as queued.
         """
         if self.answer is None:
             last = self.places[-1]
@@ -108,20 +108,24 @@ class Embed(Protocol):
     """The embedding function of an engine."""
 
     def __call__(self, batch: Sequence[Tokens], /, *, alone: bool) -> Embedded | Mixed:
-        """Embed a batch. `alone` means that no other batch waits, or that the batch overtakes all running batches."""
+        """Embed a batch.
+
+        `alone` means that no other batch waits, or that this batch runs beside batches on all streams.
+        """
 
 
 class Batcher:
-    """Queue of texts for one engine. `embed` runs in as many threads as the engine has streams.
+    """Queue of texts for one engine, which calls `embed` in one thread per stream of the engine.
 
-    No batch waits for a timer: an idle stream starts at once, and idle streams share the waiting texts. Either all
-    texts of a request are admitted, or none. Interactive requests and bulk work each have their own order, defined by
+    An idle stream starts the next batch at once, without a timer. Several idle streams share the waiting texts. A
+    request is admitted with all its texts or refused. Interactive requests and bulk work each have their own
     `FairQueue`. Interactive requests come first. For `RESERVED_SECONDS` after an interactive request, bulk work leaves
     one of several streams free. If interactive requests never stop, bulk work gets one batch after every `BULK_TURN`
     interactive batches. Engines that share the streams of a machine must get the same `EngineSlots` as `shared`.
 
-    A running batch can't be stopped, and a single long text takes many times as long as a short one. If `overtaking` is
-    set and all streams run batches of other owners, the next owner's batch therefore runs beside the streams.
+    A running batch can't be stopped, and a single long text takes many times as long as a short text. With
+    `overtaking`, an interactive batch may therefore run beside the streams in an extra thread. It does so only if all
+    streams are busy with batches of other owners.
     """
 
     def __init__(
@@ -150,8 +154,7 @@ class Batcher:
         """Number of running batches of each queue."""
         self._reserved_until = self._mixed_until = -math.inf
         self._last_owner: Hashable = None
-        """Owner of the last request. If the next request has another owner, batches become smaller; see
-        `SMALL_PART`."""
+        """Owner of the latest request. A request of another owner makes batches smaller; see `SMALL_PART`."""
         self._since_bulk = 0
         """Number of interactive batches since the last bulk batch."""
         self._timer: asyncio.TimerHandle | None = None
@@ -160,16 +163,16 @@ class Batcher:
         self._workers: set[asyncio.Task[None]] = set()
         """One task for each stream. The first request starts the tasks."""
         self._beside: set[asyncio.Task[None]] = set()
-        """The task of the batch that runs beside the streams, if any."""
+        """The task of the batch that runs beside the streams. Empty if there is no such batch."""
         self._live: set[asyncio.Future[Answer]] = set()
         self._tokens_per_second = 0.0
-        """Measured speed of one stream."""
+        """Measured throughput of one stream."""
         self.queued_tokens = 0
         """Tokens of texts that are not embedded yet."""
         self._claimed_tokens = 0
-        """Padded tokens that requests take of the queue's limit; see `check_room`."""
+        """Padded tokens of all requests that count against the queue's limit; see `check_room`."""
         self._claimed_by: Counter[Hashable] = Counter()
-        """Padded tokens that requests take of the queue's limit, by API key."""
+        """Padded tokens that count against the queue's limit, by API key."""
         self.failures: list[str] = []
         """Messages of the failed batches since the last success."""
         self._closed = False
@@ -233,7 +236,7 @@ class Batcher:
         return await future
 
     def check_open(self) -> None:
-        """Refuse work after the batcher was closed.
+        """Raise an error if the batcher is closed.
 
         Raises:
             Unhealthy: the batcher is closed.
@@ -242,16 +245,17 @@ class Batcher:
             raise shutting_down()
 
     def check_room(self, tokens: int, coming: Mapping[Caller | None, int] = NOBODY) -> None:
-        """Refuse `tokens` more tokens if the queue has no room.
+        """Raise an error if the queue has no room for `tokens` more tokens.
 
-        `coming` is the number of tokens that each caller will soon submit. The queue limits the number of tokens.
-        Lengths of texts are rounded up to the engine's `length_step`. An interactive request takes room for all its
-        tokens until the request is answered. By Little's law, the mean wait is then the time in which the engine
-        empties a full queue. The order of texts does not change this mean. If each text freed its room separately, many
-        requests would wait for their last texts. The mean wait would then be several times as long. Nobody waits for
-        bulk work, so each embedded text of bulk work frees its room.
+        `coming` is the number of tokens that each caller will soon submit. The queue's limit is in tokens, and lengths
+        of texts are rounded up to the engine's `length_step`.
 
-        An empty queue admits any request. A key with several requests takes at most `KEY_SHARE` of the room, so that
+        An interactive request occupies room for all its tokens until it is answered. By Little's law, the mean wait is
+        then the time in which the engine processes a full queue, in any order of the texts. If each text freed its room
+        separately, many requests would wait for their last texts, and the mean wait would be several times as long.
+        Bulk work has no such goal, so each embedded text of bulk work frees its room.
+
+        An empty queue admits any request. A key with several requests gets at most `KEY_SHARE` of the room, so that
         other keys find room.
 
         Raises:
@@ -283,7 +287,7 @@ class Batcher:
             await asyncio.wait(self._live)
 
     async def close(self) -> None:
-        """Stop after the running batches. Waiting requests fail with `Unhealthy`."""
+        """Let the running batches end, then stop. Waiting requests fail with `Unhealthy`."""
         self._closed = True
         if self._timer:
             self._timer.cancel()
@@ -302,7 +306,7 @@ class Batcher:
         worker.add_done_callback(self._on_worker_end)
 
     def _on_worker_end(self, worker: asyncio.Task[None]) -> None:
-        """Fail all requests if a bug ended the worker. The next request starts a new worker."""
+        """If the worker ended because of a bug, fail all requests. The next request starts a new worker."""
         self._workers.discard(worker)
         if not worker.cancelled() and (error := worker.exception()):
             log.error("the batcher's worker failed", exc_info=error)
@@ -334,7 +338,7 @@ class Batcher:
             self._shared.give()
 
     def _overtake(self) -> None:
-        """Run an interactive batch beside the streams if all of them run batches of other owners."""
+        """Start an interactive batch beside the streams if all streams run batches of other owners."""
         if not self._overtaking or self._closed or self._shared.idle or self._shared.overtaken:
             return
         budget, running = self._max_batch_tokens // SMALL_PART, self._shared.owners
@@ -350,7 +354,10 @@ class Batcher:
             await self._run(batch, alone=True)
 
     def _counted(self, batch: Sequence[Item[Request]]) -> AbstractContextManager[None]:
-        """Count the owners of a running batch, if that decides which batch may overtake."""
+        """Return a context in which the batch's owners count as running.
+
+        Without `overtaking`, the context does nothing.
+        """
         return self._shared.running(item.request.owner for item in batch) if self._overtaking else nullcontext()
 
     def _on_overtaken(self, task: asyncio.Task[None]) -> None:
@@ -391,8 +398,8 @@ class Batcher:
     async def _retry_in_halves(self, batch: Sequence[Item[Request]], error: Exception) -> bool:
         """Retry a failed batch in halves, until only faulty requests fail. Return whether any request succeeded.
 
-        If `CULPRITS` requests have failed in batches of their own and no request has succeeded, the remaining requests
-        fail, too. If the engine was failing before this batch, the limit is one request.
+        If `CULPRITS` requests failed alone and no request succeeded, the remaining requests fail without a retry. If
+        the engine was failing before this batch, one such request is enough.
         """
         works, tries = False, 1 if self.failing else CULPRITS
         parts = [(list(batch), error)]
@@ -412,9 +419,10 @@ class Batcher:
         return works
 
     def _next_batch(self) -> tuple[FairQueue[Request], list[Item[Request]]]:
-        """Choose a batch, and return its queue and its texts.
+        """Choose the next batch. Return its queue and its texts.
 
-        Bulk work comes first after `BULK_TURN` interactive batches in a row. Otherwise interactive requests come first.
+        After `BULK_TURN` interactive batches in a row, bulk work comes first. Otherwise interactive requests come
+        first.
         """
         queues = [(self._interactive, self._interactive_batch), (self._bulk, self._bulk_batch)]
         for queue, taken in reversed(queues) if self._since_bulk >= BULK_TURN else queues:
@@ -471,7 +479,7 @@ class Batcher:
                 future.set_exception(_service_error(error))
 
     def _release(self, request: Request) -> None:
-        """Free the room in the queue that a request took. The request was answered, failed or was cancelled."""
+        """Stop counting an answered, failed or cancelled request against the queue's limit."""
         self.queued_tokens -= request.waiting
         self._claim(request, -request.claim)
         request.waiting = request.claim = 0
@@ -488,5 +496,5 @@ class Batcher:
 
 
 def _service_error(error: Exception) -> ServiceError:
-    """Convert an exception of an engine to the error for callers."""
+    """Return the error for callers that corresponds to an engine's exception."""
     return error if isinstance(error, ServiceError) else Backend(f"the engine failed: {error}")

@@ -1,4 +1,4 @@
-"""Embedding of texts or token ids by one encoder: limits, prompts, tokens, batches, dimensions, scaling."""
+"""Embedding of texts or token ids with one encoder: limits, prompts, tokenisation, batching, truncation, scaling."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ from serving.operations.metrics import Metrics, Timing
 from serving.settings import Settings
 
 NOT_MATRYOSHKA = "not-matryoshka"
-"""Code of the warning for a request that truncates vectors of an encoder without Matryoshka training."""
+"""Code of the warning for vectors truncated to dimensions for which the encoder had no Matryoshka training."""
 NOT_FINITE = "the engine gave numbers that are not finite"
 KINDS = {
     ENCODER: "{name!r} is an encoder, which scores no pairs: name a cross-encoder",
     CROSS_ENCODER: "{name!r} is a cross-encoder, which gives texts no vectors: /rerank and /predict use it",
 }
-"""Messages about a model that was requested instead of the other kind."""
+"""Error messages for a request that names a model of the wrong kind, by the kind of the named model."""
 NO_PROMPT = {"default_prompt": None, "default_prompt_name": None}
-"""Settings of a cross-encoder, which has no prompts."""
+"""Server settings for a cross-encoder, which has no prompts."""
 TOKENS_SHARE = 8
 """The token cache gets `1 / TOKENS_SHARE` of the configured cache bytes. The vector cache gets the remaining bytes."""
 
 
 def check_kind(manifest: Manifest, kind: str) -> None:
-    """Refuse a request for another kind of model.
+    """Raise an error if the model is not of the requested `kind`.
 
     Raises:
         Invalid: the model is of another kind.
@@ -60,9 +60,9 @@ def check_kind(manifest: Manifest, kind: str) -> None:
 
 
 class Embedder:
-    """A loaded encoder: its model, engine and batcher, and the limits around them.
+    """A loaded encoder: its model, engine and batcher, and its limits.
 
-    The batches of embedders with the same `shared` streams take turns.
+    Embedders with the same `shared` streams take turns on these streams.
 
     Raises:
         EngineError: the bundle lacks the server's default prompt.
@@ -77,7 +77,7 @@ class Embedder:
         default = settings if model.manifest.kind == ENCODER else settings.model_copy(update=NO_PROMPT)
         self.prompts = Prompts(model.manifest.prompts, default)
         self.overtaking = engine.device == "cpu" and settings.api_keys_file is not None
-        """Whether a batch of one key may run beside those of other keys."""
+        """Whether a batch of one key may run beside batches of other keys that occupy all streams."""
         self._holders = 0
         self._free = asyncio.Event()
         self._free.set()
@@ -131,12 +131,12 @@ class Embedder:
     ) -> Embeddings:
         """Embed texts or token ids.
 
-        In errors, `field` names the inputs, and `at` returns the name of an input by its index.
+        In error messages, `field` names the inputs, and `at` maps an input's index to the input's name.
 
-        Token ids are embedded unchanged. `beside` is the number of inputs that the limit on texts does not count, such
-        as the query of a reranking. `prompts` has one prompt for each input. A caller may embed a large list of texts
-        in several calls. Such a caller limits the size of each call and passes the call's number as `part`. The key's
-        rate limit can refuse only part 0.
+        Token ids are embedded unchanged. `beside` is the number of inputs that don't count towards the limit on texts,
+        such as the query of a reranking request. `prompts` has one prompt for each input. A caller may split a large
+        list of texts into several calls and pass each call's number as `part`. The key's rate limit can refuse only
+        part 0.
 
         Raises:
             Empty, TooLarge, Invalid, ForeignTokens: the request is at fault.
@@ -173,9 +173,10 @@ class Embedder:
         beside: int = 0,
         prompts: Sequence[str] | None = None,
     ) -> TokenEmbeddings:
-        """Return the vector of each token of texts or token ids, special tokens included.
+        """Return the vector of each token of texts or token ids, including special tokens.
 
-        `most` is the maximum number of components in all vectors. The other parameters are those of `embed`.
+        `most` is the maximum number of components of all token vectors together. `embed` describes the other
+        parameters.
 
         Raises:
             Empty, TooLarge, Invalid, ForeignTokens: the request is at fault, or the bundle has no token vectors.
@@ -205,7 +206,7 @@ class Embedder:
         """Return the width of token vectors.
 
         Raises:
-            Invalid: the bundle's graph has no output for them.
+            Invalid: the bundle's graph has no output for token vectors.
         """
         if (width := self.engine.token_dim) is None:
             raise Invalid(
@@ -218,9 +219,9 @@ class Embedder:
     async def score(
         self, pairs: Sequence[TextPair], options: EmbedOptions, field: str = "inputs", at: At | None = None
     ) -> tuple[Floats, Computed]:
-        """Return the scores (N,) of N pairs of texts, without a sigmoid.
+        """Return the logits (N,) of a cross-encoder for N pairs of texts.
 
-        In errors, `field` names the pairs, and `at` returns the name of a pair by its index.
+        In error messages, `field` names the pairs, and `at` maps a pair's index to the pair's name.
 
         Raises:
             Empty, TooLarge, Invalid: the request is at fault, or the model is no cross-encoder.
@@ -250,9 +251,9 @@ class Embedder:
         warning: str | None = None,
         part: int | None = None,
     ) -> tuple[Answer, Computed]:
-        """Charge the key for the tokens of `inputs`, and run them by `submit`.
+        """Charge the key for the tokens of `inputs`, and embed `tokens` with `submit`.
 
-        `began` is the time at which the request arrived. `part` is that of `embed`.
+        `began` is the time at which the request arrived. `embed` describes `part`.
 
         Raises:
             TooLarge: the request has too many tokens.
@@ -287,7 +288,7 @@ class Embedder:
     async def pieces(
         self, texts: Sequence[str], *, special_tokens: bool, options: EmbedOptions, field: str = "inputs"
     ) -> list[list[Piece]]:
-        """Return every token of each text including its prompt, without truncation.
+        """Return all tokens of each text with its prompt, without truncation.
 
         Raises:
             Empty, TooLarge, Invalid: the request is at fault.
@@ -302,10 +303,10 @@ class Embedder:
             return await self._vocabulary.pieces(prompted, special_tokens=special_tokens, at_most=limit, field=field)
 
     async def beginnings(self, texts: Sequence[str], tokens: int, field: str) -> tuple[Sequence[str], int]:
-        """Truncate each text to `tokens` tokens. Return the texts and how many were longer.
+        """Truncate each text to `tokens` tokens. Return the texts and the number of truncated texts.
 
-        If the model's own limit is at most `tokens`, return all texts unchanged with the count 0, because the model
-        truncates them.
+        If the model's own limit is at most `tokens`, the texts are returned unchanged and the number is 0. The model
+        itself truncates these texts later.
 
         Raises:
             Empty, TooLarge, Invalid, Overloaded: as for `pieces`.
@@ -370,7 +371,9 @@ class Embedder:
     def _checked_texts(self, batch: Sequence[Tokens], *, alone: bool) -> Embedded:
         embedded = self.engine.embed(batch, alone=alone)
         if embedded.vectors.shape != (len(batch), self.manifest.dim):
-            raise Backend(f"the engine gave {embedded.vectors.shape} for {len(batch)} × {self.manifest.dim}")
+            raise Backend(
+                f"the engine gave vectors of shape {embedded.vectors.shape}, not ({len(batch)}, {self.manifest.dim})"
+            )
         if not (np.isfinite(embedded.vectors).all() and np.isfinite(embedded.norms).all()):
             raise Backend(NOT_FINITE)
         return embedded

@@ -18,7 +18,7 @@ from serving.operations.metrics import Timing
 Inputs = Sequence[str] | Sequence[Sequence[int]]
 """Texts, or the token ids of each text."""
 Role = Literal["search_query", "search_document", "classification", "clustering"]
-"""Purpose of an embedding, as Cohere's `input_type` names it."""
+"""Purpose of an embedding. The values are those of Cohere's `input_type`."""
 Encoding = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]
 
 
@@ -31,18 +31,19 @@ class EmbedOptions:
     direction: Direction = "right"
     """The side on which a long text is truncated."""
     prompt: str | None = None
-    """Prompt before every text. The empty string overrides the server's default prompt."""
+    """Prompt prepended to every text. The empty string overrides the server's default prompt."""
     prompt_name: str | None = None
     """Key of one of the bundle's prompts."""
     role: Role | None = None
     """Role of the texts, which selects one of the bundle's prompts. `prompt` and `prompt_name` override the role."""
     by_the_bundle: bool = False
-    """Whether to ignore the server's default prompt. Stored vectors must not depend on how the server was started."""
+    """Whether to use the bundle's prompts and ignore the server's default prompt. Vectors of a corpus must not depend
+    on the options of the server."""
     dimensions: int | None = None
-    """Number of leading dimensions to return. Vectors are truncated before normalisation. None returns all
+    """Number of leading dimensions to return. Vectors are truncated first and normalised afterwards. None returns all
     dimensions."""
     dimensions_field: str = "dimensions"
-    """Name of the `dimensions` field in the caller's request."""
+    """Name that the caller's request format gives to `dimensions`, for error messages."""
     calibrated: bool = False
     """Whether the vectors will be quantised to int8 or uint8. Quantisation needs a bundle with a calibrated range."""
 
@@ -57,12 +58,12 @@ AS_DOCUMENTS = EmbedOptions(role="search_document", by_the_bundle=True)
 
 @dataclass(frozen=True, kw_only=True)
 class Computed:
-    """Facts about a request that a model has computed."""
+    """Facts about the computation that answered a request."""
 
     characters: int
-    """Number of characters in the texts of the request. If the request has token ids, the number of ids."""
+    """Number of characters in the texts of the request. For token ids, the number of ids."""
     tokens: int
-    """Number of embedded tokens, including special tokens."""
+    """Number of tokens that the model read, including special tokens."""
     truncated: int
     """Number of truncated texts."""
     timing: Timing
@@ -75,7 +76,7 @@ class Computed:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenEmbeddings(Computed):
-    """Vectors of the tokens of N texts."""
+    """Token vectors of N texts."""
 
     vectors: Floats
     """(T, H) finite vectors of all tokens in order, not normalised."""
@@ -86,7 +87,7 @@ class TokenEmbeddings(Computed):
 
     @property
     def by_text(self) -> list[Floats]:
-        """The vectors (L, H) of each text."""
+        """Return the token vectors of each text, of shape (L, H) for a text of L tokens."""
         return np.split(self.vectors, np.cumsum([len(tokens) for tokens in self.texts])[:-1])
 
 
@@ -95,16 +96,17 @@ class Embeddings(Computed):
     """Result of an embedding request."""
 
     vectors: Floats
-    """(N, D) finite vectors."""
+    """(N, D) finite vectors, truncated and scaled as requested."""
     unit: Floats
-    """Unit vectors of shape (N, dimensions of the encoder). Quantised codes are computed from these vectors."""
+    """Unit vectors of shape (N, dimensions of the encoder). Vectors quantised to integers or bits are computed from
+    these vectors."""
     int8_limit: float | None
 
     def numbers(self, encoding: Encoding) -> NDArray[np.float32] | NDArray[np.uint8] | NDArray[np.int8]:
         """Return the vectors (N, D) in the given encoding.
 
-        Codes are computed from unit vectors truncated to D dimensions. Binary codes have the shape (N, ⌈D / 8⌉). All
-        other encodings have the shape (N, D).
+        Integer and binary encodings are computed from unit vectors truncated to D dimensions. Binary vectors are packed
+        into the shape (N, ⌈D / 8⌉). All other encodings have the shape (N, D).
         """
         if encoding in ("float", "base64"):
             return self.vectors

@@ -1,6 +1,6 @@
-"""Served encoders by name. Encoders are loaded, replaced and removed while the server answers requests.
+"""Registry of served models. Models are loaded, replaced and removed while the server answers requests.
 
-Each encoder is tested against the golden vectors of its bundle before the encoder serves requests.
+Before a model serves requests, its vectors are compared with the golden vectors of its bundle.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ THREAD = "loading"
 
 
 class Encoders:
-    """The served encoders, one for each bundle. The default encoder is first.
+    """The served models, one for each bundle. The first is the default model.
 
-    A new encoder is loaded and tested before it replaces the old encoder in one assignment. Requests that use the old
+    A new encoder is loaded and tested, and then replaces the old encoder in one assignment. Requests that use the old
     encoder finish on the old encoder, which is then closed. Only one change runs at a time.
 
     Raises:
@@ -51,9 +51,9 @@ class Encoders:
         if said := clash(self._served) or unfit(self._served[0]):
             raise BundleError(said)
         self._binding = len(models) > 1
-        """Whether unknown model names are refused. A server with one model accepts any name, because clients send
-        arbitrary names. After the server has had a second model, an unknown name may mean a removed model. Unknown
-        names are then refused."""
+        """Whether unknown model names are refused. A server with one model accepts any name, because many clients send
+        a fixed name of their own. Once the server has had a second model, an unknown name may be that of a removed
+        model, so unknown names are refused."""
         self._roots = {root for folder in settings.bundles if (root := folder.absolute().parent.resolve()).name}
         self._loader = Loader(settings, metrics)
         self._metrics = metrics
@@ -67,7 +67,7 @@ class Encoders:
 
     @property
     def default(self) -> ServedModel:
-        """The model for requests without a model name."""
+        """The model for requests that name no model."""
         return self._served[0]
 
     @property
@@ -93,7 +93,7 @@ class Encoders:
         raise NotFound(f"there is no model {name!r}; this server runs {names}", field="model")
 
     def requested(self, name: str | None) -> ServedModel:
-        """Return the model for the model name in a request. A server that only ever had one model accepts any name.
+        """Return the model for the model name in a request. A server that has only ever had one model accepts any name.
 
         Raises:
             NotFound: the name is unknown.
@@ -112,7 +112,9 @@ class Encoders:
         return served
 
     def cross_encoder(self, name: str | None) -> ServedModel:
-        """Return the cross-encoder of this name, by default the first. A model of another kind refuses pairs itself.
+        """Return the cross-encoder of this name. None returns the first cross-encoder.
+
+        The returned model may be of another kind if a request names it. Such a model refuses pairs of texts itself.
 
         Raises:
             NotFound: the name is unknown, or no cross-encoder is served.
@@ -127,7 +129,9 @@ class Encoders:
         )
 
     def scorer(self, name: str | None, method: Method | None) -> tuple[ServedModel, Method]:
-        """Return the model that scores texts for a query, and its method. The kind of model has a default method.
+        """Return the model that scores texts for a query, and the scoring method.
+
+        The default method depends on the kind of model.
 
         Raises:
             NotFound: see `cross_encoder`.
@@ -137,29 +141,31 @@ class Encoders:
         return served, method or ("cross_encoder" if crosses else "cosine")
 
     async def load(self, report: Callable[[str], None]) -> None:
-        """Load and test the encoders at the start. `report` receives a description of each step.
+        """Load and test all encoders when the server starts. `report` receives a description of each step.
 
         Raises:
-            EngineError: an encoder does not reproduce its bundle's golden vectors, or can't run here.
+            EngineError: an encoder does not reproduce its bundle's golden vectors, or can't run on this machine.
         """
         for served in self._served:
             served.put(await self._loader.load(served.model, report))
 
     async def reload(self, name: str | None = None) -> list[Reloaded]:
-        """Reload one bundle, or all bundles, from their folders. If one fails, no encoder is replaced.
+        """Reload one bundle, or all bundles, from disk. If a bundle fails, no encoder is replaced.
 
         Raises:
             NotFound: there is no model of this name.
             Conflict: another change is running, or two models would have the same name.
             Invalid: a folder has no complete bundle.
-            Backend: a bundle does not run here, or does not reproduce its golden vectors.
-            Unhealthy: the server began to drain meanwhile.
+            Backend: a bundle does not run on this machine, or does not reproduce its golden vectors.
+            Unhealthy: the server began to shut down during the reload.
         """
         served = self._served if name is None else [self.named(name)]
         return await self._change(lambda: self._replace(list(served)))
 
     async def add(self, folder: Path) -> ServedModel:
-        """Serve another bundle. Its folder must be beside the folders that the server was started with.
+        """Serve another bundle.
+
+        Its folder must be below the parent folder of a bundle with which the server was started.
 
         Raises:
             Forbidden: the folder is in another place.
@@ -171,7 +177,9 @@ class Encoders:
             raise Invalid(f"no path: {error}", field="bundle") from error
         if self._roots.isdisjoint(above):
             among = ", ".join(map(str, sorted(self._roots))) or "no folder"
-            raise Forbidden(f"bundles are loaded from {among}: where those lie that the server was started with")
+            raise Forbidden(
+                f"bundles are loaded from {among} only, the places of the bundles that the server was started with"
+            )
         return await self._change(lambda: self._add(folder))
 
     def remove(self, name: str) -> None:
@@ -191,7 +199,7 @@ class Encoders:
 
     @property
     def failing(self) -> str:
-        """Message about engines that fail batch after batch. Empty if no engine fails."""
+        """Return a message about engines whose latest batches all failed. The message is empty if there are none."""
         return "; ".join(
             f"the last {len(one.batcher.failures)} batches of {one.manifest.name} failed: {one.batcher.failures[-1]}"
             for one in self.loaded
@@ -199,7 +207,7 @@ class Encoders:
         )
 
     async def probe(self) -> None:
-        """Test the failing engines again."""
+        """Embed a test text on each failing engine."""
         for embedder in self.loaded:
             if embedder.batcher.failing:
                 with suppress(ServiceError), embedder.held():
@@ -211,7 +219,7 @@ class Encoders:
             await asyncio.wait([self._changing])
 
     def stop_changing(self) -> None:
-        """Cancel the running change. The served encoders stay."""
+        """Cancel the running change. The server keeps its current encoders."""
         if self._changing:
             self._changing.cancel()
 
@@ -227,7 +235,7 @@ class Encoders:
             await embedder.close()
 
     async def _change(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run `work` as the only change. The work is completed even if its caller leaves."""
+        """Run `work` as the only change. The change continues even if the caller is cancelled."""
         self._check_settled()
         task: asyncio.Task[T] = asyncio.create_task(work())
         self._changing = task
@@ -242,12 +250,12 @@ class Encoders:
             raise Conflict("a reload is running, or a bundle is being loaded")
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        """Log and count the result of a change, because the caller may have left."""
+        """Log and count the result of a change. Its caller may have disconnected."""
         self._changing = None
         failure = None if task.cancelled() else task.exception()
         self._metrics.reloads.labels("failed" if task.cancelled() or failure else "done").inc()
         if failure:
-            log.error("nothing is reloaded, what served goes on: %s", failure)
+            log.error("the change failed, and the encoders that served before still serve: %s", failure)
 
     async def _replace(self, old: Sequence[ServedModel]) -> list[Reloaded]:
         fresh = [ServedModel(served.folder, await self._opened(served.folder)) for served in old]
@@ -269,7 +277,7 @@ class Encoders:
             fresh.put(embedder)
         self._served.append(fresh)
         self._binding = True
-        log.info("loaded: %s serves, too (fingerprint %s)", fresh.name, fresh.model.manifest.fingerprint)
+        log.info("loaded: %s is served, too (fingerprint %s)", fresh.name, fresh.model.manifest.fingerprint)
         return fresh
 
     async def _opened(self, folder: Path) -> Model:
@@ -281,7 +289,7 @@ class Encoders:
             raise Backend(f"{folder}: {error}") from error
 
     async def _loaded(self, fresh: Sequence[ServedModel], *, beside: Sequence[ServedModel]) -> list[Embedder]:
-        """Load all models of `fresh`. If one fails, close the encoders that were already loaded."""
+        """Load all models of `fresh`. If one fails, close the encoders that were already loaded and raise its error."""
         if said := clash([*fresh, *beside]):
             raise Conflict(said)
         embedders: list[Embedder] = []
@@ -314,11 +322,11 @@ class Reloaded(NamedTuple):
 
 @dataclass(eq=False)
 class ServedModel:
-    """A served bundle, whose encoder can be replaced."""
+    """A served bundle. Its encoder can be replaced."""
 
     folder: Path
     model: Model
-    """The served model, or the model that is being loaded."""
+    """The model that is served or is being loaded."""
     embedder: Embedder | None = None
     """The loaded encoder with its engine, queue, manifest and report. None until the encoder is loaded."""
 
@@ -360,7 +368,7 @@ def unfit(default: ServedModel) -> str:
 
 
 class Loader:
-    """Loader of one server's encoders, with shared options, metrics and streams."""
+    """Loader of a server's encoders, which share options, metrics and streams."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings = settings
@@ -395,7 +403,10 @@ class Loader:
 
 
 def in_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Run `work` in a daemon thread, so that the server can stop during a load, which can't be interrupted."""
+    """Run `work` in a daemon thread and return its future.
+
+    A load can't be interrupted, and a daemon thread does not delay the server's exit.
+    """
     outcome = concurrent.futures.Future[T]()
     outcome.set_running_or_notify_cancel()  # otherwise a waiter that is cancelled would cancel it under the thread
 
@@ -412,7 +423,7 @@ def in_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
 
 
 async def _self_test(embedder: Embedder) -> None:
-    """Compare the engine's vectors with the bundle's golden vectors. Metrics exclude this request."""
+    """Compare the engine's vectors with the bundle's golden vectors. The test does not count in the metrics."""
     golden = embedder.manifest.golden
     if not golden:
         return

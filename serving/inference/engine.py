@@ -1,4 +1,4 @@
-"""The protocol of an engine, and facts about the model that it loads."""
+"""Interface of an engine, and facts about the model that an engine loads."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Floats = base.Floats
 
 
 class EngineError(RuntimeError):
-    """The engine can't run here, or not as the bundle requires. The message says why and what to change."""
+    """The engine can't run on this machine, or not as the bundle requires. The message says why and what to change."""
 
 
 class Engine(Protocol):
     """A loaded model.
 
-    `embed` runs in `streams` threads, concurrently with the other methods. `tokenize` may run concurrently, too. On a
-    CPU, one more thread may call `embed` for a batch `alone`.
+    Up to `streams` threads call `embed` at the same time. Other threads may call the other methods meanwhile, including
+    `tokenize`. On a CPU, one extra thread may call `embed` with `alone`.
     """
 
     name: str
@@ -37,19 +37,22 @@ class Engine(Protocol):
     batch_tokens: int
     """Batch size in padded tokens above which throughput no longer increases."""
     length_step: int
-    """Batches are padded to a multiple of this number of tokens."""
+    """Sequence lengths are padded to a multiple of this number of tokens."""
     choice: Choice
     """The selected runtime and precision, and the reason."""
 
     @property
     def token_dim(self) -> int | None:
-        """Width of token vectors. None if the bundle's graph has no output for them."""
+        """Width of token vectors. None if the bundle's graph has no output for token vectors."""
 
     def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
-        """Return the tokens of each text, truncated to the model's length. `direction` is the truncated side."""
+        """Return the tokens of each text, truncated to the model's maximum length on the side `direction`."""
 
     def tokenize_pairs(self, pairs: Sequence[TextPair], direction: Direction) -> list[Tokens]:
-        """Return the tokens of each pair of texts, truncated together. Only a cross-encoder embeds them."""
+        """Return the tokens of each pair of texts, truncated together to the model's maximum length.
+
+        Only cross-encoders embed the result.
+        """
 
     def pieces(self, texts: Sequence[str], special_tokens: bool) -> list[list[Piece]]:
         """Return every token of each text, without truncation.
@@ -63,7 +66,7 @@ class Engine(Protocol):
     def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
         """Embed one padded batch. Row i of the result belongs to text i.
 
-        `alone` means that no other batch runs, or that the batch overtakes the batches of all streams.
+        `alone` means that no other batch runs, or that this batch runs beside batches on all streams.
         """
 
     def embed_tokens(self, batch: Sequence[Tokens], *, alone: bool = False) -> list[Floats]:
@@ -72,7 +75,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class EngineOptions(base.Options):
-    """Resources and precision of an engine. With None, the engine chooses the value."""
+    """Resources and precision of an engine. None lets the engine choose the value."""
 
     precision: str | None = None
 
@@ -85,12 +88,12 @@ class EngineOptions(base.Options):
 
 @dataclass(frozen=True)
 class Model:
-    """Facts about a model before its weights are read, and functions to load it."""
+    """Facts about a model that are known before its weights are read, and the function that loads the model."""
 
     manifest: Manifest
     load: Callable[[EngineOptions], Engine]
     check: Callable[[EngineOptions], None] = lambda _: None
-    """Function that quickly raises EngineError if `load` would certainly fail on this machine."""
+    """Function that raises EngineError if `load` would certainly fail on this machine. It is fast."""
     report: bytes | None = None
     """The promotion report as JSON."""
     report_page: bytes | None = None
@@ -98,6 +101,6 @@ class Model:
     int8_limit: float | None = None
     """Calibrated range of int8 output. None if the bundle was not calibrated."""
     label: str = ""
-    """Name of a cross-encoder's output."""
+    """Name of a cross-encoder's output label. Empty for other models."""
     matryoshka: Collection[int] = ()
-    """Numbers of dimensions for which the model was trained (Matryoshka)."""
+    """Numbers of dimensions for which the model had Matryoshka training."""

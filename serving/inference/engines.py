@@ -1,4 +1,4 @@
-"""Engines by name. Each opens a bundle folder quickly and can then load it."""
+"""Engines by name. An engine opens a bundle quickly and loads its weights later."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from serving.inference.engine import Embedded, EngineError, EngineOptions, Model
 
 
 class RuntimeEngine:
-    """The bundle's tokenizer, and its graph on a runtime."""
+    """Engine that runs a bundle's graph on a runtime, with the bundle's tokenizer."""
 
     def __init__(self, choice: Choice, runtime: Runtime, tokenizer: Tokenizer) -> None:
         self.choice, self._runtime = choice, runtime
@@ -40,7 +40,7 @@ class RuntimeEngine:
         return self._tokenizer.encode_pairs(pairs, direction=direction)
 
     def pieces(self, texts: Sequence[str], special_tokens: bool) -> list[list[Piece]]:
-        """Return every token of each text."""
+        """Return all tokens of each text, without truncation."""
         return self._tokenizer.pieces(texts, special_tokens=special_tokens)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
@@ -51,13 +51,13 @@ class RuntimeEngine:
         return self._runtime.run(*self._tokenizer.pad(batch), alone=alone)
 
     def embed_tokens(self, batch: Sequence[Tokens], *, alone: bool = False) -> list[Floats]:
-        """Run the graph once on the padded batch, and cut the padding off its token vectors."""
+        """Run the graph once on the padded batch. Return the token vectors without those of the padding."""
         vectors = self._runtime.run_tokens(*self._tokenizer.pad(batch), alone=alone)
         return [row[: len(tokens)] for row, tokens in zip(vectors, batch, strict=True)]
 
 
 class PairEngine(RuntimeEngine):
-    """A cross-encoder on ONNX Runtime in float32. The vector of a pair is its score."""
+    """Cross-encoder on ONNX Runtime in float32. `embed` returns the score of each pair as a vector of one dimension."""
 
     def __init__(self, runtime: PairRuntime, tokenizer: Tokenizer) -> None:
         super().__init__(Choice(REFERENCE), runtime, tokenizer)
@@ -69,9 +69,9 @@ class PairEngine(RuntimeEngine):
 
 
 def open_bundle(folder: Path, *, runtime: str | None = None) -> Model:
-    """Open and verify the bundle in `folder`, to run on `runtime`.
+    """Open and verify the bundle in `folder`. The model will run on `runtime`.
 
-    None means the fastest runtime, measured once on this host. Cross-encoders always run on ONNX Runtime in float32.
+    With None, the fastest runtime is measured once on this host. Cross-encoders always run on ONNX Runtime in float32.
 
     Raises:
         BundleError: the bundle is incomplete, or its tokenizer has tokens without an embedding.
@@ -106,7 +106,7 @@ def open_bundle(folder: Path, *, runtime: str | None = None) -> Model:
 
 @contextmanager
 def _as_asked(runtime: str | None, options: EngineOptions) -> Iterator[None]:
-    """Convert a runtime's refusal to an EngineError that names the requested options."""
+    """Convert a runtime's refusal to an EngineError whose message names the requested options."""
     try:
         yield
     except RuntimeUnavailable as error:

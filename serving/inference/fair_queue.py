@@ -1,6 +1,6 @@
-"""Turns: the order in which waiting requests get into batches, and engines get the streams of a machine.
+"""Fair scheduling: the order in which waiting requests get into batches, and encoders get the streams of a machine.
 
-There are no threads and no clock here.
+This module uses no threads and no clock.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from weakref import WeakKeyDictionary
 WINDOW = 512
 """Maximum number of waiting texts that are considered for one batch."""
 TEXTS_IN_TURN = 32
-"""Maximum number of texts of one request in each round that fills the second half of the window. Requests often have
-32 texts."""
+"""Maximum number of texts that one request puts into the second half of the window before the next request does.
+Requests often have 32 texts."""
 PADDING = 1.25
 """Maximum ratio of padded tokens to real tokens in a batch."""
 
@@ -33,19 +33,20 @@ class Waiting:
     padded: Sequence[int]
     """Tokens of each text, rounded up to the engine's step."""
     owner: Hashable = None
-    """Owner of the request. Owners take turns, regardless of their numbers of requests."""
+    """Owner of the request. Owners take turns, however many requests each of them has."""
     left: list[int] = field(init=False)
-    """Rows of the waiting texts, longest first."""
+    """Indices of the waiting texts, longest first."""
     tokens_left: int = field(init=False)
     """Tokens of the waiting texts."""
     patience: int = 0
-    """Tokens of later requests that may still overtake this request's next text."""
+    """Number of tokens of later requests that may still be batched before this request's next text."""
     new: bool = True
-    """True until a text of this request was in a batch."""
+    """True until a batch contains a text of this request."""
     latest_batch: int = 0
-    """Value of the owner's `_Line.batches` at which a batch must contain a text of this request."""
+    """Number of the owner's batch, counted by `_Line.batches`, that must contain a text of this request at the
+    latest."""
     taken: int = 0
-    """Tokens of this request in the batches that it has led in its current turn."""
+    """Tokens of this request in the batches that it has led in its current turn. See `FairQueue`."""
 
     def __post_init__(self) -> None:
         self.left = sorted(range(len(self.lengths)), key=self.lengths.__getitem__, reverse=True)
@@ -73,40 +74,43 @@ class Item(NamedTuple, Generic[W]):
 
 @dataclass(eq=False, slots=True)
 class _Line(Generic[W]):
-    """Turns of one owner."""
+    """Scheduling state of one owner."""
 
     batches: int = 0
-    """Number of batches that requests of this owner led."""
+    """Number of batches led by requests of this owner."""
     last: int = -1
-    """Number of the owner's last batch, counted over the batches of all owners."""
+    """Sequence number of the owner's last batch among the batches of all owners."""
     leader: W | None = None
     """Request that led the owner's last batch."""
 
 
 class FairQueue(Generic[W]):
-    """Fair scheduler of texts. The next batch is led by a request of the owner whose last batch is oldest.
+    """Fair scheduler of texts. The owner whose last batch is oldest leads the next batch.
 
-    Requests of one owner take turns, oldest first. In its turn, a request leads batches. Each of these batches starts
-    with the request's longest waiting text. The turn ends when the request's tokens in these batches would fill one
-    batch, with padding allowed. The request then goes to the end of its owner's requests. A batch is filled with texts
-    of nearly the same length from any request, so that there is little padding. Among equal lengths, texts of the
-    requests whose turn is next come first.
+    Each batch is led by a request of that owner. The batch starts with the request's longest waiting text. It is filled
+    with texts of nearly the same length from any request, so that there is little padding. Among texts of the same
+    length, those of requests whose turn is next come first.
+
+    Requests of one owner take turns, oldest first. In its turn, a request may lead several batches. The turn ends when
+    the request's own tokens in these batches would fill one batch, including the allowed padding. The request then
+    moves to the end of its owner's requests.
 
     The wait for the first text of a request is bounded. Before this text, its owner leads at most one batch for each
-    earlier request of the same owner. If a request that led the owner's last batch still waits, it does not count as an
-    earlier request. Before each batch of the owner, every other owner leads at most one batch. With a single owner, the
-    batches before the text have at most twice the tokens that were queued when the request came, plus one batch. So a
-    request of any size delays a later request with a single text by one batch. No stream of requests delays a text for
-    ever. To keep the bound, a new request may lead a batch out of turn. Between two batches led in turn, only requests
-    that came before the end of the first batch may do so.
+    earlier request of the same owner. An earlier request that led the owner's last batch is not counted. Before each
+    batch of the owner, every other owner leads at most one batch. With a single owner, the batches before the text have
+    at most twice the tokens that were queued when the request arrived, plus one batch. A request of any size therefore
+    delays a later request with a single text by one batch, and no sequence of requests delays a text forever.
+
+    To keep the bound, a new request may lead a batch out of turn. Between two batches led in turn, only requests that
+    arrived before the end of the first batch may lead out of turn.
     """
 
     def __init__(self, max_batch_tokens: int) -> None:
         self._max_batch_tokens = max_batch_tokens
         self._requests: list[W] = []
-        """Requests with waiting texts, in order of their turns."""
+        """Requests with waiting texts, in the order of their turns."""
         self._lines: dict[Hashable, _Line[W]] = {}
-        """State of each owner with waiting requests. Also the state of idle owners whose last batch is more recent
+        """State of each owner with waiting requests. An idle owner's state is kept while its last batch is more recent
         than the last batch of a waiting owner."""
         self._batches = 0
         """Number of batches made."""
@@ -128,13 +132,13 @@ class FairQueue(Generic[W]):
 
     @property
     def waiting(self) -> bool:
-        """Return whether a caller still waits for a text."""
+        """Return whether a caller that has not left still waits for a text."""
         return any(request.left and not request.gone for request in self._requests)
 
     def add(self, request: W, *, queued: int) -> None:
         """Add a request at the end.
 
-        `queued` is the number of tokens that were queued before, including running batches.
+        `queued` is the number of tokens that were queued before the request, including running batches.
         """
         request.patience = self._patience(queued)
         line, own = self._lines.setdefault(request.owner, _Line()), self._places(request.owner)
@@ -145,12 +149,12 @@ class FairQueue(Generic[W]):
     def next_batch(
         self, *, queued: int, parts: int = 1, budget: int | None = None, besides: Container[Hashable] = ()
     ) -> list[Item[W]]:
-        """Choose a batch: a text of the request whose turn it is, and texts of similar length within the budget.
+        """Choose a batch: a text of the request whose turn is next, and texts of similar length.
 
-        The owners in `besides` have no turn, and none of their texts is in the batch.
+        The batch contains no text of the owners in `besides`, and these owners keep their turns.
 
-        The budget is at most `1 / parts` of the waiting tokens, so that idle streams share the texts. `queued` is the
-        number of queued tokens, including running batches.
+        The budget is also limited to `1 / parts` of the waiting tokens, so that idle streams share the texts. `queued`
+        is the number of queued tokens, including running batches.
         """
         self._drop_gone()
         if not self._requests:
@@ -178,7 +182,10 @@ class FairQueue(Generic[W]):
         self._requests = [request for request in self._requests if request.left and not request.gone]
 
     def _line(self, owner: Hashable) -> _Line[W]:
-        """Return the turns of an owner. Forget idle owners whose last batch is older than that of any waiting owner."""
+        """Return the scheduling state of an owner.
+
+        Forget idle owners whose last batch is older than that of any waiting owner.
+        """
         waiting = {request.owner for request in self._requests}
         longest = min(self._lines[one].last for one in waiting)
         self._lines = {one: line for one, line in self._lines.items() if one in waiting or line.last > longest}
@@ -190,12 +197,12 @@ class FairQueue(Generic[W]):
     def _leading(self, owner: Hashable, line: _Line[W]) -> int:
         """Return the index of the request that leads the owner's next batch.
 
-        A new request that would otherwise exceed its bounded wait leads out of turn. Otherwise the owner's first
-        request leads.
+        A new request leads out of turn if it would otherwise exceed its bounded wait. In all other cases, the owner's
+        first request leads.
         """
         own = self._places(owner)
         newcomers = [place for place in own if self._requests[place].new]
-        # in order of arrival, because each new request also waits for the new requests before it
+        # New requests are checked in order of arrival, because each also waits for the new requests before it.
         late = any(self._requests[place].latest_batch - line.batches <= i for i, place in enumerate(newcomers))
         return newcomers[0] if late else own[0]
 
@@ -219,9 +226,9 @@ class FairQueue(Generic[W]):
         return [Item(leader, leading, first, leader.padded[first]), *islice(others, WINDOW - 1)]
 
     def _in_turn(self) -> Iterator[Item[W]]:
-        """Yield one text of each of the first requests, so that short requests are in the window.
+        """Yield one text of each of the first requests, so that the window contains short requests.
 
-        Then yield the texts of request after request, so that the requests whose turn is next are completed.
+        Then yield the remaining texts request by request, so that the requests whose turn is next are completed.
         """
         half, requests = WINDOW // 2, list(enumerate(self._requests[:WINDOW]))
         for place, one in requests[:half]:
@@ -235,13 +242,12 @@ class FairQueue(Generic[W]):
                     yield Item(one, place, row, one.padded[row])
 
     def _chosen(self, window: Sequence[Item[W]], budget: int) -> list[Item[W]]:
-        """Choose the first text of `window`, and other texts in order of their difference in length.
+        """Choose the first text of `window`, and then the texts whose length differs least from its length.
 
-        The batch respects the token `budget`, the maximum `PADDING`, and the patience of every request that is
-        overtaken.
+        The batch respects the token `budget`, the ratio `PADDING`, and the patience of every request that it overtakes.
         """
         first, *others = window
-        # at each index, the least patience of all requests before it except the leader
+        # The patience at an index is the least patience of all requests before the index, except the leader.
         each = (budget if one is first.request else one.patience for one in self._requests[:WINDOW])
         patience = list(accumulate(each, min, initial=budget))
         longest = useful = first.length
@@ -282,15 +288,15 @@ class FairQueue(Generic[W]):
 class EngineSlots:
     """A fixed number of streams, shared by encoders.
 
-    A free stream goes to the waiting encoder whose last turn is oldest. While an encoder waits for a stream, each other
-    encoder therefore starts at most one batch.
+    A free stream goes to the waiting encoder whose last turn is oldest. Every other encoder therefore starts at most
+    one batch while an encoder waits.
     """
 
     def __init__(self, number: int) -> None:
         self._number = number
         self.idle = number
         self._waiting: dict[object, deque[asyncio.Future[None]]] = {}
-        """Waiting batches of each encoder in order of arrival. No stream is idle while a batch waits."""
+        """Futures of each encoder's waiting batches, in order of arrival. No stream is idle while a batch waits."""
         self._begun = count()
         self._last: WeakKeyDictionary[object, int] = WeakKeyDictionary()
         """Sequence number of the last turn of each encoder."""
@@ -306,7 +312,7 @@ class EngineSlots:
 
     @contextmanager
     def running(self, owners: Iterable[Hashable]) -> Iterator[None]:
-        """Count the owners of a batch while the batch runs."""
+        """Count the owners of a batch in `owners` while the block runs."""
         counted = Counter(owners)
         self.owners += counted
         try:
@@ -315,7 +321,7 @@ class EngineSlots:
             self.owners -= counted
 
     async def take(self, encoder: object) -> None:
-        """Wait for a stream for a batch of `encoder`. The caller must call `give` after the batch."""
+        """Wait until `encoder` may run a batch on a stream. The caller must call `give` after the batch."""
         if self.idle:
             self.idle -= 1
             self._last[encoder] = next(self._begun)
@@ -330,7 +336,7 @@ class EngineSlots:
             raise
 
     def give(self) -> None:
-        """Give a stream back. The next waiting encoder gets the stream."""
+        """Release a stream. The next waiting encoder gets the stream."""
         while self._waiting:
             encoder = min(self._waiting, key=lambda one: self._last.get(one, -1))
             turns = self._waiting[encoder]

@@ -26,7 +26,7 @@ MAX_LENGTH = 128
 VOCAB_SIZE = 8192
 START, END = 0, 1
 INT8_LIMIT = 0.5
-"""Range of int8 output. Components of the vectors rarely exceed this limit."""
+"""Calibrated range of int8 output. Components of the fake vectors rarely exceed this limit."""
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -36,7 +36,10 @@ def _directions() -> Floats:
 
 
 class FakeEngine:
-    """Engine that maps words to ids by CRC-32, ids to random directions, and a text to their sum."""
+    """Engine that maps each word to an id by CRC-32, and each id to a random direction.
+
+    A text's vector is the sum of these directions.
+    """
 
     name = "fake"
     precision = "fp32"
@@ -49,15 +52,15 @@ class FakeEngine:
     choice = Choice(Pair(name, precision))
 
     def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
-        """Return one token per word, between a start and an end token."""
+        """Return one token per word, between a start token and an end token."""
         return [_tokens(text, direction) for text in texts]
 
     def tokenize_pairs(self, pairs: Sequence[TextPair], direction: Direction) -> list[Tokens]:
-        """Return the words of both texts, because the fake model scores no pairs."""
+        """Return the words of both texts as one list of tokens. The fake model scores no pairs."""
         return [_tokens(f"{first} {second}", direction) for first, second in pairs]
 
     def pieces(self, texts: Sequence[str], special_tokens: bool) -> list[list[Piece]]:
-        """Return the words and their positions."""
+        """Return the words of each text and their positions."""
         return [_pieces(text, special_tokens) for text in texts]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
@@ -71,7 +74,7 @@ class FakeEngine:
         return Embedded(pooled / norms[:, None], norms)
 
     def embed_tokens(self, batch: Sequence[Tokens], *, alone: bool = False) -> list[Floats]:  # noqa: ARG002
-        """Return the direction of each token, whose sum is the text's vector."""
+        """Return the random direction of each token. The sum of these vectors is the text's vector."""
         return [_directions()[tokens.ids] for tokens in batch]
 
 

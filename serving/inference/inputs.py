@@ -1,6 +1,6 @@
-"""Model inputs: texts with their prompts, truncated to the model's length, or token ids from the request.
+"""Preparation of model inputs: texts with their prompts, truncated to the model's length, or token ids from a request.
 
-A prompt is part of the request, or one of the bundle's prompts by name or role, or the server's default.
+The prompt comes from the request, from the bundle by name or role, or from the server's default.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ NAMES: Mapping[Role, tuple[str, ...]] = {
     "classification": ("classification",),
     "clustering": ("clustering",),
 }
-"""Names that bundles use for the prompts of a role."""
+"""Names under which bundles store the prompt for a role."""
 MAX_BYTES = 10_000
-"""Maximum bytes of a prompt, which is repeated before every text."""
+"""Maximum bytes of a prompt. Prompts are repeated before every text."""
 At = Callable[[int], str]
 """Function from the index of an input to its name in error messages."""
 CHARACTERS_EACH = 5
-"""Characters per token in prose, to estimate token counts before texts are tokenised."""
+"""Assumed characters per token in prose, to estimate token counts before texts are tokenised."""
 CHARACTERS_PER_TOKEN = 250
-"""Texts are cut to this many characters for each token of the model's maximum length, before they are tokenised.
+"""Texts are truncated to this many characters per token of the model's maximum length before they are tokenised.
 text-embeddings-inference does the same."""
 
 
@@ -77,7 +77,7 @@ class Prompts:
         return "" if options.by_the_bundle else self._default
 
     def of_a_search(self, texts: int, options: EmbedOptions) -> list[str]:
-        """Return the prompt for a query, followed by the prompts for its texts.
+        """Return the prompts of a search: the query's prompt, followed by one prompt for each of `texts` documents.
 
         Raises:
             Invalid, TooLarge: as for `before`.
@@ -97,9 +97,9 @@ class Prompts:
 
 
 class InputPreparation:
-    """Converter of inputs to tokens for one encoder.
+    """Converter from the texts or token ids of a request to one encoder's tokens.
 
-    It asks the `batcher`'s queue for room before it tokenises texts.
+    Before texts are tokenised, the converter checks whether the `batcher`'s queue has room for them.
     """
 
     def __init__(
@@ -121,12 +121,12 @@ class InputPreparation:
         self._vocabulary = vocabulary
         self._batcher = batcher
         self._coming: Counter[Caller | None] = Counter()
-        """Estimated tokens of texts that are being tokenised, by API key. Checks of the queue's room include these
+        """Estimated tokens of the texts that are being tokenised, by API key. Checks of the queue's room include these
         tokens."""
 
     @cached_property
     def special_ids(self) -> list[int]:
-        """Ids of the special tokens that the tokenizer puts around a text."""
+        """Ids of the special tokens that the tokenizer adds to a text."""
         return [piece.id for piece in self._engine.pieces([""], special_tokens=True)[0]]
 
     @cached_property
@@ -136,12 +136,12 @@ class InputPreparation:
 
     @cached_property
     def document_length(self) -> int:
-        """Maximum tokens of a corpus document that the model reads after the prompt."""
+        """Maximum tokens of a corpus document that the model reads after the document prompt."""
         prompt = self._prompts.before(AS_DOCUMENTS)
         return self.length - len(self._engine.pieces([prompt], special_tokens=False)[0])
 
     async def cut(self, texts: Sequence[str]) -> int:
-        """Return how many of `texts`, which are documents of a corpus, exceed the model's limit."""
+        """Return the number of corpus documents in `texts` that exceed the model's maximum length."""
         prompt = self._prompts.before(AS_DOCUMENTS)
         # An ASCII text has at most one token for each character, plus one for a leading space. A non-ASCII character
         # may become several tokens.
@@ -152,7 +152,9 @@ class InputPreparation:
     def prompted(
         self, texts: Sequence[str], options: EmbedOptions, at: At, prompts: Sequence[str] | None = None
     ) -> Sequence[str]:
-        """Put a prompt before each text. `prompts` has one prompt for each text; None selects the request's prompt.
+        """Put a prompt before each text.
+
+        `prompts` has one prompt for each text. None uses the request's prompt for all texts.
 
         Raises:
             Empty, TooLarge, Invalid: a text is not valid for the model.
@@ -173,7 +175,7 @@ class InputPreparation:
 
         Raises:
             Empty, TooLarge, Invalid, ForeignTokens: the request is at fault.
-            Overloaded: the tokenizer, or the queue after it, has no room.
+            Overloaded: the tokenizer's queue or the encoder's queue has no room.
         """
         if _is_ids(inputs):
             return self._given(inputs, options, at)
@@ -189,7 +191,8 @@ class InputPreparation:
             )
         kept = [text[:limit] if options.direction == "right" else text[-limit:] for text in texts]
         about = sum(min(len(text) // CHARACTERS_EACH, self._manifest.max_length) for text in kept)
-        # under overload, tokenise only texts that will be admitted. With a cache, tokenise all, because vectors may be
+        # Under overload, refuse a request before its texts are tokenised. With a cache, tokenise first, because the
+        # vectors may be cached.
         # cached
         if (self._batcher.queued_tokens or self._coming) and not self._settings.cache_bytes:
             self._batcher.check_room(about, self._coming)
@@ -239,7 +242,7 @@ class InputPreparation:
         """Return the number of truncated inputs.
 
         Raises:
-            TooLarge: an input is cut, but the request forbids it.
+            TooLarge: an input is truncated, but the request forbids truncation.
         """
         cut = [i for i, one in enumerate(tokens) if one.truncated]
         if cut and not options.truncate:

@@ -1,7 +1,6 @@
-"""Scores of texts for a query, by one of three methods.
+"""Relevance scores of texts for a query, by one of three methods.
 
-They are the cosine of two vectors, late interaction of the vectors of tokens, and a cross-encoder, which reads both
-texts together.
+The methods are the cosine of two text vectors, late interaction between token vectors, and a cross-encoder.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from serving.inference.embeddings import Computed, EmbedOptions
 
 Method = Literal["cosine", "late_interaction", "cross_encoder"]
 MOST_COMPONENTS = 1 << 26
-"""Maximum components of all token vectors of a request, which are 256 MB."""
+"""Maximum number of components of all token vectors of a request. In float32, this is 256 MB."""
 DECIMALS = 6
-"""Scores are rounded to this many decimals, as in searches. float32 has no exact decimals."""
+"""Scores are rounded to this many decimals, as in searches, because float32 can't represent decimals exactly."""
 MIN_NORM = 1e-12
-"""Lower bound of the length by which a vector is divided, so that a zero vector stays zero."""
+"""Lower bound of a vector's length before division, so that a zero vector stays zero."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +31,13 @@ class Relevance:
     """Scores of N texts for a query."""
 
     scores: Floats
-    """(N,), rounded to six decimals. Equal texts have equal scores."""
+    """(N,) scores, rounded to `DECIMALS` decimals. Equal texts have equal scores."""
     computed: Computed
     method: Method
 
     @property
     def bounded(self) -> Floats:
-        """Scores with limits: cosines from -1 to 1, or the sigmoid of a cross-encoder's scores."""
+        """Scores within fixed limits: cosines from -1 to 1, or the sigmoid of a cross-encoder's logits."""
         return squashed(self.scores) if self.method == "cross_encoder" else self.scores
 
 
@@ -51,9 +50,9 @@ def squashed(scores: Floats) -> Floats:
 async def relevance(
     embedder: Embedder, query: str, texts: Sequence[str], options: EmbedOptions, field: str, *, method: Method
 ) -> Relevance:
-    """Score texts for a query. In errors, `field` names the texts.
+    """Score texts for a query. In error messages, `field` names the texts.
 
-    An encoder's bundle has prompts for the roles of query and texts.
+    An encoder's prompts are those of its bundle for queries and documents.
 
     Raises:
         ServiceError: see `Embedder.embed`, `Embedder.embed_tokens` and `Embedder.score`.
@@ -78,14 +77,14 @@ async def relevance(
 
 
 def late_interaction(vectors: Floats, norms: Floats, texts: Sequence[Tokens], special: Sequence[int]) -> Floats:
-    """Return the scores (N,) of N texts for a query.
+    """Return the late-interaction scores (N,) of N texts for a query.
 
-    `texts` has the tokens of the query, followed by those of each text. `vectors` (T, H) and `norms` (T,) are the
-    vectors of all these tokens and their lengths.
+    `texts` has the tokens of the query, followed by the tokens of each text. `vectors` (T, H) has the vectors of all
+    these tokens, and `norms` (T,) has their lengths.
 
     The score is ColBERT's MaxSim (Khattab and Zaharia, 2020): each token of the query is compared with its most similar
-    token of the text, by cosine. The score is the mean over the query's tokens, instead of their sum, so it is between
-    -1 and 1. Tokens with an id in `special` don't count. If a text has no other tokens, they do.
+    token of the text, by cosine. The score is the mean over the query's tokens instead of their sum, so it is between
+    -1 and 1. Tokens with an id in `special` are ignored. If a text consists only of such tokens, they are used.
     """
     counts = [~np.isin(tokens.ids, special) for tokens in texts]
     counts = [kept if kept.any() else ~kept for kept in counts]

@@ -1,4 +1,4 @@
-"""Vectors of tokens, beside the vectors of texts: requests for them share the queue and its batches."""
+"""Requests for token vectors. They share the queue and the batches of requests for text vectors."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from models.runtimes.base import Embedded, Floats
 
 @dataclass(frozen=True, slots=True)
 class EachToken(Tokens):
-    """Tokens of a text for which a caller wants a vector of each token, instead of one vector of the text."""
+    """Tokens of a text whose caller wants a vector of each token instead of one vector of the text."""
 
 
 class Mixed(NamedTuple):
-    """Output of a batch with `EachToken`: for each text a vector (D,), or the vectors (L, H) of its tokens."""
+    """Output of a batch that contains `EachToken` texts. A text has one vector (D,) or its token vectors (L, H)."""
 
     vectors: Sequence[Floats]
     norms: Sequence[Floats]
-    """The length of each vector."""
+    """The lengths of each text's vectors before normalisation."""
 
 
 def places(texts: Sequence[Tokens]) -> Sequence[slice]:
-    """Return the rows of each text's tokens in the answer to a request."""
+    """Return a slice for each text: the rows of its tokens in the concatenated token vectors."""
     ends = np.cumsum([len(text) for text in texts]).tolist()
     return [slice(end - len(text), end) for end, text in zip(ends, texts, strict=True)]
 
@@ -36,7 +36,7 @@ def mixed(
     embed: Callable[[Sequence[Tokens]], Embedded],
     embed_tokens: Callable[[Sequence[Tokens]], Sequence[Floats]],
 ) -> Mixed:
-    """Run the texts of a batch by `embed`, and those of `EachToken` by `embed_tokens`."""
+    """Embed a batch: `EachToken` texts with `embed_tokens`, and all other texts with `embed`."""
     each = [isinstance(tokens, EachToken) for tokens in batch]
     texts = [tokens for tokens, one in zip(batch, each, strict=True) if not one]
     whole = iter(zip(*embed(texts), strict=True) if texts else ())

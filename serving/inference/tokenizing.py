@@ -1,7 +1,7 @@
-"""The queue of an encoder's tokenizer, and the vocabulary.
+"""The queue of an encoder's tokenizer, and its vocabulary.
 
-The tokenizer runs in its own thread. Short texts are tokenised on the event loop. Texts that arrive while the thread is
-busy share the next call.
+The tokenizer runs in its own thread. Short texts are tokenised on the event loop instead. Texts that arrive while the
+thread is busy are tokenised together in the next call.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from serving.inference.engine import Engine
 from serving.operations.lru import Lru
 
 TOKENIZED_AT_ONCE = 10_000
-"""Characters in one call of the tokenizer, which takes about 4 ms. A small request behind a large one waits for one
-call."""
+"""Approximate number of characters in one tokenizer call. A call takes about 4 ms. A small request behind a large
+request waits for one call."""
 TOKENIZED_ON_THE_SPOT = 600
-"""Maximum characters that are tokenised on the event loop. Tokenizing them takes 0.2 ms, which is less than a thread
-switch. Each text adds 20 to the number of characters."""
+"""Maximum characters that are tokenised on the event loop. This takes 0.2 ms, less than a thread switch. Each text
+counts as 20 additional characters."""
 T = TypeVar("T")
 Tokenize = Callable[[Sequence[str], Direction], list[Tokens]]
 
@@ -38,13 +38,14 @@ class _Turn:
     direction: Direction
     future: asyncio.Future[list[Tokens]]
     alone: bool = False
-    """Whether the tokenizer gets these texts in a call of their own, because a shared call has failed."""
+    """Whether these texts get a tokenizer call of their own, because a call shared with other texts failed."""
 
 
 class Tokenizing:
     """Queue of the tokenizer.
 
-    Requests take turns of about `TOKENIZED_AT_ONCE` characters, oldest first. Small turns are merged into one call.
+    Each request is split into turns of about `TOKENIZED_AT_ONCE` characters. Requests alternate by turn, oldest first.
+    Small turns of several requests are merged into one call.
     """
 
     def __init__(self, tokenize: Tokenize, cache_bytes: int = 0, max_characters: float = math.inf) -> None:
@@ -78,7 +79,7 @@ class Tokenizing:
             self._characters -= characters
 
     async def tokens(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
-        """Return the tokens of each text in order. If the caller is cancelled, its waiting texts are never tokenised.
+        """Return the tokens of each text in order. If the caller is cancelled, its waiting texts are not tokenised.
 
         Raises:
             Unhealthy: the tokenizer was closed before all texts were tokenised.
@@ -96,7 +97,7 @@ class Tokenizing:
         return tokens
 
     async def _fresh(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
-        """Tokenise a few short texts on the event loop, and all other texts in the thread."""
+        """Tokenise a few short texts on the event loop, and any other list of texts in the thread."""
         if texts and sum(map(len, texts)) + 20 * len(texts) <= TOKENIZED_ON_THE_SPOT:
             fresh = self._tokenize(texts, direction)
             if wrong := _miscounted(len(texts), fresh):
@@ -118,7 +119,7 @@ class Tokenizing:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def close(self) -> None:
-        """Stop after the running call. Waiting requests fail with `Unhealthy`."""
+        """Let the running call end, then stop. Waiting requests fail with `Unhealthy`."""
         self._closed = True
         for turn in self._waiting:
             if not turn.future.done():
@@ -178,7 +179,7 @@ class Tokenizing:
 
 
 def _failing_alone(tokenize: Tokenize) -> Tokenize:
-    """Convert `TokenizerFailure` to `Backend`, the error for callers."""
+    """Return `tokenize` with `TokenizerFailure` converted to `Backend`, the error for callers."""
 
     def tokenized(texts: Sequence[str], direction: Direction) -> list[Tokens]:
         try:
@@ -218,7 +219,7 @@ class Vocabulary:
         self._tokenizing = tokenizing
 
     def check(self, ids: Sequence[int], field: str) -> None:
-        """Refuse ids that are not in the model's vocabulary.
+        """Raise an error if an id is not in the model's vocabulary.
 
         Raises:
             Empty: there are no ids.
@@ -239,7 +240,7 @@ class Vocabulary:
     async def pieces(
         self, texts: Sequence[str], *, special_tokens: bool, at_most: int, field: str
     ) -> list[list[Piece]]:
-        """Return every token of each text, without truncation.
+        """Return all tokens of each text, without truncation.
 
         Raises:
             TooLarge: there are more than `at_most` tokens.

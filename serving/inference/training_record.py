@@ -1,4 +1,4 @@
-"""Facts about an encoder's training and scores, read from its manifest for /info and the log."""
+"""Training facts and scores of an encoder, read from its manifest for `/info` and the log."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import Any
 from models.bundle.bundle import Manifest
 
 PARITY = "onnx_parity"
-"""Key of the exported graph's error in the manifest's scores. It is not a score of a benchmark."""
+"""Key, among the manifest's scores, of the exported ONNX graph's numerical error. This value is not a benchmark
+score."""
 SUMMARIES = ("mean", "nDCG@10")
-"""Suffixes in names of scores that summarise a benchmark."""
+"""Suffixes of the score names that summarise a benchmark."""
 DEFAULT_CORPUS = "python-docs"
 """Name of the training corpus if the run's configuration names no file."""
 
 
 def training(manifest: Manifest) -> dict[str, Any] | None:
-    """Return the facts about training that the manifest records, or None if it has no record.
+    """Return the training facts in the manifest, or None if it has no training record.
 
-    Anybody may have written the record, so a fact of a wrong type counts as missing. Paths are reduced to file names.
+    The record is untrusted input, so a fact of a wrong type counts as missing. Paths are reduced to file names.
     """
     run = manifest.run
     if run is None:
@@ -55,7 +56,7 @@ def summary(manifest: Manifest) -> str:
 
 
 def _fact(run: Mapping[str, Any], name: str) -> Any:
-    """Return a fact of a run. The run itself may have the fact, or the run's configuration."""
+    """Return a fact of a training run, from the run's record or from the configuration in it."""
     return run[name] if run.get(name) is not None else _object(run.get("config")).get(name)
 
 
@@ -75,7 +76,10 @@ def _corpus(run: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _name(value: Any) -> str | None:
-    """Return the name of a model, or the last part of a path. A Hugging Face id, `owner/name`, is not a path."""
+    """Return the name of a model, or the last part of a path.
+
+    `owner/name` is a Hugging Face id and is returned whole.
+    """
     name = _line(value)
     if name is None or (name.count("/") <= 1 and name[0] not in "/.~"):
         return name

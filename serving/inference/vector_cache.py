@@ -1,4 +1,4 @@
-"""Cache of vectors. Simultaneous requests for the same text share one run of the engine."""
+"""Cache of vectors. Simultaneous requests for the same text share one engine run."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ class _Flight:
 
 @dataclass(eq=False)
 class VectorCache:
-    """Cache before the queue of one encoder.
+    """Cache in front of one encoder's queue.
 
-    The token ids of a text are its key, because the encoder reads only token ids. Requests with a single missing text
-    share a run of the engine if their text and priority are the same. If the run fails, all these requests fail. If all
-    these requests leave, the run is cancelled. A request with several missing texts never waits for another request's
-    run.
+    The key of a vector is the token ids of its text, because the encoder reads only token ids. Simultaneous requests
+    share an engine run if each lacks exactly one vector, for the same text and with the same priority. If the run
+    fails, all these requests fail. If all callers leave, the run is cancelled. A request that lacks several vectors
+    never waits for another request's run.
     """
 
     submit: Submit
     max_bytes: int
     observe: Callable[[int, int], None] = lambda *_: None
-    """Function called for each request with two numbers: texts that were cached or already running, and texts sent
-    to the engine."""
+    """Function called once per request with two numbers. The first counts texts that were cached or already running.
+    The second counts texts sent to the engine."""
     _kept: Lru[bytes, _Row] = field(init=False)
     _flights: dict[tuple[bytes, bool], _Flight] = field(init=False, default_factory=dict)
-    """Current runs by text and by `bulk`."""
+    """Running texts. The key is the text's token ids and its `bulk` flag."""
 
     def __post_init__(self) -> None:
         self._kept = Lru(self.max_bytes)
@@ -72,7 +72,7 @@ class VectorCache:
         return self._kept.bytes
 
     async def embed(self, texts: Sequence[Tokens], *, bulk: bool = False) -> Answer:
-        """Embed texts, using cached vectors. For a request of cached texts, `begun` is the time of the call.
+        """Embed texts, using cached vectors. If all texts are cached, `begun` in the answer is the time of this call.
 
         Raises:
             Exception: any error of `submit`.
@@ -94,7 +94,7 @@ class VectorCache:
         return Answer(np.stack(vectors), np.array(norms, dtype=np.float32), begun)
 
     async def _shared(self, key: bytes, text: dict[bytes, Tokens], bulk: bool) -> _Landed:
-        """Wait for the current run of a single text, or for a new run if there is none."""
+        """Wait for the running embedding of a single text. Start it if there is none."""
         place = key, bulk
         if not (flight := self._flights.get(place)):
             flight = self._flights[place] = _Flight(asyncio.create_task(self._run(text, bulk)))

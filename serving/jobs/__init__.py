@@ -1,4 +1,4 @@
-"""Background jobs, which survive restarts."""
+"""Background jobs. Jobs survive restarts of the server."""
 
 from __future__ import annotations
 

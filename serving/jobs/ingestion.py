@@ -1,4 +1,4 @@
-"""Ingestion of a large upload: all rows are checked first, then documents are embedded and stored in blocks."""
+"""Ingestion of a large upload. All rows are checked first. Then documents are embedded and stored in blocks."""
 
 from __future__ import annotations
 
@@ -28,22 +28,21 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 BLOCK_DOCUMENTS, BLOCK_CHARACTERS = 256, 100_000
-"""Maximum documents, and maximum characters, of one commit."""
+"""Maximum documents, and maximum characters, of one block. Each block is stored in one commit."""
 IN_FLIGHT = 6
-"""Maximum number of concurrent blocks. Some blocks are embedded while others are read or committed. Concurrent
-blocks take turns in the engine and end at about the same time. The first progress is therefore reported after about
-this many blocks."""
+"""Maximum number of concurrent blocks. Some blocks are embedded while others are read or committed. Concurrent blocks
+share the engine and end at about the same time, so progress is first reported after about this many blocks."""
 LOOKED_AT = 2000
-"""Number of rows that a thread checks at a time."""
+"""Number of rows that a thread checks per call."""
 
 
 async def ingest(library: Library, settings: Settings, disk_quota: DiskQuota, job: Running) -> dict[str, Any]:
-    """Store an upload; `Options` defines the handling of invalid rows.
+    """Store an upload. `Options` says whether invalid rows are skipped or make the job fail.
 
-    If the disk or the quota is full, stored documents are kept.
+    If the disk or the quota is full, the documents stored so far are kept.
 
-    With `on_error=fail` an invalid row fails the job before anything is stored. Rows without ids get ids derived from
-    the job. Work that is repeated after a restart therefore stores each row once.
+    With `on_error=fail`, an invalid row fails the job before anything is stored. Rows without ids get ids derived from
+    the job's id. A row that is stored again after a restart therefore replaces itself.
     """
     options = Options.model_validate(job.options)
     rule = await retry_while_busy(lambda: library.vector_rule(job.corpus))
@@ -63,7 +62,8 @@ class _Upload:
     read: Callable[[], Generator[Checked]]
     """Function that yields all rows, starting at the first row. It stops when `left` is set."""
     left: Event
-    """Set when nobody waits for rows any more, because skipping a million rows takes 15 seconds."""
+    """Set when the reader's caller has left. Otherwise the thread would read on, and skipping a million rows takes 15
+    seconds."""
 
     @classmethod
     def of(cls, job: Running, options: Options, settings: Settings, rule: VectorRule) -> _Upload:
@@ -84,9 +84,9 @@ class _Upload:
 
 
 async def _examine(job: Running, upload: _Upload) -> frozenset[int]:
-    """Count valid rows and report invalid ones. Return the numbers of rows that repeat an earlier id.
+    """Count valid rows and report invalid rows. Return the numbers of rows that repeat an earlier id.
 
-    Only an 8-byte hash of each id is kept. Rows whose hash occurs twice are read again, and their ids are compared.
+    Only an 8-byte hash of each id is stored. Rows whose hash occurs twice are read again, and their ids are compared.
     """
     job.forget_errors()
     hashes = array("q")
@@ -135,10 +135,9 @@ class _Flying:
         documents = [row.document for row in rows if row.document]
         self.documents = len(documents)
         self.following = rows[-1].number + 1
-        """Number of the row after this block."""
+        """Number of the first row after this block."""
         self.stored = False
-        """Whether the block was stored. It may be stored although it was cancelled, if the cancellation was too
-        late."""
+        """Whether the block was stored. A cancelled block is also stored if the cancellation came after its commit."""
         self.adding = asyncio.create_task(
             retry_while_busy(
                 lambda: library.add(
@@ -163,7 +162,7 @@ class _Flying:
 async def _store(
     library: Library, disk_quota: DiskQuota, job: Running, upload: _Upload, left_out: frozenset[int]
 ) -> None:
-    """Store all rows from the job's position to the end. The position is a row number."""
+    """Store all rows from the job's `position`, a row number, to the end."""
     begin = job.position or 0
     flying = deque[_Flying]()
 

@@ -1,4 +1,4 @@
-"""Acceptance of new jobs. Either the whole job is on disk before its caller gets an answer, or there is no job."""
+"""Acceptance of new jobs. A job is on disk, with its upload, before its caller gets an answer."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from serving.operations.limits import current_caller
 from serving.operations.threads import run_to_end
 
 Answered = tuple[Keyed, Callable[[Job], Answer]]
-"""A request with an idempotency key, and the function that makes its answer from the new job."""
+"""A request with an idempotency key, and the function that makes the request's answer from its new job."""
 Note = Callable[[Job], None]
 RETRY_SECONDS = 10
 
 
 class Intake:
-    """Acceptance of new jobs. Each corpus has a lock of its own, so that a slow commit delays no other corpus."""
+    """Acceptance of new jobs. Each corpus has its own lock, so that a slow commit does not delay other corpora."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Intake:
         dropped: Note,
         most: int,
     ) -> None:
-        """Create the intake. Callers without a limit of their own may have `most` waiting or running jobs."""
+        """Create the intake. A caller without its own limit may have `most` waiting and running jobs."""
         self._ledger, self._requests, self._spools, self._unended = ledger, requests, spools, unfinished
         self._accepting, self._dropped, self._most = accepting, dropped, most
         self._taking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -44,7 +44,7 @@ class Intake:
         """Number of jobs that are being submitted, by caller."""
         self._closing: list[str] = []
         self.closed = False
-        """Whether the server is stopping. New jobs are then started by the next server process."""
+        """Whether the server is stopping. The next server process then starts newly accepted jobs."""
 
     async def take(self, job: Job, spool: Spool | None, answered: Answered | None, taken: Note) -> None:
         """Store a job with its upload and the answer to its request, then call `taken`.
@@ -75,7 +75,10 @@ class Intake:
 
     @asynccontextmanager
     async def closing(self, corpus: str) -> AsyncIterator[None]:
-        """Wait for jobs that are being submitted for a corpus. Refuse new jobs for the corpus during the block."""
+        """Refuse new jobs for a corpus during the block.
+
+        The block begins after jobs that are being submitted are stored.
+        """
         async with self._alone(corpus):
             self._closing.append(corpus)
         try:

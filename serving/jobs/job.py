@@ -1,4 +1,4 @@
-"""A job as its caller sees it (`Job`) and as its work function sees it (`Running`), and the retries of its steps."""
+"""`Job`, the record of a job; `Running`, the interface for its work function; and retries of a job's steps."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 MAX_ERRORS = 100
 """Maximum number of errors that are stored for one job. Further errors are only counted."""
 MAX_PLACE, MAX_ERROR = 200, 500
-"""Maximum characters of an error's place and message."""
+"""Maximum characters of an error's location in the upload, and of its message."""
 MAX_ERROR_BYTES = 100_000
-"""Maximum bytes of one job's stored errors, as JSON in UTF-8. The error that made the job fail does not count."""
+"""Maximum bytes of one job's stored errors, as JSON in UTF-8. The error that made the job fail is stored in
+addition."""
 MAX_STARTS = 2
-"""Maximum consecutive starts of a job without progress. The job is then not started again, because it may crash the
-server."""
+"""Maximum consecutive starts of a job without progress. After these starts, the job is not started again, because it
+may crash the server."""
 WINDOW = 10.0
 """Seconds over which the speed of a job is measured."""
 TRIES = 6
-"""Maximum attempts of a step if the engine fails. The delay doubles after each attempt."""
+"""Maximum attempts of a job's step that fails in the engine. The delay doubles after each attempt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,8 @@ class Job:
     """Name of the API key that submitted the job. Empty if the server requires no keys."""
     options: Mapping[str, Any] = field(default_factory=dict)
     digest: str = ""
-    """Digest of the whole task. Two jobs with the same digest never run together."""
+    """Digest of the job's kind, corpus, options and upload. Two jobs with the same digest never run at the same
+    time."""
     state: State = "queued"
     done: int = 0
     total: int | None = None
@@ -52,16 +54,18 @@ class Job:
     position: int | None = None
     """Position to resume from. None means the beginning."""
     starts: int = 0
-    """Number of starts since the job's last progress. Starts that a regular shutdown interrupted do not count."""
+    """Number of starts since the job's last progress. A start does not count if a regular shutdown interrupted the
+    job."""
     errors: tuple[Mapping[str, str], ...] = ()
-    """Errors with the keys `place` and `error`: at most `MAX_ERRORS` errors in `MAX_ERROR_BYTES`."""
+    """Errors with the keys `place` (the location in the upload) and `error`. There are at most `MAX_ERRORS` errors, in
+    at most `MAX_ERROR_BYTES`."""
     error_count: int = 0
     result: Mapping[str, Any] = field(default_factory=dict)
     created: float = 0.0
     started: float | None = None
     finished: float | None = None
     rate: float | None = None
-    """Recent speed in units of `total` per second. None unless the job is running."""
+    """Recent speed, in the unit of `total` per second. None unless the job is running."""
 
     @property
     def ended(self) -> bool:
@@ -70,14 +74,14 @@ class Job:
 
     @property
     def eta_s(self) -> float | None:
-        """Remaining seconds at the current rate."""
+        """Estimated remaining seconds at the current rate."""
         if self.ended or self.total is None or not self.rate:
             return None
         return max(0, self.total - self.done) / self.rate
 
 
 def progress_of(job: Job, things: str) -> str:
-    """Return the progress of a job in words."""
+    """Return the progress of a job as text. `things` names the unit of the amounts."""
     if job.state == "queued":
         return "it waits for the jobs before it"
     far = f"{job.done:,} of {job.total:,} {things} are done" if job.total else "it has begun"
@@ -85,7 +89,10 @@ def progress_of(job: Job, things: str) -> str:
 
 
 def error_of(place: str, message: str) -> Mapping[str, str]:
-    """Return an error for the ledger. Place and message are shortened, because they may quote the upload."""
+    """Return an error as it is stored in the ledger.
+
+    Location and message are shortened, because they may quote the upload.
+    """
     return {"place": shortened(place, MAX_PLACE), "error": shortened(message, MAX_ERROR)}
 
 
@@ -100,7 +107,7 @@ def size_of(error: Mapping[str, str]) -> int:
 
 
 class Duplicate(Conflict):
-    """An equal job is queued or running; `job` is its id."""
+    """A job with the same digest is queued or running. `job` is its id."""
 
     def __init__(self, job: str) -> None:
         self.job = job
@@ -108,7 +115,7 @@ class Duplicate(Conflict):
 
 
 def digest_of(kind: str, corpus: str, options: Mapping[str, Any], content: str) -> str:
-    """Return the digest of a task. Equal tasks have equal digests. `content` is the digest of the upload."""
+    """Return the digest of a job's kind, corpus, options and upload. `content` is the digest of the upload."""
     return hashlib.sha256(json.dumps([kind, corpus, options, content], sort_keys=True).encode()).hexdigest()
 
 
@@ -140,10 +147,10 @@ Save = Callable[[Job], Awaitable[None]]
 
 
 class Running:
-    """The task of a job, the position to resume from, and methods to report progress.
+    """Interface for a job's work function: the task, the position to resume from, and methods to report progress.
 
-    asyncio cancels the work if its caller cancels the job, or if the server stops and the next one will resume it. Work
-    after the last checkpoint is then repeated.
+    asyncio cancels the work if its caller cancels the job, or if the server stops. The next server process resumes a
+    job that was stopped by the server. Work after the last checkpoint is then repeated.
     """
 
     def __init__(self, job: Job, spool: Path | None, save: Save) -> None:
@@ -175,23 +182,23 @@ class Running:
 
     @property
     def position(self) -> int | None:
-        """Position of the last checkpoint; None before the first."""
+        """Position of the last checkpoint. None before the first checkpoint."""
         return self.job.position
 
     @property
     def done(self) -> int:
-        """Amount done at the last checkpoint."""
+        """Amount of work done at the last checkpoint."""
         return self.job.done
 
     def stored_beyond(self, done: int) -> None:
-        """Report the work that a stopping job has done since its last checkpoint.
+        """Set the amount of work done, including work after the last checkpoint, while a job stops.
 
-        This work is repeated if the job resumes.
+        Work after the last checkpoint is repeated if the job resumes.
         """
         self._beyond = done
 
     async def checkpoint(self, position: int, done: int) -> None:
-        """Store that all work before `position` is done. On return, the checkpoint is on disk."""
+        """Store that all work before `position` is done. When this method returns, the checkpoint is on disk."""
         now = replace(self._now(), position=position, done=done)
         before = -1 if self.position is None else self.position
         await self._save(replace(now, starts=0) if (position, done) > (before, self.done) else now)
@@ -209,7 +216,7 @@ class Running:
         self._pace.add(job.done)
 
     def error(self, place: str, message: str) -> None:
-        """Report an error in one part of the job. The job goes on. The next checkpoint stores the error."""
+        """Report an error in one part of the job. The job continues. The next checkpoint stores the error."""
         self._error_count += 1
         if len(self._errors) < MAX_ERRORS:
             error = error_of(place, message)
@@ -218,7 +225,10 @@ class Running:
                 self._error_bytes = taken
 
     def forget_errors(self) -> None:
-        """Delete the reported errors. Call this before repeated work, which reports the same errors again."""
+        """Delete the reported errors.
+
+        Call this before work is repeated, because repeated work reports the same errors again.
+        """
         self._errors, self._error_count, self._error_bytes = [], 0, 0
 
     @property
@@ -241,7 +251,7 @@ async def retry_while_busy(work: Callable[[], Awaitable[T]]) -> T:
     """Run `work` as bulk work. Retry while the server is overloaded or stopping, the disk is full or the engine fails.
 
     Raises:
-        ServiceError: an error that waiting does not solve, such as damaged data or a key's full disk quota.
+        ServiceError: an error that does not go away by waiting, such as damaged data or a key's full disk quota.
     """
     failures = count(1)
     while True:

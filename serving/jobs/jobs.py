@@ -1,4 +1,4 @@
-"""The jobs of a server: submit, run, follow, cancel, resume."""
+"""The server's job queue: submit, run, observe, cancel and resume jobs."""
 
 from __future__ import annotations
 
@@ -30,21 +30,20 @@ from serving.operations.threads import run_to_end
 
 log = logging.getLogger(__name__)
 Work = Callable[[Running], Awaitable[dict[str, Any] | None]]
-"""Function that does the work of a kind of job. Its return value is added to the job's result. If it raises a
+"""Work function of a kind of job. Its return value is added to the job's result. If the function raises a
 `ServiceError`, the job fails."""
 
 
 class Jobs:
     """Job queue.
 
-    It runs up to `at_once` jobs. A corpus has at most one running job, not counting jobs of kinds in `beside`.
+    Up to `at_once` jobs run at the same time. A corpus has at most one running job, not counting jobs of the kinds in
+    `beside`. API keys take turns, and one key can't occupy all `at_once` places. A key's first job therefore does not
+    wait for a hundred jobs of another key. Among jobs of one key, and among jobs of one corpus, the oldest runs first.
 
-    Keys take turns, and no key can run `at_once` jobs. So the first job of a key does not wait for a hundred jobs of
-    another key. Among jobs of one key, and among jobs of one corpus, the oldest runs first.
-
-    The ledger stores each change of a job before callers see it. The next server resumes unfinished jobs. `accepting`
-    is called when a job is submitted and `ended` when it ends; both may block. Jobs run on one event loop, between
-    `start` and `stop`.
+    The ledger stores each change of a job before callers see the change. The next server process resumes unfinished
+    jobs. `accepting` is called when a job is submitted, and `ended` is called when a job ends. Both functions may
+    block. Jobs run on one event loop, between `start` and `stop`.
 
     Raises:
         StoreError: the folder or the ledger can't be used.
@@ -65,8 +64,8 @@ class Jobs:
     ) -> None:
         """Open the ledger.
 
-        Each caller may have `waiting` waiting and running jobs, `kept` stored ended jobs, and `answer_bytes` bytes of
-        stored answers (see `Requests`).
+        `waiting` is a caller's maximum number of waiting and running jobs. `kept` is a caller's maximum number of
+        stored ended jobs. `answer_bytes` limits the bytes of a caller's stored answers (see `Requests`).
         """
         self._kinds, self._beside = kinds, frozenset(beside)
         self._ended = ended
@@ -86,16 +85,17 @@ class Jobs:
         self._running: dict[str, Running] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._busy: dict[str, str] = {}
-        """Corpora in which a job of `_tasks` prevents further jobs, by the job's id."""
+        """Corpora of the jobs in `_tasks`, by the job's id, except jobs of the kinds in `beside`. No other job of such
+        a corpus may start."""
         self._callers: dict[str, str] = {}
         """Callers of the jobs in `_tasks`, by the job's id."""
         self._turns: dict[str, int] = {}
-        """Sequence number of the last job that was started for each caller."""
+        """Sequence number of the last started job of each caller."""
         self._begun = count(1)
         self._cancelled: set[str] = set()
         self._stalled: set[str] = set()
-        """Ids of jobs that stopped by an unexpected error. The next server process resumes them. Later jobs of the
-        same corpus wait."""
+        """Ids of jobs that stopped because of an unexpected error. The next server process resumes them. Later jobs of
+        the same corpus wait."""
         self._suspects = frozenset(job.id for job in self._unended.values() if job.state == "running")
         """Ids of jobs that were running when the previous server process was killed. They run one at a time, because
         one of these jobs may have killed the server."""
@@ -103,12 +103,12 @@ class Jobs:
         """Suspects that this server process has not started yet. Their `starts` count only starts by earlier server
         processes."""
         self._kept_before = frozenset(self._unended)
-        """Ids of jobs of an earlier server process. Their uploads must be checked, because files may have changed
-        while no server ran."""
+        """Ids of jobs that an earlier server process accepted. Their uploads are checked before they run, because files
+        may have changed while no server ran."""
         self._changes = Changes()
         self._payers: dict[str, Caller] = {}
-        """Callers who are charged for the tokens of jobs, by the job's id. Jobs of an earlier server process are not
-        charged."""
+        """Callers who are charged for the tokens of jobs, by the job's id. Jobs accepted by an earlier server process
+        are not charged."""
         self._intake = Intake(
             self._ledger, self.requests, self._spools, self._unended, accepting=accepting, dropped=ended, most=waiting
         )
@@ -116,13 +116,13 @@ class Jobs:
         self._sweep()
 
     def start(self) -> None:
-        """Start the queue. Unfinished jobs are resumed."""
+        """Start the queue and resume unfinished jobs."""
         if not self._stopped:
             self._started = True
             self._schedule()
 
     async def stop(self) -> None:
-        """Stop the queue. The next server process resumes the running jobs."""
+        """Stop the queue. The next server process resumes the jobs that were running."""
         self._stopped = self._intake.closed = True
         for task in self._tasks.values():
             task.cancel()
@@ -138,7 +138,7 @@ class Jobs:
                 if job.state == "running" and job.id not in self._not_begun_again:
                     self._ledger.save(replace(job, state="queued", starts=max(0, job.starts - 1)))
         except (ServiceError, OSError) as error:
-            log.error("what was running counts as interrupted: %s", error)
+            log.error("could not record that the running jobs were interrupted: %s", error)
 
     def close(self) -> None:
         """Close the ledger."""
@@ -159,10 +159,10 @@ class Jobs:
     ) -> Job:
         """Queue a job.
 
-        On return, the job is on disk, and will be done even if the server restarts. The job becomes the owner of
+        When this method returns, the job is on disk and will be done even if the server restarts. The job takes over
         `spool`.
 
-        `answered` has the idempotency key and answer of the request, which are stored together with the job.
+        `answered` has the idempotency key and the answer of the request. They are stored together with the job.
 
         Raises:
             Conflict: the corpus is being deleted.
@@ -199,7 +199,7 @@ class Jobs:
     def uploaded(self, of: Callable[[str], bool], besides: str) -> int:
         """Return the bytes of pending uploads for corpora that `of` accepts, except those of the job `besides`.
 
-        Blocking.
+        This call blocks.
 
         Raises:
             Unhealthy: the disk fails.
@@ -236,23 +236,23 @@ class Jobs:
         return [running.seen if (running := self._running.get(job.id)) else job for job in found]
 
     async def cancel(self, id: str) -> Job:
-        """Cancel a job. Its finished work is kept. A job that has ended does not change.
+        """Cancel a job. Work that is already done is kept. A job that has ended does not change.
 
         Raises:
             NotFound: the job does not exist.
-            Unhealthy: the server is shutting down, and the next one will resume the job.
+            Unhealthy: the server is shutting down, and the next server process will resume the job.
         """
         await run_to_end(self._cancel(await self.job(id)))
         return await self.job(id)
 
     @asynccontextmanager
     async def deleting(self, corpus: str) -> AsyncIterator[None]:
-        """Stop all jobs of a corpus that is being deleted, so that none affects a later corpus of the same name.
+        """Stop all jobs of a corpus that is being deleted, so that no old job affects a new corpus of the same name.
 
-        Running jobs of kinds in `beside` go on. During the block, new jobs for the corpus are refused.
+        Running jobs of kinds in `beside` continue. During the block, new jobs for the corpus are refused.
 
         Raises:
-            Unhealthy: the server is shutting down, and the next one would resume the jobs.
+            Unhealthy: the server is shutting down, and the next server process would resume the jobs.
         """
         async with self._intake.closing(corpus):
             for job in reversed(list(self._unended.values())):  # waiting jobs before the jobs that they wait for
@@ -263,7 +263,7 @@ class Jobs:
 
     @asynccontextmanager
     async def renaming(self, name: str, to: str) -> AsyncIterator[None]:
-        """Refuse new jobs of both names during the block, because a job knows its corpus by name.
+        """Refuse new jobs of both names during the block, because a job refers to its corpus by name.
 
         Raises:
             Conflict: a job of one of the names has not ended.
@@ -317,9 +317,10 @@ class Jobs:
             task.add_done_callback(partial(self._left, job.id))
 
     def _next(self) -> Job | None:
-        """Return the next job to start, or None: the oldest ready job of the caller with the fewest running jobs.
+        """Return the next job to start, or None if no job may start.
 
-        Among callers with equally many running jobs, choose the caller whose last job began longest ago.
+        The next job is the oldest ready job of the caller with the fewest running jobs. Among callers with equally many
+        running jobs, it is a job of the caller whose last job was started longest ago.
         """
         running = Counter(self._callers.values())
         fitting = (job for job in self._ready() if running[job.caller] < self._places(job.caller))
@@ -331,7 +332,7 @@ class Jobs:
     def _ready(self) -> Iterator[Job]:
         """Yield the waiting jobs whose corpus is free, oldest first.
 
-        The limit `at_once` and the share of the key may still delay them.
+        A yielded job may still have to wait for the limit `at_once` or for its key's turn.
         """
         taken, begun = set(self._busy.values()), self._cancelled | self._stalled | self._tasks.keys()
         for job in self._unended.values():
@@ -346,7 +347,7 @@ class Jobs:
 
     def _left(self, id: str, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()):
-            log.error("job %s stops, and goes on when the server is started again", id, exc_info=error)
+            log.error("job %s stopped because of an error, and resumes when the server restarts", id, exc_info=error)
             self._stalled.add(id)
         else:
             self._busy.pop(id, None)
@@ -425,7 +426,7 @@ class Jobs:
         await run_to_end(saved())
 
     def _sweep(self) -> None:
-        """Delete the uploads of ended jobs, and uploads that never became jobs."""
+        """Delete the uploads of ended jobs, and uploads that belong to no job."""
         for file in self._spools.iterdir():
             if file.name not in self._unended:
                 file.unlink()
@@ -436,11 +437,11 @@ def _now(after: float) -> float:
     return max(time.time(), after)
 
 
-# Notification of changes of jobs.
+# Notification of callers that wait for a change of a job.
 
 
 class Changes:
-    """Events of awaited jobs. A job's event is set at the next change of the job."""
+    """One event for each job that a caller waits for. The event is set at the next change of the job."""
 
     def __init__(self) -> None:
         self._events: dict[str, asyncio.Event] = {}
@@ -450,12 +451,12 @@ class Changes:
         return self._events.setdefault(id, asyncio.Event())
 
     def tell(self, id: str) -> None:
-        """Set the event of a job that has changed."""
+        """Notify the callers that wait for a job: the job has changed."""
         if event := self._events.pop(id, None):
             event.set()
 
     def tell_all(self) -> None:
-        """Set all events, because no more changes will follow."""
+        """Notify all waiting callers, because no more changes will follow."""
         for id in list(self._events):
             self.tell(id)
 

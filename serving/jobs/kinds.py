@@ -1,4 +1,4 @@
-"""Work functions of jobs by kind."""
+"""Work functions by the kind of job."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from serving.settings import Settings
 
 SNAPSHOT, REEMBED, MAP = "snapshot", "reembed", "map"
 CHANGE_NOTHING = (SNAPSHOT, MAP)
-"""Kinds of jobs that run concurrently with other jobs of the same corpus."""
+"""Kinds of jobs that may run at the same time as other jobs of the same corpus."""
 ADDING = (UPLOAD, SNAPSHOT, RESTORE, MAP)
-"""Kinds of jobs that add data to the disk. The key's disk quota must have room for them."""
+"""Kinds of jobs that add data to the disk. They need room in the key's disk quota."""
 PROGRESS_SECONDS = 1.0
 """Seconds between two reports of progress."""
 
 
 @dataclass(frozen=True)
 class JobKinds:
-    """Dependencies of a server's jobs, and the work function of each kind."""
+    """Dependencies of a server's jobs, and the work function of each kind of job."""
 
     settings: Settings
     encoders: Encoders
@@ -57,28 +57,28 @@ class JobKinds:
         }
 
     def accept(self, job: Job) -> None:
-        """Check the disk quota and record a job, before its caller learns that the job is accepted. Blocking.
+        """Check the disk quota and record a job before the job is confirmed to its caller. This call blocks.
 
         Raises:
             NotFound: the corpus does not exist.
-            InsufficientStorage, Unhealthy: the disk fails, or the key's corpora have used up their share of it.
+            InsufficientStorage, Unhealthy: the disk fails, or the key's corpora have used up its disk quota.
         """
         if job.kind in ADDING:
             self.disk_quota.check(job.id)
         self.upload_order.accept(job)
 
     async def _begun(self, job: Running) -> None:
-        """Check the disk quota again at the start of a job, because earlier jobs may have filled the quota.
+        """Check the disk quota again when a job starts, because earlier jobs may have filled the quota.
 
-        A job without room fails, because waiting would delay other jobs.
+        A job without room fails. Waiting for room would delay other jobs.
         """
         await retry_while_busy(lambda: in_thread(lambda: self.disk_quota.check(job.id)))
 
     async def _upload(self, job: Running) -> dict[str, Any]:
         """Store the upload.
 
-        The acceptance is recorded again, because a corpus that was damaged at the start, or was restored, lacks the
-        record.
+        The acceptance is recorded again, because the record may be missing. It is missing after the corpus was
+        restored, or if the corpus was damaged when the server started.
         """
         await retry_while_busy(lambda: self.library.run(lambda _: self.upload_order.accept(job.job), of=job.corpus))
         return await ingest(self.library, self.settings, self.disk_quota, job)
@@ -94,7 +94,10 @@ class JobKinds:
         return asdict(made)
 
     async def _map(self, job: Running) -> dict[str, Any]:
-        """Compute a map. The previous map serves until the new map is complete. A restart begins the work anew."""
+        """Compute a map.
+
+        The previous map is served until the new map is complete. After a restart, the computation begins again.
+        """
         await self._begun(job)
         name, corpora = job.corpus, self.library.corpora
         async with reporting_progress(job) as progress:
@@ -121,7 +124,7 @@ class JobKinds:
 
 @contextmanager
 def _naming(snapshot: Path) -> Iterator[None]:
-    """Add the name of the snapshot on the server to errors in the block."""
+    """Add the snapshot's name to errors in the block."""
     try:
         yield
     except (Invalid, TooLarge) as error:
@@ -130,7 +133,7 @@ def _naming(snapshot: Path) -> Iterator[None]:
 
 @asynccontextmanager
 async def reporting_progress(job: Running) -> AsyncIterator[Progress]:
-    """Yield a `Progress` for work in a thread, and report it as the progress of `job`."""
+    """Yield a `Progress` for work in a thread. Report its values as the progress of `job`."""
     progress = Progress(current_caller())
 
     async def report() -> None:

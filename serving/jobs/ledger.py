@@ -1,4 +1,4 @@
-"""Durable records of jobs and of answers to repeated requests, in one SQLite file.
+"""SQLite file with jobs and with the answers to requests that have an idempotency key.
 
 Every change is on disk before callers see it.
 """
@@ -68,7 +68,7 @@ _COLUMNS = (
 )
 _STATES: dict[str, State] = {state: state for state in get_args(State)}
 EVERY = -1
-"""SQLite's value for no limit."""
+"""SQLite's value of LIMIT for no limit."""
 _JSON = ("options", "errors", "result")
 _UNFINISHED = "state IN ('queued', 'running')"
 _ENDED = "state NOT IN ('queued', 'running')"
@@ -76,7 +76,7 @@ IDEMPOTENCY_KEY = "Idempotency-Key"
 KEPT_SECONDS = 24 * 3600
 MAX_KEY = 255
 ROW_BYTES = 1000
-"""Estimated bytes of a stored answer besides its headers and body, such as its key and digest."""
+"""Estimated bytes of a stored answer in addition to its headers and body, such as its key and digest."""
 _EVICT = """
 DELETE FROM answers WHERE caller = :caller AND key IN (
   SELECT key FROM (
@@ -85,13 +85,13 @@ DELETE FROM answers WHERE caller = :caller AND key IN (
   ) WHERE kept > :room
 )
 """
-"""SQL statement that deletes old answers, but never the answer to `key`. That answer may seem old because the clock
-was set back."""
+"""SQL statement that deletes old answers, but never the answer to `key`. If the clock was set back, that new answer may
+seem old."""
 _SPACE = uuid.UUID("5ab4ce0e-3c9f-4f43-8f5b-8a9a7a7f0c11")
 
 
 class Ledger:
-    """The SQLite file of jobs. Methods block, and any thread may call them.
+    """The SQLite file of jobs. Its methods block. Any thread may call them.
 
     Raises:
         StoreError: the file can't be used; the message names it.
@@ -148,8 +148,8 @@ class Ledger:
     def newest(self, of: Callable[[str], bool], limit: int, behind: str | None) -> list[Job]:
         """Return the newest `limit` jobs for corpora that `of` accepts, newest first.
 
-        `behind` is the id of a job: only older jobs are returned. Of a job that is not returned, only the corpus is
-        read.
+        `behind` is the id of a job. If it is given, only older jobs are returned. Of jobs for other corpora, only the
+        corpus is read.
         """
         return self._jobs(
             "WHERE (:behind IS NULL OR number < (SELECT number FROM jobs WHERE id = :behind)) AND listed(corpus) "
@@ -176,7 +176,7 @@ class Ledger:
         reach("jobs.after-checkpoint")
 
     def prune(self, caller: str, kept: int) -> None:
-        """Delete all but the newest `kept` ended jobs of a caller."""
+        """Delete a caller's ended jobs, except the newest `kept` jobs."""
         ended = f"FROM jobs WHERE caller = :caller AND {_ENDED}"
         with self.transaction() as connection:
             connection.execute(
@@ -199,7 +199,7 @@ class Ledger:
 
 
 def _make(path: Path) -> None:
-    """Create the file. It gets its final name when it is complete, so an empty file is always a damaged one."""
+    """Create the file. It gets its final name when it is complete, so an empty file of that name is always damaged."""
     part = path.with_name(f".{path.name}.part")
     remove(part)
     with closing(sqlite3.connect(part, isolation_level=None)) as connection:
@@ -228,7 +228,7 @@ def _job(row: sqlite3.Row) -> Job:
         raise DamageError(f"what is written of the job {found['id']!r} is damaged") from None
 
 
-# `Idempotency-Key`: a repeated request gets the answer of the first request and changes nothing.
+# `Idempotency-Key`: a repeated request gets the answer to the first request and changes nothing.
 
 
 class Answer(NamedTuple):
@@ -240,21 +240,23 @@ class Answer(NamedTuple):
 
 
 class Keyed(NamedTuple):
-    """A request with an idempotency key, which is executed only once."""
+    """A request with an idempotency key. It is executed only once."""
 
     caller: str
-    """Name of the caller's API key, because idempotency keys are separate for each caller. Empty if the server has no
-    API keys."""
+    """Name of the caller's API key. Each caller has separate idempotency keys. Empty if the server has no API keys."""
     key: str
     request: str
     """Digest of the whole request."""
     generation: str = ""
-    """Generation of the corpus that the request changes. The stored answer is valid only for this generation,
-    because a restored or recreated corpus lacks the change."""
+    """Generation of the corpus that the request changes. The stored answer is only valid for this generation. If the
+    corpus is restored or recreated, its data lacks the change."""
 
     @property
     def space(self) -> uuid.UUID:
-        """Namespace for document ids. If a crash makes the request run twice, both runs create the same ids."""
+        """UUID namespace for document ids.
+
+        If the request runs twice because of a crash, both runs create the same ids.
+        """
         return uuid.uuid5(_SPACE, json.dumps([self.caller, self.key, self.request]))
 
 
@@ -270,9 +272,9 @@ def check_key(key: str) -> str:
 
 
 class Requests:
-    """Stored answers, and requests that are being answered. Answers are stored in the ledger for a day.
+    """Stored answers, and requests that are being answered. The ledger stores answers for a day.
 
-    For each caller, the newest answers are kept, up to `most` bytes.
+    For each caller, the newest answers are stored, up to `most` bytes.
     """
 
     def __init__(self, ledger: Ledger, most: int) -> None:
@@ -282,11 +284,11 @@ class Requests:
 
     @asynccontextmanager
     async def once(self, keyed: Keyed | None) -> AsyncIterator[Answer | None]:
-        """Yield the stored answer to a repeated request. Yield None for a new request, whose work the block must do.
+        """Yield the stored answer to a repeated request. Yield None for a new request; the block must then do its work.
 
         Raises:
             Conflict: the first request with this key is still running.
-            Invalid: the first request with this key was a different one.
+            Invalid: the first request with this key was a different request.
         """
         if keyed is None:
             yield None
@@ -301,7 +303,7 @@ class Requests:
             self._under_way.discard(place)
 
     async def note(self, keyed: Keyed, answer: Answer) -> None:
-        """Store an answer. On return, the answer is on disk."""
+        """Store an answer. When this method returns, the answer is on disk."""
 
         def work() -> None:
             with self._ledger.transaction() as connection:
@@ -310,7 +312,7 @@ class Requests:
         await asyncio.to_thread(work)
 
     def keep(self, connection: sqlite3.Connection, keyed: Keyed, answer: Answer, job: str | None = None) -> None:
-        """Store an answer within a transaction, with the `job` that the request began, if any.
+        """Store an answer within a transaction. `job` is the id of the job that the request submitted, if any.
 
         Delete expired answers.
         """
@@ -330,7 +332,7 @@ class Requests:
             connection.execute(_EVICT, values)
 
     def bytes(self, caller: str) -> int:
-        """Return the bytes of a caller's stored answers. Blocking."""
+        """Return the total bytes of a caller's stored answers. This call blocks."""
         with self._ledger.transaction() as connection:
             return _bytes(connection, caller)
 
@@ -344,7 +346,7 @@ class Requests:
         if row is None:
             return None
         if row["request"] != keyed.request:
-            raise Invalid("another request came with this key before", field=IDEMPOTENCY_KEY)
+            raise Invalid("another request was sent with this key before", field=IDEMPOTENCY_KEY)
         if row["generation"] != keyed.generation or row["state"] in ("failed", "cancelled"):
             return None
         return Answer(row["status"], json.loads(row["headers"]), row["body"])

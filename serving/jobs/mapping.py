@@ -1,4 +1,4 @@
-"""Maps of corpora, computed by a process of its own (`serving.mapping`) while the corpus serves."""
+"""Maps of corpora. A separate process (`serving.mapping`) computes a map while the corpus answers searches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def check_installed() -> None:
 
 
 def mapped(corpora: Backend, name: str, progress: Progress) -> tuple[Map, str]:
-    """Compute a map of a corpus, and report the finished steps. Return it with the generation of its vectors. Blocking.
+    """Compute a map of a corpus, and report the finished steps. This call blocks.
+
+    Return the map and the generation of the corpus's vectors.
 
     Raises:
         Stopped: the current work was cancelled.
@@ -41,9 +43,9 @@ def mapped(corpora: Backend, name: str, progress: Progress) -> tuple[Map, str]:
 
 
 def computed(dim: int, blocks: Blocks, progress: Progress) -> tuple[Keys, NDArray[np.float64]]:
-    """Return the N keys of unit vectors of `dim` numbers, and their (N, 2) places.
+    """Compute a map of N unit vectors with `dim` dimensions. Return their N keys and (N, 2) coordinates.
 
-    The vectors are never all in the memory of this process.
+    The process that calls this function never has all vectors in memory.
     """
     keys = [np.empty(0, np.int64)]
     with running(MODULE, str(dim)) as child:

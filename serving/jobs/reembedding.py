@@ -1,4 +1,4 @@
-"""Re-embedding of a corpus with another encoder, while searches use the old vectors."""
+"""Re-embedding of a corpus with another encoder. Searches use the old vectors meanwhile."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ BLOCK = 512
 
 
 async def reembed(library: Library, encoders: Encoders, job: Running) -> dict[str, Any]:
-    """Embed a corpus with the encoder `model` of the job's options, and then replace the served vectors.
+    """Embed a corpus with the encoder `model` of the job's options, and then replace the corpus's vectors.
 
     Documents that are written meanwhile are also embedded before the replacement. After a restart, the job embeds only
-    the passages without a new vector. If the encoder's bundle is replaced meanwhile, the job begins anew with the new
+    passages that have no new vector. If the encoder's bundle is replaced meanwhile, the job starts again with the new
     bundle.
     """
     while True:
@@ -37,20 +37,20 @@ async def reembed(library: Library, encoders: Encoders, job: Running) -> dict[st
 
 
 def check_replaced(corpus: Corpus, options: Mapping[str, Any]) -> None:
-    """Refuse to replace vectors that callers computed, unless the options name them.
+    """Raise an error if callers computed the corpus's vectors themselves, unless the options name those vectors.
 
     Raises:
         Conflict: the message says what to do.
     """
     if corpus.own_vectors and not options.get("replace_own_vectors"):
         raise Conflict(
-            f"the vectors of corpus {corpus.name!r} are its own, and can't be made again: send "
+            f"callers computed the vectors of corpus {corpus.name!r}, and the server can't compute them again: send "
             '{"replace_own_vectors": true} to replace them'
         )
 
 
 async def _moved(library: Library, encoders: Encoders, job: Running, embedder: Embedder) -> int | None:
-    """Embed all passages and replace the served vectors. Return the number of truncated passages.
+    """Embed all passages and replace the corpus's vectors. Return the number of truncated passages.
 
     If the encoder is no longer served, keep the old vectors and return None.
     """
@@ -72,7 +72,7 @@ async def _moved(library: Library, encoders: Encoders, job: Running, embedder: E
 
 
 async def _embedded(library: Library, encoders: Encoders, job: Running, embedder: Embedder) -> int:
-    """Embed all passages without a vector of the new encoder. Return the number of truncated passages."""
+    """Embed all passages that have no vector of the new encoder. Return the number of truncated passages."""
     name, fingerprint, truncated = job.corpus, embedder.manifest.fingerprint, 0
     while fingerprint in encoders.fingerprints:
         if not (rows := await library.run(lambda corpora: corpora.stale(name, fingerprint, BLOCK), of=name)):

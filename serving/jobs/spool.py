@@ -1,4 +1,4 @@
-"""Spool of an upload. Small uploads stay in memory, and larger ones are written to a file."""
+"""Temporary storage of an upload. A small upload stays in memory, and a larger upload is written to a file."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from serving.operations.files import disk_errors
 from serving.operations.threads import in_thread
 
 IN_MEMORY = 1 << 20
-"""Maximum bytes of one upload in memory."""
+"""Maximum bytes of an upload that stays in memory."""
 HASHED_AT_ONCE = 1 << 24
-"""Number of bytes that are read at a time to check an upload."""
+"""Number of bytes per read when an upload is checked."""
 
 
 class Spool:
-    """Received bytes of an upload, and their SHA-256. `close` deletes the bytes, unless `keep` was called."""
+    """Received bytes of an upload, and their SHA-256. `close` deletes the bytes unless `keep` was called."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / f"{uuid.uuid4().hex}.part"
@@ -60,14 +60,14 @@ class Spool:
         return digest.hexdigest()
 
     def open(self) -> BinaryIO:
-        """Open the bytes for reading. `write` must not be called afterwards. Blocking."""
+        """Open the bytes for reading. Do not call `write` afterwards. This call blocks."""
         if self._file is None:
             return io.BytesIO(self._memory)
         self._flush()
         return self._path.open("rb")
 
     def keep(self, path: Path) -> None:
-        """Move the bytes to the file `path`, which then survives a power loss. Blocking.
+        """Move the bytes to the file `path` and make it durable. This call blocks.
 
         Raises:
             InsufficientStorage, Unhealthy: the disk fails.
@@ -83,7 +83,7 @@ class Spool:
         reach("jobs.after-spool")
 
     def close(self) -> None:
-        """Close and delete the file. Blocking."""
+        """Close and delete the file. This call blocks."""
         if self._file is not None:
             self._file.close()
             self._path.unlink(missing_ok=True)
@@ -100,7 +100,7 @@ class Spool:
 
 
 async def check_kept(job: Job, path: Path) -> None:
-    """Check that a job's upload has not changed, if the job has one.
+    """Raise an error if a job's upload has changed since the job was accepted. A job without upload is not checked.
 
     Raises:
         Damaged: the file has changed or is missing.

@@ -1,4 +1,4 @@
-"""Records of accepted uploads. An upload takes effect when it is accepted, so its corpus records the acceptance."""
+"""Order of uploads and other writes. An upload takes effect at its acceptance, so its corpus records the acceptance."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ UPLOAD, RESTORE = "ingest", "restore"
 
 
 class UploadOrder:
-    """Recorder of accepted uploads; see `Store.accept`. Blocking.
+    """Recorder of accepted uploads; see `Store.accept`. Its methods block.
 
-    While an accepted upload runs, writes and removals by other requests win over it.
+    If another request writes or removes a document after the acceptance, the upload does not overwrite that change.
     """
 
     def __init__(self, store: UploadLedger) -> None:
         self._store = store
 
     def accept(self, job: Job) -> None:
-        """Record an accepted job. Call this before the caller learns that the job is accepted.
+        """Record an accepted job. Call this before the job is confirmed to its caller.
 
         Raises:
             NotFound: the corpus does not exist.
@@ -41,12 +41,14 @@ class UploadOrder:
             except NotFound:  # the records were deleted with the corpus
                 pass
             except ServiceError as error:
-                log.error("corpus %r: %s; what is noted for job %s goes later", job.corpus, error, job.id)
+                log.error(
+                    "corpus %r: %s; the record of job %s is deleted when the server restarts", job.corpus, error, job.id
+                )
 
     def begin(self, unfinished: Callable[[str], Sequence[str]]) -> None:
-        """Delete records of jobs that no longer exist, and record all `unfinished` jobs, when the server starts.
+        """Correct the records when the server starts: delete those of missing jobs, and record all `unfinished` jobs.
 
-        Records may be wrong if a server was killed between its writes to the ledger and to the corpus.
+        Records may be wrong if a server was killed after its write to the ledger and before its write to the corpus.
         """
         for name in self._store.names():
             try:
@@ -60,7 +62,7 @@ class UploadOrder:
 
 
 def check_stays(jobs: Jobs, corpus: str) -> None:
-    """Refuse a write that a pending restore would discard. Call this when the write is committed.
+    """Raise an error if a pending restore would discard a write. Call this when the write is committed.
 
     Raises:
         Conflict: a job will restore the corpus.

@@ -1,1 +1,1 @@
-"""`isosphere serve --on ray`: replicas of the server on the machines of a Ray cluster."""
+"""Command `isosphere serve --on ray`: run replicas of the server on a Ray cluster."""

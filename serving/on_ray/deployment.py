@@ -1,4 +1,4 @@
-"""The deployment of Ray Serve, and the command `isosphere serve --on ray`."""
+"""Ray Serve deployment of the server, and the command `isosphere serve --on ray`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from serving.settings import Settings
 
 NAME = "isosphere"
 MAX_ONGOING = 1000
-"""Requests that one replica holds at once. Its own queue limits their tokens, and answers 429 beyond."""
+"""Maximum number of concurrent requests of a replica. The replica's own queue limits their tokens, and answers 429 when
+it is full."""
 MAX_WAITING = 1000
-"""Requests that wait at one proxy for a replica. Further ones get 429."""
+"""Maximum number of requests that wait at a proxy for a replica. The proxy answers further requests with 429."""
 RETRY_SECONDS = 2
 
 
 def application(options: dict[str, Any]) -> Any:
-    """Return the application of Ray Serve for the options of `isosphere serve`, by the names of their settings.
+    """Return the Ray Serve application for the options of `isosphere serve`. The keys of `options` are setting names.
 
     A configuration file of Ray Serve names this function as `import_path` and gives the options as `args`.
 
@@ -58,19 +59,22 @@ def _application(settings: Settings) -> Any:
     )
     @serve.ingress(app)
     class Replica:
-        """The deployment's class; its methods are called by Ray Serve."""
+        """Class of the Ray Serve deployment. Ray Serve calls its methods."""
 
         app: Any
 
         async def reconfigure(self, _: Any) -> None:
-            """Load promoted encoders after a change of `user_config`. Meanwhile the old ones answer."""
+            """Reload the encoders after a change of `user_config`. Meanwhile, the old encoders answer requests."""
             await self.app.service.reload()
 
         def __init__(self) -> None:
             self._mirror: Mirror | None = None
 
         async def check_health(self) -> None:
-            """Raise an error if the encoder does not answer, as `/readyz` does. Ray Serve asks every few seconds."""
+            """Raise an error if `/readyz` would report that the server is not ready.
+
+            Ray Serve calls this every few seconds.
+            """
             self._mirror = self._mirror or Mirror(self.app.service.metrics.registry)
             self._mirror.update()
             health = await self.app.service.probed()
@@ -78,14 +82,17 @@ def _application(settings: Settings) -> Any:
                 raise UnhealthyReplica(str(health))
 
         def record_autoscaling_stats(self) -> dict[str, int]:
-            """Return the metric of `by_queued_tokens`."""
+            """Return the metric that `by_queued_tokens` reads."""
             return {QUEUED_TOKENS: sum(one.batcher.queued_tokens for one in self.app.service.encoders.loaded)}
 
     return Replica.bind()  # type: ignore[attr-defined]
 
 
 def serve(settings: Settings) -> int:
-    """Deploy the replicas, or update them, and return the exit status. A Ray of this process is served until Ctrl-C."""
+    """Deploy or update the replicas. Return the exit status.
+
+    If this process started Ray, serve until Ctrl-C.
+    """
     try:
         check_exposure(settings, "127.0.0.1" if settings.host == "localhost" else settings.host)
         with connected(settings.ray_address) as own:

@@ -1,4 +1,4 @@
-"""Metrics of one replica in Ray's metrics, which join those of all replicas and nodes."""
+"""Export of a replica's metrics to Ray, which collects the metrics of all replicas and nodes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from ray.serve.metrics import Gauge
 
 
 class Mirror:
-    """Copies of a server's metrics. Ray adds the labels of the replica, and the prefix `ray_` to each name."""
+    """Copies of a server's metrics in Ray. Ray adds labels for the replica, and the prefix `ray_` to each name."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
         self._gauges: dict[str, Gauge] = {}
 
     def update(self) -> None:
-        """Copy all values. Counters and the buckets of histograms become gauges, which Prometheus treats alike."""
+        """Copy all values.
+
+        Counters and histogram buckets become gauges. Prometheus queries work on these gauges, too.
+        """
         for family in self._registry.collect():
             for sample in family.samples:
                 name = sample.name

@@ -1,7 +1,7 @@
-"""One replica: the server's application, its encoders and their queues in a process of Ray Serve.
+"""One replica: the server's application with its encoders and their queues, in a process of Ray Serve.
 
-Only the inference half is served. A corpus, a job or a snapshot would exist in one replica, while the next request goes
-to another one.
+A replica serves only the routes for inference. A corpus, a job or a snapshot would exist in one replica only, and the
+next request may go to another replica.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class UnhealthyReplica(RuntimeError):
 
 
 class Application:
-    """The application, which reports that it has started once its encoders are loaded.
+    """ASGI application that reports its start when its encoders are loaded.
 
-    Requests get the state of the lifespan, which Ray Serve does not pass on.
+    Ray Serve does not pass on the state of the ASGI lifespan, so this class adds the state to each request.
     """
 
     def __init__(self, service: Service) -> None:
@@ -38,7 +38,7 @@ class Application:
         self._state: dict[str, Any] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or start and stop the service."""
+        """Handle an ASGI call: a request, or the start and stop of the service."""
         if scope["type"] != "lifespan":
             await self._app({**scope, "state": self._state.copy()}, receive, send)
             return
@@ -54,7 +54,7 @@ class Application:
 
 
 def build(settings: Settings) -> Application:
-    """Build the application in the process of a replica.
+    """Build the application in a replica's process.
 
     Raises:
         BundleError, SourceError, EngineError: an encoder can't be served on this node.
@@ -62,7 +62,7 @@ def build(settings: Settings) -> Application:
     logs.configure(settings.log_format)
     own = settings.model_copy(
         update={
-            # A store that all replicas share would be opened here, and `INFERENCE` would become all routers.
+            # If all replicas shared a store, it would be opened here, and all routers would replace `INFERENCE`.
             "store": "memory",
             "no_demo": True,
             "data": Path(tempfile.mkdtemp(prefix="isosphere-replica-")),
@@ -73,6 +73,6 @@ def build(settings: Settings) -> Application:
 
 
 def bundles(settings: Settings) -> str:
-    """Return the folders of the encoders on this node. Named encoders are written to the user's cache."""
+    """Return the encoders' bundle folders on this node. Encoders given by name are written to the user's cache."""
     cache = cache_folder() or Path(tempfile.gettempdir())
     return ":".join(str(as_bundle(str(folder), cache / "encoders")) for folder in settings.bundles)

@@ -1,1 +1,1 @@
-"""Operation of a server: keys, limits, logs, metrics, traces, threads and failpoints."""
+"""Server operation: API keys, limits, logs, metrics, traces, threads and failpoints."""

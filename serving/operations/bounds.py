@@ -1,4 +1,4 @@
-"""Limits on requests and on restored corpora, and legal names of corpora and documents."""
+"""Limits on requests and on restored corpora, and validation of corpus names and document ids."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from serving.errors import Empty, Invalid, TooLarge
 CORPUS_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 MAX_ID_BYTES = 512
 NAMED_CORPORA = 50
-"""Default number of corpora with labels in the metrics. Each adds 0.16 ms to a scrape, which blocks all requests."""
+"""Default number of corpora with a label of their own in the metrics. Each adds 0.16 ms to a scrape, during which the
+server answers no request."""
 MAX_COLUMN = 256
 """Maximum characters in the name of the column or field that contains texts or ids."""
 MAX_COLUMN_TYPES = 8192
-"""Maximum characters of the requested column types, as JSON."""
+"""Maximum characters of the JSON that gives the types of columns."""
 MAX_METADATA = 2048
-"""Maximum characters of the metadata for all documents of an upload, as JSON."""
+"""Maximum characters of the JSON metadata that an upload gives to all its documents."""
 _CORPUS = re.compile(CORPUS_NAME.rstrip("$") + r"\Z")
 MAX_VECTOR = 65_536
-"""Maximum numbers in a vector. No encoder has so many dimensions."""
+"""Maximum number of components of a vector. No encoder has so many dimensions."""
 About = Annotated[str, Field(max_length=2000)]
-"""Description of a corpus."""
+"""Description of a corpus, as a request field."""
 RecallTarget = Annotated[float, Field(gt=0, le=1)]
 Fingerprint = Annotated[str, Field(max_length=255)]
-"""Fingerprint of a bundle."""
+"""Fingerprint of a bundle, as a request field."""
 MAX_SETTING_BYTES = 65_536
-"""Maximum bytes of a setting of word search, as JSON."""
+"""Maximum bytes of a keyword-search setting as JSON."""
 
 
 def _check_setting(given: Any) -> Any:
@@ -48,9 +49,9 @@ _Words = Annotated[str, Field(min_length=1, max_length=100)]
 Synonyms = Annotated[
     dict[_Words, Annotated[list[_Words], Field(max_length=20)]], Field(max_length=1000), AfterValidator(_check_setting)
 ]
-"""Further words to search for, by the word or phrase of a query that they stand for."""
+"""Synonyms: words or phrases to search for in addition, by the word or phrase of the query."""
 StopWords = Annotated[list[_Words], Field(max_length=1000), AfterValidator(_check_setting)]
-"""Words of a query that are not searched for."""
+"""Words that keyword search ignores in queries."""
 _FieldPath = Annotated[str, Field(min_length=1, max_length=512)]
 MAX_SEARCHED_FIELDS = 8
 SearchedFields = Annotated[
@@ -58,12 +59,12 @@ SearchedFields = Annotated[
     Field(max_length=MAX_SEARCHED_FIELDS),
     AfterValidator(_check_setting),
 ]
-"""Metadata fields whose words are searched, with the weight of a word in comparison with a word of the text."""
+"""Metadata fields that keyword search includes, with the weight of a word there relative to a word of the text."""
 Moment = Annotated[FiniteFloat, Field(ge=0, lt=253_402_300_800)]
 """Seconds since the epoch, before the year 10000."""
 MAX_COUNT = 2**48
-"""Maximum number of passages that a corpus may ever have had. At a million new passages per second, this number
-lasts nine years."""
+"""Maximum number of passages added to a corpus over its lifetime. At a million passages per second, this number lasts
+nine years."""
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
 
@@ -81,8 +82,8 @@ def check_corpus_name(name: str, field: str = "corpus") -> str:
 def check_document_id(name: str, field: str) -> str:
     """Return the id if it is legal: 1 to 512 bytes of UTF-8 without NUL, and neither `.` nor `..`.
 
-    Clients remove these two from a path, however they are escaped (RFC 3986, 5.2.4). A request for the document `..`
-    would otherwise act on its corpus.
+    Clients remove `.` and `..` from a URL path, even if they are percent-encoded (RFC 3986, 5.2.4). A request for the
+    document `..` would otherwise act on its corpus.
 
     Raises:
         Invalid: the id is not legal.
@@ -90,7 +91,7 @@ def check_document_id(name: str, field: str) -> str:
     if "\x00" in name:
         raise Invalid("must not contain NUL", field=field)
     if name in (".", ".."):
-        raise Invalid(f"must not be {name!r}, which clients take out of the path of a request", field=field)
+        raise Invalid(f"must not be {name!r}, because HTTP clients remove it from the path of a request", field=field)
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
@@ -102,10 +103,10 @@ def check_document_id(name: str, field: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Limits of one document, and of a corpus that is restored."""
+    """Limits of a document and of a restored corpus."""
 
     text_bytes: int = 999_999
-    """Maximum bytes of the text in UTF-8."""
+    """Maximum UTF-8 bytes of the text."""
     metadata_bytes: int = 65_536
     """Maximum bytes of the metadata as JSON."""
     restored_bytes: int = 16_000_000_000
@@ -117,7 +118,7 @@ BOUNDS = Bounds()
 
 
 def check_some(given: Sized, field: str, of: str = "text") -> None:
-    """Refuse an empty list.
+    """Raise an error if the list is empty.
 
     Raises:
         Empty: `given` is empty.
@@ -127,7 +128,7 @@ def check_some(given: Sized, field: str, of: str = "text") -> None:
 
 
 def check_count(given: int, limit: int, field: str, of: str = "texts") -> None:
-    """Refuse a list that is too long for one request.
+    """Raise an error if a request has more than `limit` items.
 
     Raises:
         TooLarge: `given` is more than `limit`.
@@ -137,20 +138,20 @@ def check_count(given: int, limit: int, field: str, of: str = "texts") -> None:
 
 
 def check_max_tokens(asked: int | None, read: int, field: str) -> None:
-    """Refuse a limit on the tokens of a text that is below the model's maximum length `read`.
+    """Raise an error if the requested token limit is below the model's maximum length `read`.
 
     Raises:
         Invalid: the caller asks for fewer tokens.
     """
     if asked is not None and asked < read:
         raise Invalid(
-            f"texts are cut to the {read} tokens that the model reads, and to no fewer: cut them before you ask",
+            f"texts are cut to the {read} tokens that the model reads, not to fewer: cut them before you send them",
             field=field,
         )
 
 
 def check_text(text: str, limit: int, field: str) -> None:
-    """Refuse a text that can't be embedded or is too long.
+    """Raise an error if a text can't be embedded or is too long.
 
     Raises:
         Invalid: the text has a lone surrogate.
@@ -165,7 +166,7 @@ def check_text(text: str, limit: int, field: str) -> None:
 
 
 def check_metadata(metadata: Any, limit: int, field: str) -> None:
-    """Refuse metadata that are not an object, can't be written as JSON, or are too large.
+    """Raise an error unless `metadata` is an object that can be stored as JSON within `limit` bytes.
 
     Raises:
         Invalid: the metadata are no object, or contain a value that can't be stored.

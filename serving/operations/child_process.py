@@ -1,4 +1,4 @@
-"""Processes of this server's own modules, for work that must not share its memory or its threads."""
+"""Child processes that run this server's own modules, for work that must not share its memory or its threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import IO
 from serving.operations.threads import check_cancelled, spend
 
 CHECKED_EVERY = 0.2
-"""Seconds between two checks for cancellation while a process writes nothing."""
+"""Seconds between two checks for cancellation while a process produces no output."""
 PART = 1 << 20
 
 
@@ -22,7 +22,10 @@ PART = 1 << 20
 def running(
     module: str, *arguments: str, stdin: IO[bytes] | int = subprocess.PIPE, variables: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a module as a process until the end of the block. It gets no variables of the server, such as tokens."""
+    """Run a module as a child process until the end of the block.
+
+    The process does not inherit the server's environment variables, such as tokens.
+    """
     environment = {
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         "PYTHONIOENCODING": "utf-8",
@@ -45,7 +48,7 @@ def running(
 
 
 def reaped(child: subprocess.Popen[bytes]) -> int:
-    """Wait for the end of a process, and count its CPU time. Return its exit status."""
+    """Wait for the end of a process, and charge its CPU time to the current work. Return its exit status."""
     _, status, usage = os.wait4(child.pid, 0)
     spend(usage.ru_utime + usage.ru_stime)
     child.returncode = os.waitstatus_to_exitcode(status)
@@ -53,7 +56,7 @@ def reaped(child: subprocess.Popen[bytes]) -> int:
 
 
 def lines(child: subprocess.Popen[bytes]) -> Iterator[bytes]:
-    """Yield the lines that a process writes.
+    """Yield the lines that a process writes to stdout.
 
     Raises:
         Stopped: the current work was cancelled.

@@ -1,4 +1,7 @@
-"""Moments: microseconds since 1970 in UTC, as the system's clock has them, and as RFC 3339 writes them."""
+"""Moments as integers, in microseconds since 1970 in UTC.
+
+They are read from the system clock and from RFC 3339 timestamps.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,16 @@ _TIMESTAMP = re.compile(
 )
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 EARLIEST, LATEST = ((year.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND for year in (datetime.min, datetime.max))
-"""The moments that RFC 3339 can write, from the year 1 to the year 9999."""
+"""The first and last moment that RFC 3339 can express, in the years 1 and 9999."""
 
 
 def now() -> int:
-    """Return the present moment."""
+    """Return the current moment, in microseconds since 1970."""
     return time_ns() // 1000
 
 
 def moment(text: object, field: str) -> int:
-    """Return the moment of a timestamp of RFC 3339. Digits beyond microseconds are ignored.
+    """Parse an RFC 3339 timestamp. Return its moment in microseconds since 1970. Further digits are ignored.
 
     Raises:
         Invalid: `text` is no timestamp with a time of day and an offset.
@@ -38,5 +41,5 @@ def moment(text: object, field: str) -> int:
 
 
 def timestamp(moment: int) -> str:
-    """Return the timestamp of a moment, in UTC."""
+    """Return the RFC 3339 timestamp of a moment, in UTC."""
     return (_EPOCH + moment * _MICROSECOND).isoformat().replace("+00:00", "Z")

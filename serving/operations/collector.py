@@ -1,4 +1,4 @@
-"""The configured collector of traces. OpenTelemetry is only imported if a collector is configured."""
+"""The OpenTelemetry collector that receives traces. OpenTelemetry is only imported if a collector is configured."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ ENVIRONMENT = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOIN
 
 
 class TracingError(RuntimeError):
-    """Traces are configured and can't be exported. The message says what to do."""
+    """A collector is configured, but traces can't be exported. The message says what to do."""
 
 
 def collector(endpoint: HttpUrl | None) -> Collector | None:
-    """Return the collector at `endpoint` or in OpenTelemetry's environment; None if neither is set.
+    """Return the collector at `endpoint` or in OpenTelemetry's environment variables. Return None if neither is set.
 
     Raises:
         TracingError: the packages are missing.

@@ -1,4 +1,4 @@
-"""Context variables inherited by tasks: the priority of work, and the recording of spans for traces."""
+"""Context variables inherited by tasks: the priority of work, and the recorder of trace spans."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def is_bulk() -> bool:
 
 
 def bulk_work(bulk: bool = True) -> AbstractContextManager[None]:
-    """Mark work within the block as bulk."""
+    """Mark work within the block as bulk work, or as interactive with `bulk=False`."""
     return holding(_bulk, bulk)
 
 
@@ -51,7 +51,7 @@ def parse_priority(header: str | None) -> bool:
     return value == "bulk"
 
 
-# Recording of each request's spans for traces. It does nothing unless a collector is configured.
+# Recorder of trace spans. Nothing is recorded unless a collector is configured.
 
 Record = Callable[[str, float, float, Mapping[str, int]], None]
 _RECORD: ContextVar[Record | None] = ContextVar("record", default=None)
@@ -68,7 +68,7 @@ def record(name: str, began: float, ended: float, **counts: int) -> None:
 
 @contextmanager
 def recorded(name: str) -> Iterator[None]:
-    """Record the block as a span of the current request, if the block succeeds."""
+    """Record the block as a span of the current request. A block that raises is not recorded."""
     began = perf_counter()
     yield
     record(name, began, perf_counter())

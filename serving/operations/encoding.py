@@ -1,4 +1,4 @@
-"""Compressed bodies, unpacked in pieces so that a small body can't fill the memory."""
+"""Decompression of request bodies in pieces, so that a small body can't fill the memory."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 MAX_RATIO = 100
-"""Maximum ratio of unpacked to packed size. Text has a ratio of about ten. A higher ratio suggests a decompression
-bomb."""
+"""Maximum ratio of decompressed to compressed size. Text has a ratio of about 10. A much higher ratio suggests a
+decompression bomb."""
 ANY_RATIO = 1_000_000
-"""Number of unpacked bytes up to which the ratio is not checked."""
+"""Number of decompressed bytes up to which the ratio is not checked."""
 MAX_PARTS = 1000
-"""Maximum number of small gzip members or zstd frames in a body. Even an empty member costs time. bgzip writes 500
-members for 32 MB."""
+"""Number of gzip members or zstd frames above which `PART_BYTES` applies. Even an empty member costs time. bgzip writes
+500 members for 32 MB."""
 PART_BYTES = 4096
-"""Minimum mean bytes of a member or frame if there are more than `MAX_PARTS`. The members of bgzip have 65,280
-bytes."""
+"""Minimum mean decompressed bytes of a member or frame if there are more than `MAX_PARTS`. The members of bgzip have
+65,280 bytes."""
 PIECE = 65_536
 BUFFER = 1 << 18
 ZSTD_WINDOW: dict[int, int] = {zstd.DecompressionParameter.window_log_max: 23}
-"""Window size of 8 MB, which RFC 9659 lets a body require of its reader."""
+"""Maximum zstd window of 8 MB. RFC 9659 requires decoders to support this size."""
 
 
 class Part(Protocol):
-    """A gzip member or zstd frame that is being unpacked, with the method names of `compression.zstd`."""
+    """A gzip member or zstd frame that is being decompressed. The methods have the names of `compression.zstd`."""
 
     @property
     def eof(self) -> bool:
@@ -44,14 +44,14 @@ class Part(Protocol):
 
     @property
     def needs_input(self) -> bool:
-        """Return whether the part needs more input before it can give more output."""
+        """Return whether the part needs more input to produce more output."""
 
     @property
     def unused_data(self) -> bytes:
         """Input that followed the end of the part."""
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        """Return up to `max_length` unpacked bytes, and keep unused `data` for the next call."""
+        """Return up to `max_length` decompressed bytes. Keep unused `data` for the next call."""
 
 
 class _Member:
@@ -83,10 +83,10 @@ CODINGS: dict[str, Callable[[], Part]] = {
 
 
 def content_coding(header: str) -> str:
-    """Return the coding that the header `Content-Encoding` names, or "" for no coding.
+    """Return the coding in the header `Content-Encoding`. Return "" if the body is not compressed.
 
     Raises:
-        UnsupportedMedia: the header names another coding, or several.
+        UnsupportedMedia: the header names an unsupported coding, or several codings.
     """
     coding = header.strip().lower().removeprefix("x-")
     if coding in ("", "identity"):
@@ -97,17 +97,17 @@ def content_coding(header: str) -> str:
 
 
 def inflated(body: bytes, coding: str, limit: int) -> bytes:
-    """Return the unpacked `body`. Stop when more than `limit` bytes are unpacked.
+    """Return the decompressed `body`. Stop as soon as the output exceeds `limit` bytes.
 
     Raises:
-        TooLarge: the body unpacks to more than `limit` bytes or `MAX_RATIO` times its size, or has too many parts.
-        Malformed: the body does not match `coding`, or is cut short.
+        TooLarge: the output exceeds `limit` bytes or `MAX_RATIO` times the body's size, or the body has too many parts.
+        Malformed: the body does not match `coding`, or is incomplete.
     """
     return b"".join(_checked(io.BytesIO(body), len(body), coding, limit))
 
 
 def inflating(packed: BinaryIO, size: int, coding: str, limit: int) -> BinaryIO:
-    """Return a stream that unpacks `packed`, which has `size` bytes.
+    """Return a stream that decompresses `packed`, which has `size` bytes.
 
     Reads from the stream raise the errors of `inflated`.
     """

@@ -1,9 +1,10 @@
-"""Failpoints: named places where a test can make the server die, fail or wait.
+"""Failpoints: named places in the code where a test can kill the server, raise an error or make it wait.
 
-They do nothing unless the environment arms them:
+Failpoints do nothing unless the environment arms them:
 `ISOSPHERE_FAILPOINTS="store.before-commit=kill@3,index.before-manifest=raise:ENOSPC"`. The actions are `kill` (as `kill
--9`), `raise:ERRNO` (an OSError; EIO by default) and `hold:FILE` (wait until that file is gone). `@n` selects only the
-n-th time that this process reaches the place. Without `@n`, `kill` acts the first time, the others every time.
+-9`), `raise:ERRNO` (an OSError; EIO by default) and `hold:FILE` (wait until that file is gone). `@n` applies the action
+only the n-th time that this process reaches the place. Without `@n`, `kill` acts the first time, and the other actions
+act every time.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ _NUMBERS = {name: number for number, name in errno.errorcode.items()}
 
 
 class FailpointsError(ValueError):
-    """The variable is malformed. The message quotes the part at fault."""
+    """The environment variable is malformed. The message quotes the malformed part."""
 
 
 def reach(name: str) -> None:
-    """Run the armed action of a place, named `room.place`, that matters to durability."""
+    """Run the action, if any, that is armed for the failpoint `name`. Names have the form `component.place`."""
     if act := _armed.get(name):
         act()
 
 
 def arm(environment: Mapping[str, str]) -> None:
-    """Arm the failpoints that the variable names, and disarm all others.
+    """Arm the failpoints in `ISOSPHERE_FAILPOINTS`, and disarm all others.
 
     Raises:
         FailpointsError: a part of the variable is malformed.

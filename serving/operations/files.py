@@ -1,4 +1,4 @@
-"""Files of the server: errors of the disk, and SQLite files with the side files that SQLite keeps beside each."""
+"""File errors, and SQLite databases with their side files."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError, orjson.JSONDecodeError)
 """Exceptions that SQLite and parsers raise if a file is damaged."""
 PATIENCE = 60.0
-"""Seconds to wait for a lock of SQLite. Locks are held briefly, so only a bug can cause a timeout."""
+"""Timeout of SQLite locks in seconds. Locks are held briefly, so only a bug can cause a timeout."""
 _SIDE = ("-journal", "-wal", "-shm")
-"""Suffixes of SQLite's side files. They exist while the file is open, and after a crash."""
+"""Suffixes of SQLite's side files. These files exist while the database is open, and after a crash."""
 
 
 class DamageError(Exception):
-    """A row differs from the written row. The message names the row. `logged` is the message without document ids."""
+    """A row differs from what was written. The message names the row. `logged` is the message without document ids."""
 
     def __init__(self, message: str, logged: str | None = None) -> None:
         super().__init__(message)
@@ -37,9 +37,9 @@ class DamageError(Exception):
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Translate disk errors, which name no file, into the server's errors.
+    """Convert disk errors, which name no file, to the server's errors for the file `path`.
 
-    If a statement fails, the file is the cause, because statements are fixed and the file's format was checked.
+    A failed SQL statement means a damaged file, because the statements are fixed and the file's format was checked.
 
     Raises:
         InsufficientStorage: the disk is full.
@@ -83,12 +83,13 @@ def is_damage(error: Exception) -> bool:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open an existing file. No other process may use the file. Any thread may use the connection.
+    """Open an existing SQLite file exclusively for this process. Any thread may use the connection.
 
     Raises:
         sqlite3.OperationalError: the file does not exist.
     """
-    # The VFS unix-excl keeps the index of the write-ahead log in memory. The default VFS writes it to a file beside
+    # The VFS unix-excl keeps the index of the write-ahead log in memory. The default VFS writes the index to a file,
+    # which fails on a full disk. The database would then be unreadable.
     # the log. On a full disk that fails, and nothing could be read.
     existing = f"{path.absolute().as_uri()}?mode=rw&vfs=unix-excl"
     return sqlite3.connect(
@@ -99,8 +100,8 @@ def connect(path: Path) -> sqlite3.Connection:
 class _Connection(sqlite3.Connection):
     """A connection whose rollback also closes its cursors.
 
-    After a stopped read, the exception may still refer to a cursor with unread rows. Such a cursor keeps its snapshot
-    of the file after a rollback unless it is closed.
+    After a stopped read, the exception may still refer to a cursor with unread rows. An open cursor would keep its
+    snapshot of the file even after the rollback.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -119,25 +120,25 @@ class _Connection(sqlite3.Connection):
 
 
 def remove(path: Path) -> None:
-    """Delete the file and its side files."""
+    """Delete the database and its side files."""
     path.unlink(missing_ok=True)
     remove_side_files(path)
     fsync(path.parent)
 
 
 def remove_side_files(path: Path) -> None:
-    """Delete the side files. Otherwise SQLite would replay an old log into a later file of the same name."""
+    """Delete the side files. Otherwise SQLite would replay an old log into a new database of the same name."""
     for beside in with_side_files(path)[1:]:
         beside.unlink(missing_ok=True)
 
 
 def with_side_files(path: Path) -> list[Path]:
-    """Return the file and its possible side files."""
+    """Return the paths of the database and of its possible side files."""
     return [path.with_name(path.name + suffix) for suffix in ("", *_SIDE)]
 
 
 def move(file: Path, to: Path) -> None:
-    """Rename `file` to `to` in one step. `to` must not be open."""
+    """Rename `file` to `to` atomically. `to` must not be open."""
     remove_side_files(to)
     file.replace(to)
     fsync(to.parent)

@@ -1,4 +1,4 @@
-"""JSON parser of request bodies. It is fast for valid bodies and precise about errors in invalid bodies."""
+"""JSON parser for request bodies. Valid bodies are parsed fast, and invalid bodies get precise error messages."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ TOO_DEEP = f"nested deeper than {MAX_DEPTH}"
 MAX_CONTAINERS = 1_000_000
 """Maximum lists and objects in a body. A list takes two bytes in the body, and 100 to 200 bytes in memory."""
 MAX_VALUES = 200_000
-"""Maximum commas in a body, in addition to its allowed token ids. Values of unknown fields are parsed, too, and
+"""Maximum commas in a body, not counting those between allowed token ids. Even values of unknown fields are parsed, and
 parsing blocks other threads."""
 LEAST, MOST = -(2**63), 2**64 - 1
-"""Range of integers that can be stored. orjson reads and writes exactly this range."""
+"""Range of storable integers. orjson reads and writes exactly this range."""
 FITS = "from -2^63 to 2^64 - 1"
 _SHOWN = 80
 _CONTAINERS = (dict, list)
-"""Types of JSON containers. A tuple is faster than a union, which each `isinstance` would create anew."""
+"""Types of JSON containers. `isinstance` is faster with a tuple than with a union."""
 LARGE = 65_536
 """Body size in bytes from which the garbage collector is paused during parsing. Otherwise it would scan the new
 objects repeatedly."""
 SLICE = 1 << 17
-"""Number of bytes that are scanned in one step. A step blocks other threads."""
+"""Number of bytes that one step scans. A step blocks other threads."""
 _LONG_INTEGER = re.compile(rb"[0-9](?=[0-9]{18})")
 """Pattern of 19 digits. Shorter integers fit into 64 bits."""
 
 
 def parse_json(body: bytes, tokens: int = 0) -> Any:
-    """Parse `body`, which may contain `tokens` token ids.
+    """Parse `body`, which may contain up to `tokens` token ids.
 
-    orjson refuses NaN, Infinity and lone surrogates. The standard library accepts them, so that validation can name the
-    field. A body is malformed only if both parsers refuse it.
+    orjson refuses NaN, Infinity and lone surrogates. The body is then parsed by the standard library, which accepts
+    them, so that validation can name the field. A body is malformed only if both parsers refuse it.
 
     Raises:
         TooLarge: the body has more than `MAX_CONTAINERS` lists and objects, or too many values.
@@ -52,7 +52,7 @@ def parse_json(body: bytes, tokens: int = 0) -> Any:
 
 
 def parse_exact(body: bytes) -> Any:
-    """Parse `body` like `parse_json`, with integers of any size. orjson converts those beyond 64 bits to floats.
+    """Parse `body` like `parse_json`, but keep integers of any size. orjson converts integers beyond 64 bits to floats.
 
     Raises:
         TooLarge, Malformed: as in `parse_json`.
@@ -61,7 +61,9 @@ def parse_exact(body: bytes) -> Any:
 
 
 def check_containers(body: bytes, limit: int | None = None, of: str = "request") -> None:
-    """Refuse a body with too many lists and objects for the event loop. Brackets within strings don't count.
+    """Raise an error if parsing the body's lists and objects would block the event loop for too long.
+
+    Brackets within strings are not counted.
 
     Raises:
         TooLarge: there are more than `limit`, by default `MAX_CONTAINERS`.
@@ -72,7 +74,7 @@ def check_containers(body: bytes, limit: int | None = None, of: str = "request")
 
 
 def check_values(body: bytes, tokens: int = 0) -> None:
-    """Refuse a body with more values than a request with `tokens` token ids needs.
+    """Raise an error if a body has more values than a request with `tokens` token ids needs.
 
     Raises:
         TooLarge: the body has more values.
@@ -83,7 +85,7 @@ def check_values(body: bytes, tokens: int = 0) -> None:
 
 
 def _holds_more(body: bytes, marks_of: bytes, limit: int) -> bool:
-    """Return whether JSON contains more than `limit` characters of `marks_of` outside of strings."""
+    """Return whether JSON contains more than `limit` of the characters in `marks_of` outside of strings."""
     if len(body) <= limit:
         return False
     others = bytes(set(range(256)) - {*b'"', *marks_of})
@@ -111,7 +113,7 @@ def _parsed(body: bytes, read: Callable[[bytes], Any], tokens: int = 0) -> Any:
 
 
 class _CollectorPause:
-    """Context manager that pauses the garbage collector until the last thread that parses is done."""
+    """Context manager that pauses the garbage collector until no thread is parsing."""
 
     def __init__(self) -> None:
         self._lock, self._inside, self._enabled = threading.Lock(), 0, False
@@ -156,14 +158,14 @@ def _read(body: bytes) -> Any:
 
 
 def _integer(digits: str) -> int:
-    """Parse an integer. An integer with too many digits for Python becomes another integer that is out of range."""
+    """Parse an integer. If it has too many digits for Python, return another integer beyond the storable range."""
     if len(digits) < sys.int_info.str_digits_check_threshold:
         return int(digits)
     return LEAST - 1 if digits.startswith("-") else MOST + 1
 
 
 def unwritable(value: Any) -> str | None:
-    """Return the reason why `value` can't be stored as JSON without loss, or None if it can."""
+    """Return the reason why `value` can't be stored as JSON without loss. Return None if `value` can be stored."""
     for depth, level in enumerate(levels(value)):
         if depth == MAX_DEPTH:
             return TOO_DEEP
@@ -177,7 +179,7 @@ def unwritable(value: Any) -> str | None:
 def misfit(value: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return the dotted path of the first part of `value` that can't be stored, and the reason.
 
-    Return None if all parts can.
+    Return None if all parts can be stored.
     """
     reason = unwritable(value)
     if reason is None:
@@ -193,7 +195,10 @@ def misfit(value: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def no_json(values: Sequence[Any]) -> str | None:
-    """Return the reason why one of the values can't be written as JSON in UTF-8, or None if all can."""
+    """Return the reason why one of the values can't be written as JSON in UTF-8.
+
+    Return None if all values can be written.
+    """
     kinds = set(map(type, values))
     if float in kinds and not all(map(math.isfinite, [one for one in values if isinstance(one, float)])):
         return "numbers must be finite"
@@ -203,7 +208,10 @@ def no_json(values: Sequence[Any]) -> str | None:
 
 
 def levels(value: Any) -> Iterator[list[Any]]:
-    """Yield the values at each level of nesting, from `value` down. Recursion would fail on deeply nested values."""
+    """Yield the values at each level of nesting, starting with `value`.
+
+    Recursion would fail on deeply nested values.
+    """
     level = [value]
     while level:
         yield level
@@ -215,7 +223,7 @@ def _children(value: Mapping[str, Any] | list[Any]) -> list[Any]:
 
 
 def is_unicode(text: str) -> bool:
-    """Return whether UTF-8 can encode `text`; it can't encode lone surrogates."""
+    """Return whether UTF-8 can encode `text`. UTF-8 can't encode lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:

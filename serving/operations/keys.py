@@ -1,7 +1,7 @@
-"""API keys: a file of names, hashes, scopes and limits. The keys themselves are not stored.
+"""API keys: a file with the name, hash, scopes and limits of each key. The keys themselves are not stored.
 
-A key is 256 random bits, so a plain SHA-256 is enough. A slow hash protects secrets that can be guessed. For random
-keys it would only help attackers to overload the server.
+A key is 256 random bits, so its plain SHA-256 hash is safe. Slow hashes protect guessable secrets. For random keys, a
+slow hash would only help attackers to overload the server.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 Scope = Literal["read", "write", "admin"]
-"""`read`: embed and search. `write`: change corpora. `admin`: change what the server runs. No scope includes another.
-"""
+"""`read`: embed and search. `write`: change corpora. `admin`: change what the server runs. No scope includes another
+scope."""
 Rate = Annotated[float, Field(ge=1e-6, allow_inf_nan=False)]
-"""Rate per second. The minimum is one in twelve days. A smaller value would overflow clocks, and was probably meant
-as 0."""
+"""Rate per second. The minimum is about one in twelve days. A smaller rate would overflow the clocks, and was probably
+meant as 0."""
 
 PREFIX = "iso_"
-"""Prefix by which secret scanners and people recognise a key."""
+"""Prefix by which people and secret scanners recognise an API key."""
 FORMAT = 1
 
 
@@ -49,7 +49,7 @@ class Key(BaseModel):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     scopes: tuple[Scope, ...] = Field(min_length=1)
     corpora: tuple[str, ...] | None = None
-    """Shell patterns of the names of accessible corpora (`docs-*`). None means every corpus."""
+    """Shell patterns, such as `docs-*`, of the names of accessible corpora. None gives access to every corpus."""
     requests_per_second: Rate | None = None
     tokens_per_second: Rate | None = None
     concurrency: PositiveInt | None = None
@@ -58,7 +58,7 @@ class Key(BaseModel):
     unread_bytes: PositiveInt | None = None
     jobs: PositiveInt | None = None
     created: str = ""
-    """Time of creation in ISO 8601, for information."""
+    """Time of creation in ISO 8601. The server does not use it."""
 
     def sees(self, corpus: str) -> bool:
         """Return whether the key has access to a corpus of this name. The corpus need not exist."""
@@ -73,21 +73,21 @@ class _File(BaseModel):
 
 
 def new_secret() -> str:
-    """Return a new random key. The key is given to its user and not stored."""
+    """Return a new random API key. The server stores only its hash."""
     return PREFIX + secrets.token_urlsafe(32)
 
 
 def digest(secret: str) -> str:
-    """Return the hash of a key, as in key files."""
+    """Return the SHA-256 hash of an API key, as stored in key files."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def read_keys(path: Path) -> tuple[Key, ...]:
-    """Return the keys of a file, in the order of the file.
+    """Return the keys of a key file, in the order of the file.
 
     Raises:
         UnreadableError: the file can't be read.
-        KeysError: it is not a key file, or has a name or hash twice.
+        KeysError: the file is no key file, or has a name or hash twice.
     """
     try:
         keys = _File.model_validate_json(path.read_bytes()).keys
@@ -107,9 +107,9 @@ def read_keys(path: Path) -> tuple[Key, ...]:
 
 @contextmanager
 def changed_keys(path: Path) -> Iterator[list[Key]]:
-    """Yield the keys of a file for changes in the block, then replace the file atomically.
+    """Yield the list of keys in a file. The block may change the list, and the list then replaces the file atomically.
 
-    Only its owner can read the file. If root changes it, the owner stays the same.
+    Only its owner can read the file. If root changes the file, its owner stays the same.
 
     Raises:
         KeysError: as for `read_keys`, except that a missing file has no keys; or the file can't be written.

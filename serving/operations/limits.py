@@ -22,11 +22,13 @@ Clock = Callable[[], int]
 """Clock in nanoseconds that never goes back."""
 SECOND = 1_000_000_000
 RETRY_SECONDS = 1
-"""`Retry-After` in seconds if a key has too many running requests. It is a guess of the time until one of them ends."""
+"""Value of `Retry-After`, in seconds, for a key that has too many running requests. The value is a guess of the time
+until one of these requests ends."""
 SHORT_SECONDS = 0.1
-"""Duration of a short request in seconds. Long work of other keys gives way to a request until it takes longer."""
+"""Maximum duration, in seconds, of a short request. While a request is this young, long work of other keys gives way to
+it."""
 CPU_SHARE = 0.2
-"""Share of a CPU that the long work of a key may use while other keys wait for short requests."""
+"""Share of a CPU that the long work of a key may use while short requests of other keys wait."""
 CPU_BURST_SECONDS = 0.01
 _PATIENT: ContextVar[bool] = ContextVar("patient", default=False)
 LOOK_AGAIN = 1_000_000_000
@@ -37,16 +39,16 @@ Version = tuple[int, int, int, int]
 
 
 class Keyring:
-    """The callers of one key file.
+    """The callers in a key file.
 
-    If the content of the file is invalid, the old keys stay valid, and the error is logged. A mistake in an edit must
-    neither lock everybody out nor let everybody in.
+    If a change makes the content of the file invalid, the old keys stay valid and the error is logged. A mistake in an
+    edit must neither lock everybody out nor let everybody in.
 
-    An unreadable file may have revoked a key. The old keys therefore stay valid for only `grace` seconds after the last
-    successful check. Then all keys are refused. In both cases, every check reads the file again.
+    If the file becomes unreadable, it may have revoked a key. The old keys therefore stay valid for only `grace`
+    seconds after the last successful check. Then all keys are refused. In both cases, every check reads the file again.
 
     Raises:
-        KeysError: the file can't be read at the start.
+        KeysError: the file can't be read when the server starts.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class Keyring:
         self._looked = self._known = clock()
 
     def find(self, secret: str) -> Caller | None:
-        """Return the caller of a key, in constant time.
+        """Return the caller with this key. The comparison takes constant time.
 
         Raises:
             Unhealthy: the file has been unreadable for too long.
@@ -93,7 +95,7 @@ class Keyring:
         self._complaint = complaint
 
     def _read(self) -> None:
-        """Read the file. A key of the same name keeps its usage, even if its limits have changed."""
+        """Read the file. A key of the same name keeps its current usage, even if its limits have changed."""
         version = _version(self._path)  # read before the content, so that a concurrent replacement is noticed
         keys, kept = read_keys(self._path), {caller.key.name: caller for caller in self._callers}
         self._callers = tuple(kept.get(key.name) or Caller(key, self._defaults, self._clock) for key in keys)
@@ -116,22 +118,22 @@ def _version(path: Path) -> Version:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits of a key. None means no limit."""
+    """Limits of an API key. None means no limit."""
 
     requests_per_second: float | None = None
     tokens_per_second: float | None = None
     concurrency: int | None = None
     disk_bytes: int | None = None
-    """Maximum bytes of all corpora that the key has access to."""
+    """Maximum bytes of all corpora to which the key has access."""
     unread_bytes: int | None = None
     threads: int = 2
-    """Maximum threads that read corpora for the key. The same number of threads may write. Further work waits."""
+    """Maximum threads that read corpora for the key, and maximum threads that write. Further work waits."""
     jobs: int | None = None
     """Maximum waiting and running jobs."""
 
 
 class Caller:
-    """A key, and the usage of its limits. `defaults` are the limits that the key does not set."""
+    """An API key with its current usage. `defaults` are the limits that apply where the key sets none."""
 
     def __init__(self, key: Key, defaults: Limits, clock: Clock = time.monotonic_ns) -> None:
         self._defaults, self._clock = defaults, clock
@@ -144,14 +146,14 @@ class Caller:
         self.limit(key)
 
     def limit(self, key: Key) -> None:
-        """Replace the key and its limits by `key`. The usage so far stays."""
+        """Replace the key and its limits by `key`. The current usage stays."""
         defaults = self._defaults
         self.key = key
         self.threads = key.threads or defaults.threads
         self._concurrency = key.concurrency or defaults.concurrency
         self._disk_bytes = key.disk_bytes or defaults.disk_bytes
         self.jobs = key.jobs or defaults.jobs
-        """Maximum waiting and running jobs of the key. None means the limit for callers without a key."""
+        """Maximum waiting and running jobs of the key. With None, the limit for callers without a key applies."""
         if unread := key.unread_bytes or defaults.unread_bytes:
             self.unread = self.unread or UnreadBytes(unread, f"answers to the key {key.name!r}")
             self.unread.limit = unread
@@ -168,7 +170,7 @@ class Caller:
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
-        """Admit a request, and charge its tokens to this key until it ends.
+        """Admit a request. Within the block, charge its tokens to this key.
 
         Raises:
             Overloaded: too many requests are running, or the rate is exceeded.
@@ -190,13 +192,12 @@ class Caller:
                 _BEGUN.pop(self, None)
 
     def check_room(self, used: Callable[[], int], adding: int = 0) -> None:
-        """Refuse to add data if the key's corpora use, or would exceed, the disk quota of the key.
+        """Raise an error if the key's corpora have reached its disk quota, or would exceed it with `adding` more bytes.
 
-        `adding` is the number of bytes to add. With `adding` 0, a write that begins below the limit is accepted as a
-        whole.
+        With `adding` 0, a write that begins below the limit is accepted as a whole.
 
         Raises:
-            NoRoom: the corpora take as many bytes, or more.
+            NoRoom: the quota is used up or would be exceeded.
         """
         if self._disk_bytes and ((taken := used()) >= self._disk_bytes or taken + adding > self._disk_bytes):
             more = f", {adding} more would come" if adding > 0 else ""
@@ -208,10 +209,10 @@ class Caller:
     def charge(self, tokens: float, *, begun: bool = False) -> None:
         """Charge tokens to the key's rate limit.
 
-        For work that has `begun`, tokens are charged even if the key has a debt.
+        If the work has `begun`, its tokens are charged even if the key has a debt.
 
         Raises:
-            Overloaded: the key has a debt; nothing is taken.
+            Overloaded: the key has a debt; nothing is charged.
         """
         self._take(self._tokens, tokens, "tokens", begun=begun)
 
@@ -231,9 +232,9 @@ class Caller:
 
 
 class CpuShare:
-    """Meter of the CPU time that the threads of a key use for reading.
+    """Meter of the CPU time that a key's reading threads use.
 
-    The state is one point in time, as in `Bucket`.
+    Its state is one point in time, as in `Bucket`.
     """
 
     def __init__(self) -> None:
@@ -244,22 +245,25 @@ class CpuShare:
 
     @property
     def exceeded(self) -> bool:
-        """Return whether the key has used more than `CPU_SHARE` of a CPU, after a start of `CPU_BURST_SECONDS`."""
+        """Return whether the key has used more CPU time than its allowance.
+
+        The allowance is `CPU_SHARE` of a CPU, plus `CPU_BURST_SECONDS` at the beginning.
+        """
         return self._paid - time.monotonic() > CPU_BURST_SECONDS / CPU_SHARE
 
 
 _BEGUN: dict[Caller, float] = {}
-"""Time at which the latest request of each caller with running requests began, in seconds of `time.monotonic`."""
+"""Start time of the latest request of each caller with running requests, in seconds of `time.monotonic`."""
 
 
 def others_wait(caller: Caller) -> bool:
-    """Return whether another caller waits for a request that began within the last `SHORT_SECONDS`."""
+    """Return whether another caller waits for a request that started within the last `SHORT_SECONDS`."""
     since = time.monotonic() - SHORT_SECONDS
     return any(one is not caller and begun > since for one, begun in list(_BEGUN.items()))
 
 
 class UnreadBytes:
-    """Counter of answer bytes that callers have not read yet."""
+    """Counter of answer bytes that the server has not yet sent to callers."""
 
     def __init__(self, limit: int, whose: str) -> None:
         self.limit, self._whose = limit, whose
@@ -267,20 +271,20 @@ class UnreadBytes:
 
     @contextmanager
     def holding(self, size: int, *, refusable: bool = True) -> Iterator[None]:
-        """Count an answer of `size` bytes while it is sent.
+        """Count an answer of `size` bytes as unread within the block.
 
         The limit does not apply to an answer that is not `refusable`.
 
         Raises:
             TooLarge: the answer alone exceeds the limit.
-            Overloaded: the answer and the unread ones exceed the limit.
+            Overloaded: the answer and the unread answers together exceed the limit.
         """
         if refusable and size > self.limit:
             raise TooLarge(f"the answer of {size} bytes is more than the {self.limit} that may be sent: ask for less")
         if refusable and self._bytes + size > self.limit:
             raise Overloaded(
-                f"{self._whose} that nobody has read hold {self._bytes} bytes, with this one of {size} it were more "
-                f"than {self.limit}",
+                f"{self._whose} that nobody has read hold {self._bytes} bytes; this answer of {size} bytes would "
+                f"exceed the limit of {self.limit} bytes",
                 retry_after=RETRY_SECONDS,
             )
         self._bytes += size
@@ -291,13 +295,13 @@ class UnreadBytes:
 
 
 class Bucket:
-    """A token bucket that may be overdrawn.
+    """A token bucket whose balance may become negative.
 
-    A caller without debt may take any amount, then waits until the debt is paid.
+    A caller without debt may take any amount, even more tokens than the rate per second. The caller then waits until
+    the debt is paid. Unused tokens of at most one second are saved.
 
-    A request for more tokens than the rate per second is therefore accepted. Unused tokens of at most one second are
-    saved. The state is one point in time, as in the generic cell rate algorithm (ITU-T I.371), in whole nanoseconds. No
-    rounding makes a caller who has waited for `Retry-After` wait again.
+    The state is one point in time in whole nanoseconds, as in the generic cell rate algorithm (ITU-T I.371). Without
+    rounding, a caller who has waited for `Retry-After` never has to wait again.
     """
 
     def __init__(self, rate: float, clock: Clock) -> None:
@@ -310,7 +314,7 @@ class Bucket:
         self._saved = max(0, SECOND - int(self._unit))
 
     def change(self, rate: float) -> None:
-        """Change the rate; debts and savings stay the same."""
+        """Change the rate. Debts and savings stay the same."""
         now, unit = self._clock(), self._unit
         self._set(rate)
         self._paid = max(now + int((self._paid - now) * self._unit / unit), now - self._saved)
@@ -325,14 +329,14 @@ class Bucket:
 
 
 class LoopTurn:
-    """Queue of a key's steps on the event loop, first in, first out. A step runs at once if the queue is empty."""
+    """FIFO queue of a key's steps on the event loop. If the queue is empty, a step runs at once."""
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._taken = False
 
     async def take(self) -> None:
-        """Wait for a pass of the event loop in which no other step of the key runs."""
+        """Wait for an iteration of the event loop in which no other step of the key runs."""
         if not self._taken:
             self._take()
             return
@@ -362,23 +366,26 @@ def current_caller() -> Caller | None:
 
 
 async def loop_turn() -> None:
-    """Wait for the next pass of the event loop if a step of the current key has already run in this pass."""
+    """If a step of the current key has already run in this iteration of the event loop, wait for the next iteration."""
     if caller := _CALLER.get():
         await caller.loop_turn.take()
 
 
 def charged_to(caller: Caller | None) -> AbstractContextManager[None]:
-    """Charge work in the block to a caller. The request of the caller may already be answered."""
+    """Charge work in the block to a caller. The caller's request may already be answered."""
     return holding(_CALLER, caller)
 
 
 def is_patient() -> bool:
-    """Return whether the current work may wait in any queue of its key, however long. The work of jobs is patient."""
+    """Return whether the current work may wait in its key's queues without a time limit.
+
+    The work of jobs is patient.
+    """
     return _PATIENT.get()
 
 
 def patient() -> AbstractContextManager[None]:
-    """Mark work within the block as patient, because no connection waits for the work."""
+    """Mark work within the block as patient: no connection waits for its result."""
     return holding(_PATIENT, True)
 
 
@@ -393,7 +400,7 @@ def charge(tokens: float, *, begun: bool = False) -> None:
 
 
 def check_no_debt() -> None:
-    """Refuse work if its key still has a debt. Call this before work that is charged at its end.
+    """Raise an error if the current key has a debt. Call this function before work whose cost is charged at its end.
 
     Raises:
         Overloaded: see `Caller.charge`.

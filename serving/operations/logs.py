@@ -1,7 +1,7 @@
-"""Logs on stderr: lines for people, or one JSON object a line.
+"""Logs on stderr, as lines for people or as one JSON object per line.
 
-No line contains a document, a text or a key. Tracebacks have frames and exception types, but no messages, since these
-may quote callers.
+Log lines contain no document, text or API key. Tracebacks have frames and exception types, but no messages, because
+these may quote a caller's data.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _Failure = tuple[type[BaseException], BaseException, TracebackType | None] | tup
 
 
 def configure(form: LogFormat) -> None:
-    """Send the lines of every logger to stderr. `auto` means pretty on a terminal, and JSON otherwise."""
+    """Send the lines of every logger to stderr. `auto` means pretty lines on a terminal, and JSON otherwise."""
     pretty = form == "pretty" or (form == "auto" and sys.stderr.isatty())
     destination = logging.StreamHandler(sys.stderr)
     destination.setFormatter(Pretty() if pretty else Json())
@@ -33,7 +33,7 @@ def configure(form: LogFormat) -> None:
 
 
 def loop_failed(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:  # noqa: ARG001 - asyncio calls it
-    """Log exceptions that nobody awaits. asyncio's own handler quotes them and their arguments."""
+    """Log an exception that nobody awaits. asyncio's own handler would quote the exception's message."""
     said, callback, _ = str(context["message"]).partition("callback")
     log.error("%s", said + callback, exc_info=context.get("exception"))
 

@@ -10,7 +10,8 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 OVERHEAD = 300
-"""Estimated overhead of an entry in bytes: objects and table slots, which the caller does not count."""
+"""Estimated overhead of an entry, in bytes, for objects and table slots. The `size` given by the caller does not
+include it."""
 
 
 class Lru(Generic[K, V]):
@@ -32,7 +33,10 @@ class Lru(Generic[K, V]):
         return entry[0]
 
     def put(self, key: K, value: V, size: int) -> None:
-        """Store `value`. `size` is its bytes including the key; a value larger than the cache is not stored."""
+        """Store `value`.
+
+        `size` is the number of bytes of the value and its key. A value larger than the cache is not stored.
+        """
         self._drop(key)
         size += OVERHEAD
         if size > self._max_bytes:

@@ -1,6 +1,6 @@
-"""Prometheus metrics: text-embeddings-inference's `te_*` names where they apply, and our own; see docs/metrics.md.
+"""Prometheus metrics of the server: those of text-embeddings-inference (`te_*`), and additional metrics.
 
-Only the thread of the event loop reads and writes them.
+docs/metrics.md lists the metrics. Only the thread of the event loop reads and writes them.
 """
 
 from __future__ import annotations
@@ -42,15 +42,17 @@ _STAGES = {
     "inference_duration": "Seconds from then to the last vector",
 }
 _FAILURES: Mapping[Kind, str] = {"Tokenizer": "tokenization", "Backend": "inference", "Empty": "validation"}
-"""Label values of text-embeddings-inference for kinds of errors. Other kinds keep their own name."""
+"""Label values that text-embeddings-inference uses for kinds of errors. Kinds that are not listed keep their own
+name."""
 OTHERS = "_others"
 """Label of all corpora without a label of their own. It is not a legal corpus name."""
 
 
 class Histogram(Collector):
-    """Cumulative counts of values by the upper `bounds`, in one series, or in one for each value of `label`.
+    """Prometheus histogram with the upper `bounds`: one series, or one series for each value of `label`.
 
-    It observes many values in one call. The histogram of prometheus_client observes one value, at three times the cost.
+    `observe` takes many equal values in one call. The histogram of prometheus_client observes one value per call, at
+    three times the cost.
     """
 
     def __init__(
@@ -105,31 +107,34 @@ class Timing:
     queue: float
     """Seconds until the first text of the request reached the engine."""
     inference: float
-    """Seconds from the time at which the first text reached the engine until the last text was embedded. Waits in
-    between are included."""
+    """Seconds from the time at which the first text reached the engine until the last text was embedded, including
+    waits in between."""
     total: float
 
     @classmethod
     def between(cls, began: float, tokenized: float, begun: float, done: float) -> Timing:
-        """Return the stages of a request from four times: arrival, end of tokenizing, start of inference and end."""
+        """Return the durations between four times: arrival, end of tokenisation, start of inference and end."""
         return cls(tokenized - began, begun - tokenized, done - begun, done - began)
 
 
 class Labels:
-    """Corpora with a label of their own: the first `limit` corpora. A deleted corpus frees its label."""
+    """Corpora with a label of their own.
+
+    The first `limit` corpora get a label, and a deleted corpus frees its label.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._named: set[str] = set()
 
     def of(self, corpus: str) -> str:
-        """Return the label of a corpus: its name, or `OTHERS`."""
+        """Return the label of a corpus: its name, or `OTHERS` if all labels are taken."""
         if corpus not in self._named and len(self._named) < self._limit:
             self._named.add(corpus)
         return corpus if corpus in self._named else OTHERS
 
     def keep(self, corpora: Collection[str]) -> set[str]:
-        """Forget labelled corpora that are not in `corpora`, and return them."""
+        """Remove the labels of corpora that are not in `corpora`. Return these labels."""
         gone = self._named.difference(corpora)
         self._named -= gone
         return gone
@@ -138,9 +143,10 @@ class Labels:
 class Metrics:
     """Metrics of one server, in one registry.
 
-    TEI's counters lack the suffix `_total`, so here they are increasing gauges.
+    TEI's counter names lack the suffix `_total`, which prometheus_client adds to counters. These counters are therefore
+    gauges that only increase.
 
-    Only `corpora` corpora have a label. Otherwise callers who create corpora could fill Prometheus.
+    Only `corpora` corpora have a label of their own. Otherwise callers who create corpora could fill Prometheus.
     """
 
     def __init__(self, corpora: int = NAMED_CORPORA) -> None:
@@ -190,7 +196,7 @@ class Metrics:
 
     @contextmanager
     def request(self, texts: int) -> Iterator[None]:
-        """Count a request to embed `texts`, and its result."""
+        """Count a request to embed `texts` texts. At the end of the block, count its result."""
         method = "single" if texts == 1 else "batch"
         self._requests[method].inc()
         self._texts.inc(texts)
@@ -203,19 +209,22 @@ class Metrics:
         self._embedded.inc(texts)
 
     def lengths(self, lengths: Sequence[int], truncated: int) -> None:
-        """Count the tokens of each text of a request before truncation."""
+        """Count the tokens of each text of a request, and the texts that were truncated."""
         self._input_length.observe_all(lengths)
         self._truncated.inc(truncated)
 
     def timing(self, timing: Timing, texts: int) -> None:
-        """Observe the stages of a request with `texts`."""
+        """Observe the stages of a request with `texts` texts."""
         stages = (timing.total, timing.tokenization, timing.queue, timing.inference)
         for seconds, of_request, of_text in zip(stages, self._request_seconds, self._text_seconds, strict=True):
             of_request.observe(seconds)
             of_text.observe(seconds, times=texts)
 
     def cached(self, hits: int, misses: int) -> None:
-        """Count texts: `hits` were cached or already running, and `misses` are sent to the engine."""
+        """Count cache hits and misses.
+
+        Hits are texts that were cached or already running. Misses are texts sent to the engine.
+        """
         self._hits.inc(hits)
         self._misses.inc(misses)
 
@@ -242,7 +251,8 @@ class Metrics:
     def waiting(self, texts: int, tokens: int, by_lane: Mapping[str, int]) -> None:
         """Set the size of the queue.
 
-        `tokens` includes running batches. `texts` and `by_lane` count only waiting texts and tokens.
+        `tokens` includes running batches. `texts` and `by_lane` include only waiting texts and tokens. `by_lane` has
+        the tokens of interactive requests and of bulk work.
         """
         self._queue_size.set(texts)
         self._queued_tokens.set(tokens)
@@ -252,7 +262,7 @@ class Metrics:
     def serving(self, ready: bool, encoders: Iterable[tuple[Manifest, str, str]]) -> None:
         """Set the served models with their runtimes and precisions.
 
-        Runtime and precision are empty until a model is loaded.
+        Until a model is loaded, its runtime and precision are empty strings.
         """
         self._ready.set(ready)
         self._model.clear()
@@ -260,7 +270,7 @@ class Metrics:
             self._model.labels(manifest.name, manifest.fingerprint, runtime, precision).set(1)
 
     def indexes(self, sizes: Mapping[str, tuple[int, int]]) -> None:
-        """Set the vectors and bytes of each corpus's index, and forget deleted corpora."""
+        """Set the number of vectors and the bytes of each corpus's index. Remove the series of deleted corpora."""
         for gone in self._labels.keep(sizes):
             self._searches.forget(gone)
         self._corpora.set(len(sizes))
@@ -272,7 +282,7 @@ class Metrics:
             self._bytes.labels(label).inc(bytes)
 
     def text(self) -> bytes:
-        """Return the metrics in the exposition format."""
+        """Return the metrics in Prometheus's text format."""
         return generate_latest(self.registry)
 
 

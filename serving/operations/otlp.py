@@ -1,7 +1,7 @@
 """Exporter of OpenTelemetry traces by OTLP over HTTP. It is only imported if a collector is configured.
 
-Spans contain counts, routes and statuses. Of the caller's data, spans contain only the ids of the trace and the
-request.
+Spans contain counts, routes, statuses, and the ids of the trace and the request. Spans contain no other data of the
+caller.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ SECONDS_TO_SEND = 5.0
 
 
 class Collector:
-    """Sender of spans in the background. Spans are dropped if the queue is full.
+    """Sender of spans in the background. If its queue is full, spans are dropped.
 
-    Options besides `endpoint` come from OpenTelemetry's environment: headers, timeout, certificates, sampling.
+    All options except `endpoint` come from OpenTelemetry's environment variables: headers, timeout, certificates,
+    sampling.
     """
 
     def __init__(self, endpoint: HttpUrl | None) -> None:
@@ -42,7 +43,10 @@ class Collector:
 
     @contextmanager
     def request(self, name: str, headers: Mapping[str, str]) -> Iterator[Span]:
-        """Record a request as a span, in the trace of its `traceparent` and `tracestate` (W3C Trace Context)."""
+        """Record the block as the span of a request, in the trace given by its headers `traceparent` and `tracestate`.
+
+        The headers follow W3C Trace Context.
+        """
         began = time.perf_counter()
         epoch = time.time_ns() - round(1e9 * began)  # one epoch for all spans of a trace
 
@@ -63,7 +67,7 @@ class Collector:
                 span.end(at(time.perf_counter()))
 
     def close(self) -> None:
-        """Send the remaining spans. Blocking."""
+        """Send the remaining spans, then stop. This call blocks."""
         patience = threading.Timer(SECONDS_TO_SEND, self._exporter.shutdown)
         patience.start()
         self._provider.shutdown()

@@ -1,8 +1,8 @@
-"""Blocking work in threads. If its caller leaves, the work is completed or stopped.
+"""Blocking work in threads. If the caller is cancelled, the work is completed or stopped.
 
-A thread can't be stopped from outside. Long work therefore calls `check_cancelled` where it can stop without harm: at
-each read of the store, each condition of a filter and each block of vectors. SQLite calls `is_cancelled` by itself. A
-write never checks, so that a write that has begun is finished.
+A thread can't be stopped from outside. Long work therefore calls `check_cancelled` at points where it can stop without
+harm: at each read of the store, each condition of a filter and each block of vectors. SQLite calls `is_cancelled`
+itself. A write never checks, so a write that has begun is finished.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Share = Literal["read", "write", "containers"]
 THREADS, CORPUS_THREADS = 16, 8
-"""Maximum threads of all corpora together, and maximum threads of one corpus. Further work waits without a thread."""
+"""Maximum threads of all corpora together, and maximum threads of one corpus. Further work waits in a queue."""
 WAITING = 256
-"""Maximum number of steps that wait for the threads of one key."""
+"""Maximum number of steps of one key that wait for the key's threads."""
 TOKENS_PER_SECOND = 1000
-"""Tokens that a key is charged for a second of CPU time: one token per millisecond."""
+"""Tokens that a second of CPU time costs a key. One token is one millisecond."""
 
 SLICE_SECONDS = 0.002
-"""Seconds between two checks of whether work must give way to short requests of other keys."""
+"""Seconds between two checks of whether long work must give way to short requests of other keys."""
 NAP_SECONDS = 0.001
 
-# Cancellation of work whose caller has left, whose deadline has passed, or whose server stops.
+# Cancellation of work whose caller has left, whose deadline has passed, or whose server is stopping.
 
 
 class CancelToken:
@@ -49,9 +49,9 @@ class CancelToken:
         """The key whose work gives way to other keys. None means that the work never gives way."""
         self._slice_ends = 0.0
         self._counted = 0.0
-        """CPU seconds of the thread up to which the key's CPU time is counted."""
+        """CPU time of the thread, in seconds, that is already included in `cpu_seconds`."""
         self.cpu_seconds = 0.0
-        """CPU seconds of the thread that does the work, and of its processes. Waiting and other threads are not
+        """CPU seconds that the work has used in its thread and in its child processes. Time spent waiting is not
         included."""
         self._cancelled = False
 
@@ -60,14 +60,14 @@ class CancelToken:
         return self._cancelled or (self.parent is not None and self.parent.cancelled)
 
     def cancel(self) -> None:
-        """Make the work stop at its next check. Any thread may call this."""
+        """Make the work stop at its next check. This method may be called from any thread."""
         self._cancelled = True
 
     def run(self, work: Callable[[], T]) -> T:
-        """Run `work` in this thread, with this token for its checks.
+        """Run `work` in this thread. `check_cancelled` within the work checks this token.
 
         Raises:
-            Stopped: the token was cancelled, maybe before the work began.
+            Stopped: the token was cancelled, possibly before the work began.
         """
         began = self._counted = thread_time()
         self._wait_for_others()
@@ -81,7 +81,10 @@ class CancelToken:
             self._count(ended)
 
     def give_way(self) -> None:
-        """After each slice, wait for short requests of other keys if the key has exceeded its share of a CPU."""
+        """Wait for short requests of other keys if this key has exceeded its share of a CPU.
+
+        The check is made once every `SLICE_SECONDS`.
+        """
         if self._caller and perf_counter() >= self._slice_ends:
             self._count(thread_time())
             self._wait_for_others()
@@ -93,7 +96,7 @@ class CancelToken:
             self._slice_ends = perf_counter() + SLICE_SECONDS
 
     def _count(self, now: float) -> None:
-        """Count the CPU time up to `now`, in seconds of the thread."""
+        """Add the CPU time up to `now`, in CPU seconds of the thread."""
         if self._caller:
             self._caller.cpu_share.use(now - self._counted)
         self._counted = now
@@ -105,7 +108,7 @@ _CURRENT: ContextVar[CancelToken | None] = ContextVar("cancel_token", default=No
 def is_cancelled() -> bool:
     """Return whether the current work should stop. Work without a token is never cancelled.
 
-    Long work first gives way to other keys.
+    Before it returns, long work gives way to other keys.
     """
     token = _CURRENT.get()
     if token is None:
@@ -115,21 +118,21 @@ def is_cancelled() -> bool:
 
 
 def check_cancelled() -> None:
-    """Raise `Stopped` if the current work should stop."""
+    """Raise `Stopped` if the current work was cancelled."""
     if is_cancelled():
         raise Stopped("nobody waits for it any more")
 
 
 def spend(cpu_seconds: float) -> None:
-    """Count CPU time of another process for the current work."""
+    """Add the CPU time of another process to that of the current work."""
     if token := _CURRENT.get():
         token.cpu_seconds += cpu_seconds
 
 
 def for_others() -> AbstractContextManager[None]:
-    """Keep work in the block running if its caller leaves, because other callers need it, too.
+    """Keep work in the block running even if its caller leaves, because other callers need its result, too.
 
-    The work still stops with the server.
+    The work still stops when the server stops.
     """
     token = _CURRENT.get()
     return holding(_CURRENT, token and token.parent)
@@ -140,7 +143,7 @@ def uninterrupted() -> AbstractContextManager[None]:
     return holding(_CURRENT, None)
 
 
-# Completion of work whose caller was cancelled.
+# Completion of work after its caller was cancelled.
 
 
 async def run_to_end(work: Coroutine[Any, Any, T], on_cancel: Callable[[], None] = lambda: None) -> T:
@@ -173,14 +176,14 @@ def _log_error(work: asyncio.Future[Any]) -> None:
         log.error("work whose caller was cancelled failed", exc_info=error)
 
 
-# The threads of all corpora. They are shared so that a busy corpus delays only its own callers.
+# The threads of all corpora. A limit for each corpus ensures that a busy corpus delays only its own callers.
 
 
 class CorpusThreads:
     """A thread pool with a limit for each name, such as that of a corpus.
 
-    Each key may use a limited number of threads for reads, and the same number for writes. The limits are separate, so
-    that a long restore doesn't delay the key's searches.
+    Each API key also has a limit for reads and a separate limit for writes. A long restore therefore doesn't delay the
+    key's searches.
     """
 
     def __init__(self, each: int = CORPUS_THREADS) -> None:
@@ -189,11 +192,11 @@ class CorpusThreads:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="corpora")
         self._corpora: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._shares: WeakValueDictionary[tuple[str, Share, int], asyncio.Semaphore] = WeakValueDictionary()
-        """Semaphores by key, kind of work and the number of threads that the key may have now."""
+        """Semaphores by API key, kind of work and the key's current number of threads."""
         self._held: Counter[tuple[str, Share]] = Counter()
-        """Number of steps that use a thread or wait for a thread, by key and kind of work."""
+        """Number of steps that use or await a thread, by API key and kind of work."""
         self._going = CancelToken()
-        """The parent token of all stoppable work."""
+        """The parent token of all stoppable work. Cancelling it stops the work."""
         self._left: set[asyncio.Task[Any]] = set()
         """Tasks of reads whose callers have left. The set keeps a reference, so that the tasks are not
         garbage-collected."""
@@ -201,8 +204,8 @@ class CorpusThreads:
     async def run(self, name: str, work: Callable[[], T], on_cancel: Callable[[], None] = lambda: None) -> T:
         """Run `work` within the limit of `name`.
 
-        If the caller is cancelled, `on_cancel` is called, and the work counts for the limit until it has ended. Work
-        without a thread is dropped.
+        If the caller is cancelled, `on_cancel` is called. Work that has started still counts towards the limit until it
+        has ended. Work that has not started is dropped.
 
         Raises:
             Overloaded: `WAITING` steps wait for the key's threads.
@@ -224,7 +227,7 @@ class CorpusThreads:
                 raise
 
     async def stoppable(self, name: str, work: Callable[[], T], *, charged: bool = False) -> T:
-        """Run work that calls `check_cancelled`. It ends when its caller is cancelled or the server stops.
+        """Run work that calls `check_cancelled`. The work stops when its caller is cancelled or the server stops.
 
         With `charged`, the used CPU time is charged to the key, even if the work fails.
 
@@ -245,7 +248,7 @@ class CorpusThreads:
     async def read(self, name: str, work: Callable[[], T], *, charged: bool = False) -> T:
         """Run stoppable work that changes nothing.
 
-        A cancelled caller returns at once. The work counts for the limit until it has ended.
+        If the caller is cancelled, the call ends at once. The work counts towards the limit until it has ended.
         """
         reading = asyncio.create_task(self.stoppable(name, work, charged=charged))
         try:
@@ -257,13 +260,13 @@ class CorpusThreads:
             raise
 
     def stop(self) -> None:
-        """Cancel all stoppable work. Stoppable work that starts later is cancelled, too."""
+        """Cancel all current and later stoppable work."""
         self._going.cancel()
 
     def containers(self) -> AbstractAsyncContextManager[None]:
-        """Wait until no other request of the key holds a body with many lists and objects.
+        """Wait until no other request of the key has a body with many lists and objects in memory.
 
-        Python's garbage collector scans all such bodies together, while all other threads wait.
+        Python's garbage collector scans all such bodies together, and all other threads wait meanwhile.
 
         Raises:
             Overloaded: `WAITING` requests of the key wait.
@@ -272,7 +275,7 @@ class CorpusThreads:
 
     @asynccontextmanager
     async def _share(self, what: Share) -> AsyncIterator[None]:
-        """Take one of the threads that the charged key may use. Without a charged key, there is no limit."""
+        """Within the block, occupy one of the threads of the current key. Without a key, there is no limit."""
         if (caller := current_caller()) is None:
             yield
             return
@@ -289,5 +292,5 @@ class CorpusThreads:
                 del self._held[name, what]
 
     def close(self) -> None:
-        """Wait for the threads. No method may be called afterwards."""
+        """Wait until all threads have ended. No method may be called afterwards."""
         self._threads.shutdown()

@@ -1,4 +1,4 @@
-"""`python -m serving.readers FORMAT OPTIONS < FILE` writes the documents of a file as JSON lines, within limits."""
+"""Command `python -m serving.readers FORMAT OPTIONS < FILE`: print the documents of a file as JSON lines."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ READERS = {
     "docx": "serving.readers.docx:sections",
 }
 MEMORY_SPARE = 1 << 20
-"""Bytes that are freed to report that the memory is used up."""
+"""Bytes that are reserved at the start. They are freed if memory runs out, so that the error can be reported."""
 
 
 def main() -> int:
-    """Read the file on standard input. The last line names the error, if there is one."""
+    """Read the file on standard input. If there is an error, the last line of the output contains it."""
     format, options = sys.argv[1], json.loads(sys.argv[2])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-c is for the parent process, which then ends this process
     limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_DATA: options["memory_bytes"]}
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def _limit(what: int, most: int) -> None:
-    """Lower a limit of this process."""
+    """Lower a resource limit of this process to `most`."""
     _, hard = resource.getrlimit(what)
     resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 

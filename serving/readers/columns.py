@@ -1,4 +1,4 @@
-"""Rows of Parquet and Arrow files, read batch by batch."""
+"""Rows of Parquet and Arrow files, read in batches."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pyarrow.parquet import ParquetFile
 from serving.readers.unreadable import Record, Records, Unreadable, check_begins, damage
 
 ROWS_AT_ONCE = 64
-"""Rows that are converted at a time. Each may have a megabyte of text."""
+"""Number of rows that are converted at a time. Each row may have a megabyte of text."""
 READ_AT_ONCE = 1 << 20
 MAGIC = b"ARROW1"
 PANDAS_INDEX = "__index_level_"
-"""Beginning of the names that pandas gives to an index without a name."""
+"""Prefix of the column names that pandas gives to an index without a name."""
 EXACT_DIGITS = 15
-"""Maximum digits of a decimal number that a float always keeps."""
+"""Maximum digits of a decimal number that every float conversion preserves."""
 _SIMPLE = (
     *(types.is_null, types.is_boolean, types.is_integer, types.is_floating),
     *(types.is_decimal, types.is_date, types.is_time),
@@ -31,7 +31,7 @@ _SIMPLE = (
 
 
 def parquet(file: BinaryIO, _: dict[str, Any]) -> Records:
-    """Yield the rows of a Parquet file. A part of a row group is in memory at a time."""
+    """Yield the rows of a Parquet file. Only a part of a row group is in memory at a time."""
     check_begins(file.read(4), (b"PAR1",), "Parquet")
     with damage("Parquet"):
         table = ParquetFile(pyarrow.memory_map(f"/dev/fd/{file.fileno()}"), buffer_size=READ_AT_ONCE, pre_buffer=False)
@@ -40,7 +40,7 @@ def parquet(file: BinaryIO, _: dict[str, Any]) -> Records:
 
 
 def arrow(file: BinaryIO, _: dict[str, Any]) -> Records:
-    """Yield the rows of an Arrow file or stream. A record batch is in memory at a time."""
+    """Yield the rows of an Arrow file or stream. Only one record batch is in memory at a time."""
     is_file = file.read(len(MAGIC)) == MAGIC
     with damage("Arrow"):
         source = pyarrow.memory_map(f"/dev/fd/{file.fileno()}")
@@ -71,7 +71,7 @@ def _values(column: pyarrow.Array, name: str, type: pyarrow.DataType) -> Sequenc
 
 
 def _columns(schema: pyarrow.Schema) -> dict[str, pyarrow.DataType]:
-    """Return the columns to read, each with the type that it is converted to first.
+    """Return the columns to read, with the type to which each is first converted.
 
     Raises:
         Unreadable: two columns have the same name, or the values of a column can't be stored.
@@ -83,7 +83,7 @@ def _columns(schema: pyarrow.Schema) -> dict[str, pyarrow.DataType]:
 
 
 def _stored_type(type: pyarrow.DataType, name: str) -> pyarrow.DataType:
-    """Return the nearest type that Python and JSON have. Times have microseconds in Python, not nanoseconds."""
+    """Return the nearest Arrow type that Python and JSON can represent. Times lose their nanoseconds."""
     inner = partial(_stored_type, name=name)
     if isinstance(type, pyarrow.BaseExtensionType) and not isinstance(type, pyarrow.UuidType):
         stored = inner(type.storage_type)
@@ -113,7 +113,7 @@ def _is_text(type: pyarrow.DataType) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return the value as JSON has it."""
+    """Convert a value to the types of JSON."""
     match value:
         case dict():
             plain: Any = {name: _plain(one) for name, one in value.items()}
@@ -133,7 +133,7 @@ def _plain(value: Any) -> Any:
 
 
 def _number(value: Decimal) -> int | float | str:
-    """Return a decimal number as an integer or a float if nothing is lost, and otherwise as a string."""
+    """Convert a decimal number to an integer or a float if no digits are lost, and otherwise to a string."""
     if value == value.to_integral_value():
         return int(value)
     digits = len(value.normalize().as_tuple().digits)

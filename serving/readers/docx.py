@@ -16,7 +16,7 @@ from serving.readers.unreadable import Records, Unreadable, check_begins, damage
 MAIN = "word/document.xml"
 OLE = b"\xd0\xcf\x11\xe0"
 MAX_RATIO = 100
-"""Maximum ratio of the unpacked to the packed size, beyond `ANY_SIZE` bytes."""
+"""Maximum ratio of decompressed to compressed size, for files of more than `ANY_SIZE` decompressed bytes."""
 ANY_SIZE = 1_000_000
 _HEADING = re.compile(r"Heading ([1-9])")
 
@@ -51,7 +51,7 @@ def _check_container(file: BinaryIO) -> None:
 
 
 def _paragraph(paragraph: Paragraph, found: Sections) -> str:
-    """Add a paragraph. Return its text if it is the title of the file."""
+    """Add a paragraph to `found`. Return its text if it is the title of the file, and otherwise ""."""
     text, style = paragraph.text.strip(), paragraph.style.name if paragraph.style else None
     if text and (level := _HEADING.fullmatch(style or "")):
         found.heading(int(level[1]), " ".join(text.split()))

@@ -1,4 +1,4 @@
-"""Sections of Markdown and HTML. Markdown is rendered to HTML first, so both have the same text."""
+"""Sections of Markdown and HTML files. Markdown is converted to HTML first, so that both give the same text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SKIPPED = frozenset(
         *("select", "datalist", "textarea", "button", "dialog"),
     )
 )
-"""Elements that are no text of the page: programs, pictures, forms, and links to other pages."""
+"""HTML elements that are not part of the page's text: scripts, pictures, forms, and links to other pages."""
 INLINE = frozenset(("br", "img", "td", "th"))
 OWN_BLOCKS = frozenset(("main", "table", "tr", "pre"))
 BLOCKS = frozenset(
@@ -41,7 +41,7 @@ BLOCKS = frozenset(
     )
 )
 SECTIONING = frozenset(("section", "div", "a", "span"))
-"""Elements that may have the anchor of the heading that follows, as Sphinx and GitHub write it."""
+"""Elements that may have the anchor of the next heading. Sphinx and GitHub write anchors this way."""
 _FRONT_MATTER = re.compile(r"\ufeff?---[ \t]*\r?\n(.*?)^(?:---|\.\.\.)[ \t]*\r?$\n?", re.DOTALL | re.MULTILINE)
 _SPACE = re.compile(r"\s+")
 
@@ -57,7 +57,7 @@ def markdown(file: BinaryIO, options: dict[str, Any]) -> Records:
 
 
 def html(file: BinaryIO, options: dict[str, Any]) -> Records:
-    """Yield the sections of an HTML page: those of its `main` element, if it has one."""
+    """Yield the sections of an HTML page. If the page has a `main` element, only its sections are returned."""
     page = Page(_decoded(file.read()))
     yield from documents(page.sections, dict(titled(page.title)), options)
 
@@ -75,7 +75,10 @@ def _decoded(content: bytes) -> str:
 
 
 def _front_matter(text: str) -> tuple[dict[str, Any], str]:
-    """Return the YAML between `---` lines at the beginning as metadata, and the rest. Other YAML stays text."""
+    """Return the YAML between `---` lines at the beginning as metadata, and the remaining text.
+
+    YAML that is not a mapping stays part of the text.
+    """
     import yaml
 
     if not (found := _FRONT_MATTER.match(text)):
@@ -103,7 +106,7 @@ def _plain(value: Any) -> Any:
 
 
 class Page(HTMLParser):
-    """The sections of an HTML page, and its title."""
+    """Parser that collects the sections and the title of an HTML page."""
 
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -142,7 +145,7 @@ class Page(HTMLParser):
             self._anchor = given.get("id") or given.get("name") or self._anchor
 
     def _inline(self, tag: str, given: dict[str, str | None]) -> str:
-        """Return the text that stands for the beginning of an element within a block."""
+        """Return the text that represents the start tag of an element within a block."""
         match tag:
             case "br":
                 return " " if self._in_row else "\n"
@@ -151,7 +154,7 @@ class Page(HTMLParser):
         return " | " if self._has_text() else ""  # a cell
 
     def _begin(self, tag: str) -> None:
-        """Begin an element whose blocks are unlike others."""
+        """Begin an element with its own treatment: a heading, `pre`, a table row or `main`."""
         self._in_heading = tag in HEADINGS
         self._in_pre = tag == "pre"
         self._in_row = tag == "tr"
@@ -186,7 +189,7 @@ class Page(HTMLParser):
         return any(map(str.strip, self._text))
 
     def _break(self) -> None:
-        """End a block. Within a row of a table or a heading, blocks are words."""
+        """End a block. Within a heading or a table row, only a space separates blocks."""
         if self._in_row or self._in_heading:
             self._text.append(" ")
         else:

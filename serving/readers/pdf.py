@@ -14,17 +14,18 @@ from serving.readers.unreadable import Records, Unreadable, damage
 
 NO_TEXT = "the file has no text, as if it was scanned: recognise its text first, for example by `ocrmypdf`"
 SHORT = 0.7
-"""A line that ends a sentence also ends a paragraph if it is shorter than this part of the longest line of the page."""
+"""A line that ends with a sentence ends a paragraph if its length is less than this fraction of the page's longest
+line."""
 HEADER = 1024
-"""Number of bytes in which a PDF file may have its header (ISO 32000, appendix H)."""
+"""Number of bytes at the beginning of a file in which a PDF header must occur (ISO 32000, appendix H)."""
 _ENDS = re.compile(r"""[.!?:…]["'”’»)\]]*$""")
 _HYPHENATED = re.compile(r"[^\W\d_]-$")
 
 
 def pages(file: BinaryIO, options: dict[str, Any]) -> Records:
-    """Yield the pages that have text or, with `split: file`, the whole file.
+    """Yield one document for each page with text or, with `split: file`, one for the whole file.
 
-    The metadata of a page are its number and, from the outline, the headings of its first part.
+    The metadata of a page are its number, and the headings of the outline that apply at its beginning.
     """
     if b"%PDF-" not in (start := file.read(HEADER)):
         raise Unreadable(f"not PDF: it begins with {start[:8]!r}" if start else "the file is empty")
@@ -55,7 +56,10 @@ def _documents(reader: PdfReader, options: dict[str, Any]) -> Records:
 
 
 def _headings(reader: PdfReader) -> dict[int, list[str]]:
-    """Return, for each page, the outline's headings from the outermost to the last one that begins on or before it."""
+    """Return the headings that apply to each page, from the outermost heading of the outline to the innermost.
+
+    The innermost heading is the last entry of the outline that begins on or before the page.
+    """
     try:
         with damage("PDF"):
             begins = dict(_outline(reader, reader.outline, []))
@@ -69,7 +73,7 @@ def _headings(reader: PdfReader) -> dict[int, list[str]]:
 
 
 def _outline(reader: PdfReader, entries: list[Any], path: list[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the pages of the outline's entries, each with the titles of the entry and the entries above it."""
+    """Yield a page for each entry of the outline, with the titles of the entry and of the entries above it."""
     title = ""
     for entry in entries:
         if isinstance(entry, list):
@@ -82,7 +86,10 @@ def _outline(reader: PdfReader, entries: list[Any], path: list[str]) -> Iterator
 
 
 def reflowed(text: str) -> str:
-    """Return the text of a page with a paragraph in each line, and blank lines between them. Hyphenation is undone."""
+    """Return the text of a page with one line for each paragraph, and blank lines between them.
+
+    Hyphenation is undone.
+    """
     lines = [" ".join(line.split()) for line in text.split("\n")]
     longest = max(map(len, lines))
     paragraphs, begins = list[str](), True

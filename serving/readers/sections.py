@@ -1,4 +1,4 @@
-"""Sections of a file: its headings divide it, and its blocks are separated by blank lines."""
+"""Sections of a file. Headings separate sections, and blank lines separate the blocks of a section."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PUNCTUATION = re.compile(r"[^\w\- ]")
 
 
 class Section(NamedTuple):
-    """A part of a file, under its headings from the outermost to its own."""
+    """A section of a file, with its headings from the outermost heading to its own heading."""
 
     anchor: str
     headings: list[str]
@@ -22,7 +22,7 @@ class Section(NamedTuple):
 
 
 class Sections:
-    """Collects the blocks of a file in their order."""
+    """Collector of a file's blocks, in their order."""
 
     def __init__(self) -> None:
         self._path: list[tuple[int, str]] = []
@@ -33,7 +33,7 @@ class Sections:
         self._found: list[Section] = []
 
     def heading(self, level: int, text: str, anchor: str = "") -> None:
-        """Begin a section."""
+        """Begin a new section with this heading."""
         self._end()
         self._path = [(outer, title) for outer, title in self._path if outer < level] + [(level, text)]
         self._blocks, self._kind = [text], ""
@@ -53,7 +53,7 @@ class Sections:
         self._kind = kind
 
     def end(self) -> list[Section]:
-        """Return all sections."""
+        """End the last section. Return all sections."""
         self._end()
         return self._found
 
@@ -63,7 +63,7 @@ class Sections:
         self._blocks = []
 
     def _unique(self, anchor: str) -> str:
-        """Return the anchor with the number that GitHub appends to an anchor that occurred before."""
+        """Return the anchor. If it occurred before, append a number to it as GitHub does."""
         self._anchors[anchor] += 1
         return anchor if self._anchors[anchor] == 1 else f"{anchor}-{self._anchors[anchor] - 1}"
 
@@ -74,9 +74,9 @@ def slug(heading: str) -> str:
 
 
 def documents(sections: list[Section], metadata: dict[str, Any], options: dict[str, Any]) -> Records:
-    """Yield a document for each section or, with `split: file`, one for the whole file.
+    """Yield a document for each section or, with `split: file`, one document for the whole file.
 
-    Documents of a file with a name have ids, such as `guide.md#install`.
+    If the file has a name, its documents have ids, such as `guide.md#install`.
 
     Raises:
         Unreadable: the file has no text.
@@ -94,14 +94,14 @@ def documents(sections: list[Section], metadata: dict[str, Any], options: dict[s
 
 
 def _is_bare(section: Section, following: Section | None) -> bool:
-    """Return whether a section is only a heading above deeper headings, whose sections name it."""
+    """Return whether a section consists of a heading only and the next section is one of its subsections."""
     path = section.headings
     deeper = following is not None and len(following.headings) > len(path) and following.headings[: len(path)] == path
     return bool(path) and section.text == path[-1] and deeper
 
 
 def document(place: str, text: str, anchor: str, metadata: dict[str, Any], options: dict[str, Any]) -> Record:
-    """Return the document of a part of a file. The file's name, if it is known, becomes a part of the id."""
+    """Return the document of a part of a file. If the file has a name, the document's id begins with it."""
     if not (source := options["source"]):
         return Record(place, {"text": text, "metadata": metadata})
     id = f"{source}#{anchor}" if anchor else source
@@ -109,6 +109,6 @@ def document(place: str, text: str, anchor: str, metadata: dict[str, Any], optio
 
 
 def titled(title: Any) -> Iterator[tuple[str, str]]:
-    """Yield the title as metadata, if there is one."""
+    """Yield the metadata entry for a title, if there is a title."""
     if isinstance(title, str) and title.strip():
         yield "title", " ".join(title.split())

@@ -1,4 +1,4 @@
-"""Why a file can't be read."""
+"""Error of a file that can't be read, and the record of a read document."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 Kind = Literal["Malformed", "Invalid", "TooLarge", "Empty"]
-"""Name of the server's error."""
+"""Name of the server's error class."""
 
 
 class Unreadable(Exception):
-    """The file can't be read. The message is one line, and says why."""
+    """The file can't be read. The message is one line that says why."""
 
     def __init__(self, message: object, kind: Kind = "Malformed", place: str = "") -> None:
         self.kind, self.place = kind, place
@@ -19,7 +19,7 @@ class Unreadable(Exception):
 
 
 class Record(NamedTuple):
-    """A raw document, and its place in the file."""
+    """A raw document, and its location in the file."""
 
     place: str
     value: dict[str, Any]
@@ -30,7 +30,7 @@ Records = Iterator[Record]
 
 @contextmanager
 def damage(called: str) -> Iterator[None]:
-    """Translate any error of a parser. A parser fails at a damaged file in more ways than its documentation names.
+    """Convert any error of a parser. Damaged files cause more kinds of errors than parsers document.
 
     Raises:
         Unreadable: the file is damaged.
@@ -44,7 +44,7 @@ def damage(called: str) -> Iterator[None]:
 
 
 def check_begins(start: bytes, marks: tuple[bytes, ...], called: str) -> None:
-    """Refuse a file that is not what its name says.
+    """Raise an error if a file's first bytes do not match its format.
 
     Raises:
         Unreadable: `start` begins with none of the `marks`.

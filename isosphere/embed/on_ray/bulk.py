@@ -1,9 +1,9 @@
-"""Texts of files to a folder of vectors, on the machines of a Ray cluster.
+"""Embedding of the texts in files to a folder of Parquet files, on a Ray cluster.
 
-The work is that of `isosphere embed`: a first pass checks and counts all rows, a second one embeds them in parts of
-4,096 rows. Here both passes run on all nodes. The files are divided into shards. Each shard is read by one task, which
-hands its parts to the actors, and each part becomes a file, whole or not at all. A repeated command makes the parts
-that are missing, and so does Ray after the loss of a node.
+As in `isosphere embed`, a first pass checks and counts all rows, and a second pass embeds them in parts of 4,096 rows.
+Here, all nodes take part in both passes. The input files are divided into shards. One task reads each shard and sends
+its parts to the actors. Each part becomes a file, which is written atomically. If the command is repeated, only missing
+parts are computed. Ray also repeats the missing parts after the loss of a node.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from models.cluster import alive_nodes, connected, free_resources, own_errors
 from models.errors import Failed, Refused
 
 MANIFEST = "_manifest.json"
-"""Readers of Parquet folders leave out files whose names begin with `_`."""
+"""Name of the manifest. Readers of Parquet folders ignore files whose names begin with `_`."""
 SHARD_BYTES = 64_000_000
-"""Bytes of consecutive files that one task reads. A longer file is a shard by itself."""
+"""Bytes of consecutive files that one task reads. A longer file is a shard of its own."""
 
 
 class Shard(NamedTuple):
-    """Consecutive files, and what the first pass found in them."""
+    """Consecutive input files, and the results of the first pass for them."""
 
     files: list[Path | Url]
     done: Done
     parts: dict[str, int]
-    """Rows of each part, by its name."""
+    """Number of rows of each part, by the part's name."""
 
 
 class Made(NamedTuple):
-    """A complete folder."""
+    """Facts about a complete output folder."""
 
     done: Done
     encoder: str
@@ -59,11 +59,11 @@ def embed(
     force: bool,
     stream: TextIO,
 ) -> Made:
-    """Write the vectors of the texts at `places` to the folder `out`, both on this machine or at URLs.
+    """Embed the texts at `places` and write the vectors to the folder `out`. Both may be paths or URLs.
 
     Args:
-        address: a Ray cluster; None starts Ray on this machine.
-        force: replace what another command wrote to `out`, or began to.
+        address: a Ray cluster. None starts Ray on this machine.
+        force: replace `out` or its parts even if a command with other options or inputs wrote them.
         stream: receives the progress.
 
     Raises:
@@ -108,7 +108,10 @@ def embed(
 
 
 def _absolute(place: str) -> str:
-    """Return an absolute path, because processes of the cluster have other working folders. URLs and names stay."""
+    """Return a path as an absolute path, because the cluster's processes have other working directories.
+
+    URLs and names of encoders are returned unchanged.
+    """
     return str(Path(place).absolute()) if not is_url(place) and Path(place).exists() else place
 
 
@@ -117,7 +120,7 @@ def _is_in(file: Path | Url, folder: Folder) -> bool:
 
 
 def _manifest(folder: Folder) -> dict[str, Any]:
-    """Read the manifest of an existing folder. It is empty if this command did not write the folder."""
+    """Return the manifest of an existing folder. It is empty if this command did not write the folder."""
     if MANIFEST not in folder.names():
         return {}
     try:
@@ -128,14 +131,14 @@ def _manifest(folder: Folder) -> dict[str, Any]:
 
 
 def _wanted(description: Description, options: Options, states: list[list[Any]]) -> dict[str, Any]:
-    """Describe all that decides the content of the folder."""
+    """Return everything that determines the content of the output folder."""
     return {**description.metadata, **asdict(options), "inputs": states}
 
 
 def _check_folder(
     folder: Folder, there: set[str], known: dict[str, Any], wanted: dict[str, Any], *, same: bool, force: bool
 ) -> None:
-    """Refuse a folder that belongs to another command or to another program."""
+    """Raise an error if the folder was written by a command with other options or inputs, or by another program."""
     if foreign := sorted(name for name in there if name != MANIFEST and not name.startswith("part-")):
         raise Refused(f"{folder}: has other files, such as {foreign[0]}: name a new folder by --out")
     if there and not same and not force:
@@ -143,7 +146,7 @@ def _check_folder(
 
 
 def _check(files: list[Path | Url], sizes: list[int], options: Options, output: Parquet, stream: TextIO) -> list[Shard]:
-    """Read all files once, on all nodes, and give each part its number.
+    """Read all files once, on all nodes, and number the parts. Return the shards.
 
     Raises:
         CorpusError: a row is bad and `on_error` is fail, or a file can't be read.
@@ -186,7 +189,7 @@ def _fill(
     pool: Pool,
     stream: TextIO,
 ) -> tuple[dict[str, str], int]:
-    """Embed and write each part that is missing. Return the digest of each part, and the number of texts cut."""
+    """Embed and write each missing part. Return the digest of each part, and the number of truncated texts."""
     import ray
     from ray.data import ActorPoolStrategy, DataContext
 

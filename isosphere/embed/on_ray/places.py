@@ -1,4 +1,4 @@
-"""Files to read and the folder to write, on this machine or at any URL that fsspec opens."""
+"""Input files and the output folder, on this machine or at URLs that fsspec supports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAGIC = re.compile(r"[*?\[]")
 
 
 class Url:
-    """A file at a URL, with the part of Path's interface that reading uses."""
+    """A file at a URL, with those methods of `Path` that the readers use."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -43,18 +43,18 @@ class Url:
             return cast(IO[bytes], fs.open(path, mode))
 
     def state(self) -> list[Any]:
-        """Return the URL, the size, and a value that changes with the content, such as the ETag of an object."""
+        """Return the URL, the size, and a value that changes with the content, such as an ETag."""
         with _opened(self._url) as (fs, path):
             return [str(self), fs.size(path), str(fs.ukey(path))]
 
 
 def is_url(place: str) -> bool:
-    """Return whether a place is a URL, and no path on this machine."""
+    """Return whether a place is a URL instead of a path on this machine."""
     return bool(SCHEME.match(place))
 
 
 def list_files(places: Sequence[str]) -> list[Path | Url]:
-    """List the files of paths, folders, patterns and URLs, each file once.
+    """Return the files of paths, folders, patterns and URLs. Each file occurs once.
 
     Raises:
         CorpusError: a folder or a pattern has no files.
@@ -92,7 +92,7 @@ def _files_at(url: str) -> list[Url]:
 
 
 def _is_read(path: str) -> bool:
-    """Return whether a file of a folder is read, by its name. Hidden files and files in hidden folders are not."""
+    """Return whether a file of an input folder is read. Hidden files and files in hidden folders are not read."""
     name = PurePosixPath(path)
     kind = (name.with_suffix("") if name.suffix.lower() in OPENERS else name).suffix.lower()
     return kind in IN_FOLDERS and not any(part.startswith((".", "_")) for part in name.parts)
@@ -100,14 +100,17 @@ def _is_read(path: str) -> bool:
 
 @contextmanager
 def _opened(url: str) -> Iterator[tuple[Any, str]]:
-    """Yield the file system of a URL and the path there. Errors in the block become errors of one line."""
+    """Yield the file system of a URL, and the path on it.
+
+    Convert errors in the block to errors with a one-line message.
+    """
     fs, path = open_filesystem(url)
     with as_remote_error(without_user(url), secrets(url)):
         yield fs, path
 
 
 class Folder:
-    """A folder whose files are written whole or not at all."""
+    """A folder whose files are written atomically."""
 
     def __init__(self, place: str) -> None:
         self._url = place.rstrip("/")
@@ -117,7 +120,7 @@ class Folder:
         return without_user(self._url)
 
     def names(self) -> set[str]:
-        """Return the names of its files, without hidden ones; an empty set if the folder does not exist."""
+        """Return the names of the folder's files, except hidden files. Empty if the folder does not exist."""
         if self.path:
             found = [one.name for one in self.path.iterdir()] if self.path.exists() else []
         else:
@@ -134,7 +137,7 @@ class Folder:
             return cast(bytes, fs.cat_file(f"{root}/{name}"))
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file. Readers see all of it or nothing."""
+        """Write a file atomically."""
         if self.path:
             make_folder(self.path)
             with replacing(self.path / name) as beside:

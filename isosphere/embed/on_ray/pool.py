@@ -1,4 +1,4 @@
-"""Number and size of the actors that embed, from the nodes of a cluster."""
+"""Number and size of the actors that embed, computed from the nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -8,31 +8,32 @@ from typing import NamedTuple
 from models.errors import Refused
 
 READ_CPUS = 0.25
-"""CPUs that Ray reserves for a task that reads. Reading waits for disks and networks more than it computes."""
+"""CPUs that Ray reserves for a task that reads. Reading mostly waits for disks and networks."""
 ONE_THREAD_CPUS = 0.5
-"""CPUs that Ray reserves for an actor with one thread. Ray Data would let actors read if both numbers were equal, and
-one actor would then embed all parts of a file."""
+"""CPUs that Ray reserves for an actor with one thread. The number must differ from `READ_CPUS`. Otherwise Ray Data
+would run the reader inside an actor, and one actor would embed all parts of a file."""
 Resources = Mapping[str, float]
 
 
 class Pool(NamedTuple):
-    """Actors of one size, each with an encoder."""
+    """A number of actors of the same size, each with its own encoder."""
 
     actors: int
     threads: int
     """Threads of each actor."""
     cpus: float
-    """CPUs that Ray reserves for each actor. They are fewer than `threads`, because tasks that read need the rest: with
-    all CPUs reserved for actors, a job would wait forever for its input."""
+    """CPUs that Ray reserves for each actor. The number is less than `threads`, so that some CPUs remain for the tasks
+    that read. If actors reserved all CPUs, a job would wait forever for its input."""
     gpus: int
 
 
 def derive(nodes: Sequence[Resources], free: Resources, *, threads: int | None, device: str) -> Pool:
-    """Derive the pool: an actor for each GPU, or for each `threads` CPUs of a node (default: all CPUs of the smallest).
+    """Return the pool of actors: one for each GPU, or one for each `threads` CPUs of a node.
 
     Args:
         nodes: resources of each node, by Ray's names.
         free: resources of all nodes that no other job has reserved.
+        threads: threads of an actor. None means all CPUs of the smallest node.
 
     Raises:
         Refused: the cluster is too small, or it has no GPU and `device` is cuda.

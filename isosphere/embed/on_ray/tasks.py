@@ -1,4 +1,4 @@
-"""Work of one process of the cluster: describe the encoder, check files, read them, embed and write."""
+"""Functions that run in a process of the cluster: describe the encoder, check files, read them, embed and write."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Model:
 
 
 class Description(NamedTuple):
-    """An encoder as the cluster loads it."""
+    """Facts about an encoder that a process of the cluster has loaded."""
 
     model: Model
-    """The model with the engine and precision that were chosen, so that all actors use the same."""
+    """The model with its selected engine and precision, so that all actors use the same."""
     name: str
     max_length: int
     metadata: dict[str, str]
@@ -52,7 +52,7 @@ class Description(NamedTuple):
 
 
 def describe(model: Model, options: Options) -> Description:
-    """Load the encoder once, to choose its engine and to check the options."""
+    """Load the encoder once, to select its engine and to check the options. Return its description."""
     encoder = model.load()
     empty, metadata = no_vectors(encoder, options)
     chosen = Model(model.name, encoder.runtime, encoder.precision, model.device, model.threads)
@@ -60,7 +60,7 @@ def describe(model: Model, options: Options) -> Description:
 
 
 def check_files(files: Sequence[File], options: Options) -> tuple[Done, Columns]:
-    """Read files once: count their rows, refuse or count bad ones, and find the types of the columns."""
+    """Read files once: count their rows, refuse or skip bad rows, and find the types of the columns."""
     columns = Columns(options.columns)
     return check(files, options, columns.learn), columns
 
@@ -69,8 +69,8 @@ def read(shard: dict[str, Any], options: Options, there: Collection[str]) -> Ite
     """Yield each missing part of a shard: its name and its rows.
 
     Args:
-        shard: the names of its parts, and its files, pickled.
-        there: parts that existed when the job began. If Ray repeats the task, they are the same.
+        shard: names of the shard's parts, and its pickled files.
+        there: parts that existed when the job began. If Ray repeats the task, the value is the same.
     """
     (names,), (pickled,) = shard["parts"], shard["files"]
     files = pickle.loads(pickled)
@@ -103,7 +103,7 @@ class Writer:
         return {"part": [name], "rows": [len(rows)], "sha256": [digest], "truncated": [self._newly_truncated()]}
 
     def _newly_truncated(self) -> int:
-        """Return the number of texts that were cut since the last call, which another thread may have made."""
+        """Return the number of texts that were truncated since the previous call of this method in any thread."""
         with self._lock:
             before, self._truncated = self._truncated, self._encoder.truncated
             return self._truncated - before
@@ -115,5 +115,5 @@ def digest(folder: Folder, name: str) -> str:
 
 
 def part_name(number: int) -> str:
-    """Return the name of a part's file. Sorted names are in the order of the input."""
+    """Return the file name of a part. Sorted file names are in the order of the input."""
     return f"part-{number:08}.parquet"
