@@ -27,8 +27,8 @@ def loss(objective: Any, views: Views) -> torch.Tensor:
 
 
 def cut(views: Views, narrow: int) -> Views:
-    clean, start = (None if x is None else x[..., :narrow] for x in (views.clean, views.start))
-    return Views(views.noisy[..., :narrow], clean, views.teacher, start)
+    clean = None if views.clean is None else views.clean[..., :narrow]
+    return Views(views.noisy[..., :narrow], clean, views.teacher, views.start)
 
 
 @every_variant
@@ -46,9 +46,18 @@ def test_with_the_whole_width_alone_it_is_the_objective(name: str, params: Any) 
     assert torch.equal(views.noisy.grad, again.noisy.grad)
 
 
+def test_a_prefix_learns_the_similarities_of_whole_targets() -> None:
+    own, target = torch.randn(1, 5, 8), torch.randn(5, 8)
+    wrapped = built("static", published("static"), (4,))
+    terms = wrapped(Views(noisy=own, start=target), torch.Generator())
+    similarities = [torch.nn.functional.normalize(x, dim=1) for x in (own[0, :, :4], target)]
+    expected = (similarities[0] @ similarities[0].T - similarities[1] @ similarities[1].T).square().mean()
+    assert terms["similarity@4"].item() == pytest.approx(4 * expected.item() / 2, rel=1e-5)
+
+
 @pytest.mark.parametrize("name", ["simcse", "distillation", "static"])
 def test_the_loss_is_the_mean_over_the_widths(name: str) -> None:
-    """The teacher's vectors stay whole, and each width has the weights of an objective built for it alone."""
+    """The vectors of frozen encoders stay whole, and each width has the weights of an objective built for it alone."""
     params = published(name)
     wrapped = built(name, params, (4, 8))
     views = views_for(wrapped.objectives[-1], 6)

@@ -86,7 +86,7 @@ class Distillation(nn.Module):
         assert views.teacher is not None, "needs say so"
         own = full_precision(views.noisy[0])
         teacher = views.teacher.detach().to(own)
-        start = None if views.start is None else views.start.detach().to(own)
+        start = None if views.start is None else views.start.detach().to(own)[:, : own.shape[1]]
         share = self.params.share
         terms = {"teacher": share * _distance(self._turned(own, start, teacher), teacher)}
         if share < 1:

@@ -32,7 +32,7 @@ class Matryoshka(nn.Module):
     """The mean of an objective's loss over several widths, 1/K · sum_k L_k(z_1, …, z_(m_k)).
 
     The last of the K widths is that of the whole vector. Each width has an objective of its own, with its own head and
-    statistics. The teacher's vectors are not truncated.
+    statistics. The vectors of the teacher and of the starting weights are not truncated.
     """
 
     def __init__(self, build: Callable[[int], Objective], widths: Sequence[int], dim: int) -> None:
@@ -87,4 +87,4 @@ def _prefixes(views: Views, width: int) -> Views:
     def cut(vectors: Tensor | None) -> Tensor | None:
         return None if vectors is None else vectors[..., :width]
 
-    return replace(views, noisy=views.noisy[..., :width], clean=cut(views.clean), start=cut(views.start))
+    return replace(views, noisy=views.noisy[..., :width], clean=cut(views.clean))

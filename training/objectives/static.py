@@ -31,7 +31,8 @@ class StaticParams:
 class Static(nn.Module):
     """(1 - cos(z_i, s_i)) + similarity · (cos(z_i, z_j) - cos(s_i, s_j))^2, each the mean over the batch.
 
-    z_i is the student's vector of a sentence, and s_i the vector of the whole encoder from before training.
+    z_i is the student's vector of a sentence, and s_i the vector of the whole encoder from before training. A prefix of
+    z_i is compared with the prefix of s_i, but its similarities with those of the whole s_i.
     """
 
     needs = Needs(views=1, start=True)
@@ -45,7 +46,7 @@ class Static(nn.Module):
         assert views.start is not None, "needs say so"
         own = full_precision(views.noisy[0])
         target = views.start.detach().to(own)
-        terms = {"cosine": (1 - cosine_similarity(own, target, dim=1)).mean()}
+        terms = {"cosine": (1 - cosine_similarity(own, target[:, : own.shape[1]], dim=1)).mean()}
         if self.params.similarity:
             terms["similarity"] = self.params.similarity * similarity_distance(own, target)
         return terms
