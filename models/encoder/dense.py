@@ -100,7 +100,7 @@ class Layers(nn.Module):
             SourceError: a module is not supported, or does not fit the previous one; the message names its file.
         """
         kept = list(modules)
-        while kept and kept[-1].kind == "Normalize":  # the final normalisation is made elsewhere
+        while kept and kept[-1].kind == "Normalize":  # `UnitVector` does the final normalisation
             kept.pop()
         described: list[dict[str, Any]] = []
         weights: list[dict[str, Tensor]] = []

@@ -215,7 +215,7 @@ class Encoder(nn.Module):
             self.backbone.save_pretrained(folder, max_shard_size="100GB")
             if self.transform is not None:
                 transforms.save(self.transform, folder)
-        except SafetensorError as error:  # its only error for a full disk
+        except SafetensorError as error:  # safetensors raises this error for a full disk, too
             raise OSError(errno.EIO, str(error)) from error
         save_tokenizer(self.hub_tokenizer, folder)
 

@@ -47,7 +47,7 @@ class Session:
         settings = onnxruntime.SessionOptions()
         settings.intra_op_num_threads = threads
         settings.inter_op_num_threads = 1
-        settings.enable_mem_pattern = False  # plans are kept per shape, and every batch has its own
+        settings.enable_mem_pattern = False  # ONNX Runtime would store a plan for each batch shape
         if providers[0] != CPU:
             _load_cuda()
         self._session = onnxruntime.InferenceSession(str(graph), settings, providers=list(providers))

@@ -55,7 +55,7 @@ async def prepare(service: Service) -> None:
             )
             with suppress(Duplicate):  # the job was queued while the server ran before
                 await service.jobs.submit(REEMBED, NAME, {"model": service.encoders.default.name})
-    except ServiceError as error:  # such as a full disk or a full queue: the server runs without its demo corpus
+    except ServiceError as error:  # for example a full disk: the server then runs without the demo corpus
         log.warning("the demo corpus %s is not changed: %s", NAME, error)
 
 

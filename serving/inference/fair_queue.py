@@ -331,7 +331,7 @@ class EngineSlots:
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():  # a stream was given to it before it noticed the cancellation
+            if not turn.cancelled():  # the task got a stream before it was cancelled
                 self.give()
             raise
 

@@ -352,7 +352,7 @@ class LoopTurn:
         self._taken = False
         while self._waiting and not self._taken:
             turn = self._waiting.popleft()
-            if not turn.done():  # its caller still waits
+            if not turn.done():  # the caller was not cancelled
                 turn.set_result(None)
                 self._take()
 

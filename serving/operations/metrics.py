@@ -68,7 +68,7 @@ class Histogram(Collector):
         self._counts: defaultdict[str, list[int]] = defaultdict(lambda: [0] * (len(bounds) + 1))
         self._sums: defaultdict[str, float] = defaultdict(float)
         if not label:
-            self.observe(0, times=0)  # so that the series exists from the start
+            self.observe(0, times=0)  # creates the series before the first observation
         registry.register(self)
 
     def observe(self, value: float, *, times: int = 1, of: str = "") -> None:
