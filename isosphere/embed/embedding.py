@@ -54,7 +54,7 @@ class Options:
 
 
 class Done(NamedTuple):
-    """Counts of a complete file."""
+    """Row counts of a complete output file."""
 
     rows: int
     skipped: int

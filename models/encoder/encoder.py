@@ -145,7 +145,7 @@ class Encoder(nn.Module):
 
     @property
     def pooled_dim(self) -> int:
-        """Dimension of the pooled vectors, the input of a transform."""
+        """Dimension of the pooled vectors, before the transform."""
         return int(self.backbone.config.hidden_size) * len(parts(self.pooling))
 
     @property

@@ -35,7 +35,7 @@ MIN_CHARACTERS, MAX_CHARACTERS = 30, 200
 """Minimum and maximum characters of a paragraph. 200 characters are about 50 tokens. A longer paragraph is cut at the
 end of a sentence. A shorter paragraph is left out."""
 OPTIONS = Options(format="ndjson", on_error="skip").model_dump()
-"""Options of the upload. It skips documents that the server's limits refuse."""
+"""Options of the upload. Documents that exceed the server's limits are skipped."""
 
 
 async def prepare(service: Service) -> None:

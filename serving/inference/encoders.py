@@ -387,7 +387,7 @@ class Loader:
         """Load and test an encoder. `report` receives a description of each step.
 
         Raises:
-            EngineError: the encoder does not reproduce the bundle's golden vectors, or can't run here.
+            EngineError: the encoder does not reproduce the bundle's golden vectors, or can't run on this machine.
         """
         report(f"loading {model.manifest.name}")
         engine = await in_daemon_thread(lambda: model.load(EngineOptions.of(self._settings)))

@@ -72,7 +72,7 @@ class Histogram(Collector):
         registry.register(self)
 
     def observe(self, value: float, *, times: int = 1, of: str = "") -> None:
-        """Count `value` `times` times in the series with the label `of`."""
+        """Add `times` observations of `value` to the series with the label `of`."""
         self._counts[of][bisect_left(self._bounds, value)] += times
         self._sums[of] += times * value
 
