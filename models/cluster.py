@@ -63,8 +63,8 @@ def connected(address: str | None) -> Iterator[bool]:
 def own_errors() -> Iterator[None]:
     """Convert Ray's errors in the block.
 
-    An error of this project that a process of the cluster raised is raised without Ray's traceback. Ray's own errors
-    are shortened.
+    If a process of the cluster raised an error of this project, raise the same error here without Ray's traceback.
+    Ray's own errors are shortened.
     """
     from ray.exceptions import RayError
 

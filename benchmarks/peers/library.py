@@ -47,7 +47,7 @@ class Library(Protocol):
     """Number of concurrent calls."""
 
     def batches(self, texts: Sequence[str], per_request: int) -> list[Batch]:
-        """Return the inputs of all calls. Work that may be done before the time is measured is done here."""
+        """Return the inputs of all calls. The time for this preparation is not measured."""
 
     def embed(self, work: Any) -> Vectors:
         """Make one call, and return unit vectors (N, D)."""

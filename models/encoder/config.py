@@ -103,7 +103,7 @@ def _modules(folder: Path) -> tuple[Path | None, Sequence[Module]]:
     """Return the folder of the pooling module (None without one), and the modules after it.
 
     Raises:
-        SourceError: the modules are not a Transformer, a Pooling and supported further modules.
+        SourceError: the modules are not a Transformer and a Pooling, followed by supported modules.
     """
     listed = [module for module in sources.modules(folder) if module.kind != "Dropout"]
     if not listed:

@@ -169,7 +169,6 @@ class Encoder(nn.Module):
         )
         # In transformers 4, hidden_states of some model families end before the last normalisation. In transformers 5,
         # they always end after it.
-        # after it.
         return (*output.hidden_states[:-1], output.last_hidden_state) if averaged else (output.last_hidden_state,)
 
     def pooled(self, layers: Sequence[Tensor], attention_mask: Tensor) -> Tensor:

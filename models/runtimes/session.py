@@ -29,7 +29,6 @@ Provider = str | tuple[str, dict[str, str]]
 CUDA_OPTIONS = {
     # By default, the memory arena doubles whenever it grows. Here the first batch of the warm-up is the largest batch,
     # so exact growth is enough.
-    # growth is enough.
     "arena_extend_strategy": "kSameAsRequested",
     # TF32 has only 10 bits of mantissa, but float32 is the reference for comparisons. fp16 is the fast option.
     "use_tf32": "0",

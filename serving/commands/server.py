@@ -190,11 +190,10 @@ def _has_terminal() -> bool:
 
 
 # Connections with a time limit for reading a request's head, a time limit for sending an answer, and a size limit for
-# the head.  uvicorn has no such limits. Its only timer closes a connection that is idle between two requests, and the
-# first byte of a request stops that timer.
+# the head.
 #
-# uvicorn has no such limits. Its one timer closes a connection that is idle between two requests, and the first byte
-# stops that timer.
+# uvicorn has no such limits. Its only timer closes a connection that is idle between two requests, and the first byte
+# of a request stops that timer.
 
 
 class _Parser(httptools.HttpRequestParser):

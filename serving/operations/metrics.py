@@ -143,8 +143,8 @@ class Labels:
 class Metrics:
     """Metrics of one server, in one registry.
 
-    TEI's counter names lack the suffix `_total`, which prometheus_client adds to counters. These counters are therefore
-    gauges that only increase.
+    TEI's counters have no suffix `_total`, but prometheus_client adds this suffix to every counter. TEI's counters are
+    therefore exported as gauges that only increase.
 
     Only `corpora` corpora have a label of their own. Otherwise callers who create corpora could fill Prometheus.
     """
