@@ -248,8 +248,8 @@ class Keyed(NamedTuple):
     request: str
     """Digest of the whole request."""
     generation: str = ""
-    """Generation of the corpus that the request changes. The stored answer is only valid for this generation. If the
-    corpus is restored or recreated, its data lacks the change."""
+    """Generation of the corpus that the request changes. The stored answer is valid for this generation only, because a
+    restored or recreated corpus does not contain the change."""
 
     @property
     def space(self) -> uuid.UUID:
