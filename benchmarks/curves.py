@@ -34,7 +34,7 @@ def main() -> int:
     options = _parser().parse_args()
     curves: dict[str, Curve] = {}
     with TemporaryDirectory() as folder:
-        for objective in OBJECTIVES:  # SimCSE comes first, because it is the teacher of the objectives that need one.
+        for objective in OBJECTIVES:  # SimCSE is trained first, because other objectives use its encoder as teacher.
             curves[objective] = _trained(objective, options, Path(folder))
             print(objective, curves[objective], flush=True)
             _keep(curves, options)

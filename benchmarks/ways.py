@@ -88,7 +88,7 @@ async def ways(folder: Path, recorder: Recorder) -> dict[str, list[str]]:
             (await client.put("/corpora/notes")).raise_for_status()
             (await client.post("/corpora/notes/documents", json=DOCUMENTS)).raise_for_status()
             for name, (path, body) in requests.items():
-                (await client.post(path, json=body)).raise_for_status()  # opens what stays open
+                (await client.post(path, json=body)).raise_for_status()  # warm-up
                 with recorder.recording() as files:
                     (await client.post(path, json=body)).raise_for_status()
                 found[name] = files

@@ -1,4 +1,4 @@
-"""Sentence embeddings from Python, as the server makes them.
+"""Sentence embeddings in Python. The vectors are the same as the server's.
 
 >>> from isosphere import load
 >>> encoder = load("default")

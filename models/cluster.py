@@ -37,9 +37,9 @@ def connected(address: str | None) -> Iterator[bool]:
     """
     check_version()
     address = address or os.environ.get("RAY_ADDRESS") or LOCAL
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report its use to its makers
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # disables Ray's usage reports
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of Ray about its own next version
+        warnings.simplefilter("ignore")  # hide Ray's warnings about its next version
         import ray
 
     if ray.is_initialized():
@@ -49,7 +49,7 @@ def connected(address: str | None) -> Iterator[bool]:
     own_cpus = cpus.available() if address == LOCAL else None
     try:
         ray.init(address, num_cpus=own_cpus, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
-    except Exception as error:  # they have no common class
+    except Exception as error:  # Ray's exceptions have no common class
         if address == LOCAL:
             raise Failed(f"Ray did not start on this machine: {first_line(error)}") from error
         raise Refused(f"--ray-address {address}: {first_line(error)}") from error
@@ -63,8 +63,8 @@ def connected(address: str | None) -> Iterator[bool]:
 def own_errors() -> Iterator[None]:
     """Convert Ray's errors in the block.
 
-    An error of this project that a process of the cluster raised is raised without Ray's traceback. Ray's own errors
-    are shortened.
+    If a process of the cluster raised an error of this project, raise the same error here without Ray's traceback.
+    Ray's own errors are shortened.
     """
     from ray.exceptions import RayError
 

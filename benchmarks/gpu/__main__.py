@@ -82,7 +82,7 @@ def main() -> int:
 def _rehearsed(parts: list[str], setting: Setting) -> list[bool]:
     """Run the parts of a rehearsal in parallel, one per CPU.
 
-    A rehearsal has no measurements that this could disturb.
+    A rehearsal measures nothing, so parallel parts do no harm.
     """
     with TemporaryDirectory() as folder, ThreadPoolExecutor(cpus.available()) as pool:
         given = equipped(setting, Path(folder))

@@ -18,7 +18,7 @@ device."""
 WORKERS = 8
 """Number of test processes. All of them use the device. If FAISS aborts, only its process ends."""
 OPTIONAL = "TensorRT"
-"""A runtime that the machine may lack. Its skipped tests do not count as failures. Any other skipped test does."""
+"""A runtime that the machine may lack. A skipped test counts as a failure, unless it is a test of this runtime."""
 LAST_LINES = 4
 """Number of lines that are stored from the output of a failed test."""
 

@@ -11,8 +11,8 @@ parts of at most 45 MB, with `manifest.json`. The parts are in the order in whic
 This command runs on the GPU machine with only Python's standard library and pip. The first call needs `manifest.json`
 beside the parts. Each call may add further parts. Complete files are checked and installed below DIR. The command
 reports which benchmarks can run and which parts the others need. Standard output has the commands for the shell that
-runs the benchmarks, so that `eval "$(python benchmarks/gpu/kit.py unpack ...)"` does both. Wheels are installed to
-DIR/site, everything else to DIR/data.
+runs the benchmarks, so that `eval "$(python benchmarks/gpu/kit.py unpack ...)"` unpacks the parts and prepares the
+shell. Wheels are installed to DIR/site, everything else to DIR/data.
 """
 
 from __future__ import annotations

@@ -76,9 +76,9 @@ def of_device(setting: Setting) -> list[Kind]:
 
 
 def drawn(count: int, dim: int, held: int, fresh: int) -> tuple[Main, Floats, Floats]:
-    """Draw clustered unit vectors. Return an exact index of them, and queries of the same clusters.
+    """Draw clustered unit vectors. Return an exact index of them, and two sets of queries from the same clusters.
 
-    The first queries are for tuning, and the second queries are for timing.
+    The `held` queries of the first set are for tuning. The `fresh` queries of the second set are for timing.
     """
     vectors, size, asked = np.empty((count, dim), np.float32), count // BLOCKS, (held + fresh) // BLOCKS
 

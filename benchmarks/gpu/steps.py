@@ -141,7 +141,7 @@ def autocast(device: str) -> torch.dtype | None:
 
 
 def peak(device: str) -> float:
-    """Measure the device's peak for matrix products in that type, in operations per second."""
+    """Return the measured peak of matrix products in the type of `autocast`, in operations per second."""
     return matmul_peak(torch.device(device), autocast(device) or torch.float32)
 
 

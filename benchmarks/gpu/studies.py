@@ -27,7 +27,7 @@ from training.studies.schedule import STOPPED
 TO_END = 10.0
 """Seconds in which stopped runs may finish their current step."""
 LEAST = 25.0
-"""Seconds that a run needs at least. No run is started with less time left."""
+"""Minimum seconds that a run needs. No study is started with less time left."""
 FAILED = 1
 """Exit status of a study with a failed run."""
 ENDED = (0, FAILED, STOPPED)

@@ -1,10 +1,10 @@
 """`python library.py NAME BUNDLE [THREADS [session|call [DEVICE PRECISION]]]`: a contestant without a server.
 
-`fastembed` and `sentence-transformers` embed the texts of one request per call. They import nothing of ours, so a
-peer's interpreter can run them. Any other name is one of our runtimes, called directly on texts tokenised beforehand. A
-`session` uses all streams at once with batches sorted by length: the upper bound for a server on that engine. A `call`
-uses all threads for the texts of one request at a time: the lower bound of a request's time. Each line on stdin and
-stdout is JSON:
+`fastembed` and `sentence-transformers` embed the texts of one request per call. These two import no code of this
+project, so the interpreter of a peer's environment can run them. Any other name is one of our runtimes, called directly
+on texts tokenised beforehand. A `session` uses all streams at once with batches sorted by length: the upper bound for a
+server on that engine. A `call` uses all threads for the texts of one request at a time: the lower bound of a request's
+time. Each line on stdin and stdout is JSON:
 
     {"populations": {name: {"texts": [...], "tokens": [...]}}, "max_length": 256}   ->  {"ready": true}
     {"embed": [text, ...]}                                                          ->  {"vectors": [[...], ...]}
@@ -47,7 +47,7 @@ class Library(Protocol):
     """Number of concurrent calls."""
 
     def batches(self, texts: Sequence[str], per_request: int) -> list[Batch]:
-        """Return the inputs of all calls. Work that may be done before the time is measured is done here."""
+        """Return the inputs of all calls. The time for this preparation is not measured."""
 
     def embed(self, work: Any) -> Vectors:
         """Make one call, and return unit vectors (N, D)."""

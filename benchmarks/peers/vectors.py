@@ -1,6 +1,7 @@
-"""`python vectors.py txtai|qdrant VECTORS.npy`: a peer that searches given vectors at its defaults.
+"""`python vectors.py txtai|qdrant VECTORS.npy`: vector search by another project, with its default settings.
 
-Its own interpreter runs this script, so nothing of ours is imported. Each line on stdin and stdout is JSON:
+The interpreter of the peer's environment runs this script, so it imports no code of this project. Each line on stdin
+and stdout is JSON:
 
     at the start                                             ->  {"ready": true, "build_seconds": …}
     {"queries": FILE.npy, "at_a_time": 100, "seconds": 2.0}  ->  {"seconds", "queries", "latencies"}

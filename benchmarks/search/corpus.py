@@ -74,7 +74,7 @@ class Ours:
 
 
 class Raw:
-    """The same index, loaded into memory and searched by FAISS alone."""
+    """The index of `Ours`, loaded into memory and searched by FAISS alone."""
 
     def __init__(self, folder: Path, report: dict[str, Any]) -> None:
         (file,) = (folder / "indexes").rglob("index.faiss")

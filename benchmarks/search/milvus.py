@@ -34,7 +34,7 @@ FILE = RESULTS / "milvus.json"
 
 
 class OnMilvus(Ours):
-    """The corpus of the benchmark on Milvus, with the index of a server."""
+    """The benchmark's corpus, stored on Milvus and indexed as in a server."""
 
     def __init__(self, folder: Path, store: str, rows: int) -> None:
         self._settings = Settings(data=folder, store=store, index="cpu", expected_passages=rows)

@@ -33,13 +33,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser().parse_args(arguments)
     try:
         _embed(given)
-    except Failed as error:  # such as a hub that does not answer
+    except Failed as error:  # for example, the hub does not answer
         return _fails(str(error), 1)
     except ModuleNotFoundError as error:
         return _fails(not_installed(error), 2)
     except OSError as error:
         return _fails(*error_line_and_status(error))
-    except ValueError as error:  # Refused, or an option that the encoder does not have
+    except ValueError as error:  # Refused, or an option that the encoder does not support
         return _fails(str(error), 2)
     except KeyboardInterrupt:
         return _fails("stopped; the same command goes on", 130)
@@ -79,7 +79,7 @@ def _embed_here(given: argparse.Namespace, options: Options) -> None:
         )
     except RuntimeUnavailable as error:
         raise Refused(str(error)) from error
-    with _without_warnings("isosphere.encoder"):  # of each part; the sum of all texts that were cut comes last
+    with _without_warnings("isosphere.encoder"):  # hide warnings of each part; the total is printed at the end
         done = embed(encoder, given.files, out, options, force=given.force, stream=sys.stderr)
     _report(given.out, done, encoder.name, encoder.max_length, encoder.truncated)
 

@@ -54,7 +54,7 @@ class Options:
 
 
 class Done(NamedTuple):
-    """Counts of a complete file."""
+    """Row counts of a complete output file."""
 
     rows: int
     skipped: int
@@ -80,7 +80,7 @@ def embed(encoder: Encoder, files: Sequence[str], out: Path, options: Options, *
     known = _read(manifest)
     same = known.items() >= wanted.items()
     if same and "done" in known and out.exists() and not force:
-        shutil.rmtree(parts, ignore_errors=True)  # a kill may have left it
+        shutil.rmtree(parts, ignore_errors=True)  # a killed process may have left the folder
         return Done(**known["done"])
     if not same and not force and (out.exists() or any(parts.glob("*"))):
         raise Refused(f"{out} {difference(known, wanted)}. --force replaces the file, another --out keeps it")
@@ -190,7 +190,7 @@ def vectors_of(encoder: Encoder, texts: Sequence[str], options: Options) -> Vect
     encoding, dimensions = options.encoding, options.dimensions
     if encoding == "float":
         return encode(dimensions=dimensions)
-    unit = encode()[:, :dimensions]  # the server, too, codes the cut vectors without giving them unit length
+    unit = encode()[:, :dimensions]  # as in the server, truncated vectors are quantised without a second normalisation
     if code := BITS.get(encoding):
         return code(unit)
     if encoder.int8_limit is None:

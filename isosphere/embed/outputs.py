@@ -28,7 +28,7 @@ class Npy:
         """Do nothing: the format has no columns."""
 
     def write(self, _: Sequence[Row], vectors: Vectors, part: Path) -> None:
-        """Write one part."""
+        """Write the vectors of one batch as a part."""
         with part.open("wb") as file:
             np.save(file, vectors)
 
@@ -113,7 +113,7 @@ class Parquet:
         self.columns.learn(batch)
 
     def write(self, batch: Sequence[Row], vectors: Vectors, part: Path | IO[bytes]) -> None:
-        """Write one part."""
+        """Write the vectors of one batch as a part."""
         arrays = [
             self._arrow.array([row.id for row in batch]),
             self._arrow.FixedSizeListArray.from_arrays(self._arrow.array(vectors.ravel()), vectors.shape[1]),

@@ -72,7 +72,7 @@ async def _serve_http(http: httpx2.AsyncClient, listening: socket.socket, given:
             f"--host {address}: everyone who reaches this address would use your key. Leave the key out. Then each "
             "client sends its own as Authorization: Bearer KEY"
         )
-    host = "127.0.0.1" if local else address  # for this name, the app refuses pages of other origins
+    host = "127.0.0.1" if local else address  # for this host, the app refuses requests from web pages of other origins
     server = _server(http, given, key_of_caller=not local)
     app = server.streamable_http_app(host=host, stateless_http=True, json_response=True)
     shown = f"[{address}]" if ":" in address else address

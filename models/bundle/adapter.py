@@ -50,7 +50,7 @@ MERGED = ("r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "bia
 LAYERS = "layer_replication"
 """Peft's field that lists the layers of the base that the encoder keeps, as ranges [first, end)."""
 MOST_LAYERS = 1000
-"""Maximum end of a range in `LAYERS`."""
+"""Maximum layer number in the ranges of `LAYERS`."""
 DTYPES: Mapping[str, Any] = {
     "F64": np.float64,
     "F32": np.float32,

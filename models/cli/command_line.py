@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Exit with code 2, without the usage text."""
+        """Print the message without the usage text, and exit with code 2."""
         suggestion = ""
         if choice := INVALID_CHOICE.search(message):
             suggestion = did_you_mean(choice["word"], re.findall(r"[^\s',]+", choice["names"]))

@@ -136,7 +136,7 @@ def _origin(arguments: argparse.Namespace, encoder: Encoder) -> dict[str, Any]:
     kept = {key: getattr(said, key) for key in ("backbone", "objective", "run", "adapter")}
     searched = nonempty(encoder.prompts) == nonempty(said.prompts)
     scores = {name: score for name, score in (said.scores or {}).items() if searched or not name.endswith(NDCG10)}
-    judged = {"scores": scores, "previous": before} if same else {}  # another pooling or length has other scores
+    judged = {"scores": scores, "previous": before} if same else {}  # scores differ for another pooling or length
     return {**kept, **judged, "name": arguments.name or (said.name if before else arguments.out.name)}
 
 

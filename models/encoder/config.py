@@ -22,8 +22,8 @@ FLAGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""Pooling names by their older flags in sentence-transformers. If several flags are set, vectors are concatenated in
-this order."""
+"""Names of poolings by the boolean flags of older versions of sentence-transformers. If several flags are set, the
+vectors are concatenated in the order of this table."""
 SETTINGS = [
     f"sentence_{family}_config.json"
     for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -103,7 +103,7 @@ def _modules(folder: Path) -> tuple[Path | None, Sequence[Module]]:
     """Return the folder of the pooling module (None without one), and the modules after it.
 
     Raises:
-        SourceError: the modules are not a Transformer, a Pooling and supported further modules.
+        SourceError: the modules are not a Transformer and a Pooling, followed by supported modules.
     """
     listed = [module for module in sources.modules(folder) if module.kind != "Dropout"]
     if not listed:

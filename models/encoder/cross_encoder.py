@@ -99,6 +99,6 @@ class CrossEncoder(nn.Module):
         """Save weights, architecture and tokenizer in the Hugging Face format."""
         try:
             self.model.save_pretrained(folder, max_shard_size="100GB")
-        except SafetensorError as error:  # its only error for a full disk
+        except SafetensorError as error:  # safetensors raises this error for a full disk, too
             raise OSError(errno.EIO, str(error)) from error
         save_tokenizer(self.hub_tokenizer, folder)

@@ -39,14 +39,14 @@ class Dense(nn.Module):
 
 
 class Normalize(nn.Module):
-    """Scaling to unit length."""
+    """A layer that scales vectors to unit length."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.normalize(x, dim=-1)
 
 
 class Truncate(nn.Module):
-    """Truncation to the first coordinates: (N, D) to (N, out)."""
+    """A layer that truncates vectors to their first components: (N, D) to (N, out)."""
 
     def __init__(self, *, out: int) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class Layers(nn.Module):
             SourceError: a module is not supported, or does not fit the previous one; the message names its file.
         """
         kept = list(modules)
-        while kept and kept[-1].kind == "Normalize":  # the final normalisation is made elsewhere
+        while kept and kept[-1].kind == "Normalize":  # `UnitVector` does the final normalisation
             kept.pop()
         described: list[dict[str, Any]] = []
         weights: list[dict[str, Tensor]] = []

@@ -145,7 +145,7 @@ class Encoder(nn.Module):
 
     @property
     def pooled_dim(self) -> int:
-        """Dimension of the pooled vectors, the input of a transform."""
+        """Dimension of the pooled vectors, before the transform."""
         return int(self.backbone.config.hidden_size) * len(parts(self.pooling))
 
     @property
@@ -169,7 +169,6 @@ class Encoder(nn.Module):
         )
         # In transformers 4, hidden_states of some model families end before the last normalisation. In transformers 5,
         # they always end after it.
-        # after it.
         return (*output.hidden_states[:-1], output.last_hidden_state) if averaged else (output.last_hidden_state,)
 
     def pooled(self, layers: Sequence[Tensor], attention_mask: Tensor) -> Tensor:
@@ -215,7 +214,7 @@ class Encoder(nn.Module):
             self.backbone.save_pretrained(folder, max_shard_size="100GB")
             if self.transform is not None:
                 transforms.save(self.transform, folder)
-        except SafetensorError as error:  # its only error for a full disk
+        except SafetensorError as error:  # safetensors raises this error for a full disk, too
             raise OSError(errno.EIO, str(error)) from error
         save_tokenizer(self.hub_tokenizer, folder)
 

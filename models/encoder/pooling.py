@@ -28,7 +28,7 @@ def mean(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
 def first_last(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
     """Average the embedding layer's output and the last layer, over layers and tokens.
 
-    With this "first-last" pooling, BERT-base has the published score of 56.70.
+    With this "first-last" pooling, the published STS average of BERT-base is 56.70.
     """
     return _mean_over_tokens((hidden_states[0] + hidden_states[-1]) / 2, mask)
 
@@ -36,7 +36,7 @@ def first_last(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
 def first_last_1(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
     """Average the first and the last layer, over layers and tokens, as in SimCSE's code since January 2022.
 
-    With this pooling, BERT-base scores 60.7.
+    With this pooling, the STS average of BERT-base is 60.7.
     """
     return _mean_over_tokens((hidden_states[1] + hidden_states[-1]) / 2, mask)
 

@@ -96,7 +96,7 @@ def weights(kind: Any, folder: Path, **options: Any) -> Weights:
     """
     model, report = kind.from_pretrained(
         folder,
-        weights_only=True,  # Code in weights that torch has pickled is not run.
+        weights_only=True,  # Code in pickled weights is not run.
         dtype=torch.float32,
         output_loading_info=True,
         ignore_mismatched_sizes=True,  # otherwise transformers names the tensor only in a table
@@ -114,6 +114,6 @@ def _tells_case(hub_tokenizer: PreTrainedTokenizerBase) -> bool:
 
     With `do_lower_case`, sentence-transformers lower-cases texts before it calls a case-sensitive tokenizer.
     """
-    backend = getattr(hub_tokenizer, "backend_tokenizer", None)  # tokenizers in Python have none
+    backend = getattr(hub_tokenizer, "backend_tokenizer", None)  # tokenizers written in Python lack this attribute
     normalizer = backend and backend.normalizer
     return normalizer is None or normalizer.normalize_str("A") != "a"

@@ -52,7 +52,7 @@ def seal(
     if measure_with:
         fastest = choice.choose(Bundle(written, manifest), measure_with)
         on_choice(fastest)
-        if table := fastest.table():  # For readers only. Each host that serves the bundle measures by itself.
+        if table := fastest.table():  # For readers only: each host that serves the bundle measures again.
             said = {"host": cache.host(measure_with), "measured": table}
             text = json.dumps(said, ensure_ascii=False, indent=1, allow_nan=False)
             (written / bundle.ENGINES).write_text(text + "\n", encoding="utf-8")

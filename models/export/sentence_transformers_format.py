@@ -90,7 +90,7 @@ def _write_modules(folder: Path, modules: list[tuple[str, str]]) -> None:
 
 def _write_pooling(encoder: Encoder, folder: Path) -> None:
     modes = ["mean"] if encoder.pooling in AVERAGED_LAYERS else parts(encoder.pooling)
-    in_order = [mode for mode in FLAGS.values() if mode in modes]  # the order in which the flags concatenate them
+    in_order = [mode for mode in FLAGS.values() if mode in modes]  # sentence-transformers' order of concatenation
     _write_json(
         folder / "1_Pooling" / "config.json",
         {

@@ -40,7 +40,7 @@ def open_filesystem(url: str) -> tuple[Any, str]:
         raise ValueError(f"{name}: {without_secrets(str(error), secret)}, by pip into this environment") from error
     except ValueError as error:
         raise ValueError(f"{name}: {without_secrets(str(error), secret)}") from error
-    except Exception as error:  # no common class, as in `as_remote_error`
+    except Exception as error:  # file systems' exceptions have no common class
         raise remote_error(name, error, secret) from error
     return fs, root
 

@@ -50,9 +50,9 @@ class Measured:
     runtime: str
     precision: str
     texts_per_second: float | None = None
-    """Speed in the median round. None if the pair does not run."""
+    """Texts per second in the median round. None if the pair does not run."""
     times_reference: float | None = None
-    """Speed relative to the reference, median of the rounds."""
+    """Speed divided by the reference's speed in the same round: median over the rounds."""
     least_cosine: float | None = None
     """Minimum cosine, over the probes, between the pair's vector and the reference's vector. None if it is not
     finite."""

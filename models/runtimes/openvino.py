@@ -109,7 +109,7 @@ class OpenVino:
 
 
 def halve(graph: Any) -> None:
-    """Store weights in float16, as OpenVINO's own converter does. Products in bfloat16 have even fewer digits.
+    """Store weights in float16, as OpenVINO's own converter does. Matrix products in bfloat16 have even fewer digits.
 
     This saves memory, because OpenVINO keeps the original graph beside the compiled graph. If float16 can't represent
     the weights, the check of golden vectors fails.
@@ -156,8 +156,8 @@ def _core() -> Any:
 
 
 def _openvino() -> Any:
-    # If the module openvino_telemetry exists, the package reports every import to its makers. Otherwise it uses its own
-    # stub.
+    # If the package openvino_telemetry is installed, OpenVINO uses it to report every import to its makers. Otherwise
+    # OpenVINO uses a stub.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     try:
         import openvino

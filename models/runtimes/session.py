@@ -29,7 +29,6 @@ Provider = str | tuple[str, dict[str, str]]
 CUDA_OPTIONS = {
     # By default, the memory arena doubles whenever it grows. Here the first batch of the warm-up is the largest batch,
     # so exact growth is enough.
-    # growth is enough.
     "arena_extend_strategy": "kSameAsRequested",
     # TF32 has only 10 bits of mantissa, but float32 is the reference for comparisons. fp16 is the fast option.
     "use_tf32": "0",
@@ -47,7 +46,7 @@ class Session:
         settings = onnxruntime.SessionOptions()
         settings.intra_op_num_threads = threads
         settings.inter_op_num_threads = 1
-        settings.enable_mem_pattern = False  # plans are kept per shape, and every batch has its own
+        settings.enable_mem_pattern = False  # ONNX Runtime would store a plan for each batch shape
         if providers[0] != CPU:
             _load_cuda()
         self._session = onnxruntime.InferenceSession(str(graph), settings, providers=list(providers))

@@ -31,7 +31,7 @@ class Place(NamedTuple):
     name: str
 
     def __str__(self) -> str:
-        return re.sub(r"//[^/]*@", "//", f"{self.store}#{self.name}")  # without a password
+        return re.sub(r"//[^/]*@", "//", f"{self.store}#{self.name}")  # remove user and password
 
     @classmethod
     def of(cls, text: str, name: str = "") -> Place:

@@ -35,7 +35,7 @@ MIN_CHARACTERS, MAX_CHARACTERS = 30, 200
 """Minimum and maximum characters of a paragraph. 200 characters are about 50 tokens. A longer paragraph is cut at the
 end of a sentence. A shorter paragraph is left out."""
 OPTIONS = Options(format="ndjson", on_error="skip").model_dump()
-"""Options of the upload. It skips documents that the server's limits refuse."""
+"""Options of the upload. Documents that exceed the server's limits are skipped."""
 
 
 async def prepare(service: Service) -> None:
@@ -55,7 +55,7 @@ async def prepare(service: Service) -> None:
             )
             with suppress(Duplicate):  # the job was queued while the server ran before
                 await service.jobs.submit(REEMBED, NAME, {"model": service.encoders.default.name})
-    except ServiceError as error:  # such as a full disk or a full queue: the server runs without its demo corpus
+    except ServiceError as error:  # for example a full disk: the server then runs without the demo corpus
         log.warning("the demo corpus %s is not changed: %s", NAME, error)
 
 

@@ -54,7 +54,7 @@ class Round:
     removed: int = 0
     documents: int = 0
     failed: list[str] = field(default_factory=list)
-    """Errors of files."""
+    """Errors of files that could not be added."""
     left_out: list[str] = field(default_factory=list)
     """Errors of skipped rows."""
 

@@ -43,7 +43,7 @@ async def _ingest_file(settings: Settings, given: argparse.Namespace, file: Bina
     If the process is killed, the next server or command resumes the job.
     """
     options = _options(given, given.file)
-    _ = options.chunking  # checked before the file is read
+    _ = options.chunking  # raises an error for wrong options before the file is read
     async with _destination(settings, given) as destination:
         created = await destination.create(given.stemming, own_vectors=given.own_vectors)
         try:

@@ -178,7 +178,7 @@ class Server(uvicorn.Server):
                 listening.close()
             await asyncio.sleep(SECONDS_TO_ASK)
         finally:
-            self.should_exit = True  # even if the drain fails, since nothing else would end the process
+            self.should_exit = True  # even if the shutdown fails, because nothing else would end the process
 
 
 def _has_terminal() -> bool:
@@ -190,11 +190,10 @@ def _has_terminal() -> bool:
 
 
 # Connections with a time limit for reading a request's head, a time limit for sending an answer, and a size limit for
-# the head.  uvicorn has no such limits. Its only timer closes a connection that is idle between two requests, and the
-# first byte of a request stops that timer.
+# the head.
 #
-# uvicorn has no such limits. Its one timer closes a connection that is idle between two requests, and the first byte
-# stops that timer.
+# uvicorn has no such limits. Its only timer closes a connection that is idle between two requests, and the first byte
+# of a request stops that timer.
 
 
 class _Parser(httptools.HttpRequestParser):
@@ -281,7 +280,7 @@ class Connection(HttpToolsProtocol):
         self._stop()
         if self._bodiless > HEAD_BYTES and self._head_size() > HEAD_BYTES:
             self._refuse(431, _TOO_LARGE)
-            raise ValueError(_TOO_LARGE)  # tells the parser to stop
+            raise ValueError(_TOO_LARGE)  # stops the parser
         self._bodiless = 0
         super().on_headers_complete()
         self.headers = []  # trailers are appended here, and nothing reads them

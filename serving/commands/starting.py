@@ -59,7 +59,7 @@ def opened_corpora(settings: Settings) -> Backend:
         StoreError: another process has opened the data folder, it can't be used, or there is no Milvus.
     """
     if settings.on_milvus:
-        from serving.corpora.stores.milvus.corpora import milvus_corpora  # an extra
+        from serving.corpora.stores.milvus.corpora import milvus_corpora  # needs the extra `milvus`
 
         raise_limit()
         return milvus_corpora(settings)

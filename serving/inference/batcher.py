@@ -373,7 +373,7 @@ class Batcher:
             item.request.begun = item.request.begun or started
         try:
             self._observe(lengths)
-        except Exception as error:  # its callers get the error, and the next batch runs
+        except Exception as error:  # report the error to the callers, so that the next batch can run
             self._fail({item.request.future for item in batch}, error)
             return
         raised = await self._try_batch(batch, alone)

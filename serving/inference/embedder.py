@@ -354,7 +354,7 @@ class Embedder:
                 self._free.set()
 
     async def released(self) -> None:
-        """Wait until no request holds the encoder."""
+        """Wait until no request uses the encoder."""
         await self._free.wait()
 
     async def close(self) -> None:
@@ -385,7 +385,7 @@ class Embedder:
         return vectors
 
     def _checked_options(self, options: EmbedOptions) -> str | None:
-        """Check the options.
+        """Raise an error if the options do not fit the encoder.
 
         Return `NOT_MATRYOSHKA` if the encoder was not trained for the requested dimensions, else None.
         """

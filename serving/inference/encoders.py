@@ -173,7 +173,7 @@ class Encoders:
         """
         try:
             above = folder.resolve().parents
-        except (OSError, RuntimeError, ValueError) as error:  # links in a circle, or a zero byte
+        except (OSError, RuntimeError, ValueError) as error:  # circular links, or a NUL byte in the path
             raise Invalid(f"no path: {error}", field="bundle") from error
         if self._roots.isdisjoint(above):
             among = ", ".join(map(str, sorted(self._roots))) or "no folder"
@@ -387,7 +387,7 @@ class Loader:
         """Load and test an encoder. `report` receives a description of each step.
 
         Raises:
-            EngineError: the encoder does not reproduce the bundle's golden vectors, or can't run here.
+            EngineError: the encoder does not reproduce the bundle's golden vectors, or can't run on this machine.
         """
         report(f"loading {model.manifest.name}")
         engine = await in_daemon_thread(lambda: model.load(EngineOptions.of(self._settings)))
@@ -408,12 +408,12 @@ def in_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     A load can't be interrupted, and a daemon thread does not delay the server's exit.
     """
     outcome = concurrent.futures.Future[T]()
-    outcome.set_running_or_notify_cancel()  # otherwise a waiter that is cancelled would cancel it under the thread
+    outcome.set_running_or_notify_cancel()  # otherwise a cancelled waiter would cancel the future
 
     def run() -> None:
         try:
             result = work()
-        except BaseException as error:  # raised where the outcome is awaited
+        except BaseException as error:  # the awaiting caller gets this exception
             outcome.set_exception(error)
         else:
             outcome.set_result(result)
@@ -431,7 +431,7 @@ async def _self_test(embedder: Embedder) -> None:
         await _test_scores(embedder)
         return
     tokens = await asyncio.to_thread(embedder.engine.tokenize, [one.text for one in golden], "right")
-    if embedder.overtaking:  # the first such batch may compile the graph again, which takes long
+    if embedder.overtaking:  # the first batch beside the streams may compile the graph, which takes long
         await asyncio.to_thread(embedder.engine.embed, tokens[:1], alone=True)
     answer = await embedder.batcher.submit(tokens)
     for one, vector in zip(golden, answer.vectors, strict=True):

@@ -61,7 +61,7 @@ class Engine(Protocol):
         """
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
-        """Decode token ids of the vocabulary to a text."""
+        """Return the text of token ids."""
 
     def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
         """Embed one padded batch. Row i of the result belongs to text i.

@@ -29,15 +29,15 @@ class Waiting:
     """A request with texts that still wait for a batch."""
 
     lengths: Sequence[int]
-    """Tokens of each text."""
+    """Number of tokens of each text."""
     padded: Sequence[int]
-    """Tokens of each text, rounded up to the engine's step."""
+    """Number of tokens of each text, rounded up to the engine's `length_step`."""
     owner: Hashable = None
     """Owner of the request. Owners take turns, however many requests each of them has."""
     left: list[int] = field(init=False)
     """Indices of the waiting texts, longest first."""
     tokens_left: int = field(init=False)
-    """Tokens of the waiting texts."""
+    """Total tokens of the waiting texts."""
     patience: int = 0
     """Number of tokens of later requests that may still be batched before this request's next text."""
     new: bool = True
@@ -69,7 +69,7 @@ class Item(NamedTuple, Generic[W]):
     """Index of the request in the queue's list of requests."""
     row: int
     length: int
-    """Tokens of the text, rounded up to the engine's step."""
+    """Number of tokens of the text, rounded up to the engine's `length_step`."""
 
 
 @dataclass(eq=False, slots=True)
@@ -113,7 +113,7 @@ class FairQueue(Generic[W]):
         """State of each owner with waiting requests. An idle owner's state is kept while its last batch is more recent
         than the last batch of a waiting owner."""
         self._batches = 0
-        """Number of batches made."""
+        """Number of batches that the queue has returned."""
 
     @property
     def texts(self) -> int:
@@ -331,7 +331,7 @@ class EngineSlots:
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():  # a stream was given to it before it noticed the cancellation
+            if not turn.cancelled():  # the task got a stream before it was cancelled
                 self.give()
             raise
 

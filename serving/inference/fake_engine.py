@@ -64,7 +64,7 @@ class FakeEngine:
         return [_pieces(text, special_tokens) for text in texts]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
-        """Return the numbers of the ids as text, because a hash can't be inverted."""
+        """Return the ids themselves as text, because a hash can't be inverted."""
         return " ".join(f"#{id}" for id in ids if not (skip_special_tokens and id in (START, END)))
 
     def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:  # noqa: ARG002 - it has one thread

@@ -193,7 +193,6 @@ class InputPreparation:
         about = sum(min(len(text) // CHARACTERS_EACH, self._manifest.max_length) for text in kept)
         # Under overload, refuse a request before its texts are tokenised. With a cache, tokenise first, because the
         # vectors may be cached.
-        # cached
         if (self._batcher.queued_tokens or self._coming) and not self._settings.cache_bytes:
             self._batcher.check_room(about, self._coming)
         caller = current_caller()

@@ -72,7 +72,7 @@ async def relevance(
         parts = vectors.vectors, vectors.norms, vectors.texts, embedder.preparation.special_ids
         return Relevance(await asyncio.to_thread(late_interaction, *parts), vectors, method)
     made = await embedder.embed(inputs, options, field, at, beside=1, prompts=prompts)
-    cosines = np.vecdot(made.vectors[1:], made.vectors[0]).round(DECIMALS)  # one by one, as in searches
+    cosines = np.vecdot(made.vectors[1:], made.vectors[0]).round(DECIMALS)  # computed as in searches
     return Relevance(np.clip(cosines, -1, 1), made, method)
 
 

@@ -160,7 +160,7 @@ class Running:
         self.total = job.total
         """The total amount of work. The work function sets it."""
         self.result: dict[str, Any] = dict(job.result)
-        """The job's final result, stored with every checkpoint."""
+        """Facts that become the job's result. Every checkpoint stores them."""
         self._errors, self._error_count = list(job.errors), job.error_count
         self._error_bytes = sum(map(size_of, job.errors))
         self._beyond = 0

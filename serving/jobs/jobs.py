@@ -255,7 +255,7 @@ class Jobs:
             Unhealthy: the server is shutting down, and the next server process would resume the jobs.
         """
         async with self._intake.closing(corpus):
-            for job in reversed(list(self._unended.values())):  # waiting jobs before the jobs that they wait for
+            for job in reversed(list(self._unended.values())):  # newest first, so that no waiting job starts meanwhile
                 begun = job.kind in self._beside and job.id in self._tasks
                 if job.corpus == corpus and not begun:
                     await run_to_end(self._cancel(job))

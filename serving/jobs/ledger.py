@@ -106,7 +106,7 @@ class Ledger:
                     _make(path)
                 self._connection = opened.enter_context(closing(connect(path)))
                 (format,) = self._connection.execute("PRAGMA user_version").fetchone()
-                if format > FORMAT:  # before anything in it is changed
+                if format > FORMAT:  # check this before the file is changed
                     raise StoreError(
                         f"{path}: it has the format {format}, this server reads up to {FORMAT}; start the version that "
                         "wrote it"
@@ -248,8 +248,8 @@ class Keyed(NamedTuple):
     request: str
     """Digest of the whole request."""
     generation: str = ""
-    """Generation of the corpus that the request changes. The stored answer is only valid for this generation. If the
-    corpus is restored or recreated, its data lacks the change."""
+    """Generation of the corpus that the request changes. The stored answer is valid for this generation only, because a
+    restored or recreated corpus does not contain the change."""
 
     @property
     def space(self) -> uuid.UUID:
@@ -317,8 +317,8 @@ class Requests:
         Delete expired answers.
         """
         now, headers = time.time(), json.dumps(dict(answer.headers))
-        of_today = now - KEPT_SECONDS, now + KEPT_SECONDS  # the clock may have been ahead
-        connection.execute("DELETE FROM answers WHERE created < ? OR created > ?", of_today)  # each by the index
+        of_today = now - KEPT_SECONDS, now + KEPT_SECONDS  # the clock may have been wrong
+        connection.execute("DELETE FROM answers WHERE created < ? OR created > ?", of_today)  # uses the index twice
         size = ROW_BYTES + len(headers) + len(answer.body)
         if size > self._most:
             return

@@ -50,7 +50,7 @@ def computed(dim: int, blocks: Blocks, progress: Progress) -> tuple[Keys, NDArra
     keys = [np.empty(0, np.int64)]
     with running(MODULE, str(dim)) as child:
         assert child.stdin is not None
-        with suppress(BrokenPipeError), child.stdin as stdin:  # if the process ended early, its status says why
+        with suppress(BrokenPipeError), child.stdin as stdin:  # the process may end early; see its status
             for some, vectors in blocks:
                 check_cancelled()
                 stdin.write(np.ascontiguousarray(vectors, np.float32).data)

@@ -31,7 +31,7 @@ async def reembed(library: Library, encoders: Encoders, job: Running) -> dict[st
             fingerprint = embedder.manifest.fingerprint
             truncated = await _moved(library, encoders, job, embedder)
             if truncated is not None and fingerprint in encoders.fingerprints:
-                await job.checkpoint(0, job.total or 0)  # even if no passage had to be embedded
+                await job.checkpoint(0, job.total or 0)  # also needed if no passage had to be embedded
                 return {"fingerprint": fingerprint, "model": embedder.manifest.name, "truncated": truncated}
         await job.checkpoint(0, 0)
 

@@ -109,7 +109,7 @@ async def check_kept(job: Job, path: Path) -> None:
     content = ""
     with disk_errors(path), suppress(FileNotFoundError), path.open("rb") as file:
         sha256 = hashlib.sha256()
-        while piece := await in_thread(lambda: file.read(HASHED_AT_ONCE)):  # a cancelled caller waits for one read
+        while piece := await in_thread(lambda: file.read(HASHED_AT_ONCE)):  # cancellation waits for one read
             await in_thread(partial(sha256.update, piece))
         content = sha256.hexdigest()
     if digest_of(job.kind, job.corpus, job.options, content) != job.digest:

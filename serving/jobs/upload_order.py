@@ -34,7 +34,7 @@ class UploadOrder:
             self._store.accept(job.corpus, job.id)
 
     def release(self, job: Job) -> None:
-        """Delete the record of an ended job. If the disk fails, the next start of the server deletes the record."""
+        """Delete the record of an ended job. If the disk fails, the server deletes the record at its next start."""
         if job.kind == UPLOAD:
             try:
                 self._store.release(job.corpus, job.id)

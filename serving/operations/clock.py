@@ -33,7 +33,7 @@ def moment(text: object, field: str) -> int:
     if isinstance(text, str) and _TIMESTAMP.fullmatch(text):
         try:
             found = (datetime.fromisoformat(text.upper()) - _EPOCH) // _MICROSECOND
-        except ValueError:  # the calendar does not have this day
+        except ValueError:  # a date that does not exist, such as 30 February
             found = LATEST + 1
         if EARLIEST <= found <= LATEST:
             return found

@@ -30,7 +30,7 @@ _bulk: ContextVar[bool] = ContextVar("bulk", default=False)
 
 
 def is_bulk() -> bool:
-    """Return whether the current work is bulk."""
+    """Return whether the current work is bulk work."""
     return _bulk.get()
 
 

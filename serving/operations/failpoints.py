@@ -61,7 +61,7 @@ def _act(part: str) -> tuple[str, Callable[[], None]]:
 
 
 def _at(turn: int | None, act: Callable[[], None]) -> Callable[[], None]:
-    reached = itertools.count(1)  # its next() is atomic for threads
+    reached = itertools.count(1)  # next() on a counter is atomic among threads
 
     def at() -> None:
         if turn in (None, next(reached)):

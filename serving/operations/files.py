@@ -90,7 +90,6 @@ def connect(path: Path) -> sqlite3.Connection:
     """
     # The VFS unix-excl keeps the index of the write-ahead log in memory. The default VFS writes the index to a file,
     # which fails on a full disk. The database would then be unreadable.
-    # the log. On a full disk that fails, and nothing could be read.
     existing = f"{path.absolute().as_uri()}?mode=rw&vfs=unix-excl"
     return sqlite3.connect(
         existing, uri=True, timeout=PATIENCE, isolation_level=None, check_same_thread=False, factory=_Connection

@@ -144,7 +144,7 @@ def _read_fast(body: bytes) -> Any:
 
 def _read(body: bytes) -> Any:
     try:
-        text = body.decode("utf-8-sig", "surrogatepass")  # would detect UTF-16 in bytes, too
+        text = body.decode("utf-8-sig", "surrogatepass")  # json.loads of bytes would also accept UTF-16
         try:
             return json.loads(text)
         except json.JSONDecodeError as error:

@@ -133,7 +133,7 @@ def _replace(path: Path, keys: Collection[Key]) -> None:
     try:
         with tempfile.NamedTemporaryFile(
             "w", dir=path.parent, prefix=f".{path.name}-", delete=False, encoding="utf-8"
-        ) as new:  # created with mode 600
+        ) as new:  # the file is created with mode 600
             try:
                 json.dump(content, new, indent=2)
                 new.write("\n")

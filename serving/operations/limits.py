@@ -217,7 +217,7 @@ class Caller:
         self._take(self._tokens, tokens, "tokens", begun=begun)
 
     def refund(self, tokens: int) -> None:
-        """Return tokens that were charged for work that was not done."""
+        """Give back tokens that were charged for work that was not done."""
         if self._tokens:
             self._tokens[1].take(-tokens)
 
@@ -324,7 +324,7 @@ class Bucket:
         return max(0, self._paid - self._clock())
 
     def take(self, amount: float) -> None:
-        """Take an amount of any size. A negative amount returns tokens to the bucket."""
+        """Take an amount of any size. A negative amount puts tokens back into the bucket."""
         self._paid = max(self._paid, self._clock() - self._saved) + int(amount * self._unit)
 
 
@@ -352,7 +352,7 @@ class LoopTurn:
         self._taken = False
         while self._waiting and not self._taken:
             turn = self._waiting.popleft()
-            if not turn.done():  # its caller still waits
+            if not turn.done():  # the caller was not cancelled
                 turn.set_result(None)
                 self._take()
 
@@ -409,6 +409,6 @@ def check_no_debt() -> None:
 
 
 def refund(tokens: int) -> None:
-    """Return tokens that `charge` took for work that was not done."""
+    """Give back tokens that `charge` took for work that was not done."""
     if caller := _CALLER.get():
         caller.refund(tokens)

@@ -68,11 +68,11 @@ class Histogram(Collector):
         self._counts: defaultdict[str, list[int]] = defaultdict(lambda: [0] * (len(bounds) + 1))
         self._sums: defaultdict[str, float] = defaultdict(float)
         if not label:
-            self.observe(0, times=0)  # so that the series exists from the start
+            self.observe(0, times=0)  # creates the series before the first observation
         registry.register(self)
 
     def observe(self, value: float, *, times: int = 1, of: str = "") -> None:
-        """Count `value` `times` times in the series with the label `of`."""
+        """Add `times` observations of `value` to the series with the label `of`."""
         self._counts[of][bisect_left(self._bounds, value)] += times
         self._sums[of] += times * value
 
@@ -143,8 +143,8 @@ class Labels:
 class Metrics:
     """Metrics of one server, in one registry.
 
-    TEI's counter names lack the suffix `_total`, which prometheus_client adds to counters. These counters are therefore
-    gauges that only increase.
+    TEI's counters have no suffix `_total`, but prometheus_client adds this suffix to every counter. TEI's counters are
+    therefore exported as gauges that only increase.
 
     Only `corpora` corpora have a label of their own. Otherwise callers who create corpora could fill Prometheus.
     """

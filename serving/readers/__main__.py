@@ -49,7 +49,7 @@ def main() -> int:
         _report("nested too deeply", "Invalid")
     except Unreadable as error:
         _report(str(error), error.kind, error.place)
-    except BrokenPipeError:  # nobody reads on
+    except BrokenPipeError:  # the parent process has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
 

@@ -63,5 +63,5 @@ def _paragraph(paragraph: Paragraph, found: Sections) -> str:
 
 def _table(table: Table, found: Sections) -> None:
     for row in table.rows:
-        cells = {id(cell._tc): " ".join(cell.text.split()) for cell in row.cells}  # a merged cell occurs several times
+        cells = {id(cell._tc): " ".join(cell.text.split()) for cell in row.cells}  # merged cells occur repeatedly
         found.block(" | ".join(filter(None, cells.values())), "row")

@@ -159,7 +159,7 @@ class Page(HTMLParser):
         self._in_pre = tag == "pre"
         self._in_row = tag == "tr"
         if tag == "main" and not self._has_main:
-            self._sections, self._has_main = Sections(), True  # what is before it is the frame of the site
+            self._sections, self._has_main = Sections(), True  # discard the text before `main`, such as menus
 
     def handle_endtag(self, tag: str) -> None:
         if self._hidden:

@@ -63,7 +63,7 @@ def _headings(reader: PdfReader) -> dict[int, list[str]]:
     try:
         with damage("PDF"):
             begins = dict(_outline(reader, reader.outline, []))
-    except Unreadable:  # the pages can be read without it
+    except Unreadable:  # the outline is optional
         return {}
     headings, last = dict[int, list[str]](), list[str]()
     for number in range(1, len(reader.pages) + 1):

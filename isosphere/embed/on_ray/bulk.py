@@ -197,7 +197,7 @@ def _fill(
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    context.target_max_block_size = 1  # a part is a row of a block of its own, so that actors share the parts evenly
+    context.target_max_block_size = 1  # one part per block, so that Ray distributes parts evenly
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     rows = {name: count for shard in shards for name, count in shard.parts.items()}
     missing = [shard for shard in shards if shard.parts.keys() - there]
@@ -225,7 +225,7 @@ def _fill(
                     min_size=1,
                     max_size=pool.actors,
                     initial_size=pool.actors,
-                    max_concurrent_calls_per_actor=2,  # one part is read and written while another one is embedded
+                    max_concurrent_calls_per_actor=2,  # read and write a part while another part is embedded
                     enable_true_multi_threading=True,
                 ),
                 num_cpus=pool.cpus,

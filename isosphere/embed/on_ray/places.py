@@ -147,7 +147,7 @@ class Folder:
             fs.makedirs(root, exist_ok=True)
             beside_it = f"{root}/.{name}.part"
             fs.pipe_file(beside_it, content)
-            if fs.exists(f"{root}/{name}"):  # some file systems rename over no file
+            if fs.exists(f"{root}/{name}"):  # some file systems can't rename to an existing file
                 fs.rm_file(f"{root}/{name}")
             fs.mv(beside_it, f"{root}/{name}")
 

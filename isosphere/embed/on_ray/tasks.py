@@ -23,7 +23,7 @@ from training.data.files import File
 
 @dataclass(frozen=True)
 class Model:
-    """Arguments of `load`."""
+    """The name of an encoder, and the options for loading it."""
 
     name: str
     engine: str | None
