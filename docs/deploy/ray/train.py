@@ -28,6 +28,6 @@ if __name__ == "__main__":
     TorchTrainer(
         work,
         train_loop_config={"arguments": arguments},
-        scaling_config=ScalingConfig(num_workers=int(workers), use_gpu="GPU" in ray.cluster_resources()),  # type: ignore[no-untyped-call]
+        scaling_config=ScalingConfig(num_workers=int(workers), use_gpu="GPU" in ray.cluster_resources()),
         run_config=RunConfig(failure_config=FailureConfig(max_failures=10)),
     ).fit()
