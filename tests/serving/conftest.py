@@ -141,7 +141,7 @@ Command = Callable[..., int]
 
 
 @pytest.fixture
-def command(tmp_path: Path) -> Iterator[Command]:
+def command(tmp_path: Path) -> Command:
     def command(verb: str, *arguments: str) -> int:
         given = [*arguments, "--data", str(tmp_path / "var"), "--engine", "fake"]
         try:
@@ -149,9 +149,15 @@ def command(tmp_path: Path) -> Iterator[Command]:
         except SystemExit as end:  # an option of the command itself
             return int(end.code or 0)
 
+    return command
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """Undo what a command that runs in this process does to logging."""
     named = [logging.getLogger(name) for name in ("", "serving", "models", "uvicorn")]
     levels, handlers = [one.level for one in named], logging.root.handlers[:]
-    yield command
+    yield
     logging.root.handlers[:] = handlers  # the command's writes to a stream that goes with the test
     for one, level in zip(named, levels, strict=True):
         one.setLevel(level)

@@ -153,7 +153,7 @@ def test_filters_warnings_and_long_texts(servers: Servers) -> None:
             assert {hit["id"] for hit in new["hits"]} == {"dogs", "long"}
             (long,) = [hit["text"] for hit in new["hits"] if hit["id"] == "long"]
             assert len(long) == MOST_CHARACTERS and long.endswith("…")
-            assert (await ask(client, "fetch", corpus="notes", id="long")) == DOCUMENTS[2]
+            assert (await ask(client, "fetch", corpus="notes", id="long")) == DOCUMENTS[2] | {"expires_at": None}
             (warning,) = (await ask(client, "search", query="a", corpus="notes", filter={"yaer": 1}))["warnings"]
             assert "Did you mean 'year'?" in warning
 

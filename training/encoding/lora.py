@@ -25,7 +25,6 @@ from models.encoder.encoder import Encoder
 from models.encoder.layers import keep_layers
 from training.config import ConfigError, RunConfig
 from training.encoding.attention import use_fast_operations
-from training.encoding.static import without_layers
 
 FOLDER = "adapter"
 """Subfolder of a run's folder for the adapter."""
@@ -145,6 +144,8 @@ def load_for_training(config: RunConfig, device: torch.device) -> Encoder:
     manifest_of(config.backbone)  # This call checks the bundle's files.
     encoder = Encoder.load(config.backbone, pooling=config.pooling if config.layers != () else None)
     if config.layers == ():
+        from training.encoding.static import without_layers  # loads transformers
+
         encoder = without_layers(encoder)
     elif config.layers is not None:
         keep_layers(encoder.backbone, config.layers)

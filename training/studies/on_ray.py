@@ -10,6 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -23,6 +24,7 @@ from training.studies.trial import Trial
 
 SECONDS_TO_SAVE = 60
 """Seconds to wait for a process that ends its step and saves a checkpoint."""
+POLL_SECONDS = 0.2
 
 
 class Share(NamedTuple):
@@ -113,11 +115,11 @@ class Tasks:
         with self._lock:
             self._stopped = True
             for task in self._tasks:
-                ray.cancel(task, force=True)  # ends the worker, and its run follows: see `stop_with_parent`
+                ray.cancel(task)  # by force, Ray would kill the run's process before it has saved
 
 
 def carry_out(trial: Trial, study: Path, folder: Path) -> Failure | None:
-    """Carry out a run on this node, in a process of its own. The run stops with the worker of Ray, and saves itself.
+    """Carry out a run on this node, in a process of its own. The run saves a checkpoint if Ray cancels the task.
 
     Args:
         folder: working folder of the study's command.
@@ -129,7 +131,16 @@ def carry_out(trial: Trial, study: Path, folder: Path) -> Failure | None:
         raise Refused(f"{study}: the node {socket.gethostname()} has no such folder; all nodes must share it")
     os.chdir(folder)  # the paths of a study are relative to it
     _wait_until_saved(run_folder(trial, study))
-    return Processes()(trial, study)
+    processes = Processes()
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(processes, trial, study)
+        try:
+            while not run.done():
+                time.sleep(POLL_SECONDS)  # Ray interrupts Python code, and no call that waits for a process
+        except KeyboardInterrupt:
+            processes.stop()
+            raise
+    return run.result()
 
 
 def _wait_until_saved(run: Path) -> None:

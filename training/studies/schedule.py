@@ -213,7 +213,8 @@ def stop_with_parent(parent: int) -> None:
     Raises:
         KeyboardInterrupt: the parent has already ended.
     """
-    # A study started with SIGINT ignored passes that on, and could not stop its runs otherwise.
+    # A study started with SIGINT ignored passes that on, and a worker of Ray passes on signals that it blocks.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _as_ctrl_c)
     if sys.platform == "linux":
