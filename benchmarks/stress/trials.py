@@ -180,7 +180,7 @@ TRIALS: dict[str, Planned] = {
     "callers": Planned(callers, 30.0, ("--body-timeout", str(BODY_TIMEOUT))),
     "lanes": Planned(lanes, 20.0),
     "drain": Planned(drain, 5.0),
-    "neighbour": Planned(neighbour, 240.0, apart=True, keys=KEYS),
+    "neighbour": Planned(neighbour, 400.0, apart=True, keys=KEYS),
     "soak": Planned(soak, 900.0, apart=True),
 }
 

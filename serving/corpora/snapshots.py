@@ -48,7 +48,7 @@ ANY_RATIO = 1 << 28
 also has an extreme ratio."""
 LEVEL = 3
 T = TypeVar("T")
-PIECE = 1 << 20
+PIECE = 1 << 18
 _ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}\Z")
 
 
