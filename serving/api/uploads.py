@@ -275,7 +275,7 @@ async def _small(
 ) -> Upload | None:
     """Return the documents of an upload, or None if there are too many to store them before the answer.
 
-    A file that needs a parser is read with the threads and the CPU time of the key.
+    The upload is read in the key's threads. A file that needs a parser is charged to the key.
     """
 
     def small() -> Upload | None:
@@ -286,7 +286,7 @@ async def _small(
             return read_upload(given, service.settings, rule, skip_errors=skip_errors, naming=naming)
 
     if options.format not in PARSED:
-        return await in_thread(small)
+        return await service.library.threads.stoppable(rule.corpus, small)
     check_no_debt()
     return await service.parsing.stoppable("", small, charged=True)
 
