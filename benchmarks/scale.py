@@ -26,7 +26,7 @@ Sizes = Mapping[int, float]
 
 
 class Choice(NamedTuple):
-    """What the user can choose."""
+    """Choices of the user."""
 
     cpus: int = 16
     memory_gb: int = 64
@@ -56,7 +56,7 @@ class Constants(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Where a corpus is kept, and what it takes."""
+    """Store of a corpus, and the machines and hours that it takes."""
 
     documents: int
     where: str

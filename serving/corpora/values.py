@@ -33,7 +33,7 @@ OWN = "own"
 
 @dataclass(frozen=True)
 class OwnVectors:
-    """In place of an encoder: each document brings its own vector, of `dim` numbers or as many as the first one."""
+    """Stands for the encoder of a corpus of own vectors. `dim` is their width; None lets the first vector set it."""
 
     dim: int | None = None
     fingerprint: str = OWN
@@ -86,7 +86,7 @@ class Corpus:
 
     @property
     def own_vectors(self) -> bool:
-        """Whether each document brings its own vector, and no encoder embeds the corpus."""
+        """Whether the documents bring their own vectors, so that no encoder embeds the corpus."""
         return self.fingerprint == OWN
 
     @property
