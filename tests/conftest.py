@@ -53,13 +53,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(session: pytest.Session) -> None:
-    """Make deprecated uses in our own code errors, and nightly tests slow ones.
+    """Make deprecated uses in our own code errors, and nightly tests slow ones that may take an hour.
 
     The outermost of several marks wins, so this one holds in tests that ignore the warnings of others' packages.
     """
     for item in session.items:
         if item.get_closest_marker("nightly"):
             item.add_marker("slow")
+            item.add_marker(pytest.mark.timeout(3600))
     for warning in ("DeprecationWarning", "PendingDeprecationWarning"):
         session.add_marker(pytest.mark.filterwarnings(rf"error::{warning}:({'|'.join(OURS)})\b"))
 
