@@ -7,6 +7,7 @@ folder. If Ray repeats a task after the loss of a node, the run resumes from its
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -130,6 +131,8 @@ def carry_out(trial: Trial, study: Path, folder: Path) -> Failure | None:
     if not (folder / study).is_dir():
         raise Refused(f"{study}: the node {socket.gethostname()} has no such folder; all nodes must share it")
     os.chdir(folder)  # the paths of a study are relative to it
+    # Ray interrupts a task by SIGINT, which a worker ignores if its cluster was started in the background of a shell.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     _wait_until_saved(run_folder(trial, study))
     processes = Processes()
     with ThreadPoolExecutor(1) as pool:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.conftest import PATIENCE
-from tests.serving.durability.server import home
+from tests.serving.durability.server import NotReadyError, home
 from tests.serving.durability.traffic import Traffic
 
 BATCH = 40
@@ -45,8 +45,8 @@ def test_killed_before_any_statement_it_keeps_each_write_whole(tmp_path: Path) -
     for _ in range(6):
         statement = rng.randint(30, 400)
         with inside.server({"STATEMENT": str(statement), "PYTHONPATH": str(tmp_path)}, wait=False) as server:
-            server.wait_until_ready()
-            with suppress(httpx.TransportError):  # its number may come while it is read
+            with suppress(NotReadyError, httpx.TransportError):  # its number may come while it starts or is read
+                server.wait_until_ready()
                 traffic.check(server)
                 traffic.run(server, 1, 20)
             assert server.process.wait(PATIENCE) == -9

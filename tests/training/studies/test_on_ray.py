@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +58,20 @@ def test_results_are_those_of_one_machine_and_are_not_made_again(
 @pytest.mark.slow
 @pytest.mark.usefixtures("shared_ray", "listening_to_ctrl_c")
 def test_two_runs_at_once_are_interrupted_and_go_on(make_study: MakeStudy, tmp_path: Path, capsys: Capture) -> None:
-    file, out = make_study(max_steps=1000, eval_every=1000), tmp_path / "out"
+    file, out = make_study(max_steps=100_000, eval_every=100_000), tmp_path / "out"
     folders = [run_folder(trial, out) / RECORD for trial in Study.read(file).trials()]
-    interrupting = interrupt_when(lambda: all(steps(folder / METRICS) for folder in folders))
-    assert call("run", str(file), "--out", str(out), *ON_RAY) == 130
-    interrupting.join()
-    assert capsys.readouterr().err.endswith("interrupted; the same command goes on\n")
-    assert all((folder / CHECKPOINT).exists() and 0 < len(steps(folder / METRICS)) < 1000 for folder in folders)
-    assert call("run", str(file), "--out", str(out), *ON_RAY) == 0
-    assert all(steps(folder / METRICS) == list(range(1, 1001)) for folder in folders)
+
+    def steps_until_interrupted(before: Sequence[int]) -> list[int]:
+        lines = list(zip(folders, before, strict=True))
+        interrupting = interrupt_when(lambda: all(len(steps(folder / METRICS)) > least for folder, least in lines))
+        assert call("run", str(file), "--out", str(out), *ON_RAY) == 130
+        interrupting.join()
+        assert capsys.readouterr().err.endswith("interrupted; the same command goes on\n")
+        assert all((folder / CHECKPOINT).exists() for folder in folders)
+        return [len(steps(folder / METRICS)) for folder in folders]
+
+    ended = steps_until_interrupted(steps_until_interrupted([0, 0]))
+    assert all(steps(folder / METRICS) == list(range(1, last + 1)) for folder, last in zip(folders, ended, strict=True))
 
 
 @pytest.mark.nightly
