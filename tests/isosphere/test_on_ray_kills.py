@@ -8,10 +8,9 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -70,33 +69,26 @@ def wait(reached: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-@contextmanager
-def killer(out: Path, kill: Callable[[], None]) -> Iterator[list[int]]:
-    """Kill something `TIMES` times, each time that some more parts are there. Yield the numbers of parts then."""
-    killed: list[int] = []
-    ended = threading.Event()
+def fill_while_killing(cluster: Any, bundle: Path, file: Path, out: Path, kill: Callable[[], None]) -> None:
+    """Embed the file, and kill something `TIMES` times, each time that some more parts are there.
 
-    def watch() -> None:
+    The command runs in a thread, because Ray starts nodes only in the main thread.
+    """
+    model, options = Model(str(bundle), "onnxruntime", "fp32", "cpu", 1), Options(rows_of_a_part=ROWS_OF_A_PART)
+    killed: list[int] = []
+    with ThreadPoolExecutor(1) as pool:
+        filling = pool.submit(
+            embed, model, [str(file)], str(out), options, address=cluster.address, force=False, stream=io.StringIO()
+        )
         for goal in range(20, PARTS - 80, (PARTS - 100) // TIMES):
-            wait(lambda goal=goal: parts(out) >= goal or ended.is_set())  # type: ignore[misc]
-            if ended.is_set():
-                return
+            wait(lambda goal=goal: parts(out) >= goal or filling.done())  # type: ignore[misc]
+            if filling.done():
+                break
             kill()
             killed.append(parts(out))
-
-    watching = threading.Thread(target=watch)
-    watching.start()
-    try:
-        yield killed
-    finally:
-        ended.set()
-        watching.join()
+        filling.result()
     assert len(killed) >= TIMES and max(killed) < PARTS, killed
-
-
-def fill(cluster: Any, bundle: Path, file: Path, out: Path) -> None:
-    model, options = Model(str(bundle), "onnxruntime", "fp32", "cpu", 1), Options(rows_of_a_part=ROWS_OF_A_PART)
-    embed(model, [str(file)], str(out), options, address=cluster.address, force=False, stream=io.StringIO())
+    check(out, file, bundle)
 
 
 def test_a_killed_driver_goes_on_where_it_stopped(cluster: Any, tiny_bundle: Path, file: Path, tmp_path: Path) -> None:
@@ -122,8 +114,6 @@ def test_a_killed_driver_goes_on_where_it_stopped(cluster: Any, tiny_bundle: Pat
 
 
 def test_killed_actors_are_replaced(cluster: Any, tiny_bundle: Path, file: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-
     def actors() -> list[psutil.Process]:
         ours = psutil.Process().children(recursive=True)
         return [one for one in ours if "MapWorker" in "".join(one.cmdline())]
@@ -132,18 +122,12 @@ def test_killed_actors_are_replaced(cluster: Any, tiny_bundle: Path, file: Path,
         wait(lambda: bool(actors()))
         random.choice(actors()).kill()
 
-    with killer(out, kill):
-        fill(cluster, tiny_bundle, file, out)
-    check(out, file, tiny_bundle)
+    fill_while_killing(cluster, tiny_bundle, file, tmp_path / "out", kill)
 
 
 def test_a_killed_node_loses_nothing(cluster: Any, tiny_bundle: Path, file: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-
     def kill() -> None:
         cluster.remove_node(random.choice(list(cluster.worker_nodes)), allow_graceful=False)
         start_node(cluster, 1)
 
-    with killer(out, kill):
-        fill(cluster, tiny_bundle, file, out)
-    check(out, file, tiny_bundle)
+    fill_while_killing(cluster, tiny_bundle, file, tmp_path / "out", kill)
