@@ -47,6 +47,8 @@ from training.machine.interrupt import locked
 from training.objectives import OBJECTIVES
 from training.step import initial_state, load_frozen, load_start, make_meter, make_step, make_tokeniser
 
+REPLACE = "replace it by --force"
+
 
 def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool = False) -> Outcome:
     """Train according to `config`, and return the outcome. The record goes to `config.run`, progress to `stream`.
@@ -68,7 +70,7 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
         stream = io.StringIO()
     autocast = autocast_dtype(config.precision, devices.device)
     if devices.first:
-        _check_folders(config, resume or (force and record.has_run(Path(config.run))))
+        _check_folders(config, resume=resume, force=force)
     corpus = _corpus(config)
     selection, tasks = _selection_and_tasks(config, corpus, stream)
     state = initial_state(config, devices, autocast)
@@ -228,20 +230,30 @@ def run_environment(corpus: Corpus, devices: Devices, autocast: torch.dtype | No
     }
 
 
-def _check_folders(config: RunConfig, resume: bool) -> None:
+def _check_folders(config: RunConfig, *, resume: bool, force: bool = False) -> None:
     """Check the output folders before the run. Otherwise an unusable folder would be noticed only at its end."""
-    out = Path(config.out)
+    out, folder = Path(config.out), Path(config.run)
     try:
         destination.refuse_foreign(out)
     except BundleError as error:
         raise RunError(f"--out {error}") from error
-    if Path(config.run).resolve().is_relative_to(out.resolve()):
+    if folder.resolve().is_relative_to(out.resolve()):
         raise RunError(f"run: {config.run} is in the folder of the bundle, --out {out}, which holds nothing else")
-    if resume:
-        record.stored_config(Path(config.run), RunConfig)
+    if resume or (force and record.has_run(folder)):
+        record.stored_config(folder, RunConfig)
     else:
-        record.check_no_run(Path(config.run), replace="replace it by --force")
+        record.check_no_run(folder, replace=REPLACE)
+        if not force and _is_trained(out):
+            raise RunError(f"--out {out} holds the encoder of an earlier run: {REPLACE}, or name another --out")
     check_writable(out)
+
+
+def _is_trained(out: Path) -> bool:
+    """Return whether a folder has trained weights. An assembled bundle can be made again from its adapter."""
+    if not (out / bundle.MANIFEST).exists():
+        return False
+    manifest = bundle.read_manifest(out / bundle.MANIFEST)
+    return manifest.run is not None and manifest.adapter is None
 
 
 def check_writable(out: Path) -> None:
@@ -324,7 +336,7 @@ def _load_named_teacher(
                 raise RunError(f"{planned.run} has the teacher of another run: {advice}")
             record.remove_run(Path(planned.run))
             begun = False
-        _check_folders(planned, resume=begun)
+        _check_folders(planned, resume=begun, force=force)
     return None
 
 

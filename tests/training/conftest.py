@@ -101,10 +101,10 @@ def make_config(tiny_backbone: Path, corpus_file: Path, tmp_path: Path) -> Calla
     return partial(configured, tiny_backbone, corpus_file, tmp_path)
 
 
-def fit(config: RunConfig, *, resume: bool = False) -> tuple[Outcome, str]:
+def fit(config: RunConfig, **how: bool) -> tuple[Outcome, str]:
     """A run and what it said."""
     said = io.StringIO()
-    outcome = run.fit(config, said, resume=resume)
+    outcome = run.fit(config, said, **how)
     return outcome, said.getvalue()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from training.checkpoints.publish import Outcome
+from training.checkpoints.publish import Outcome, publish
 from training.checkpoints.record import RunError
 from training.config import RunConfig
 from training.machine.interrupt import LockError, locked
@@ -20,8 +20,18 @@ MakeConfig = Callable[..., RunConfig]
 def test_a_second_run_needs_another_folder(make_config: MakeConfig, fitted: Fit) -> None:
     config = make_config(max_steps=1)
     fitted(config)
-    with pytest.raises(RunError, match=r"runs/one holds a run already: --resume"):
+    with pytest.raises(RunError, match=r"runs/one holds a run already: .*--resume"):
         fitted(config)
+
+
+def test_a_trained_bundle_whose_run_is_gone_is_replaced_only_by_force(make_config: MakeConfig, fitted: Fit) -> None:
+    config = make_config(max_steps=1)
+    publish(config, fitted(config)[0], {})
+    shutil.rmtree(config.run)
+    with pytest.raises(RunError, match=r"--out .*artifacts/one holds the encoder of an earlier run: .*--force"):
+        fitted(config)
+    assert not Path(config.run).exists()
+    fitted(config, force=True)
 
 
 def test_a_run_that_never_began_is_not_resumed(make_config: MakeConfig, fitted: Fit) -> None:

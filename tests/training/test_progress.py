@@ -32,6 +32,15 @@ def test_plain_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch)
     ]
 
 
+def test_the_remaining_time_is_that_of_steps_and_of_evaluations() -> None:
+    stream = io.StringIO()
+    shown = Progress(stream, total=93, done=10)
+    for _ in range(3):
+        shown.advance(1.0, sentences=64, seconds=2.0)
+    shown.say_remaining(4, 15.0)
+    assert "0:03:40 left: 80 steps of 2 s, 4 evaluations of 15 s" in stream.getvalue()
+
+
 def test_a_bar_on_a_terminal() -> None:
     terminal = Terminal()
     shown = Progress(terminal, total=4)

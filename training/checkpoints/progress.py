@@ -55,6 +55,12 @@ class Progress:
         else:
             print(line, file=self._stream, flush=True)
 
+    def say_remaining(self, evaluations: int, seconds: float) -> None:
+        """Print the remaining time of the run: its steps, and `evaluations` of `seconds` seconds each."""
+        steps, per_step = self._total - self._done, self._busy / (self._done - self._done_before)
+        left = timedelta(seconds=round(steps * per_step + evaluations * seconds))
+        self.say(f"about {left} left: {steps} steps of {per_step:.2g} s, {evaluations} evaluations of {seconds:.2g} s")
+
     def close(self) -> None:
         if self._bar is not None:
             self._bar.close()

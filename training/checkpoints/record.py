@@ -94,7 +94,7 @@ def check_no_run(folder: Path, *, replace: str = "remove it") -> None:
         RunError: the folder already has a run.
     """
     if has_run(folder):
-        raise RunError(f"{folder} holds a run already: --resume it, {replace}, or name another --out")
+        raise RunError(f"{folder} holds a run already: go on with it by --resume, {replace}, or name another --out")
 
 
 def remove_run(folder: Path) -> None:

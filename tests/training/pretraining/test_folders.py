@@ -24,7 +24,7 @@ def test_folders_that_are_taken(small: list[str], capsys: Capture) -> None:
     assert "artifacts/thesis exists and is not a pre-trained model" in capsys.readouterr().err
     assert call(*small) == 0
     assert call(*small) == 2
-    assert "runs/mlm holds a run already: --resume it" in capsys.readouterr().err
+    assert "runs/mlm holds a run already" in capsys.readouterr().err
     assert call(*small, "--resume", "--seed", "7") == 2
     assert capsys.readouterr().err.rstrip().endswith("changed: seed (42, 7)")
     with locked(Path("runs/mlm")):
