@@ -22,6 +22,8 @@ CALM = {
     "RAY_raylet_start_wait_time_s": str(int(PATIENCE)),
     "RAY_worker_register_timeout_seconds": str(int(5 * PATIENCE)),
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": str(PATIENCE),
+    "RAY_memory_monitor_refresh_ms": "0",  # Ray would kill its workers, again and again, for what others need
+    "RAY_local_fs_capacity_threshold": "1.0",
     "RAY_worker_niceness": "0",  # workers of Ray would otherwise wait for all other processes
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")])),  # noqa: PTH109
