@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from tests.clusters import CALM, small_ray
+from tests.conftest import PATIENCE
 from training.checkpoints.record import METRICS
 from training.cli.options import parse
 from training.cli.train import resolve
@@ -67,6 +68,7 @@ def test_the_script_trains_with_two_workers(make_config: Callable[..., RunConfig
             env=os.environ | CALM | address,
             capture_output=True,
             text=True,
+            timeout=3 * PATIENCE,
             check=False,
         )
     assert done.returncode == 0, done.stderr

@@ -115,7 +115,7 @@ def test_a_server_that_goes_is_an_error_of_one_line_and_may_come_back(
     corpora = milvus_corpora(Settings(data=tmp_path / "data", store=f"milvus://127.0.0.1:{port}"))
     corpora.create("c")
     corpora.put("c", content([("a", "text", {})]))
-    server.stop(grace=None).wait()
+    server.stop(grace=None).wait(PATIENCE)
     database.close()
     for ask in (corpora.names, lambda: corpora.document("c", "a"), lambda: corpora.delete("c", "a")):
         with pytest.raises(Unhealthy, match=rf"^Milvus at 127\.0\.0\.1:{port}: [^\n]+$"):
@@ -129,7 +129,7 @@ def test_a_server_that_goes_is_an_error_of_one_line_and_may_come_back(
         except Unhealthy:
             assert time.monotonic() < until
     corpora.close()
-    server.stop(grace=None).wait()
+    server.stop(grace=None).wait(PATIENCE)
     database.close()
 
 
