@@ -327,7 +327,7 @@ class InferenceRequest(
         ]
     ]
 ):
-    """A request of either kind: texts in `inputs` are embedded, an object is compared."""
+    """A request to embed or to compare: `inputs` with texts is embedded, and `inputs` with an object is compared."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:

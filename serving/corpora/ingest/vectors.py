@@ -39,8 +39,8 @@ class VectorRule:
         """Return the unit vector (D,) of a document, or None if the corpus is embedded by an encoder.
 
         Raises:
-            Conflict: the document has a vector, and the corpus an encoder, or the other way round.
-            Invalid: the vector is not one of the corpus.
+            Conflict: the document has a vector although the corpus's encoder embeds it, or lacks a required vector.
+            Invalid: `given` is not a vector, or has another dimension than the corpus.
         """
         if not (self.own or self.embedded_by):
             if given is None:

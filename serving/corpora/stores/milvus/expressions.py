@@ -86,7 +86,8 @@ def derived(metadata: Mapping[str, Any]) -> tuple[list[str], dict[str, float | s
 def expression(where: Filter, several: Several) -> str:  # noqa: PLR0911
     """Translate a filter.
 
-    `several` returns whether any document of the corpus has a term. It is asked about two bounds on a list.
+    `several` returns whether a document of the corpus matches an expression. It is called for a range condition, which
+    Milvus can't evaluate if a document has several values in the field.
 
     Raises:
         Invalid: Milvus can't evaluate the filter as a local store would.
