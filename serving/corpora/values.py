@@ -163,7 +163,7 @@ class Removal:
 
 @dataclass(frozen=True)
 class Expiry:
-    """Removal of up to `limit` documents that expired by `moment`. Unlike `Removal`, it leaves pending uploads alone."""
+    """Removal of up to `limit` documents that expired by `moment`. Unlike `Removal`, it spares pending uploads."""
 
     moment: int
     limit: int
