@@ -99,7 +99,7 @@ class Connection:
     _loaded: set[str] = field(default_factory=set)
 
     def load(self, collection: str) -> None:
-        """Load a collection for searches, unless this process has loaded it. Milvus Lite loses loads at a restart."""
+        """Load a collection for searches, unless this process has loaded it. Milvus Lite needs this at each start."""
         if collection not in self._loaded:
             self.client.load_collection(collection, timeout=LOAD_SECONDS)
             self._loaded.add(collection)
