@@ -87,7 +87,7 @@ async def reload(
 async def load(body: LoadRequest, service: ServiceDep) -> LoadAnswer:
     """Load a bundle, and answer when it is served.
 
-    403 if the folder is in another place than the bundles of the server, 409 if the name is taken, 422 and 424 as for a
+    403 if no bundle of the server's start is in the same parent folder, 409 if the name is taken, 422 and 424 as for a
     reload.
     """
     with service.admitted():
