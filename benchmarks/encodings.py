@@ -27,7 +27,7 @@ Vectors = NDArray[np.float32]
 
 
 def measure() -> dict[str, Any]:
-    """Return Spearman × 100 of each encoding, over all pairs of a task ("all").
+    """Measure each encoding: Spearman × 100 over all pairs of a task ("all").
 
     Int8 vectors are compared by cosine, and binary vectors by Hamming distance.
     """

@@ -89,7 +89,7 @@ def callers(server: Server, texts: Texts, seconds: float) -> list[Bound]:
 
 
 def lanes(server: Server, texts: Texts, seconds: float) -> list[Bound]:
-    """Send single requests beside bulk work. Check the p99 latency of the single requests and the rate of bulk work."""
+    """Send single requests beside bulk work."""
     calm = p99(closed_loop(server.address, texts.singles, 1, seconds / 2))
     alone = closed_loop(server.address, texts.bulk, 1, seconds / 2)
     stop = threading.Event()
@@ -139,9 +139,9 @@ def drain(server: Server, texts: Texts, seconds: float) -> list[Bound]:
 
 
 def soak(server: Server, texts: Texts, seconds: float) -> list[Bound]:
-    """Run the server at 70 % of its capacity for long, and check that its memory does not grow.
+    """Run the server at 70 % of its capacity for long.
 
-    Every shape of batch is sent first, because the first batch of a shape allocates memory.
+    Check that its memory does not grow. Every shape of batch is sent first, because each shape allocates memory once.
     """
     ready = server.memory_mb
     for request in _shapes(Options(threads=server.cpus).cpu_streams):

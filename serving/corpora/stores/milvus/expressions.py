@@ -40,7 +40,7 @@ MAX_RANGES = 65_536
 """Maximum bytes of a JSON field in Milvus."""
 TERM_LENGTH = 24
 _OPERATORS = {"$gt": (">", "high"), "$gte": (">=", "high"), "$lt": ("<", "low"), "$lte": ("<=", "low")}
-"""A number of a list is greater than an operand if the greatest is, and less if the least is."""
+"""Operators of Milvus, and the end of a field's range to compare: a list is greater if its greatest number is."""
 _ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
 _EVERYTHING, _NOTHING = "passage >= 0", "passage < 0"
 Several = Callable[[str], bool]

@@ -26,7 +26,7 @@ T = TypeVar("T")
 DEEPEST = 16_384
 """Maximum hits of a search in Milvus."""
 TIES = 100
-"""Hits by words beyond the wanted ones, because Milvus cuts hits of equal score in any order."""
+"""Additional hits that a lexical search requests, because Milvus truncates hits of equal score in any order."""
 TOGETHER = 500
 """Maximum rows of one request."""
 _FIRST = "passage == 0"
