@@ -52,7 +52,7 @@ NDCG10 = 0
 
 
 def main() -> int:
-    """Embed everything once, then fit and evaluate."""
+    """Embed the sentences and collections once. Then fit the whitenings, and evaluate them on the collections."""
     parser = _parser()
     options = parser.parse_args()
     encoder = Encoder.load(options.encoder).eval()

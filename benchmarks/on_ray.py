@@ -41,14 +41,14 @@ TEXT = {"inputs": "A cat sits outside in the sun."}
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Run some work; return its seconds on the clock."""
+    """Run `work`, and return its duration in seconds."""
     start = time.perf_counter()
     work()
     return round(time.perf_counter() - start, 2)
 
 
 def embed(given: argparse.Namespace) -> dict[str, Any]:
-    """Embed the same lines both ways, alternately. Each way loads the encoder in each round."""
+    """Embed the same lines alternately without and with Ray. Each run loads the encoder. Return the figures."""
     seconds: dict[str, list[float]] = {"plain": [], "ray": []}
     with tempfile.TemporaryDirectory() as folder:
         lines, out = Path(folder, "lines.txt"), Path(folder, "out")
@@ -82,7 +82,7 @@ def embed(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def serve(given: argparse.Namespace) -> dict[str, Any]:
-    """Send one text at a time to both servers, alternately. While one answers, the other one is idle."""
+    """Send single texts alternately to a server without Ray and to one with Ray. Return the figures of both."""
     ports = {"plain": free_port(), "ray": free_port()}
     common = ["--engine", "onnxruntime", "--precision", "fp32", "--threads", "1", "--no-demo"]
     servers = {}
@@ -126,7 +126,7 @@ def serve(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def cpu_of(server: psutil.Process) -> float:
-    """Return the CPU time of a server with its processes."""
+    """Return the CPU time of a server and its child processes."""
     return float(sum(sum(one.cpu_times()[:2]) for one in (server, *server.children(recursive=True))))
 
 

@@ -19,7 +19,7 @@ ROUNDS = 5
 
 
 def measure(sizes: Sequence[int] = SIZES) -> dict[str, Any]:
-    """Measure the seconds from a closed store to the first hit, and the bytes read, for each size.
+    """Return the seconds from a closed store to the first hit, and the bytes read, for each size.
 
     The store is opened once with its files in the page cache, and once without.
     """

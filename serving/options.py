@@ -1,4 +1,4 @@
-"""Options of the commands of `python -m serving`. The server is only loaded to run them, so help answers at once."""
+"""Options of the commands of `python -m serving`. The server is only loaded to run a command, so `--help` is fast."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Setting:
 
 
 class Step(NamedTuple):
-    """A step of the plan."""
+    """A step of the plan: a transfer to the GPU machine, or a part of the benchmark."""
 
     seconds: int
     """Maximum seconds of the step. A part that takes longer is ended."""

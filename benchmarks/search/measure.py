@@ -41,7 +41,7 @@ Take = Callable[[int, float], dict[str, Any]]
 
 
 def measure(sizes: Sequence[int] = SIZES) -> dict[str, Any]:
-    """Measure, for each size, the cost of storing and indexing vectors, and each search's speed and recall."""
+    """Return, for each size, the cost of storing and indexing vectors, and each search's speed and recall."""
     figures = {}
     for size in sizes:
         figures[f"{size:,}"] = _one_size(size)

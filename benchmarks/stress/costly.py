@@ -56,7 +56,7 @@ class Costly:
 
 
 def requests(snapshot: bytes, job: str) -> dict[str, Costly]:
-    """Return one request of every kind, by name. `snapshot` is of the corpus, `job` is one of the key's."""
+    """Return one costly request of every kind, by name. `snapshot` is a snapshot's content, and `job` a job's id."""
     pairs = [["red", str(number)] for number in range(33_000)]
     refused = "".join(json.dumps({"text": number}) + "\n" for number in range(100)).encode()
     skipping = f"{DOCUMENTS}?on_error=skip&text_column={'x' * MAX_COLUMN}"

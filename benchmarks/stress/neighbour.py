@@ -61,7 +61,8 @@ def neighbour(
 ) -> list[Bound]:
     """Search and upload with one key while another sends everything costly that its rights allow.
 
-    The other key sends kind after kind, or `only` some of them, or all `together`.
+    The other key sends the kinds of requests one after another, or all kinds `together`. `only` selects kinds.
+    Return the requirements with their measurements.
     """
     with closing(Caller(server, KEYS[GOOD])) as good, closing(Caller(server, KEYS[COSTLY])) as costly:
         kinds = _settled(good, costly)
@@ -110,7 +111,7 @@ def _tried(server: Server, good: Caller, kinds: Mapping[str, Sequence[Costly]], 
 
 
 def _calm(server: Server) -> None:
-    """Wait until the server has finished all requests and jobs. It may itself wait for a CPU."""
+    """Wait until the server has finished all requests and jobs. A thread that waits for a CPU counts as busy."""
     ends, since = time.monotonic() + PATIENCE, time.monotonic()
     while time.monotonic() < min(ends, since + CALM):
         time.sleep(CALM / 20)
@@ -132,7 +133,7 @@ def _settled(good: Caller, costly: Caller) -> Mapping[str, Costly]:
 
 @dataclass
 class Worked:
-    """The good key's results."""
+    """Latencies, CPU times and counts of the good key's requests."""
 
     latencies: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
@@ -225,11 +226,9 @@ class Caller:
 
 @contextmanager
 def _sent(kinds: Sequence[Costly], server: Server) -> Iterator[None]:
-    """Let callers send these requests in turn until the block ends.
+    """Let callers send the requests `kinds` in turn until the block ends. Requests that are then pending are dropped.
 
-    Pending ones are dropped.
-
-    The callers are in their own process, so that none delays the good key's caller by the interpreter lock.
+    The callers run in another process, so that they do not block the good key's caller by the interpreter lock.
     """
     context = get_context("spawn")
     calling = context.Event()

@@ -29,7 +29,7 @@ class Server:
     process: subprocess.Popen[bytes]
     address: Address
     cpus: int
-    """Number of CPUs that it may use."""
+    """Number of CPUs that the process may use."""
 
     @property
     def memory_mb(self) -> int:
@@ -38,17 +38,17 @@ class Server:
 
     @property
     def cpu_seconds(self) -> float:
-        """Return the CPU time since its start."""
+        """Return the CPU time that the process has used since it started."""
         return cpu_seconds(self.process.pid)
 
     @property
     def cpu_clock(self) -> float:
-        """Return the CPU time of this process alone, with nanosecond resolution."""
+        """Return the CPU time of the process without its children, with nanosecond resolution."""
         return cpu_clock(self.process.pid)
 
     @property
     def idle(self) -> bool:
-        """Return whether no thread of it is runnable at this moment."""
+        """Return whether no thread of the process is runnable at this moment."""
         return not is_runnable(self.process.pid)
 
     @property
@@ -74,9 +74,9 @@ def started(
 ) -> Iterator[Server]:
     """Start a server, wait until it is ready, and kill it at the end if it still runs.
 
-    With `apart` the server has half of the CPUs and this thread the others, as if the callers were on another machine.
-    So the cost of sending a flood is not taken from the server. Each of `keys`, secrets by name, may read and write the
-    corpora whose names begin with its own.
+    With `apart`, the server has half of the CPUs, and this thread has the other half. Sending a flood then takes no CPU
+    time from the server. `keys` maps names of keys to secrets. A key may read and write corpora whose names begin with
+    the name of the key.
     """
     with TemporaryDirectory() as data, socket.socket() as free:
         free.bind(("127.0.0.1", 0))

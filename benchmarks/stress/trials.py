@@ -141,7 +141,7 @@ def drain(server: Server, texts: Texts, seconds: float) -> list[Bound]:
 def soak(server: Server, texts: Texts, seconds: float) -> list[Bound]:
     """Run the server at 70 % of its capacity for long.
 
-    Every shape of batch occurs before, because each shape allocates memory once.
+    Check that its memory does not grow. Every shape of batch is sent first, because each shape allocates memory once.
     """
     ready = server.memory_mb
     for request in _shapes(Options(threads=server.cpus).cpu_streams):
@@ -198,7 +198,7 @@ def _beside(work: Callable[[], None], stop: threading.Event) -> Iterator[None]:
 
 
 def _shapes(streams: int) -> Iterator[Request]:
-    """Yield requests that arrive as one batch at each stream, for each shape that the queue makes of mixed texts."""
+    """Yield a request for each batch shape of mixed texts. A request fills one batch of its shape on every stream."""
     for length in range(LENGTH_STEP, LONGEST + 1, LENGTH_STEP):
         text = " ".join(["a"] * (length - SPECIAL))
         for rows in range(1, CPU_BATCH_TOKENS // length + 1):
@@ -207,7 +207,7 @@ def _shapes(streams: int) -> Iterator[Request]:
 
 
 def _kept_alive(place: tuple[str, int]) -> socket.socket:
-    """Open a connection that had one answer and is then idle. A connection without any request is cut as too slow."""
+    """Open an idle connection that has had one answer. The server would close a connection without any request."""
     one = socket.create_connection(place)
     one.sendall(b"HEAD /livez HTTP/1.1\r\nhost: a\r\n\r\n")
     answer = one.recv(4096)

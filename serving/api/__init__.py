@@ -33,7 +33,7 @@ INFERENCE = (
     openai.router,
     status.router,
 )
-"""Routers of the server that keeps nothing."""
+"""Routers of a server without corpora and jobs, such as a replica on Ray."""
 ROUTERS = (
     search.router,  # first, because each request is matched with route after route
     *INFERENCE,

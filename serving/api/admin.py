@@ -73,10 +73,10 @@ async def reload(
         Query(description="Name of the model to reload. Default: all models. If one fails, none is replaced."),
     ] = None,
 ) -> ReloadAnswer:
-    """Read the bundles again, and answer once they are served. Meanwhile the old ones answer requests.
+    """Reload the bundles from disk, and answer when they are served. Until then, the old bundles answer requests.
 
-    409 while another reload is running. 422 (the bundle is incomplete) and 424 (it does not run correctly) explain why
-    the old bundles stay. SIGHUP does the same.
+    409 while another reload is running. 422 if a bundle is incomplete, and 424 if it does not run correctly. The error
+    gives the reason, and the old bundles are still served. SIGHUP also reloads.
     """
     first, *others = await service.reload(model)
     changed = {one.name: Fingerprints(old=one.old, new=one.new) for one in others}
@@ -85,9 +85,10 @@ async def reload(
 
 @router.post("/models", status_code=201, summary="Load a model")
 async def load(body: LoadRequest, service: ServiceDep) -> LoadAnswer:
-    """Load a bundle, and answer once it is served.
+    """Load a bundle, and answer when it is served.
 
-    403 for a folder elsewhere, 409 if the name is taken, 422 and 424 as for a reload.
+    403 if no bundle of the server's start is in the same parent folder, 409 if the name is taken, 422 and 424 as for a
+    reload.
     """
     with service.admitted():
         served = await service.encoders.add(body.bundle)

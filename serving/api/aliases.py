@@ -22,7 +22,7 @@ async def _alias(
     alias: Annotated[str, Path(description="The alias.", json_schema_extra={"pattern": CORPUS_NAME})],
     request: Request,
 ) -> str:
-    """Return the alias. The key must have access to it, and to the corpus that it leads to now."""
+    """Return the alias. The key must have access to the alias and to its current corpus."""
     allowed_corpus(check_corpus_name(alias, "alias"), request)
     return alias
 
@@ -34,10 +34,10 @@ Alias = Annotated[str, Depends(_alias)]
 async def put(
     alias: Alias, body: AliasRequest, service: ServiceDep, request: Request, response: Response
 ) -> AliasAnswer:
-    """Let an alias lead to a corpus: 201 if the alias is new, else 200.
+    """Point an alias to a corpus: 201 if the alias is new, else 200.
 
-    Every route takes the alias where it takes a name. Requests that begin after the answer use the corpus. 409 if a
-    corpus has the name.
+    Every route accepts the alias in place of the name. Requests that begin after the answer use the corpus. 409 if a
+    corpus has the name of the alias.
     """
     corpus = allowed_corpus(check_corpus_name(body.corpus, "corpus"), request)
 

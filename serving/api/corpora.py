@@ -40,14 +40,15 @@ async def create(
 ) -> CorpusAnswer:
     """Create a corpus, or change it: 201 if it is new, else 200.
 
-    Given values replace its description, recall target, synonyms, stop words and searched fields. If other fields are
-    searched, the words of all documents are indexed again before the answer. Another stemming is a 409 once it has
-    documents.
+    Given values replace the corpus's description, recall target, synonyms, stop words and searched fields. If other
+    fields are to be searched, the words of all documents are indexed again before the answer.
 
-    `model` embeds texts and queries, if no model has embedded them yet. With `vectors: own`, documents bring their
-    vectors instead. 409 if another model has embedded them, if their vectors are of the other origin or of another
-    width, or if the corpus is being deleted. 409 also if it is being restored and values are given, since they would be
-    lost.
+    `model` embeds the texts and queries of a corpus that has no model yet. With `vectors: own`, uploads contain the
+    vectors instead.
+
+    409 if the corpus has documents and another stemming. 409 if the corpus has another model, own vectors instead of a
+    model, a model instead of own vectors, or vectors of another width. 409 if the corpus is being deleted. 409 if
+    values are given while the corpus is being restored, because the restore would replace them.
     """
     wanted = body or CorpusRequest()
     given = wanted.model_dump(exclude_none=True, exclude_defaults=True)

@@ -85,8 +85,8 @@ class MapAnswer(BaseModel):
 async def compute(name: CorpusName, service: ServiceDep) -> Response:
     """Start a job that places the passages on a plane by t-SNE, and stores the map with the corpus.
 
-    Up to 50,000 passages get a place; of a larger corpus, a fixed random sample. The previous map serves until then.
-    501 if the extra `map` is not installed, or if the store keeps no maps.
+    A map has up to 50,000 passages. From a larger corpus, it has a fixed random sample. The previous map is served
+    until the job has finished. 501 if the extra `map` is not installed, or if the store keeps no maps.
     """
     _check_possible(service.library.corpora)
     await service.library.read(lambda corpora: corpora.corpus(name), of=name)
@@ -107,8 +107,8 @@ async def mapped(
 ) -> Response:
     """Return the stored map, or the passages on the two axes along which their vectors vary most (PCA).
 
-    `POST` computes the stored map. Its places stay as they are when documents are added or removed: `stored` counts
-    these changes.
+    `POST` computes the stored map. Positions on the map do not change when documents are added or removed. `stored`
+    counts the added and removed passages.
     """
     started = time.perf_counter()
 
@@ -138,7 +138,7 @@ def _check_possible(corpora: Backend) -> None:
 
 
 def _about(corpora: Backend, name: str, stored: Placed | None) -> dict[str, Any]:
-    """Return what the answer says about the stored map."""
+    """Return the fields `stored` and `hint` of the answer."""
     told = stored and {
         "created": stored.origin.created,
         "current": stored.current,

@@ -126,8 +126,8 @@ class Folder:
     async def _add(self, file: str, digest: str, round: Round) -> None:
         """Add a file, and then remove the documents of its earlier content.
 
-        If the corpus has any document of this content, it has or will have all of them. A file is stored in one commit,
-        or by a job that the next server process completes.
+        If the corpus has any document of this content, the file is not stored again. All documents of a file are
+        stored by one commit, or by a job that the next server process completes.
         """
         known = self._stored.get(file, set())
         if digest not in known and not await self._store(file, digest, round):

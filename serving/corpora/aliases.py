@@ -24,10 +24,10 @@ _FILE = TypeAdapter(dict[_Name, _Name])
 
 
 class Aliases:
-    """The aliases of a server. Changes block, reads of `corpora`, the corpus of each alias, don't.
+    """The aliases of a server. `corpora` maps each alias to its corpus. Changes block, and reads of `corpora` do not.
 
-    A change replaces the whole file in one step, and then the mapping in memory. So a request sees an alias before a
-    change or after it, and a crash leaves the old file or the new one.
+    A change atomically replaces the file, and then the mapping in memory. A request therefore sees the old or the new
+    corpus of an alias, and after a crash the file is the old or the new one.
 
     Raises:
         StoreError: the file can't be read.
@@ -49,7 +49,7 @@ class Aliases:
         """Point an alias to a corpus. Return True if the alias is new.
 
         Raises:
-            Conflict: there are as many aliases as there may be.
+            Conflict: the server already has the maximum number of aliases.
         """
         with self._changing:
             new = alias not in self.corpora

@@ -50,19 +50,19 @@ def read_sorts(given: Sequence[str | Sort]) -> list[Sort]:
 
 
 def value_at(document: Document, path: str) -> Scalar:
-    """Return the first scalar at `path`, or None. A list counts by its first element. `$id` is the document's id."""
+    """Return the first scalar at `path`, or in a list at `path`, or None. `$id` is the document's id."""
     found = elements_at(with_id(document.metadata, document.id), path)
     return next((value for value in found if isinstance(value, str | int | float | bool)), None)
 
 
 def elements_at(metadata: Mapping[str, Any], path: str) -> Iterator[Any]:
-    """Yield all values at a dotted path. Of a list, yield the elements."""
+    """Yield all values at a dotted path. If a value is a list, yield its elements instead."""
     for found in values_at(metadata, path):
         yield from found if isinstance(found, list) else (found,)
 
 
 def sort_value(document: Document, order: Sort) -> Scalar:
-    """Return the value that `order` compares. The nearest point counts, in metres."""
+    """Return the value that `order` compares: a scalar, or the distance in metres to the document's nearest point."""
     if order.near is None:
         return value_at(document, order.path)
     elements = elements_at(document.metadata, order.path)

@@ -20,7 +20,7 @@ class Point(NamedTuple):
 
 
 def point(value: Any) -> Point | None:
-    """Return the point that a JSON value is, or None. Other members of the object are ignored."""
+    """Convert a JSON object to a point, ignoring its other members. Return None if the value is not a point."""
     if isinstance(value, Mapping) and _is_within(value.get("lat"), 90) and _is_within(value.get("lon"), 180):
         return Point(value["lat"], value["lon"])
     return None

@@ -78,12 +78,13 @@ class Library:
         after_commit: Callable[[], None] = lambda: None,
         before_commit: Callable[[], None] = lambda: None,
     ) -> UploadResult:
-        """Embed and store all documents, or none. Documents with vectors are stored with them.
+        """Embed and store all documents, or none. Documents that have vectors are not embedded.
 
-        `embedded_by` is the fingerprint of the encoder that made these vectors. It must be the corpus's encoder, which
-        embeds the first document again and compares. Without it, the vectors are the corpus's own.
+        `embedded_by` is the fingerprint of the encoder that computed the documents' vectors. This encoder must be the
+        corpus's encoder. As a check, the first document is embedded again and compared. If `embedded_by` is empty, the
+        corpus must be one of own vectors.
 
-        On return the documents survive power loss, and every later search finds them.
+        On return, the documents survive power loss, and every later search finds them.
 
         A text that the corpus already contains is not embedded again. Documents of a `job` are skipped if another
         request wrote or removed them since the job was accepted. `before_commit` prevents the commit by raising an
@@ -157,7 +158,7 @@ class Library:
                 )
 
     async def vector_rule(self, corpus: str) -> VectorRule:
-        """Return the rule for the vectors of uploaded documents. An open index of an encoder's corpus knows it."""
+        """Return the rule for the vectors of uploaded documents. An open index may know the rule without the store."""
         with self._admitted():
             if self.corpora.index_fingerprint(corpus) not in (None, OWN):
                 return VectorRule(corpus, own=False)
@@ -168,7 +169,7 @@ class Library:
 
         Raises:
             Conflict: the vectors of the corpus are its own, and `embedded_by` names an encoder.
-            Invalid: passages would be longer than the encoder reads, or each document has its own vector.
+            Invalid: passages would be longer than the encoder reads, or documents with a vector would be split.
             Stale: the corpus's encoder is not served.
         """
         rule = replace(await self.vector_rule(corpus), embedded_by=embedded_by)

@@ -112,7 +112,7 @@ class Unplaced(NamedTuple):
 def unplaced(store: Store, name: str) -> Unplaced:
     """Return the vectors of a corpus, or of a uniform sample, for a new map.
 
-    If the generation of the corpus changes while the blocks are read, they are of several encoders.
+    If the generation of the corpus changes during the read, the blocks have vectors of several encoders.
     """
     corpus, created, keys = store.corpus(name), time.time(), _keys(store, name)
     dim = corpus.dim or 1

@@ -180,7 +180,7 @@ class OpenCorpus:
         Other threads commit no write during the block, so an open index contains every committed write.
 
         Raises:
-            NotFound: the corpus was dropped, maybe while this waited.
+            NotFound: the corpus was dropped, possibly during the wait for the lock.
         """
         with self._lock:
             self.check_there()
@@ -235,7 +235,7 @@ class OpenCorpus:
                     live.close(erase=erase)
 
     def _commit(self, together: Sequence[_Pending]) -> None:
-        """Commit these writes.
+        """Commit the writes in `together` in one transaction.
 
         Set the outcome of each write, even on errors, because other threads wait for the outcomes.
         """

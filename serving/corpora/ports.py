@@ -160,7 +160,7 @@ class Store(Protocol):
         """Remove a corpus with every document."""
 
     def rename(self, name: str, to: str) -> None:
-        """Give the corpus another name. Its generation stays, and no other corpus ever had it.
+        """Give the corpus another name. Its generation, which no other corpus ever had, stays the same.
 
         Raises:
             Conflict: there is a corpus `to`.

@@ -33,7 +33,7 @@ OWN = "own"
 
 @dataclass(frozen=True)
 class OwnVectors:
-    """Stands for the encoder of a corpus of own vectors. `dim` is their width; None lets the first vector set it."""
+    """Placeholder for the encoder of a corpus of own vectors. If `dim` is None, the first vector sets the dimension."""
 
     dim: int | None = None
     fingerprint: str = OWN
@@ -163,7 +163,7 @@ class Removal:
 
 @dataclass(frozen=True)
 class Expiry:
-    """Removal of up to `limit` documents that expired by `moment`. It does not win over uploads, unlike `Removal`."""
+    """Removal of up to `limit` documents that expired by `moment`. Unlike `Removal`, it spares pending uploads."""
 
     moment: int
     limit: int

@@ -191,9 +191,9 @@ class Running:
         return self.job.done
 
     def stored_beyond(self, done: int) -> None:
-        """Set the amount of work done, including work after the last checkpoint, while a job stops.
+        """Set the amount of work that was stored after the last checkpoint. A job that stops reports it as done.
 
-        Work after the last checkpoint is repeated if the job resumes.
+        If the job resumes, it repeats this work.
         """
         self._beyond = done
 

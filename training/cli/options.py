@@ -1,4 +1,4 @@
-"""Options of every command of training. A command's module is only loaded when it runs, so help answers at once."""
+"""Options of every command of training. A command's module is only loaded when it runs, so `--help` is fast."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _carrier(options: argparse.Namespace) -> Iterator[Carrier]:
-    """Yield the carrier of runs: processes of this machine, or tasks of a Ray cluster."""
+    """Yield the executor of runs: processes of this machine, or tasks of a Ray cluster."""
     if options.on == "ray":
         from training.studies.on_ray import tasks
 

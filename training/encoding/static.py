@@ -1,7 +1,7 @@
 """A static student: one vector per token, which starts as a linear fit to the vectors of its base.
 
-Sources: the token vectors of an encoder as a static encoder are Model2Vec's (Tulkens and van Dongen, 2024), the weights
-of frequent tokens those of Arora, Liang and Ma (ICLR 2017).
+Sources: Model2Vec (Tulkens and van Dongen, 2024) makes a static encoder of the token vectors of an encoder. The weights
+of frequent tokens are from Arora, Liang and Ma (ICLR 2017).
 """
 
 from __future__ import annotations

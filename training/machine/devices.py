@@ -58,7 +58,7 @@ class Devices:
     def own_seed(self, seed: int) -> int:
         """Return the seed for the random numbers that differ between processes, such as dropout.
 
-        The first process gets `seed`. Another process's seed never equals the first process's seed of another run.
+        The first process gets `seed`. The others get hashes, which differ from the seeds of runs with nearby seeds.
         """
         return int(np.random.SeedSequence((seed, self.rank)).generate_state(1)[0]) if self.rank else seed
 

@@ -179,7 +179,7 @@ def cut(blocks: Iterable[Ids], *, rows: int, length: int, start: Position) -> It
 
 
 def _normalised(waiting: deque[Ids], at: Position) -> Position:
-    """Return `at` relative to the block that contains it, and remove the blocks before from `waiting`."""
+    """Return `at` relative to the block that contains it. Remove all earlier blocks from `waiting`."""
     while waiting and at.token >= len(waiting[0]):
         at = Position(at.block + 1, at.token - len(waiting.popleft()))
     return at

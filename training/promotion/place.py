@@ -155,7 +155,7 @@ def _exchange(link: Path, folder: Path) -> None:
 
 
 def open_place(default: Path) -> Place:
-    """Return the place of `default`.
+    """Check the served path `default`, and return its `Place`.
 
     Raises:
         PromotionError: the path can't be a link, or exists but is neither a folder nor a link to a folder.

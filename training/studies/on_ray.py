@@ -58,7 +58,7 @@ def share(nodes: Sequence[Mapping[str, float]], *, threads: int | None, device: 
 
 @contextmanager
 def tasks(address: str | None, *, threads: int | None) -> Iterator[Tasks]:
-    """Connect to the cluster at `address` (see `models.cluster.connected`) and yield the carrier of runs.
+    """Connect to the cluster at `address` (see `models.cluster.connected`) and yield the executor of runs.
 
     Raises:
         Refused: no cluster answers, or Ray is not installed or not supported.

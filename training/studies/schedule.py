@@ -63,7 +63,7 @@ class Failure:
 
 
 class Carrier(Protocol):
-    """A way to carry out runs."""
+    """Interface of executors of runs, such as local processes or Ray tasks."""
 
     def __call__(self, trial: Trial, study: Path) -> Failure | None:
         """Carry out a run. Return a failure, or None if the run finished or was stopped."""

@@ -199,7 +199,7 @@ class TextFields(Body):
 
 
 class VectorFields(TextFields, FullyRead):
-    """Fields that decide how vectors are answered."""
+    """Fields that determine the type and form of the vectors in the answer."""
 
     normalize: bool = True
     dimensions: int | None = Field(
@@ -304,7 +304,7 @@ def _any_of(schema: JsonSchemaValue) -> None:
 
 
 class SimilarityRequest(Body):
-    """Request of text-embeddings-inference's /similarity, or for a matrix."""
+    """Request of text-embeddings-inference's /similarity, or a request for a matrix of similarities."""
 
     inputs: Annotated[
         Annotated[SourceSentences, Tag(_SOURCE)] | Annotated[SentencePairs, Tag(_PAIRS)], Discriminator(_pair_kind)
@@ -327,7 +327,7 @@ class InferenceRequest(
         ]
     ]
 ):
-    """A request of either kind: texts in `inputs` are embedded, an object is compared."""
+    """A request to embed or to compare: `inputs` with texts is embedded, and `inputs` with an object is compared."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:

@@ -164,7 +164,7 @@ class CohereRanking(BaseModel):
 
 
 class CohereError(BaseModel):
-    """An error."""
+    """Error of a Cohere route."""
 
     message: str
 

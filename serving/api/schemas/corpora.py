@@ -104,7 +104,7 @@ class AliasRequest(ClosedBody):
 
 
 class AliasAnswer(BaseModel):
-    """An alias, and the corpus that it leads to."""
+    """An alias and its corpus."""
 
     alias: str
     corpus: str

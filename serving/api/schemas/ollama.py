@@ -135,6 +135,6 @@ class OllamaVersion(BaseModel):
 
 
 class OllamaError(BaseModel):
-    """An error."""
+    """Error of an Ollama route."""
 
     error: str

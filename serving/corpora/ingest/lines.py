@@ -66,7 +66,8 @@ def read_fields(row: Row, text_field: str | None, id_field: str | None) -> Row:
     Args:
         row: an object. Anything else is returned unchanged.
         text_field: the field with the text, `text` by default. If it is given, an object must have it.
-        id_field: the same for the id. One field is text and id only if it is given as both.
+        id_field: the field with the id, `id` by default. If it is given, an object must have it. If `text_field` is
+            `id`, that field is also the id only if `id_field` is given.
     """
     if not isinstance(row.value, dict):
         return row

@@ -49,7 +49,7 @@ class FilePart:
 
         Raises:
             Malformed: the body is not multipart/form-data.
-            Invalid: it has two files, or another field.
+            Invalid: the body has two files, or a field besides the file.
         """
         self._found.clear()
         try:

@@ -76,7 +76,7 @@ class Columns(NamedTuple):
         the beginning.
 
         Raises:
-            Invalid: a column occurs twice, or a requested one is missing.
+            Invalid: a column occurs twice, or a requested column is missing.
         """
         columns = [_typed(name.strip()) for name in header]
         names = [name for name, _ in columns]

@@ -1,4 +1,4 @@
-"""Vectors that callers computed: which documents bring one, and what a legal one is."""
+"""Vectors that callers computed: the rule for which documents have one, and checks of a vector."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from serving.errors import Conflict, Invalid
 from serving.operations.bounds import MAX_VECTOR
 
 UNIT = 1e-7
-"""Maximum difference of a length from 1 at which a vector is kept as it is. A unit vector in float32 is within half of
-it, so an exported vector is stored bit by bit when it is uploaded again."""
+"""Maximum difference of a vector's length from 1 at which the vector is stored unchanged. The length of a float32 unit
+vector differs by at most half of this, so an exported vector is bit-identical after it is uploaded again."""
 
 
 @dataclass
@@ -24,9 +24,9 @@ class VectorRule:
 
     corpus: str
     own: bool
-    """Whether the vectors of the corpus are its own, so that each document must bring one."""
+    """Whether the corpus has own vectors, so that each document must have one."""
     dim: int | None = None
-    """Numbers of a vector. None until the first vector sets it."""
+    """Dimension of the vectors. None until the first vector sets it."""
     embedded_by: str = ""
     """Fingerprint of the encoder that made the documents' vectors. If it is empty and the corpus has an encoder, no
     document may bring a vector."""
@@ -39,8 +39,8 @@ class VectorRule:
         """Return the unit vector (D,) of a document, or None if the corpus is embedded by an encoder.
 
         Raises:
-            Conflict: the document has a vector, and the corpus an encoder, or the other way round.
-            Invalid: the vector is not one of the corpus.
+            Conflict: the document has a vector although the corpus's encoder embeds it, or lacks a required vector.
+            Invalid: `given` is not a vector, or has another dimension than the corpus.
         """
         if not (self.own or self.embedded_by):
             if given is None:

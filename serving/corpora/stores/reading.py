@@ -85,7 +85,7 @@ _VIEWS = {
 
 
 def soonest_expiry(reader: sqlite3.Connection) -> int | None:
-    """Return the moment at which a document expires next, or has expired. None if no document expires."""
+    """Return the earliest expiry of all documents, which may be in the past. None if no document expires."""
     ((soonest,),) = reader.execute("SELECT min(expires_at) FROM documents WHERE expires_at IS NOT NULL")
     return cast("int | None", soonest)
 

@@ -244,10 +244,10 @@ def promise(writer: sqlite3.Connection, wanted: Corpus) -> None:
 
 
 def check_bound(corpus: Corpus, fingerprint: str | None, dim: int | None) -> None:
-    """Check that a corpus can be bound to an encoder, or to own vectors of `dim` numbers. None is any number.
+    """Check that a corpus can be bound to an encoder, or to own vectors of `dim` numbers. None accepts any dimension.
 
     Raises:
-        Conflict: it is bound to something else; the message says what to do.
+        Conflict: the corpus is bound to another encoder or dimension; the message says what to do.
     """
     bound, name = corpus.fingerprint, corpus.name
     if bound not in (None, fingerprint):
@@ -266,7 +266,7 @@ def check_bound(corpus: Corpus, fingerprint: str | None, dim: int | None) -> Non
 def _bind(writer: sqlite3.Connection, content: Content) -> None:
     """Bind an empty corpus to the encoder of `content`. A corpus with documents keeps its encoder.
 
-    A corpus of own vectors keeps to them and to their width, even if it is empty.
+    A corpus of own vectors is never bound to an encoder or to another dimension, even if it is empty.
     """
     dim = content.vectors.shape[1]
     fingerprint, bound, held = writer.execute("SELECT fingerprint, dim, documents FROM corpora").fetchone()

@@ -61,7 +61,7 @@ class Address:
         """Parse the address of a server, or the path of a Milvus Lite.
 
         A server is `milvus://[user:password@]host[:port][/database]`, or `milvus+tls://…` for TLS. A path ends in
-        `.db`. It stands alone, or after `milvus://`.
+        `.db`, with or without `milvus://` before it.
 
         Raises:
             StoreError: the text is neither.
@@ -99,7 +99,7 @@ class Connection:
     _loaded: set[str] = field(default_factory=set)
 
     def load(self, collection: str) -> None:
-        """Load a collection for searches, unless it was loaded before. A restarted Milvus Lite forgets that."""
+        """Load a collection for searches, unless this process has loaded it. Milvus Lite needs this at each start."""
         if collection not in self._loaded:
             self.client.load_collection(collection, timeout=LOAD_SECONDS)
             self._loaded.add(collection)

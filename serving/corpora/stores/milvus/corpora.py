@@ -284,7 +284,7 @@ class MilvusCorpora(Backend):
     def put(self, name: str, content: Content) -> None:
         """Implement `Backend.put`.
 
-        After a crash some documents may be stored and others not. The same upload then completes them.
+        After a crash, some documents may be missing. Repeat the upload to store them.
         """
         ids = [document.id for document in content.documents]
         if repeated := [id for id, times in Counter(ids).items() if times > 1]:
@@ -762,7 +762,7 @@ class MilvusCorpora(Backend):
         return self._rows(record, table)
 
     def _grown(self, record: Record, passages: int) -> None:
-        """Measure the index in the background once as many passages were written as it was measured with."""
+        """Count written passages. At the size of the corpus at the last measurement, measure in the background."""
         if record.table is None or not KINDS[record.table.index].effort:
             return
         self._written[record.name] += passages

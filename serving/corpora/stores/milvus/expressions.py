@@ -40,7 +40,7 @@ MAX_RANGES = 65_536
 """Maximum bytes of a JSON field in Milvus."""
 TERM_LENGTH = 24
 _OPERATORS = {"$gt": (">", "high"), "$gte": (">=", "high"), "$lt": ("<", "low"), "$lte": ("<=", "low")}
-"""A number of a list is greater than an operand if the greatest is, and less if the least is."""
+"""Operators of Milvus, and the end of a field's range to compare: a list is greater if its greatest number is."""
 _ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
 _EVERYTHING, _NOTHING = "passage >= 0", "passage < 0"
 Several = Callable[[str], bool]
@@ -86,7 +86,8 @@ def derived(metadata: Mapping[str, Any]) -> tuple[list[str], dict[str, float | s
 def expression(where: Filter, several: Several) -> str:  # noqa: PLR0911
     """Translate a filter.
 
-    `several` returns whether any document of the corpus has a term. It is asked about two bounds on a list.
+    `several` returns whether a document of the corpus matches an expression. It is called for a range condition, which
+    Milvus can't evaluate if a document has several values in the field.
 
     Raises:
         Invalid: Milvus can't evaluate the filter as a local store would.

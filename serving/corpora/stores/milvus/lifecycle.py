@@ -73,7 +73,7 @@ class Collections:
     def clean(self, record: Record) -> Record:
         """Remove the collections that the record no longer needs, and point the alias to its table.
 
-        The record was written before, so this can be repeated after a crash.
+        Call this after the record is stored. After a crash, the call can be repeated.
         """
         client = self._client
         with self._connection.errors():

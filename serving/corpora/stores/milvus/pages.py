@@ -1,4 +1,4 @@
-"""Pages of a collection: of its documents in their own or given orders, and of what another collection lacks."""
+"""Pages of a collection: its documents by id or in given orders, and passages that another collection lacks."""
 
 from __future__ import annotations
 

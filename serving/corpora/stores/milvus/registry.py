@@ -63,7 +63,7 @@ class Record:
     stemming: Stemming | None = None
     fingerprint: str | None = None
     dim: int | None = None
-    """Encoder that the corpus was created for. Once there is a table, its encoder is the same."""
+    """Dimension of the encoder `fingerprint`, for which the corpus was created. `table` has the same encoder."""
     table: Table | None = None
     """The rows. None before the first document."""
     fresh: Table | None = None

@@ -80,7 +80,7 @@ def rows(content: Content, stemming: Stemming) -> Iterator[Row]:
 def _rows(
     document: Document, spans: Sequence[Span] | None, vectors: Iterator[Floats], stemming: Stemming
 ) -> Iterator[Row]:
-    """Yield the rows of a document. Their texts, each up to the start of the next, are the text of the document."""
+    """Yield the rows of a document. A row's text continues at least to the start of the next, so no text is lost."""
     metadata, text = dict(document.metadata), document.text
     terms, ranges = _derived(metadata)
     cut = spans or [Span(0, len(text))]
@@ -107,7 +107,7 @@ def _rows(
 
 
 def described(row: Mapping[str, Any], document: Document) -> Row:
-    """Return a row of a document whose metadata or expiry have changed.
+    """Return `row` with the metadata and the expiry of `document`.
 
     Raises:
         Invalid: the metadata exceed the limits of Milvus.
@@ -126,7 +126,7 @@ def _expires_at(row: Mapping[str, Any]) -> int | None:
 
 
 def unread(row: Mapping[str, Any]) -> Document:
-    """Return the document of its first row without its text."""
+    """Return a document with an empty text, given the document's first row."""
     return Document(row["document"], "", row["metadata"], expires_at=_expires_at(row))
 
 

@@ -26,7 +26,7 @@ T = TypeVar("T")
 DEEPEST = 16_384
 """Maximum hits of a search in Milvus."""
 TIES = 100
-"""Hits by words beyond the wanted ones, because Milvus cuts hits of equal score in any order."""
+"""Additional hits that a lexical search requests, because Milvus truncates hits of equal score in any order."""
 TOGETHER = 500
 """Maximum rows of one request."""
 _FIRST = "passage == 0"
@@ -55,7 +55,7 @@ class Rows:
                 self.connection.client.upsert(self.collection, part, timeout=TIMEOUT)
 
     def delete(self, ids: Sequence[str], *, split: bool) -> None:
-        """Remove documents with all their passages. `split` is true if they may have several."""
+        """Remove documents with all their passages. `split` is true if a document may have several passages."""
         for part in _blocks(ids):
             if split:
                 self.delete_rows(f"document in {literals(part)}")
@@ -109,7 +109,7 @@ class Rows:
         return [row for block in self.each(rows.WHOLE, first_of(where), after, limit) for row in block]
 
     def assembled(self, some: Sequence[Row]) -> dict[str, Document]:
-        """Return the documents that the rows belong to, by id. Rows of split documents are read."""
+        """Return the documents that the rows belong to, by id. All rows of split documents are read again."""
         whole = [row for row in some if row["passages"] == 1]
         split = {row["document"] for row in some if row["passages"] > 1}
         for part in _blocks(sorted(split)):
