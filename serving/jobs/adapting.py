@@ -47,6 +47,8 @@ INHERITED = ("CUDA_VISIBLE_DEVICES", "HOME", "LD_LIBRARY_PATH", "PATH", "TMPDIR"
 RESULT = "result.json"
 STEP = re.compile(rb"step (\d+)/(\d+): ")
 """Beginning of a line of progress (`training.checkpoints.progress`)."""
+COMPLAINT = "isosphere: "
+"""Beginning of the line that says why a command failed."""
 LAST_LINES = 20
 
 
@@ -227,8 +229,7 @@ def _ended(status: int, said: Sequence[str]) -> ServiceError:
     """Return the error of a process that failed. `said` has the last lines of its output."""
     if status == -signal.SIGKILL:
         return TooLarge("adapting the encoder needs more memory than there is")
-    prefix = f"{MODULE}: "
-    why = next((line.removeprefix(prefix) for line in reversed(said) if line.startswith(prefix)), None)
+    why = next((line.removeprefix(COMPLAINT) for line in reversed(said) if line.startswith(COMPLAINT)), None)
     if status == 2 and why:
         return Invalid(why)
     why = why or next(filter(None, reversed(said)), f"exit status {status}")
