@@ -35,9 +35,10 @@ export function comparison({ corpus, result }, { begin, failed }) {
 	const { encoders, queries, passages, start, model, examples } = result;
 	if (!encoders.length) return el("p", "Too few passages were held out to compare the encoders, so nothing was kept. Add documents, and try again.");
 	const head = ["Encoder", "nDCG@10", "Gain", "95 % interval"].map((one, i) => el(i ? "th.number" : "th", { scope: "col" }, one));
+	const best = encoders.find(({ stage }) => stage === result.best);
 	return [
 		scrolled(`Encoders adapted to ${corpus}`, table(head, encoders.map((one) => cells(one, start)))),
-		el("p.muted", `${counted(queries, "query", "queries")} over ${counted(passages, "passage")}: titles and sentences of passages that were held out of training look for their passage.`),
+		el("p.muted", `${counted(queries, "query", "queries")} over ${counted(passages, "passage")}: titles and sentences of passages that were held out of training look for their passage.${best?.low <= 0 ? " The interval of the best one includes 0, so its gain may be chance." : ""}`),
 		examples.length > 0 && shown(examples),
 		model ? further(corpus, result, begin, failed) : el("p", `Nothing searches better than ${start}, so nothing was kept.`),
 	];
