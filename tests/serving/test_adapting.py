@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,8 +18,8 @@ from fastapi.testclient import TestClient
 
 from serving.app import create_app
 from serving.jobs.adapting import MOST_KEPT, Adaptations, _locked
-from tests.conftest import PATIENCE
-from tests.serving.conftest import MakeService
+from tests.conftest import PATIENCE, WORDS
+from tests.serving.conftest import Launcher, MakeService, Running
 from tests.serving.durability.server import serving
 from tests.serving.test_auth import BEARER, bearer, keys_in
 from tests.serving.test_moving_corpora import ended
@@ -241,3 +242,74 @@ def test_a_process_of_a_killed_server_is_waited_for(tmp_path: Path) -> None:
     began = time.monotonic()
     with _locked(tmp_path):
         assert time.monotonic() - began >= 0.1
+
+
+# The command itself, on a tiny encoder.
+
+PASSAGES = 300
+
+
+def prose() -> list[dict[str, Any]]:
+    draw = random.Random(0)
+
+    def sentence() -> str:
+        return f"{' '.join(draw.sample(WORDS, 8)).capitalize()}."
+
+    texts = [" ".join(sentence() for _ in range(3)) for _ in range(PASSAGES)]
+    return [{"id": f"d{i}", "text": text, "metadata": {"title": text[:20]}} for i, text in enumerate(texts)]
+
+
+@pytest.fixture
+def real(launch: Launcher, tiny_bundle: Path) -> Callable[[], Running]:
+    """Starts a server of the tiny encoder."""
+    return lambda: launch("--bundle", str(tiny_bundle), engine="onnxruntime")
+
+
+def put(client: httpx.Client, documents: list[dict[str, Any]]) -> None:
+    client.put("/corpora/c").raise_for_status()
+    for start in range(0, len(documents), 256):
+        client.post("/corpora/c/documents", json={"documents": documents[start : start + 256]}).raise_for_status()
+
+
+@pytest.mark.slow
+def test_an_encoder_is_adapted_loaded_and_embeds_the_corpus(real: Callable[[], Running]) -> None:
+    client = real().client
+    put(client, prose())
+    job = ended(client, client.post("/corpora/c/adapt", json={"max_steps": 3}))
+    assert (job["state"], job["done"], job["total"]) == ("succeeded", 3, 3), job
+    result = job["result"]
+    start, *made = result["encoders"]
+    assert (start["stage"], [one["stage"] for one in made]) == ("start", ["trained", "whitened"])
+    for one in made:
+        assert one["low"] <= one["gain"] <= one["high"]
+        assert one["gain"] == pytest.approx(one["ndcg10"] - start["ndcg10"])
+    assert (result["queries"], result["start"], result["best"]) == (14, "tiny", "whitened")
+    load, reembed = result["next"]
+    assert client.request(load["method"], load["path"], json=load["body"]).status_code == 201
+    done = ended(client, client.request(reembed["method"], reembed["path"], json=reembed["body"]))
+    assert done["result"]["model"] == result["model"]
+    assert client.get("/corpora/c").json()["fingerprint"] == done["result"]["fingerprint"]
+
+
+@pytest.mark.slow
+def test_single_sentences_fail_with_the_command_s_own_words(real: Callable[[], Running]) -> None:
+    client = real().client
+    put(client, [{"text": document["text"].partition(".")[0]} for document in prose()])
+    job = ended(client, client.post("/corpora/c/adapt"))
+    (error,) = job["errors"]
+    assert job["state"] == "failed"
+    assert error["error"].startswith("c.jsonl: holds single sentences") and "\n" not in error["error"]
+
+
+@pytest.mark.slow
+def test_a_killed_server_s_training_goes_on_from_its_checkpoint(real: Callable[[], Running], tmp_path: Path) -> None:
+    server = real()
+    put(server.client, prose())
+    job = server.client.post("/corpora/c/adapt", json={"max_steps": 2000}).headers["location"]
+    wait(lambda: server.client.get(job).json()["done"] > 0)
+    server.kill()
+    client = real().client
+    wait(lambda: client.get(job).json()["done"] > 1)
+    assert client.get(job).json()["state"] == "running"
+    assert client.delete(job).json()["state"] == "cancelled"
+    assert not list((tmp_path / "adapting" / "c").iterdir())
