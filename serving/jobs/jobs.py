@@ -251,14 +251,15 @@ class Jobs:
     async def deleting(self, corpus: str) -> AsyncIterator[None]:
         """Stop all jobs of a corpus that is being deleted, so that no old job affects a new corpus of the same name.
 
-        Running jobs of kinds in `beside` continue. During the block, new jobs for the corpus are refused.
+        Running jobs of kinds in `beside` continue, except kinds in `alone`, which would take long. During the block,
+        new jobs for the corpus are refused.
 
         Raises:
             Unhealthy: the server is shutting down, and the next server process would resume the jobs.
         """
         async with self._intake.closing(corpus):
             for job in reversed(list(self._unended.values())):  # newest first, so that no waiting job starts meanwhile
-                begun = job.kind in self._beside and job.id in self._tasks
+                begun = job.kind in self._beside - self._alone and job.id in self._tasks
                 if job.corpus == corpus and not begun:
                     await run_to_end(self._cancel(job))
             yield

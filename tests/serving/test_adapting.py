@@ -155,6 +155,15 @@ def test_a_cancelled_job_ends_its_process_and_another_waits_for_it(
     assert server.delete(other).json()["state"] == "cancelled"
 
 
+def test_a_deleted_corpus_leaves_no_texts(server: TestClient, stub: Stub, tmp_path: Path) -> None:
+    stub(WAITS)
+    job = server.post("/corpora/c/adapt").headers["location"]
+    wait(lambda: server.get(job).json()["done"] == 3)
+    server.delete("/corpora/c").raise_for_status()
+    assert server.get(job).json()["state"] == "cancelled"
+    assert not list((tmp_path / "adapting" / "c").iterdir())
+
+
 def wait(come: Callable[[], bool]) -> None:
     until = time.monotonic() + PATIENCE
     while not come():
