@@ -236,6 +236,16 @@ def test_an_interrupted_job_goes_on_with_the_texts_that_it_began_with(stub: Stub
     assert (len(given["rows"]), given["resume"]) == (3, True)
 
 
+def test_adapted_encoders_count_as_what_their_corpus_takes(make_service: MakeService, tmp_path: Path) -> None:
+    service = make_service()
+    for folder in ("adapted/c/one", "adapting/c/job", "adapted/other/two"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "weights").write_bytes(b"0" * 1000)
+    assert service.disk_quota.used(lambda name: name == "c") == 2000
+    service.jobs.close()
+    service.library.close()
+
+
 def test_what_a_job_left_is_swept(tmp_path: Path) -> None:
     adaptations = Adaptations(tmp_path / "working", tmp_path / "made")
     for name in ("going", "ended"):
