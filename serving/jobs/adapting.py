@@ -26,7 +26,7 @@ from serving.corpora.snapshots import Progress
 from serving.corpora.values import Content
 from serving.errors import Conflict, Invalid, ServiceError, Stopped, TooLarge, Unhealthy, Unsupported
 from serving.inference.encoders import ServedModel
-from serving.jobs.job import Job
+from serving.jobs.job import Job, as_json
 from serving.operations.child_process import CHECKED_EVERY, lines, reaped, running
 from serving.operations.files import disk_errors
 from serving.operations.threads import check_cancelled
@@ -36,6 +36,8 @@ MISSING = "adapting an encoder needs the extra 'train', which is not installed h
 MOST_PASSAGES = 10_000
 """Maximum number of passages that an encoder is trained on. More would take hours. Of a larger corpus, every n-th
 passage is taken."""
+MOST_CHARACTERS = 5000
+"""Maximum characters of a passage that are read. An encoder reads fewer."""
 MOST_KEPT = 5
 """Maximum number of adapted encoders that are kept for a corpus."""
 NICE = 10
@@ -77,16 +79,17 @@ class Adaptations:
         """Return the folder in which a job works. It has the texts and the checkpoints of the training."""
         return self.working / job.corpus / job.id
 
-    def check_room(self, corpus: str) -> None:
-        """Raise `Conflict` if as many encoders as may be are kept for a corpus.
+    def check_room(self, job: Job) -> None:
+        """Raise `Conflict` if as many encoders as may be are kept for the corpus of a new job.
 
         Nothing is deleted to make room, because a server may be started with any of them.
         """
-        kept = list((self.made / corpus).glob("*"))
+        made = self.made / job.corpus
+        kept = [one for one in made.glob("*") if not one.name.startswith(_name(job))]
         if len(kept) >= MOST_KEPT:
             raise Conflict(
-                f"{len(kept)} encoders were adapted to the corpus {corpus!r}, as many as are kept: delete folders in "
-                f"{self.made / corpus} that no server uses"
+                f"{len(kept)} encoders were adapted to the corpus {job.corpus!r}, as many as are kept: delete folders "
+                f"in {made} that no server uses"
             )
 
     def discard(self, job: Job) -> None:
@@ -113,8 +116,8 @@ def adapted(
         TooLarge, Unhealthy: the process failed.
         InsufficientStorage: the disk is full.
     """
-    work, name = adaptations.work(job), f"{job.corpus}-{job.id[:8]}"
-    with disk_errors(work), _locked(work) as lock:
+    work, name = adaptations.work(job), _name(job)
+    with disk_errors(work), locked(work) as lock:
         texts, start = work / f"{job.corpus}.jsonl", work / Path(served.name).name
         if not texts.exists():
             _write(corpora, job.corpus, texts)
@@ -134,6 +137,11 @@ def adapted(
         "bundle": bundle and str(bundle),
         "next": _next(bundle, job.corpus) if bundle else [],
     }
+
+
+def _name(job: Job) -> str:
+    """Return the name of the job's whitened encoder. The name of its trained encoder begins with it."""
+    return f"{job.corpus}-{job.id[:8]}"
 
 
 def _kept(bundle: Path, made: Path) -> Path:
@@ -158,8 +166,8 @@ def _write(corpora: Backend, name: str, file: Path) -> None:
     """Write passages of a corpus to a file of JSON lines, each with its title if the document has one."""
     _, size = corpora.corpus(name)
     some = islice(_rows(corpora.contents(name)), 0, None, max(1, -(-size.passages // MOST_PASSAGES)))
-    with replacing(file) as part, part.open("w", encoding="utf-8") as lines:
-        lines.writelines(json.dumps(row) + "\n" for row in some)
+    with replacing(file) as part, part.open("w", encoding="utf-8") as written:
+        written.writelines(as_json(row) + "\n" for row in some)
 
 
 def _rows(contents: Iterable[Content]) -> Iterator[dict[str, str]]:
@@ -170,11 +178,11 @@ def _rows(contents: Iterable[Content]) -> Iterator[dict[str, str]]:
             titled = {"title": title} if isinstance(title, str) else {}
             spans = content.spans[place] if content.spans else [(0, len(document.text))]
             for start, end in spans:
-                yield titled | {"text": document.text[start:end]}
+                yield titled | {"text": document.text[start : min(end, start + MOST_CHARACTERS)]}
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[int]:
+def locked(folder: Path) -> Iterator[int]:
     """Lock a folder during the block, and yield the descriptor of the lock.
 
     The process of a job inherits the descriptor. If the server is killed, the process keeps the lock until it ends, and

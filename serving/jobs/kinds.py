@@ -73,7 +73,7 @@ class JobKinds:
         if job.kind in ADDING:
             self.disk_quota.check(job.id)
         if job.kind == ADAPT:
-            self.adaptations.check_room(job.corpus)
+            self.adaptations.check_room(job)
         self.upload_order.accept(job)
 
     def ended(self, job: Job) -> None:
@@ -122,6 +122,7 @@ class JobKinds:
     async def _adapt(self, job: Running) -> dict[str, Any]:
         """Adapt an encoder to the corpus's texts, and keep the new encoder if it is better."""
         await self._begun(job)
+        await in_thread(lambda: self.adaptations.check_room(job.job))
         served, corpora = self.encoders.encoder(job.options["model"]), self.library.corpora
         async with reporting_progress(job) as progress:
             work = partial(adapted, corpora, served, self.adaptations, job.job, progress)

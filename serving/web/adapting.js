@@ -76,7 +76,7 @@ function further(corpus, { model, bundle, next }, begin, failed) {
 		"details.try",
 		{ open: true },
 		el("summary", "Serve the better one"),
-		el("p.clip", el("strong", model), ` is in ${bundle}. These requests serve it, and embed ${corpus} by it. isosphere promote makes it the default; until then, start the server with a --bundle for it.`),
+		el("p.clip", el("strong", model), ` is in ${bundle}. These requests serve it, and embed ${corpus} by it. After a restart, the server needs a --bundle for this folder, unless isosphere promote has made it the default.`),
 		div("row", hasKey() && begin && button("Serve it and embed again", serve, { class: "primary" }), copier("Copy", () => commands, said), said),
 		el("pre", { tabindex: "0", "aria-label": "Commands" }, el("code", commands)),
 	);

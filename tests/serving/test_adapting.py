@@ -17,7 +17,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.app import create_app
-from serving.jobs.adapting import MOST_KEPT, Adaptations, _locked
+from serving.jobs.adapting import MOST_KEPT, Adaptations, locked
 from tests.conftest import PATIENCE, WORDS
 from tests.serving.conftest import Launcher, MakeService, Running
 from tests.serving.durability.server import serving
@@ -259,7 +259,7 @@ def test_a_process_of_a_killed_server_is_waited_for(tmp_path: Path) -> None:
     fcntl.flock(held, fcntl.LOCK_EX)
     threading.Timer(0.2, os.close, [held]).start()
     began = time.monotonic()
-    with _locked(tmp_path):
+    with locked(tmp_path):
         assert time.monotonic() - began >= 0.1
 
 
