@@ -10,7 +10,7 @@ import { hasKey } from "./key.js";
 import { asCurl, copier } from "./snippets.js";
 import { left } from "./states.js";
 
-const STAGES = { start: "As it is", trained: "Trained on the corpus", whitened: "Trained, and whitened in part" };
+const STAGES = { trained: "Trained on the corpus", whitened: "Trained, and whitened in part" };
 const DOES = "Trains an encoder on the passages of this corpus, without labels, so that a sentence finds its passage.";
 const TAKES = "It takes about ten minutes on two CPUs, longer for more than 2,000 passages. Searches go on, and nothing that is served changes.";
 
@@ -47,7 +47,7 @@ export function comparison({ corpus, result }, { begin, failed }) {
 const signed = (number) => `${number < 0 ? "−" : "+"}${Math.abs(number).toFixed(2)}`;
 
 function cells({ stage, ndcg10, gain, low, high }, start) {
-	const name = stage === "start" ? `${start}, as it is` : STAGES[stage];
+	const name = STAGES[stage] ?? `${start}, as it is`;
 	const told = [ndcg10.toFixed(2), ...(gain === undefined ? ["", ""] : [signed(gain), `${signed(low)} to ${signed(high)}`])];
 	return [el("th", { scope: "row" }, name), told.map((one) => el("td.number", one))];
 }
