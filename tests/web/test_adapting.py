@@ -52,7 +52,7 @@ def _houses(server: Running) -> None:
 def job(**changes: Any) -> dict[str, Any]:
     now = time.time()
     times = {"created": now - 500, "started": now - 500, "finished": now - 20}
-    progress = {"done": 90, "total": 90, "rate": None, "eta_s": None, "errors": [], "error_count": 0}
+    progress: dict[str, Any] = {"done": 90, "total": 90, "rate": None, "eta_s": None, "errors": [], "error_count": 0}
     job = {"id": "1a2b3c4d", "kind": "adapt", "corpus": "houses", "state": "succeeded", "result": ADAPTED}
     return job | times | progress | changes
 
@@ -66,7 +66,7 @@ def row(page: Page) -> Locator:
     return page.get_by_role("listitem").filter(has_text="Adapting an encoder to houses")
 
 
-def test_it_is_started_by_the_keyboard_and_says_what_the_corpus_lacks(
+def test_it_is_started_by_the_keyboard_and_cancelled(
     server: Running, visit: Visit, tab_to: Callable[[Page, Locator], None], screens: Path
 ) -> None:
     page = visit(server.address, "?view=corpora&corpus=houses")
@@ -79,7 +79,10 @@ def test_it_is_started_by_the_keyboard_and_says_what_the_corpus_lacks(
     with page.expect_request("**/houses/adapt") as sent:
         dialog.get_by_role("button", name="Adapt it").click()
     assert sent.value.post_data_json == {"model": "fake"}
-    expect(row(page)).to_contain_text("holds single sentences")
+    cancel = row(page).get_by_role("button", name="Cancel")
+    tab_to(page, cancel)
+    page.keyboard.press("Enter")
+    expect(row(page).get_by_role("status")).to_have_text("cancelled")
 
 
 @pytest.mark.parametrize("look", [{"dark": False}, {"dark": True}, {"viewport": PHONE}], ids=["light", "dark", "phone"])
@@ -104,7 +107,7 @@ def test_the_encoders_are_compared_and_the_better_one_can_be_served(
 
 def test_nothing_better_and_too_little_are_said(server: Running, visit: Visit) -> None:
     page = visit(server.address, "?view=corpora")
-    nothing = {"best": None, "model": None, "bundle": None, "next": [], "examples": []}
+    nothing: dict[str, Any] = {"best": None, "model": None, "bundle": None, "next": [], "examples": []}
     listed(page, job(result=ADAPTED | nothing))
     expect(row(page)).to_contain_text("Nothing searches better than minilm")
     listed(page, job(result=ADAPTED | nothing | {"encoders": [], "queries": 0}))

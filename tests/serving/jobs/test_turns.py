@@ -138,7 +138,7 @@ def test_a_kind_that_runs_alone_leaves_the_other_places_free(tmp_path: Path) -> 
     async def work() -> None:
         jobs = Jobs(tmp_path, {**KINDS, "long": long}, beside=("long",), alone=("long",))
         jobs.start()
-        submitted = []
+        submitted: list[Job] = []
         for name in "aab":
             with charged_to(caller(name)):
                 submitted.append(await jobs.submit("long", f"c{len(submitted)}", {}))
