@@ -21,13 +21,13 @@ export function offer(name, { models, begin }) {
 		const names = models().map((one) => one.name);
 		const given = await ask({
 			title: `Adapt an encoder to ${name}?`,
-			text: `${DOES} ${TAKES}`,
+			text: TAKES,
 			fields: [labelled("Start from", select(names, names[0], null, { name: "model" }))],
 			action: "Adapt it",
 		});
 		if (given) begin({ path: `corpora/${name}/adapt`, method: "POST", body: { model: given.get("model") } });
 	}
-	return [el("h3", "Encoder"), el("p.muted", DOES), div("actions", button("Adapt the encoder to this corpus …", start))];
+	return [el("h3", "Encoder"), el("p.muted", `${DOES} ${TAKES}`), div("actions", button("Adapt the encoder to this corpus …", start))];
 }
 
 // What the job found: the encoders side by side, queries that changed most, and how to serve the better one.
