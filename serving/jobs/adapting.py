@@ -41,7 +41,7 @@ MOST_CHARACTERS = 5000
 MOST_KEPT = 5
 """Maximum number of adapted encoders that are kept for a corpus."""
 NICE = 10
-"""Niceness of the process, so that requests are served first."""
+"""Difference between the niceness of the process and that of the server. Requests are served first."""
 GRACE_SECONDS = 10.0
 """Seconds in which a cancelled process may end its step and save a checkpoint."""
 INHERITED = ("CUDA_VISIBLE_DEVICES", "HOME", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "XDG_CACHE_HOME")
@@ -216,7 +216,9 @@ def _run(folder: Path, lock: int, progress: Progress, *arguments: str) -> None:
         folder=folder,
         descriptors=[lock],
     ) as child:
-        os.setpriority(os.PRIO_PROCESS, child.pid, NICE)
+        os.setpriority(os.PRIO_PROCESS, child.pid, min(os.nice(0) + NICE, 19))
+        with suppress(OSError):  # if memory runs out, Linux ends this process and not the server
+            Path(f"/proc/{child.pid}/oom_score_adj").write_text("1000")
         try:
             for line in lines(child):
                 last.append(line)

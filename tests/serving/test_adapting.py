@@ -17,7 +17,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.app import create_app
-from serving.jobs.adapting import MOST_KEPT, Adaptations, locked
+from serving.jobs.adapting import MOST_KEPT, NICE, Adaptations, locked
 from tests.conftest import PATIENCE, WORDS
 from tests.serving.conftest import Launcher, MakeService, Running
 from tests.serving.durability.server import serving
@@ -25,14 +25,16 @@ from tests.serving.test_auth import BEARER, bearer, keys_in
 from tests.serving.test_moving_corpora import ended
 
 ADAPTS = """
-import json, pathlib, sys
+import json, os, pathlib, sys
 options = dict(zip(sys.argv[3::2], sys.argv[4::2]))
 rows = [json.loads(line) for line in pathlib.Path(sys.argv[2]).read_text().splitlines()]
 print("step 1/2: loss 0.1", file=sys.stderr)
 print("step 2/2: loss 0.1", file=sys.stderr)
 made = pathlib.Path(options["--out"])
 made.mkdir()
-(made / "given.json").write_text(json.dumps({"options": options, "rows": rows, "resume": "--resume" in sys.argv}))
+given = {"options": options, "rows": rows, "resume": "--resume" in sys.argv, "nice": os.nice(0)}
+given |= {"oom": pathlib.Path("/proc/self/oom_score_adj").read_text().strip(), "variables": sorted(os.environ)}
+(made / "given.json").write_text(json.dumps(given))
 encoders = [{"stage": "start", "encoder": options["--backbone"], "ndcg10": 30.0}]
 encoders += [{"stage": "whitened", "encoder": str(made), "ndcg10": 34.0, "gain": 4.0, "low": 1.0, "high": 7.0}]
 report = {"queries": 9, "passages": 90, "encoders": encoders, "best": BEST, "examples": []}
@@ -85,7 +87,10 @@ def fill(client: TestClient | httpx.Client, corpus: str = "c", count: int = 3) -
     client.post(f"/corpora/{corpus}/documents", json={"documents": documents}).raise_for_status()
 
 
-def test_the_better_encoder_is_kept_and_the_result_says_how_to_serve_it(server: TestClient, tmp_path: Path) -> None:
+def test_the_better_encoder_is_kept_and_the_result_says_how_to_serve_it(
+    server: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "s")
     job = ended(server, server.post("/corpora/c/adapt", json={"max_steps": 7}))
     assert (job["state"], job["kind"], job["done"], job["total"]) == ("succeeded", "adapt", 2, 2), job
     result = job["result"]
@@ -105,6 +110,8 @@ def test_the_better_encoder_is_kept_and_the_result_says_how_to_serve_it(server: 
         {"title": "River 2", "text": "River 2 is long. It ends."},
     ]
     assert given["options"]["--max-steps"] == "7"
+    assert (given["nice"], given["oom"]) == (min(os.nice(0) + NICE, 19), "1000")
+    assert "SECRET" not in given["variables"]
     assert not list((tmp_path / "adapting").rglob("*.jsonl")), "the texts are gone"
 
 
