@@ -105,6 +105,23 @@ def test_the_encoders_are_compared_and_the_better_one_can_be_served(
     page.screenshot(path=screens / f"adapting-{request.node.callspec.id}.png", full_page=True)
 
 
+def test_who_has_a_key_serves_the_better_one_at_once(server: Running, visit: Visit) -> None:
+    page = visit(server.address, "?view=corpora&corpus=houses")
+    page.evaluate("() => sessionStorage.setItem('isosphere-key', 'all')")
+    sent: list[tuple[str, Any]] = []
+
+    def answer(route: Route) -> None:
+        request = route.request
+        sent.append((request.url.removeprefix(server.address), request.post_data_json))
+        route.fulfill(status=201, json=job(id="5e6f7a8b", kind="reembed", result={"documents": 40}))
+
+    page.route(re.compile("/admin/models$|/houses/reembed$"), answer)
+    listed(page, job())
+    row(page).get_by_role("button", name="Serve it and embed again").click()
+    expect(page.get_by_role("listitem").filter(has_text="Embedding again")).to_be_visible()
+    assert sent == [(request["path"], request["body"]) for request in ADAPTED["next"]]
+
+
 def test_nothing_better_and_too_little_are_said(server: Running, visit: Visit) -> None:
     page = visit(server.address, "?view=corpora")
     nothing: dict[str, Any] = {"best": None, "model": None, "bundle": None, "next": [], "examples": []}
