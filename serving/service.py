@@ -29,8 +29,9 @@ from serving.inference.engine import EngineError, Model
 from serving.inference.inputs import At
 from serving.inference.relevance import Method, Relevance, relevance
 from serving.jobs import Jobs
+from serving.jobs.adapting import Adaptations
 from serving.jobs.job import progress_of
-from serving.jobs.kinds import CHANGE_NOTHING, REEMBED, JobKinds
+from serving.jobs.kinds import ADAPT, ALONE, CHANGE_NOTHING, REEMBED, JobKinds
 from serving.jobs.upload_order import UPLOAD, UploadOrder
 from serving.operations.bounds import check_some
 from serving.operations.metrics import Metrics
@@ -89,24 +90,36 @@ class Service:
         """Threads that wait for processes that read uploaded files. Searches have other threads."""
         self.mapping = CorpusThreads(MAPPED_AT_ONCE)
         """Threads that wait for processes that compute maps."""
+        self.adapting = CorpusThreads(1)
+        """Threads that wait for processes that adapt encoders."""
+        self.adaptations = Adaptations(settings.data / "adapting", settings.adapted)
         self.snapshots = Snapshots(self.library.corpora, copied, settings.bounds)
         self.disk_quota = DiskQuota(
             self.library.corpora,
-            (indexed, copied),
+            (indexed, copied, self.adaptations.working, self.adaptations.made),
             lambda sees, besides: self.jobs.uploaded(sees, besides),  # noqa: PLW0108 - there are none yet
             lambda name: self.jobs.requests.bytes(name),  # noqa: PLW0108
         )
         self.aliases = Aliases(settings.data / ALIASES)
         self.upload_order = UploadOrder(corpora)
         kinds = JobKinds(
-            settings, self.encoders, self.library, self.snapshots, self.upload_order, self.disk_quota, self.mapping
+            settings,
+            self.encoders,
+            self.library,
+            self.snapshots,
+            self.upload_order,
+            self.disk_quota,
+            self.mapping,
+            self.adapting,
+            self.adaptations,
         )
         self.jobs = Jobs(
             settings.data / "jobs",
             kinds.by_kind(),
             beside=CHANGE_NOTHING,
+            alone=ALONE,
             accepting=kinds.accept,
-            ended=self.upload_order.release,
+            ended=kinds.ended,
             waiting=settings.key_jobs,
             answer_bytes=settings.max_idempotency_bytes,
         )
@@ -140,6 +153,7 @@ class Service:
             await asyncio.to_thread(self.jobs.close)
             await asyncio.to_thread(self.parsing.close)
             await asyncio.to_thread(self.mapping.close)
+            await asyncio.to_thread(self.adapting.close)
             await asyncio.to_thread(self.library.close)
 
     async def drain(self) -> bool:
@@ -160,6 +174,7 @@ class Service:
         finally:
             self.parsing.stop()
             self.mapping.stop()
+            self.adapting.stop()
             self.library.threads.stop()
         return True
 
@@ -358,6 +373,8 @@ class Service:
             await self._index_where_the_encoder_runs()
             self.report("opening the indexes")
             await self.library.threads.run("", self.snapshots.sweep)
+            unadapted = partial(self.jobs.unfinished, ADAPT)
+            await self.library.threads.run("", lambda: self.adaptations.sweep(unadapted))
             await self.library.threads.run("", lambda: self.upload_order.begin(partial(self.jobs.unfinished, UPLOAD)))
             await self.library.threads.read("", self.library.corpora.warm)
             if self._prepare:

@@ -287,6 +287,11 @@ class Settings(BaseSettings):
         return tuple(Path(folder) for folder in self.bundle.split(os.pathsep) if folder)
 
     @property
+    def adapted(self) -> Path:
+        """The folder of the encoders that jobs adapted to corpora."""
+        return self.data / "adapted"
+
+    @property
     def cors_origins(self) -> tuple[str, ...]:
         """The origins of web pages that may send requests."""
         return _split(self.cors_origin)

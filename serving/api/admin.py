@@ -54,7 +54,8 @@ class LoadRequest(ClosedBody):
 
     bundle: Path = Field(
         strict=False,
-        description="Folder of the bundle. It must be inside the parent folder of a bundle given by `--bundle`.",
+        description="Folder of the bundle. It must be inside the parent folder of a bundle given by `--bundle`, or be "
+        "the `bundle` of an adaptation.",
     )
 
 

@@ -129,7 +129,7 @@ def _may_answer(status: int | str, method: str, path: str) -> bool:
         case 424:
             return method == "post"
         case 501:
-            return path.endswith(("/map", "/snapshots", "/restore")) and method != "get"
+            return path.endswith(("/adapt", "/map", "/snapshots", "/restore")) and method != "get"
         case 507:
             written = path.startswith(("/corpora/", "/aliases/", "/jobs/")) and not path.endswith("/search")
             return method != "get" and written

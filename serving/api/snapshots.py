@@ -1,6 +1,6 @@
 """Routes of snapshots of a corpus: make, list, download, delete and restore.
 
-Also the route that re-embeds a corpus with another encoder.
+Also the routes that re-embed a corpus with another encoder, and adapt an encoder to it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from serving.api.routing.request_body import BoundedRequest
 from serving.api.routing.route import Route, StreamedRoute, is_json, media_type, parsed, while_connected
 from serving.api.schemas.bodies import AskedModel, ClosedBody
 from serving.corpora.snapshots import SUFFIX
-from serving.errors import UnsupportedMedia
+from serving.errors import Conflict, UnsupportedMedia
 from serving.jobs import Spool
-from serving.jobs.kinds import REEMBED, SNAPSHOT
+from serving.jobs.adapting import check_installed
+from serving.jobs.kinds import ADAPT, REEMBED, SNAPSHOT
 from serving.jobs.reembedding import check_replaced
 from serving.jobs.spool import IN_MEMORY
 from serving.jobs.upload_order import RESTORE
@@ -39,6 +40,8 @@ ZSTD = "application/zstd"
 _NEITHER = f"must be {ZSTD}, of a snapshot that is sent, or application/json, of a body that names one"
 PACKED = (ZSTD, "application/octet-stream", "application/x-tar")
 SnapshotId = Annotated[str, Path(description="Id of the snapshot.")]
+MAX_STEPS = 2000
+"""Maximum training steps of an adaptation."""
 _JOB: dict[str, Any] = {"status_code": 202, "response_model": JobAnswer, "responses": ACCEPTED}
 
 
@@ -49,6 +52,15 @@ class ReembedRequest(ClosedBody):
     replace_own_vectors: bool = Field(
         default=False,
         description="Replace vectors that came with the documents. They can't be made again, so they must be named.",
+    )
+
+
+class AdaptRequest(ClosedBody):
+    """The encoder of this server that training starts from."""
+
+    model: AskedModel = None
+    max_steps: int | None = Field(
+        default=None, ge=1, le=MAX_STEPS, description="Number of training steps. Default: three passes over the texts."
     )
 
 
@@ -108,6 +120,27 @@ async def reembed(name: CorpusName, service: ServiceDep, body: ReembedRequest | 
         options["replace_own_vectors"] = True
     check_replaced(corpus, options)
     return await submitted(service.jobs, REEMBED, name, options)
+
+
+@router.post("/adapt", summary="Adapt an encoder to a corpus", **_JOB)
+async def adapt(name: CorpusName, service: ServiceDep, body: AdaptRequest | None = None) -> Response:
+    """Start a job that trains the encoder `model`, by default the first, on the corpus's texts, without labels.
+
+    Its `result` compares the encoders on passages that were held out of training. `bundle` is the folder of the better
+    encoder, or null if none is better. `next` has the requests that serve it and embed the corpus by it. Nothing that
+    is served changes. One adaptation runs at a time, for minutes. 409 if enough encoders were adapted to the corpus.
+    501 if the extra `train` is not installed.
+    """
+    check_installed()
+    asked = body or AdaptRequest()
+    served = service.encoders.encoder(asked.model)
+    _, size = await service.library.read(lambda corpora: corpora.corpus(name), of=name)
+    if not size.documents:
+        raise Conflict(f"corpus {name!r} has no documents to adapt to")
+    options: dict[str, Any] = {"model": served.name}
+    if asked.max_steps:
+        options["max_steps"] = asked.max_steps
+    return await submitted(service.jobs, ADAPT, name, options)
 
 
 @router.post("/snapshots", summary="Create a snapshot", **_JOB)

@@ -20,6 +20,7 @@ from serving.api.schemas.status import InfoAnswer, StateAnswer
 from serving.errors import NotFound
 from serving.inference.engine import Model
 from serving.inference.training_record import PARITY, training
+from serving.jobs.adapting import is_installed
 from serving.service import RETRY_SECONDS, Service
 
 reports = APIRouter(tags=["status"], route_class=Route)
@@ -111,6 +112,7 @@ async def info(
         "device": engine.device if engine else None,
         "engines": engine.choice.table() if engine else None,
         "index": settings.index,
+        "adapts": is_installed(),
         "state": service.readiness.state,
     }
     return json_response(facts)

@@ -55,6 +55,7 @@ class Encoders:
         a fixed name of their own. Once the server has had a second model, an unknown name may be that of a removed
         model, so unknown names are refused."""
         self._roots = {root for folder in settings.bundles if (root := folder.absolute().parent.resolve()).name}
+        self._roots.add(settings.adapted.resolve())
         self._loader = Loader(settings, metrics)
         self._metrics = metrics
         self._changing: asyncio.Task[Any] | None = None
@@ -165,7 +166,8 @@ class Encoders:
     async def add(self, folder: Path) -> ServedModel:
         """Serve another bundle.
 
-        Its folder must be below the parent folder of a bundle with which the server was started.
+        Its folder must be below the parent folder of a bundle with which the server was started, or be of an adapted
+        encoder.
 
         Raises:
             Forbidden: the folder is in another place.
@@ -176,9 +178,10 @@ class Encoders:
         except (OSError, RuntimeError, ValueError) as error:  # circular links, or a NUL byte in the path
             raise Invalid(f"no path: {error}", field="bundle") from error
         if self._roots.isdisjoint(above):
-            among = ", ".join(map(str, sorted(self._roots))) or "no folder"
+            among = ", ".join(map(str, sorted(self._roots)))
             raise Forbidden(
-                f"bundles are loaded from {among} only, the places of the bundles that the server was started with"
+                f"bundles are loaded from {among} only, the places of the bundles that the server was started with and "
+                "of adapted encoders"
             )
         return await self._change(lambda: self._add(folder))
 

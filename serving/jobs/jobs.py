@@ -38,8 +38,9 @@ class Jobs:
     """Job queue.
 
     Up to `at_once` jobs run at the same time. A corpus has at most one running job, not counting jobs of the kinds in
-    `beside`. API keys take turns, and one key can't occupy all `at_once` places. A key's first job therefore does not
-    wait for a hundred jobs of another key. Among jobs of one key, and among jobs of one corpus, the oldest runs first.
+    `beside`. Of each kind in `alone`, at most one job runs. API keys take turns, and one key can't occupy all `at_once`
+    places. A key's first job therefore does not wait for a hundred jobs of another key. Among jobs of one key, and
+    among jobs of one corpus, the oldest runs first.
 
     The ledger stores each change of a job before callers see the change. The next server process resumes unfinished
     jobs. `accepting` is called when a job is submitted, and `ended` is called when a job ends. Both functions may
@@ -55,6 +56,7 @@ class Jobs:
         kinds: Mapping[str, Work],
         *,
         beside: Collection[str] = (),
+        alone: Collection[str] = (),
         accepting: Note = lambda _: None,
         ended: Note = lambda _: None,
         at_once: int = 4,
@@ -67,7 +69,7 @@ class Jobs:
         `waiting` is a caller's maximum number of waiting and running jobs. `kept` is a caller's maximum number of
         stored ended jobs. `answer_bytes` limits the bytes of a caller's stored answers (see `Requests`).
         """
-        self._kinds, self._beside = kinds, frozenset(beside)
+        self._kinds, self._beside, self._alone = kinds, frozenset(beside), frozenset(alone)
         self._ended = ended
         self._at_once, self._kept = at_once, kept
         self._spools = folder / "spool"
@@ -249,14 +251,15 @@ class Jobs:
     async def deleting(self, corpus: str) -> AsyncIterator[None]:
         """Stop all jobs of a corpus that is being deleted, so that no old job affects a new corpus of the same name.
 
-        Running jobs of kinds in `beside` continue. During the block, new jobs for the corpus are refused.
+        Running jobs of kinds in `beside` continue, except kinds in `alone`, which would take long. During the block,
+        new jobs for the corpus are refused.
 
         Raises:
             Unhealthy: the server is shutting down, and the next server process would resume the jobs.
         """
         async with self._intake.closing(corpus):
             for job in reversed(list(self._unended.values())):  # newest first, so that no waiting job starts meanwhile
-                begun = job.kind in self._beside and job.id in self._tasks
+                begun = job.kind in self._beside - self._alone and job.id in self._tasks
                 if job.corpus == corpus and not begun:
                     await run_to_end(self._cancel(job))
             yield
@@ -335,8 +338,9 @@ class Jobs:
         A yielded job may still have to wait for the limit `at_once` or for its key's turn.
         """
         taken, begun = set(self._busy.values()), self._cancelled | self._stalled | self._tasks.keys()
+        alone = self._alone & {job.kind for job in self._unended.values() if job.id in self._tasks}
         for job in self._unended.values():
-            if job.id in begun:
+            if job.id in begun or job.kind in alone:
                 continue
             if job.kind not in self._beside:
                 if job.corpus in taken:

@@ -16,6 +16,7 @@ from serving.corpora.snapshots import Progress, Snapshots
 from serving.errors import Invalid, TooLarge
 from serving.inference.encoders import Encoders
 from serving.jobs import Job, Running, Work
+from serving.jobs.adapting import Adaptations, adapted
 from serving.jobs.ingestion import ingest
 from serving.jobs.job import retry_while_busy
 from serving.jobs.mapping import mapped
@@ -25,10 +26,12 @@ from serving.operations.limits import current_caller
 from serving.operations.threads import CorpusThreads, in_thread
 from serving.settings import Settings
 
-SNAPSHOT, REEMBED, MAP = "snapshot", "reembed", "map"
-CHANGE_NOTHING = (SNAPSHOT, MAP)
+SNAPSHOT, REEMBED, MAP, ADAPT = "snapshot", "reembed", "map", "adapt"
+CHANGE_NOTHING = (SNAPSHOT, MAP, ADAPT)
 """Kinds of jobs that may run at the same time as other jobs of the same corpus."""
-ADDING = (UPLOAD, SNAPSHOT, RESTORE, MAP)
+ALONE = (ADAPT,)
+"""Kinds of jobs of which one runs at a time, because each takes long and uses several CPUs."""
+ADDING = (UPLOAD, SNAPSHOT, RESTORE, MAP, ADAPT)
 """Kinds of jobs that add data to the disk. They need room in the key's disk quota."""
 PROGRESS_SECONDS = 1.0
 """Seconds between two reports of progress."""
@@ -45,6 +48,8 @@ class JobKinds:
     upload_order: UploadOrder
     disk_quota: DiskQuota
     mapping: CorpusThreads
+    adapting: CorpusThreads
+    adaptations: Adaptations
 
     def by_kind(self) -> Mapping[str, Work]:
         """Return the work function of each kind."""
@@ -54,6 +59,7 @@ class JobKinds:
             SNAPSHOT: self._snapshot,
             RESTORE: self._restore,
             MAP: self._map,
+            ADAPT: self._adapt,
         }
 
     def accept(self, job: Job) -> None:
@@ -62,10 +68,18 @@ class JobKinds:
         Raises:
             NotFound: the corpus does not exist.
             InsufficientStorage, Unhealthy: the disk fails, or the key's corpora have used up its disk quota.
+            Conflict: enough encoders were adapted to the corpus.
         """
         if job.kind in ADDING:
             self.disk_quota.check(job.id)
+        if job.kind == ADAPT:
+            self.adaptations.check_room(job)
         self.upload_order.accept(job)
+
+    def ended(self, job: Job) -> None:
+        """Delete what a job needed only while it ran. This call blocks."""
+        self.upload_order.release(job)
+        self.adaptations.discard(job)
 
     async def _begun(self, job: Running) -> None:
         """Check the disk quota again when a job starts, because earlier jobs may have filled the quota.
@@ -104,6 +118,15 @@ class JobKinds:
             found, generation = await self.mapping.stoppable("", lambda: mapped(corpora, name, progress), charged=True)
         await retry_while_busy(lambda: self.library.run(lambda _: corpora.keep_map(name, found, generation), of=name))
         return {"points": len(found.keys), "passages": found.origin.passages}
+
+    async def _adapt(self, job: Running) -> dict[str, Any]:
+        """Adapt an encoder to the corpus's texts, and keep the new encoder if it is better."""
+        await self._begun(job)
+        await in_thread(lambda: self.adaptations.check_room(job.job))
+        served, corpora = self.encoders.encoder(job.options["model"]), self.library.corpora
+        async with reporting_progress(job) as progress:
+            work = partial(adapted, corpora, served, self.adaptations, job.job, progress)
+            return await self.adapting.stoppable("", work, charged=True)
 
     async def _restore(self, job: Running) -> dict[str, Any]:
         """Restore a corpus from an uploaded snapshot, or from a snapshot on the server."""

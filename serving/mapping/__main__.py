@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 
 import numpy as np
@@ -12,7 +11,6 @@ import numpy as np
 
 def main() -> int:
     """Read (N, D) float32 on standard input. The last line has the (N, 2) coordinates."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-c is for the parent process, which then ends this process
     os.nice(10)
     vectors = np.frombuffer(sys.stdin.buffer.read(), np.float32).reshape(-1, int(sys.argv[1]))
     from serving.mapping.layout import placed

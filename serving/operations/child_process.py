@@ -7,8 +7,9 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO
 
 from serving.operations.threads import check_cancelled, spend
@@ -20,11 +21,18 @@ PART = 1 << 20
 
 @contextmanager
 def running(
-    module: str, *arguments: str, stdin: IO[bytes] | int = subprocess.PIPE, variables: Mapping[str, str] | None = None
+    module: str,
+    *arguments: str,
+    stdin: IO[bytes] | int = subprocess.PIPE,
+    stderr: int = subprocess.DEVNULL,
+    variables: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    descriptors: Sequence[int] = (),
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a module as a child process until the end of the block.
 
-    The process does not inherit the server's environment variables, such as tokens.
+    The process works in `folder`, and inherits the open files in `descriptors`. It does not inherit the server's
+    environment variables, such as tokens. Ctrl-C does not reach it.
     """
     environment = {
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
@@ -36,8 +44,11 @@ def running(
         [sys.executable, "-P", "-m", module, *arguments],
         stdin=stdin,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=stderr,
         env=environment,
+        cwd=folder,
+        pass_fds=descriptors,
+        process_group=0,
     ) as child:
         try:
             yield child

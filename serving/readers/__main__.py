@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import signal
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -28,7 +27,6 @@ MEMORY_SPARE = 1 << 20
 def main() -> int:
     """Read the file on standard input. If there is an error, the last line of the output contains it."""
     format, options = sys.argv[1], json.loads(sys.argv[2])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-c is for the parent process, which then ends this process
     limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_DATA: options["memory_bytes"]}
     limits |= {resource.RLIMIT_CPU: options["cpu_seconds"]} if options["cpu_seconds"] else {}
     try:

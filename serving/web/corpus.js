@@ -1,5 +1,6 @@
 // One corpus in the list: what it holds, how well it is searched, and what can be done with it.
 
+import { offer } from "./adapting.js";
 import { call } from "./api.js";
 import { link } from "./app.js";
 import { ask } from "./ask.js";
@@ -32,6 +33,7 @@ export function corpusCard(name, { models, reembedded, where, begin, add, drop, 
 			more,
 			div("heading", el("h3", "Snapshots"), button("Make a snapshot", () => begin({ path: `${path}/snapshots`, method: "POST" }))),
 			kept.element,
+			offer(name, { models, begin }),
 			el("h3", "Corpus"),
 			div("actions", button("Add documents", add), button("Embed again …", reembed), button("Delete …", remove, { class: "danger" })),
 		),

@@ -1,5 +1,6 @@
 // Jobs of the server: followed as they go, and shown.
 
+import { comparison } from "./adapting.js";
 import { call, send } from "./api.js";
 import { link } from "./app.js";
 import { button, div } from "./controls.js";
@@ -13,6 +14,7 @@ const KINDS = {
 	snapshot: ["A snapshot of", "documents"],
 	restore: ["Restoring", "documents"],
 	map: ["Mapping", "steps"],
+	adapt: ["Adapting an encoder to", "steps"],
 };
 const BADGES = { queued: "muted", running: "muted", succeeded: "good", failed: "wrong", cancelled: "warn" };
 const PAUSE_MS = [500, 1000, 2000, 5000];
@@ -86,11 +88,11 @@ async function* events(id, signal) {
 	}
 }
 
-// One job in a list; show(job) shows it as it is now, lost() that this is not known.
-export function jobRow(failed) {
+// One job in a list; show(job) shows it as it is now, lost() that this is not known. `begin(request)` starts what follows from it.
+export function jobRow(failed, begin) {
 	const [title, state, bar, said] = [el("p"), el("span", { role: "status" }), el("progress"), el("p")];
-	const [actions, wrongs] = [div("actions"), div("wrongs")];
-	const element = el("li.card.work", div("heading", title, state), bar, div("heading", said, actions), wrongs);
+	const [actions, more] = [div("actions"), div("more")];
+	const element = el("li.card.work", div("heading", title, state), bar, div("heading", said, actions), more);
 	let before = {};
 
 	function show(job) {
@@ -109,16 +111,16 @@ export function jobRow(failed) {
 		said.className = "muted";
 		said.textContent = told(job, things);
 		if (job.error_count !== before.error_count || job.state !== before.state) {
-			const opened = wrongs.querySelector("[open]") && { open: true }; // by the reader, perhaps
-			fill(wrongs, errors(job));
-			Object.assign(wrongs.firstElementChild ?? {}, opened);
+			const opened = more.querySelector("[open]") && { open: true }; // by the reader, perhaps
+			fill(more, errors(job), job.kind === "adapt" && job.state === "succeeded" && comparison(job, { begin, failed }));
+			Object.assign(more.firstElementChild ?? {}, opened);
 		}
 		before = job;
 	}
 
 	function buttons(job) {
 		if (active(job)) return button("Cancel", () => cancel(job), { "aria-label": `Cancel: ${title.textContent}` });
-		if (job.state !== "succeeded" || job.kind === "snapshot") return null;
+		if (job.state !== "succeeded" || ["snapshot", "adapt"].includes(job.kind)) return null;
 		const [view, name] = job.kind === "map" ? ["map", "See it"] : ["search", "Search it"];
 		return el("a.button", { href: link(view, { corpus: job.corpus }) }, name);
 	}
@@ -144,12 +146,14 @@ export function jobRow(failed) {
 function told({ kind, state, done, total, rate, eta_s: eta, created, started, finished, result }, things) {
 	if (state === "queued") return "Waits until the jobs before it are done.";
 	if (state === "running" && !total) return kind === "ingest" ? "Looks at every row before the first is stored." : "Under way.";
+	if (state === "running" && kind === "adapt" && done === total) return "Compares the encoders on passages that were held out.";
 	const far = total ? `${count(done)} of ${count(total)} ${things}` : "";
 	const pace = rate ? `${count(rate < 10 ? Number(rate.toFixed(1)) : Math.round(rate))}/s` : "";
 	if (state === "running") return [far, pace, eta === null ? "" : `${duration(eta)} left`].filter(Boolean).join(" · ");
 	const took = finished && started ? `in ${duration(finished - started)}` : "";
 	if (state === "succeeded" && kind === "snapshot") return `${bytes(result.bytes)}, ${date(result.created)}`;
 	if (state === "succeeded" && kind === "map") return [counted(result.points, "passage"), took].join(" ");
+	if (state === "succeeded" && kind === "adapt") return [result.model ? "A better encoder was found" : "No better encoder was found", took].join(" ");
 	if (state === "succeeded") return [counted(result?.count ?? result?.documents ?? done, things.slice(0, -1)), took].join(" ");
 	return `${kind === "ingest" && done ? `${counted(done, "document")} stored before that, and kept. ` : ""}${date(finished ?? created)}`;
 }

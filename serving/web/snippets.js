@@ -53,6 +53,9 @@ export async function copied(text) {
 	}
 }
 
+// A request as curl sends it.
+export const asCurl = (request) => curl({ ...request, url: new URL(request.path, document.baseURI).href });
+
 const headersOf = ({ body, type }) => ({
 	...(body && { "content-type": body.file ? type : "application/json" }),
 	...(keysMatter() && { authorization: "Bearer YOUR_KEY" }),

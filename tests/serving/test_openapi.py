@@ -82,6 +82,7 @@ def test_whatever_writes_may_find_the_disk_full() -> None:
         f"patch {corpus}/documents/{{id}}",
         f"delete {corpus}/documents",
         f"delete {corpus}/documents/{{id}}",
+        f"post {corpus}/adapt",
         f"post {corpus}/map",
         f"post {corpus}/reembed",
         f"post {corpus}/snapshots",
@@ -93,9 +94,10 @@ def test_whatever_writes_may_find_the_disk_full() -> None:
     }
 
 
-def test_snapshots_and_maps_may_be_left_to_another_engine() -> None:
+def test_snapshots_and_maps_may_be_left_to_another_engine_and_training_may_not_be_installed() -> None:
     left = {f"{method} {path}" for method, path, operation in OPERATIONS if "501" in operation["responses"]}
-    assert left == {"post /corpora/{name}/map", "post /corpora/{name}/snapshots", "put /corpora/{name}/restore"}
+    paths = ("post /corpora/{name}/adapt", "post /corpora/{name}/map", "post /corpora/{name}/snapshots")
+    assert left == {*paths, "put /corpora/{name}/restore"}
 
 
 def test_a_body_is_refused_the_options_that_the_query_has() -> None:

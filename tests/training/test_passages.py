@@ -224,9 +224,16 @@ def test_adapt_trains_whitens_and_compares(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     command = ["adapt", str(passages), "--backbone", str(tiny_backbone), "--out", "adapted", "--max-steps", "2"]
+    command += ["--json", "compared.json"]
     assert main(command) == 0
     said = capsys.readouterr().out
     assert all(f"  {name}: " in said for name in (tiny_backbone, "adapted-trained", "adapted"))
+    compared = json.loads(Path("compared.json").read_text())
+    start, *made = compared["encoders"]
+    assert [one["encoder"] for one in (start, *made)] == [str(tiny_backbone), "adapted-trained", "adapted"]
+    assert all(f"{one['ndcg10']:.2f}, {one['gain']:+.2f} [{one['low']:+.2f}, " in said for one in made)
+    better = max(made, key=lambda one: one["ndcg10"])
+    assert compared["best"] == (better["stage"] if better["gain"] > 0 else None)
     assert record.stored_config(tmp_path / "runs" / "adapted-trained", RunConfig).augmentation == "cloze"
     assert (bundle.load(tmp_path / "adapted").manifest.run or {})["postprocess"] == "whitening"
     assert main(command) != 0, "the run is there"
@@ -255,6 +262,13 @@ def test_adapt_only_trains_where_texts_are_too_few_to_whiten(
 def test_adapt_takes_no_single_sentences(corpus_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["adapt", str(corpus_file)]) == 2
     assert str(corpus_file) in capsys.readouterr().err
+
+
+def test_adapt_does_not_train_for_a_file_that_can_t_be_written(
+    passages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["adapt", str(passages), "--json", str(tmp_path / "absent" / "compared.json")]) == 2
+    assert "absent is no folder" in capsys.readouterr().err
 
 
 def test_a_file_holds_out_the_same_texts_as_passages_and_as_sentences(tmp_path: Path) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from models.bundle.disk import write_whole
 from models.encoder.encoder import Encoder
 from models.export import destination
 from training import run
 from training.checkpoints import record
 from training.checkpoints.progress import with_progress
 from training.checkpoints.publish import publish
+from training.cli.evaluate import check_writable
 from training.cli.options import parse
 from training.config import ConfigError, RunConfig, from_preset
 from training.data.corpus import has_passages, open_corpus
@@ -33,7 +38,9 @@ def adapt(options: argparse.Namespace) -> int:
 
     Raises:
         ConfigError: the corpus has single sentences instead of passages, or the objective needs a named teacher.
+        DataError: the file of `--json` can't be written.
     """
+    check_writable(*filter(None, [options.json]))
     if OBJECTIVES[options.objective].needs_named_teacher:
         raise ConfigError(f"--objective {options.objective} needs a --teacher, which isosphere train takes")
     if not any(name.endswith(PASSAGES_SUFFIX) for name in OBJECTIVES[options.objective].presets):
@@ -68,24 +75,49 @@ def adapt(options: argparse.Namespace) -> int:
         _run("postprocess", "whitening", str(trained), "--out", str(whitened), *WHITENING, *corpus)
 
     collection = known_item.test_collection(run.open_run_corpus(config))
-    if not collection.queries:
-        print("too few passages are held out to compare by: judge the results by your own queries")
+    made = {"trained": trained} | ({"whitened": whitened} if whiten else {})
+    report = _compare(options.backbone, start, made, collection)
+    if options.json:
+        write_whole(options.json, json.dumps(report, indent=2, allow_nan=False) + "\n")
+    if report["best"] is None:
         return 0
-    before = _found(start, collection)
-    made = (trained, whitened) if whiten else (trained,)
-    found = {folder: _found(Encoder.load(folder).eval(), collection) for folder in made}
-    print(f"nDCG@10 of {len(before.values)} queries over {len(collection.documents)} passages, and the gain (95 %):")
-    print(f"  {options.backbone}: {before.values.mean():.2f}")
-    for folder, after in found.items():
-        print(f"  {folder}: {after.against(before)}")
-    best = max(found, key=lambda folder: float(found[folder].values.mean()))
-    if found[best].values.mean() <= before.values.mean():
-        print(f"nothing searches better than {options.backbone}: keep that")
-        return 0
+    best = made[report["best"]]
     if options.promote:
         return _run("promote", str(best), *corpus)
     print(f"next: isosphere serve --bundle {best} tries the better one, isosphere promote {best} serves it by default")
     return 0
+
+
+def _compare(backbone: str, start: Encoder, made: Mapping[str, Path], collection: Collection) -> dict[str, Any]:
+    """Print the scores of `start` and of the new encoders, which are in the folders of `made`. Return them for JSON.
+
+    `best` is the name of the best new encoder, or None if none is better than `start`.
+    """
+    report: dict[str, Any] = {"queries": len(collection.queries), "passages": len(collection.documents)}
+    report |= {"encoders": [], "best": None, "examples": []}
+    if not collection.queries:
+        print("too few passages are held out to compare by: judge the results by your own queries")
+        return report
+    before = _found(start, collection)
+    found = {stage: _found(Encoder.load(folder).eval(), collection) for stage, folder in made.items()}
+    print(f"nDCG@10 of {len(before.values)} queries over {len(collection.documents)} passages, and the gain (95 %):")
+    print(f"  {backbone}: {before.values.mean():.2f}")
+    report["encoders"].append({"stage": "start", "encoder": backbone, "ndcg10": before.values.mean()})
+    for stage, after in found.items():
+        print(f"  {made[stage]}: {after.against(before)}")
+        gain = after.gain(before)
+        scores = {"ndcg10": after.values.mean(), "gain": gain.difference, "low": gain.low, "high": gain.high}
+        report["encoders"].append({"stage": stage, "encoder": str(made[stage]), **scores})
+    best = max(found, key=lambda stage: float(found[stage].values.mean()))
+    if found[best].values.mean() <= before.values.mean():
+        print(f"nothing searches better than {backbone}: keep that")
+        return report
+    shown = known_item.examples(before, found[best], collection)
+    report["best"] = best
+    report["examples"] = [
+        {"query": one.query, "before": one.before._asdict(), "after": one.after._asdict()} for one in shown
+    ]
+    return report
 
 
 def _described(options: argparse.Namespace, out: Path, pooling: str) -> RunConfig:

@@ -34,7 +34,7 @@ def evaluate(options: argparse.Namespace) -> int:
     """
     if options.beside and not options.html:
         raise DataError("--beside: others stand beside this one in the report, so name that by --html")
-    _check_writable(*filter(None, (options.json, options.html)))
+    check_writable(*filter(None, (options.json, options.html)))
     if options.record and (options.pooling or options.precision):
         raise DataError("--record: scores of another pooling or precision are not the adapter's own: leave one out")
     recording = _adapter(options.source) if options.record else None
@@ -102,8 +102,8 @@ def _evaluation(file: Path) -> dict[str, Any]:
     return evaluation
 
 
-def _check_writable(*files: Path) -> None:
-    """Check that the output files can be written before the evaluation, which takes minutes.
+def check_writable(*files: Path) -> None:
+    """Check that the output files can be written before work that takes minutes.
 
     Raises:
         DataError: the folder of a file is missing or read-only, or the existing file must not be replaced.

@@ -138,6 +138,7 @@ def _adapt(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--out", type=Path, default=ADAPTED, metavar="DIR", help=f"folder of the bundle (default: {ADAPTED})"
     )
+    command.add_argument("--json", type=Path, metavar="FILE", help="write the comparison to this JSON file")
     command.add_argument("--resume", action="store_true", help="continue the stopped training")
     command.add_argument("--force", action="store_true", help="replace an earlier run of this name")
     command.add_argument(

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from training.data.positives import MIN_SPAN_WORDS, cloze, text_of
 from training.data.sentences import word_starts
 from training.evaluation import bootstrap, retrieval
 from training.evaluation.beir import Collection
+from training.evaluation.bootstrap import Comparison
 from training.evaluation.retrieval import MEASURES, NDCG10
 from training.evaluation.vectors import Encode
 
@@ -130,9 +131,13 @@ class SearchResult:
         found = retrieval.rankings(encode, collection)
         return cls(found, 100 * retrieval.by_query(found, collection)[:, MEASURES.index(NDCG10)])
 
+    def gain(self, start: SearchResult) -> Comparison:
+        """Compare the mean score with that of `start`, with a bootstrap interval over queries."""
+        return bootstrap.compare_means(self.values, start.values, resamples=RESAMPLES)
+
     def against(self, start: SearchResult) -> str:
-        """Format the mean score, and its difference from that of `start` with a bootstrap interval over queries."""
-        found = bootstrap.compare_means(self.values, start.values, resamples=RESAMPLES)
+        """Format the mean score, and its difference from that of `start` with its interval."""
+        found = self.gain(start)
         return f"{self.values.mean():.2f}, {found.difference:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
 
 
@@ -143,15 +148,42 @@ def gain(start: Encode, result: Encode, collection: Collection) -> Iterator[str]
         f"search of passages, {len(collection.queries)} queries over {len(collection.documents)}: nDCG@10 "
         f"{before.values.mean():.2f} at the start, now {after.against(before)} (95 %, bootstrap over the queries)"
     )
+    for example in examples(before, after, collection):
+        yield f"  “{example.query}” finds first"
+        for label, first in (("at the start", example.before), ("now", example.after)):
+            yield f"    {label}: {'its own passage' if first.own else 'another one'}: {first.text}"
+
+
+class First(NamedTuple):
+    """The first passage that an encoder finds for a query."""
+
+    own: bool
+    """Whether the query was taken from this passage."""
+    text: str
+
+
+class Example(NamedTuple):
+    """A query, and what is found for it before and after training. Long texts are shortened."""
+
+    query: str
+    before: First
+    after: First
+
+
+def examples(before: SearchResult, after: SearchResult, collection: Collection) -> list[Example]:
+    """Return the queries whose scores changed most."""
+
+    def first(found: SearchResult, query: str) -> First:
+        document = found.rankings[query][0]
+        return First(document in collection.judgements[query], _shown(collection.documents[document]))
+
     queries = list(collection.queries)
     change = np.abs(after.values - before.values)
-    for place in np.argsort(-change, kind="stable")[: min(EXAMPLES, np.count_nonzero(change))]:
-        query = queries[place]
-        yield f"  “{_shown(collection.queries[query])}” finds first"
-        for label, found in (("at the start", before), ("now", after)):
-            first = found.rankings[query][0]
-            mark = "its own passage" if first in collection.judgements[query] else "another one"
-            yield f"    {label}: {mark}: {_shown(collection.documents[first])}"
+    places = np.argsort(-change, kind="stable")[: min(EXAMPLES, np.count_nonzero(change))]
+    return [
+        Example(_shown(collection.queries[query]), first(before, query), first(after, query))
+        for query in (queries[place] for place in places)
+    ]
 
 
 def _shown(text: str) -> str:

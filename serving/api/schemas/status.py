@@ -96,4 +96,7 @@ class InfoAnswer(BaseModel):
         description="Engines that were measured on this machine. The selected engine is marked."
     )
     index: str
+    adapts: bool = Field(
+        description="Whether the extra `train` is installed, so that `POST /corpora/{name}/adapt` can adapt encoders."
+    )
     state: State

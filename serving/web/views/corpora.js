@@ -26,7 +26,7 @@ export async function show(place, state) {
 	const tried = tryIt();
 	const shown = { corpora: [], models: [], jobs: new Map(), all: false, renewed: 0 };
 	const uploading = rowsOf(sending, (upload) => upload, uploadRow);
-	const jobs = rowsOf(work, ({ id }) => id, () => jobRow(failed));
+	const jobs = rowsOf(work, ({ id }) => id, () => jobRow(failed, begin));
 	const cards = rowsOf(list, ({ name }) => name, card);
 	const following = new Set();
 	fill(place, loading());

@@ -126,3 +126,29 @@ def test_each_key_s_ended_jobs_are_kept_whatever_others_have_done(tmp_path: Path
         jobs.close()
 
     run(work)
+
+
+def test_a_kind_that_runs_alone_leaves_the_other_places_free(tmp_path: Path) -> None:
+    begun: list[str] = []
+
+    async def long(job: Running) -> None:
+        begun.append(job.job.caller)
+        await asyncio.Event().wait()
+
+    async def work() -> None:
+        jobs = Jobs(tmp_path, {**KINDS, "long": long}, beside=("long",), alone=("long",))
+        jobs.start()
+        submitted: list[Job] = []
+        for name in "aab":
+            with charged_to(caller(name)):
+                submitted.append(await jobs.submit("long", f"c{len(submitted)}", {}))
+        await ended(jobs, (await jobs.submit("count", "d", {})).id)
+        assert [(await jobs.job(job.id)).state for job in submitted] == ["running", "queued", "queued"]
+        await jobs.cancel(submitted[0].id)
+        await state(jobs, submitted[2].id, lambda job: job.state == "running")
+        assert (await jobs.job(submitted[1].id)).state == "queued", "keys take turns"
+        await jobs.stop()
+        jobs.close()
+
+    run(work)
+    assert begun == ["a", "b"]

@@ -1,0 +1,246 @@
+"""Adaptation of an encoder to the texts of a corpus. `isosphere adapt` trains it in a process of its own."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+from models import cpus
+from models.bundle.disk import fsync, make_folder, replacing
+from serving.corpora.backend import Backend
+from serving.corpora.snapshots import Progress
+from serving.corpora.values import Content
+from serving.errors import Conflict, Invalid, ServiceError, Stopped, TooLarge, Unhealthy, Unsupported
+from serving.inference.encoders import ServedModel
+from serving.jobs.job import Job, as_json
+from serving.operations.child_process import CHECKED_EVERY, lines, reaped, running
+from serving.operations.files import disk_errors
+from serving.operations.threads import check_cancelled
+
+MODULE = "isosphere"
+MISSING = "adapting an encoder needs the extra 'train', which is not installed here: pip install 'isosphere[train]'"
+MOST_PASSAGES = 10_000
+"""Maximum number of passages that an encoder is trained on. More would take hours. Of a larger corpus, every n-th
+passage is taken."""
+MOST_CHARACTERS = 5000
+"""Maximum characters of a passage that are read. An encoder reads fewer."""
+MOST_KEPT = 5
+"""Maximum number of adapted encoders that are kept for a corpus."""
+NICE = 10
+"""Difference between the niceness of the process and that of the server. Requests are served first."""
+GRACE_SECONDS = 10.0
+"""Seconds in which a cancelled process may end its step and save a checkpoint."""
+INHERITED = ("CUDA_VISIBLE_DEVICES", "HOME", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "XDG_CACHE_HOME")
+"""Environment variables that the process inherits."""
+RESULT = "result.json"
+STEP = re.compile(rb"step (\d+)/(\d+): ")
+"""Beginning of a line of progress (`training.checkpoints.progress`)."""
+COMPLAINT = "isosphere: "
+"""Beginning of the line that says why a command failed."""
+LAST_LINES = 20
+
+
+def is_installed() -> bool:
+    """Return whether the packages for training are installed."""
+    return all(find_spec(name) for name in ("torch", "transformers"))
+
+
+def check_installed() -> None:
+    """Raise `Unsupported` if the packages for training are not installed."""
+    if not is_installed():
+        raise Unsupported(MISSING)
+
+
+@dataclass(frozen=True)
+class Adaptations:
+    """The folders of jobs under way, and of the encoders that jobs made. Methods block.
+
+    Both have a folder for each corpus, so that they count towards the disk quota of its keys.
+    """
+
+    working: Path
+    made: Path
+
+    def work(self, job: Job) -> Path:
+        """Return the folder in which a job works. It has the texts and the checkpoints of the training."""
+        return self.working / job.corpus / job.id
+
+    def check_room(self, job: Job) -> None:
+        """Raise `Conflict` if as many encoders as may be are kept for the corpus of a new job.
+
+        Nothing is deleted to make room, because a server may be started with any of them.
+        """
+        made = self.made / job.corpus
+        kept = [one for one in made.glob("*") if not one.name.startswith(_name(job))]
+        if len(kept) >= MOST_KEPT:
+            raise Conflict(
+                f"{len(kept)} encoders were adapted to the corpus {job.corpus!r}, as many as are kept: delete folders "
+                f"in {made} that no server uses"
+            )
+
+    def discard(self, job: Job) -> None:
+        """Delete the folder in which a job worked."""
+        shutil.rmtree(self.work(job), ignore_errors=True)
+
+    def sweep(self, unfinished: Callable[[str], Sequence[str]]) -> None:
+        """Delete the folders of jobs that have ended. `unfinished` returns the ids of a corpus's other jobs."""
+        for folder in self.working.glob("*/*"):
+            if folder.name not in unfinished(folder.parent.name):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def adapted(
+    corpora: Backend, served: ServedModel, adaptations: Adaptations, job: Job, progress: Progress
+) -> dict[str, Any]:
+    """Adapt a served encoder to the passages of a corpus, and report the finished steps. This call blocks.
+
+    A job that was interrupted continues from the last checkpoint of its training, with the texts that it began with.
+
+    Raises:
+        Stopped: the current work was cancelled. The process has ended then.
+        Invalid: the corpus has too few passages, or single sentences.
+        TooLarge, Unhealthy: the process failed.
+        InsufficientStorage: the disk is full.
+    """
+    work, name = adaptations.work(job), _name(job)
+    with disk_errors(work), locked(work) as lock:
+        texts, start = work / f"{job.corpus}.jsonl", work / Path(served.name).name
+        if not texts.exists():
+            _write(corpora, job.corpus, texts)
+        start.unlink(missing_ok=True)
+        start.symlink_to(served.folder.absolute())  # so that neither errors nor the result name folders of the server
+        options = ["--backbone", f"./{start.name}", "--out", name, "--json", RESULT]
+        options += ["--max-steps", str(steps)] if (steps := job.options.get("max_steps")) else []
+        options += ["--resume"] if (work / "runs" / f"{name}-trained" / "config.json").exists() else []
+        _run(work, lock, progress, "adapt", texts.name, *options)
+        report = json.loads((work / RESULT).read_text(encoding="utf-8"))
+        folders = {one["stage"]: one.pop("encoder") for one in report["encoders"]}
+        bundle = _kept(work / folders[report["best"]], adaptations.made / job.corpus) if report["best"] else None
+    return {
+        **report,
+        "start": served.name,
+        "model": bundle and bundle.name,
+        "bundle": bundle and str(bundle),
+        "next": _next(bundle, job.corpus) if bundle else [],
+    }
+
+
+def _name(job: Job) -> str:
+    """Return the name of the job's whitened encoder. The name of its trained encoder begins with it."""
+    return f"{job.corpus}-{job.id[:8]}"
+
+
+def _kept(bundle: Path, made: Path) -> Path:
+    """Move a bundle to the folder of a corpus's adapted encoders. Return its new path."""
+    kept = made.absolute() / bundle.name
+    make_folder(made)
+    shutil.rmtree(kept, ignore_errors=True)  # of this job, if the server was killed at the job's end
+    bundle.rename(kept)
+    fsync(made)
+    return kept
+
+
+def _next(bundle: Path, corpus: str) -> list[dict[str, Any]]:
+    """Return the requests that serve a bundle, and that then embed the corpus by it."""
+    return [
+        {"method": "POST", "path": "/admin/models", "body": {"bundle": str(bundle)}},
+        {"method": "POST", "path": f"/corpora/{corpus}/reembed", "body": {"model": bundle.name}},
+    ]
+
+
+def _write(corpora: Backend, name: str, file: Path) -> None:
+    """Write passages of a corpus to a file of JSON lines, each with its title if the document has one."""
+    _, size = corpora.corpus(name)
+    some = islice(_rows(corpora.contents(name)), 0, None, max(1, -(-size.passages // MOST_PASSAGES)))
+    with replacing(file) as part, part.open("w", encoding="utf-8") as written:
+        written.writelines(as_json(row) + "\n" for row in some)
+
+
+def _rows(contents: Iterable[Content]) -> Iterator[dict[str, str]]:
+    for content in contents:
+        check_cancelled()
+        for place, document in enumerate(content.documents):
+            title = document.metadata.get("title")
+            titled = {"title": title} if isinstance(title, str) else {}
+            spans = content.spans[place] if content.spans else [(0, len(document.text))]
+            for start, end in spans:
+                yield titled | {"text": document.text[start : min(end, start + MOST_CHARACTERS)]}
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[int]:
+    """Lock a folder during the block, and yield the descriptor of the lock.
+
+    The process of a job inherits the descriptor. If the server is killed, the process keeps the lock until it ends, and
+    the next server waits for that.
+    """
+    make_folder(folder)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        while True:
+            with suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            check_cancelled()
+            sleep(CHECKED_EVERY)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _run(folder: Path, lock: int, progress: Progress, *arguments: str) -> None:
+    threads = str(max(1, cpus.available() // 2))
+    variables = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    variables |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": threads, "RAYON_NUM_THREADS": threads}
+    last: deque[bytes] = deque(maxlen=LAST_LINES)
+    with running(
+        MODULE,
+        *arguments,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.STDOUT,
+        variables=variables,
+        folder=folder,
+        descriptors=[lock],
+    ) as child:
+        os.setpriority(os.PRIO_PROCESS, child.pid, min(os.nice(0) + NICE, 19))
+        with suppress(OSError):  # if memory runs out, Linux ends this process and not the server
+            Path(f"/proc/{child.pid}/oom_score_adj").write_text("1000")
+        try:
+            for line in lines(child):
+                last.append(line)
+                if found := STEP.match(line):
+                    done, total = map(int, found.groups())
+                    progress.expect(total, total)
+                    progress.add(done - progress.done)
+        except Stopped:
+            child.terminate()  # training saves a checkpoint after its step
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(GRACE_SECONDS)
+            raise
+        if status := reaped(child):
+            raise _ended(status, [line.decode(errors="replace").strip() for line in last])
+
+
+def _ended(status: int, said: Sequence[str]) -> ServiceError:
+    """Return the error of a process that failed. `said` has the last lines of its output."""
+    if status == -signal.SIGKILL:
+        return TooLarge("adapting the encoder needs more memory than there is")
+    why = next((line.removeprefix(COMPLAINT) for line in reversed(said) if line.startswith(COMPLAINT)), None)
+    if status == 2 and why:
+        return Invalid(why)
+    why = why or next(filter(None, reversed(said)), f"exit status {status}")
+    return Unhealthy(f"the process that adapts encoders failed: {why}")

@@ -1,0 +1,83 @@
+// Adapting an encoder to a corpus: offered where the server can do it, and what came of it.
+
+import { call } from "./api.js";
+import { served } from "./app.js";
+import { ask } from "./ask.js";
+import { button, div, labelled, scrolled, select, status, table } from "./controls.js";
+import { el } from "./dom.js";
+import { counted } from "./format.js";
+import { hasKey } from "./key.js";
+import { asCurl, copier } from "./snippets.js";
+import { left } from "./states.js";
+
+const STAGES = { trained: "Trained on the corpus", whitened: "Trained, and whitened in part" };
+const DOES = "Trains an encoder on the passages of this corpus, without labels, so that a sentence finds its passage.";
+const TAKES = "It takes about ten minutes on two CPUs, longer for more than 2,000 passages. Searches go on, and nothing that is served changes.";
+
+// The control in a corpus's card; nothing where training is not installed. `models` and `begin` are those of `corpusCard`.
+export function offer(name, { models, begin }) {
+	if (!served.adapts) return null;
+	async function start() {
+		const names = models().map((one) => one.name);
+		const given = await ask({
+			title: `Adapt an encoder to ${name}?`,
+			text: TAKES,
+			fields: [labelled("Start from", select(names, names[0], null, { name: "model" }))],
+			action: "Adapt it",
+		});
+		if (given) begin({ path: `corpora/${name}/adapt`, method: "POST", body: { model: given.get("model") } });
+	}
+	return [el("h3", "Encoder"), el("p.muted", `${DOES} ${TAKES}`), div("actions", button("Adapt the encoder to this corpus …", start))];
+}
+
+// What the job found: the encoders side by side, queries that changed most, and how to serve the better one.
+export function comparison({ corpus, result }, { begin, failed }) {
+	const { encoders, queries, passages, start, model, examples } = result;
+	if (!encoders.length) return el("p", "Too few passages were held out to compare the encoders, so nothing was kept. Add documents, and try again.");
+	const head = ["Encoder", "nDCG@10", "Gain", "95 % interval"].map((one, i) => el(i ? "th.number" : "th", { scope: "col" }, one));
+	const best = encoders.find(({ stage }) => stage === result.best);
+	return [
+		scrolled(`Encoders adapted to ${corpus}`, table(head, encoders.map((one) => cells(one, start)))),
+		el("p.muted", `${counted(queries, "query", "queries")} over ${counted(passages, "passage")}: titles and sentences of passages that were held out of training look for their passage.${best?.low <= 0 ? " The interval of the best one includes 0, so its gain may be chance." : ""}`),
+		examples.length > 0 && shown(examples),
+		model ? further(corpus, result, begin, failed) : el("p", `Nothing searches better than ${start}, so nothing was kept.`),
+	];
+}
+
+const signed = (number) => `${number < 0 ? "−" : "+"}${Math.abs(number).toFixed(2)}`;
+
+function cells({ stage, ndcg10, gain, low, high }, start) {
+	const name = STAGES[stage] ?? `${start}, as it is`;
+	const told = [ndcg10.toFixed(2), ...(gain === undefined ? ["", ""] : [signed(gain), `${signed(low)} to ${signed(high)}`])];
+	return [el("th", { scope: "row" }, name), told.map((one) => el("td.number", one))];
+}
+
+function shown(examples) {
+	const first = ({ own, text }) => el("td", el(own ? "span.good" : "span.muted", own ? "Its passage: " : "Another: "), text);
+	const rows = examples.map(({ query, before, after }) => [el("th", { scope: "row" }, query), first(before), first(after)]);
+	const head = ["Query", "Finds first, before", "Finds first, after"].map((one) => el("th", { scope: "col" }, one));
+	return el("details", el("summary", "Queries that changed most"), scrolled("Examples", table(head, rows)));
+}
+
+// A page may load an encoder only with a key that may; without keys, the server takes that from its own machine alone.
+function further(corpus, { model, bundle, next }, begin, failed) {
+	const [load, reembed] = next.map((request) => ({ ...request, path: request.path.slice(1) }));
+	const said = status();
+	const commands = [load, reembed].map(asCurl).join("\n\n");
+	async function serve() {
+		try {
+			await call(load.path, load);
+			begin(reembed);
+		} catch (error) {
+			if (!left(error)) failed(error);
+		}
+	}
+	return el(
+		"details.try",
+		{ open: true },
+		el("summary", "Serve the better one"),
+		el("p.clip", el("strong", model), ` is in ${bundle}. These requests serve it, and embed ${corpus} by it. After a restart, the server needs a --bundle for this folder, unless isosphere promote has made it the default.`),
+		div("row", hasKey() && begin && button("Serve it and embed again", serve, { class: "primary" }), copier("Copy", () => commands, said), said),
+		el("pre", { tabindex: "0", "aria-label": "Commands" }, el("code", commands)),
+	);
+}
