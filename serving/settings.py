@@ -86,6 +86,7 @@ class Settings(BaseSettings):
         description="origins of web pages that may send requests, separated by commas, or *; by default none",
     )
     no_demo: bool = Field(default=False, description="do not create the demo corpus when there is no corpus")
+    no_adapt: bool = Field(default=False, description="refuse to adapt encoders to corpora")
     engine: str = Field(
         default="auto",
         description=f"inference engine: {', '.join(ENGINES)}; auto is the fastest on this machine, measured once",

@@ -41,7 +41,7 @@ READ_EVERY = 20
 On a CPU, losses are read after every step.
 """
 TIMED_STEPS = 3
-"""Minimum number of steps from which the duration of a run is estimated."""
+"""Minimum number of steps from which the duration of a new run is estimated."""
 
 B = TypeVar("B", bound=Sized)
 """A batch. Its length is the number of its sentences."""
@@ -141,10 +141,11 @@ def ignore_metrics(_kind: str, _step: int, _values: Mapping[str, float]) -> None
 
 def _take_steps(run: Run[B], record: WriteMetrics, progress: Progress, *, stop: Callable[[], bool]) -> None:
     state, devices, total = run.state, run.devices, run.total_steps
-    began, timed_at = time.perf_counter(), state.step + TIMED_STEPS
+    evaluation: float | None = None  # seconds of the first one, until they are reported
     if state.step == 0:
+        began = time.perf_counter()
         run.evaluate(record, progress)
-    evaluation = time.perf_counter() - began
+        evaluation = time.perf_counter() - began
     batches = prefetch(islice(run.batches(), total - state.step))
     read_every = READ_EVERY if devices.device.type == "cuda" else 1
     run.module.train()
@@ -160,8 +161,10 @@ def _take_steps(run: Run[B], record: WriteMetrics, progress: Progress, *, stop: 
             if not due and state.step % read_every:
                 continue
             _read(pending, run, record, progress)
-            if timed_at <= state.step < timed_at + read_every:
-                progress.say_remaining(math.ceil(total / run.eval_every) - state.step // run.eval_every, evaluation)
+            if evaluation is not None and state.step >= TIMED_STEPS:
+                ended = (state.step - due) // run.eval_every
+                progress.say_remaining(math.ceil(total / run.eval_every) - ended, evaluation)
+                evaluation = None
             if due:
                 run.evaluate(record, progress)
             interrupted = state.step < total and any(devices.from_all(stop()))

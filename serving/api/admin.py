@@ -88,8 +88,8 @@ async def reload(
 async def load(body: LoadRequest, service: ServiceDep) -> LoadAnswer:
     """Load a bundle, and answer when it is served.
 
-    403 if no bundle of the server's start is in the same parent folder, 409 if the name is taken, 422 and 424 as for a
-    reload.
+    403 if no bundle of the server's start is in the same parent folder and no adaptation made the bundle, 409 if the
+    name is taken, 422 and 424 as for a reload.
     """
     with service.admitted():
         served = await service.encoders.add(body.bundle)

@@ -23,7 +23,7 @@ from serving.api.schemas.bodies import AskedModel, ClosedBody
 from serving.corpora.snapshots import SUFFIX
 from serving.errors import Conflict, UnsupportedMedia
 from serving.jobs import Spool
-from serving.jobs.adapting import check_installed
+from serving.jobs.adapting import check_allowed
 from serving.jobs.kinds import ADAPT, REEMBED, SNAPSHOT
 from serving.jobs.reembedding import check_replaced
 from serving.jobs.spool import IN_MEMORY
@@ -128,13 +128,18 @@ async def adapt(name: CorpusName, service: ServiceDep, body: AdaptRequest | None
 
     Its `result` compares the encoders on passages that were held out of training. `bundle` is the folder of the better
     encoder, or null if none is better. `next` has the requests that serve it and embed the corpus by it. Nothing that
-    is served changes. One adaptation runs at a time, for minutes. 409 if enough encoders were adapted to the corpus.
-    501 if the extra `train` is not installed.
+    is served changes. One adaptation runs at a time, for minutes. 409 if enough encoders were adapted to the corpus,
+    or if its callers computed its vectors. 501 if the extra `train` is not installed, or with `--no-adapt`.
     """
-    check_installed()
+    check_allowed(service.settings)
     asked = body or AdaptRequest()
     served = service.encoders.encoder(asked.model)
-    _, size = await service.library.read(lambda corpora: corpora.corpus(name), of=name)
+    corpus, size = await service.library.read(lambda corpora: corpora.corpus(name), of=name)
+    if corpus.own_vectors:
+        raise Conflict(
+            f"callers computed the vectors of corpus {name!r}, so it is not searched by an encoder of this server: "
+            f"POST /corpora/{name}/reembed replaces them"
+        )
     if not size.documents:
         raise Conflict(f"corpus {name!r} has no documents to adapt to")
     options: dict[str, Any] = {"model": served.name}

@@ -112,7 +112,7 @@ async def info(
         "device": engine.device if engine else None,
         "engines": engine.choice.table() if engine else None,
         "index": settings.index,
-        "adapts": is_installed(),
+        "adapts": is_installed() and not settings.no_adapt,
         "state": service.readiness.state,
     }
     return json_response(facts)

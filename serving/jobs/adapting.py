@@ -27,9 +27,10 @@ from serving.corpora.values import Content
 from serving.errors import Conflict, Invalid, ServiceError, Stopped, TooLarge, Unhealthy, Unsupported
 from serving.inference.encoders import ServedModel
 from serving.jobs.job import Job, as_json
-from serving.operations.child_process import CHECKED_EVERY, lines, reaped, running
+from serving.operations.child_process import CHECKED_EVERY, drained, lines, reaped, running
 from serving.operations.files import disk_errors
 from serving.operations.threads import check_cancelled
+from serving.settings import Settings
 
 MODULE = "isosphere"
 MISSING = "adapting an encoder needs the extra 'train', which is not installed here: pip install 'isosphere[train]'"
@@ -38,6 +39,7 @@ MOST_PASSAGES = 10_000
 passage is taken."""
 MOST_CHARACTERS = 5000
 """Maximum characters of a passage that are read. An encoder reads fewer."""
+MOST_TITLE_CHARACTERS = 500
 MOST_KEPT = 5
 """Maximum number of adapted encoders that are kept for a corpus."""
 NICE = 10
@@ -59,8 +61,10 @@ def is_installed() -> bool:
     return all(find_spec(name) for name in ("torch", "transformers"))
 
 
-def check_installed() -> None:
-    """Raise `Unsupported` if the packages for training are not installed."""
+def check_allowed(settings: Settings) -> None:
+    """Raise `Unsupported` if the server does not adapt encoders, or the packages for training are not installed."""
+    if settings.no_adapt:
+        raise Unsupported("this server adapts no encoders: it was started with --no-adapt")
     if not is_installed():
         raise Unsupported(MISSING)
 
@@ -88,8 +92,8 @@ class Adaptations:
         kept = [one for one in made.glob("*") if not one.name.startswith(_name(job))]
         if len(kept) >= MOST_KEPT:
             raise Conflict(
-                f"{len(kept)} encoders were adapted to the corpus {job.corpus!r}, as many as are kept: delete folders "
-                f"in {made} that no server uses"
+                f"{len(kept)} encoders were adapted to the corpus {job.corpus!r}, as many as are kept: the "
+                f"operator of the server can delete folders in {made} that no server uses"
             )
 
     def discard(self, job: Job) -> None:
@@ -175,7 +179,7 @@ def _rows(contents: Iterable[Content]) -> Iterator[dict[str, str]]:
         check_cancelled()
         for place, document in enumerate(content.documents):
             title = document.metadata.get("title")
-            titled = {"title": title} if isinstance(title, str) else {}
+            titled = {"title": title[:MOST_TITLE_CHARACTERS]} if isinstance(title, str) else {}
             spans = content.spans[place] if content.spans else [(0, len(document.text))]
             for start, end in spans:
                 yield titled | {"text": document.text[start : min(end, start + MOST_CHARACTERS)]}
@@ -216,7 +220,8 @@ def _run(folder: Path, lock: int, progress: Progress, *arguments: str) -> None:
         folder=folder,
         descriptors=[lock],
     ) as child:
-        os.setpriority(os.PRIO_PROCESS, child.pid, min(os.nice(0) + NICE, 19))
+        with suppress(OSError):  # a sandbox may forbid it
+            os.setpriority(os.PRIO_PROCESS, child.pid, min(os.nice(0) + NICE, 19))
         with suppress(OSError):  # if memory runs out, Linux ends this process and not the server
             Path(f"/proc/{child.pid}/oom_score_adj").write_text("1000")
         try:
@@ -228,8 +233,7 @@ def _run(folder: Path, lock: int, progress: Progress, *arguments: str) -> None:
                     progress.add(done - progress.done)
         except Stopped:
             child.terminate()  # training saves a checkpoint after its step
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(GRACE_SECONDS)
+            drained(child, GRACE_SECONDS)
             raise
         if status := reaped(child):
             raise _ended(status, [line.decode(errors="replace").strip() for line in last])

@@ -123,7 +123,7 @@ class JobKinds:
         """Adapt an encoder to the corpus's texts, and keep the new encoder if it is better."""
         await self._begun(job)
         await in_thread(lambda: self.adaptations.check_room(job.job))
-        served, corpora = self.encoders.encoder(job.options["model"]), self.library.corpora
+        served, corpora = self.encoders.named(job.options["model"]), self.library.corpora
         async with reporting_progress(job) as progress:
             work = partial(adapted, corpora, served, self.adaptations, job.job, progress)
             return await self.adapting.stoppable("", work, charged=True)

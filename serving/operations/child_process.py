@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,6 +57,15 @@ def running(
             if child.returncode is None:
                 os.kill(child.pid, signal.SIGKILL)
                 reaped(child)
+
+
+def drained(child: subprocess.Popen[bytes], seconds: float) -> None:
+    """Read and ignore the output of a process until it ends, or until `seconds` have passed. It is not reaped."""
+    assert child.stdout is not None
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        if select.select([child.stdout], [], [], left)[0] and not os.read(child.stdout.fileno(), PART):
+            return
 
 
 def reaped(child: subprocess.Popen[bytes]) -> int:

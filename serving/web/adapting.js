@@ -66,7 +66,9 @@ function further(corpus, { model, bundle, next }, begin, failed) {
 	const commands = [load, reembed].map(asCurl).join("\n\n");
 	async function serve() {
 		try {
-			await call(load.path, load);
+			await call(load.path, load).catch((error) => {
+				if (error.status !== 409) throw error; // it is served already
+			});
 			begin(reembed);
 		} catch (error) {
 			if (!left(error)) failed(error);

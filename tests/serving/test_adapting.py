@@ -17,7 +17,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.app import create_app
-from serving.jobs.adapting import MOST_KEPT, NICE, Adaptations, locked
+from serving.jobs.adapting import MOST_KEPT, MOST_TITLE_CHARACTERS, NICE, Adaptations, locked
 from tests.conftest import PATIENCE, WORDS
 from tests.serving.conftest import Launcher, MakeService, Running
 from tests.serving.durability.server import serving
@@ -117,14 +117,14 @@ def test_the_better_encoder_is_kept_and_the_result_says_how_to_serve_it(
 
 def test_passages_are_trained_on_where_documents_were_split(server: TestClient, tmp_path: Path) -> None:
     text = "River one is long. It ends in the sea. " * 40
-    document = {"id": "long", "text": text, "metadata": {"title": "Rivers"}}
+    document = {"id": "long", "text": text, "metadata": {"title": "Rivers" * 1000}}
     server.put("/corpora/split")
     server.post("/corpora/split/documents", params={"chunk_tokens": 32}, json={"documents": [document]})
     passages = server.get("/corpora/split").json()["passages"]
     bundle = ended(server, server.post("/corpora/split/adapt"))["result"]["bundle"]
     rows = json.loads((Path(bundle) / "given.json").read_text())["rows"]
     assert len(rows) == passages > 1
-    assert all(row["title"] == "Rivers" and row["text"] in text for row in rows)
+    assert all(row["title"] == ("Rivers" * 1000)[:MOST_TITLE_CHARACTERS] and row["text"] in text for row in rows)
 
 
 def test_every_nth_passage_of_a_large_corpus_is_trained_on(server: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,8 +144,10 @@ def test_nothing_is_kept_where_nothing_is_better(server: TestClient, stub: Stub,
 
 
 def test_a_cancelled_job_ends_its_process_and_another_waits_for_it(
-    server: TestClient, stub: Stub, tmp_path: Path
+    server: TestClient, stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    charged: list[float] = []
+    monkeypatch.setattr("serving.operations.child_process.spend", charged.append)
     stub(WAITS)
     fill(server, "other")
     job = server.post("/corpora/c/adapt").headers["location"]
@@ -157,6 +159,7 @@ def test_a_cancelled_job_ends_its_process_and_another_waits_for_it(
     assert server.get(other).json()["state"] == "queued"
     assert server.delete(job).json()["state"] == "cancelled"
     assert (tmp_path / "ended").exists(), "it was asked to end"
+    assert charged and charged[0] > 0
     wait(lambda: server.get(other).json()["state"] == "running")
     assert not list((tmp_path / "adapting" / "c").iterdir())
     assert server.delete(other).json()["state"] == "cancelled"
@@ -201,7 +204,9 @@ def test_what_can_t_be_adapted_is_refused(server: TestClient, tmp_path: Path, mo
         assert answer.status_code == status and says in answer.json()["error"], answer.text
 
     server.put("/corpora/empty")
+    server.put("/corpora/own", json={"vectors": "own"}).raise_for_status()
     refused("/corpora/empty/adapt", 409, "no documents")
+    refused("/corpora/own/adapt", 409, "reembed")
     refused("/corpora/absent/adapt", 404, "absent")
     refused("/corpora/c/adapt", 422, "max_steps", max_steps=0)
     refused("/corpora/c/adapt", 422, "steps", steps=5)
@@ -212,6 +217,16 @@ def test_what_can_t_be_adapted_is_refused(server: TestClient, tmp_path: Path, mo
     monkeypatch.setattr("serving.jobs.adapting.find_spec", lambda _: None)
     refused("/corpora/c/adapt", 501, "isosphere[train]")
     assert server.get("/info").json()["adapts"] is False
+
+
+def test_a_server_can_be_told_to_adapt_nothing(
+    make_service: MakeService, wait_until_ready: Callable[[TestClient], None], stub: Stub
+) -> None:
+    with TestClient(create_app(make_service(no_adapt=True))) as client:
+        wait_until_ready(client)
+        fill(client)
+        assert client.post("/corpora/c/adapt").status_code == 501
+        assert client.get("/info").json()["adapts"] is False
 
 
 def test_who_may_write_the_corpus_may_adapt_an_encoder_to_it(
@@ -328,7 +343,7 @@ def test_single_sentences_fail_with_the_command_s_own_words(real: Callable[[], R
 
 
 @pytest.mark.slow
-def test_a_killed_server_s_training_goes_on_from_its_checkpoint(real: Callable[[], Running], tmp_path: Path) -> None:
+def test_a_killed_server_s_training_goes_on(real: Callable[[], Running], tmp_path: Path) -> None:
     server = real()
     put(server.client, prose())
     job = server.client.post("/corpora/c/adapt", json={"max_steps": 2000}).headers["location"]

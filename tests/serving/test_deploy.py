@@ -19,6 +19,7 @@ from fastapi.testclient import TestClient
 from serving.app import create_app
 from serving.commands import server
 from serving.commands.keys import keys as keys_command
+from serving.jobs.adapting import GRACE_SECONDS
 from serving.operations.keys import changed_keys, read_keys
 from serving.operations.metrics import Metrics
 from serving.service import Service
@@ -163,7 +164,7 @@ def test_everything_meets_at_the_port_that_the_image_serves() -> None:
 
 
 def test_nobody_is_killed_before_the_drain_is_over() -> None:
-    needed = Settings().drain_seconds + LAST_ANSWERS
+    needed = GRACE_SECONDS + Settings().drain_seconds + LAST_ANSWERS
     for workload in WORKLOADS:
         waits = pod(workload)["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
         assert pod(workload)["terminationGracePeriodSeconds"] >= waits + needed

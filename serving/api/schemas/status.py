@@ -97,6 +97,7 @@ class InfoAnswer(BaseModel):
     )
     index: str
     adapts: bool = Field(
-        description="Whether the extra `train` is installed, so that `POST /corpora/{name}/adapt` can adapt encoders."
+        description="Whether `POST /corpora/{name}/adapt` adapts encoders: the extra `train` is installed, and "
+        "`--no-adapt` is not set."
     )
     state: State
