@@ -47,6 +47,7 @@ ROUTES = {
     "/aliases": {"get"},
     "/aliases/{alias}": {"put", "delete"},
     "/corpora/{name}": {"put", "get", "patch", "delete"},
+    "/corpora/{name}/adapt": {"post"},
     "/corpora/{name}/documents": {"post", "get", "patch", "delete"},
     "/corpora/{name}/documents/{id}": {"get", "patch", "delete"},
     "/corpora/{name}/fields": {"get"},
