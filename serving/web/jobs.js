@@ -1,6 +1,5 @@
 // Jobs of the server: followed as they go, and shown.
 
-import { comparison } from "./adapting.js";
 import { call, send } from "./api.js";
 import { link } from "./app.js";
 import { button, div } from "./controls.js";
@@ -88,8 +87,8 @@ async function* events(id, signal) {
 	}
 }
 
-// One job in a list; show(job) shows it as it is now, lost() that this is not known. `begin(request)` starts what follows from it.
-export function jobRow(failed, begin) {
+// One job in a list; show(job) shows it as it is now, lost() that this is not known. `outcome(job)` shows what it found, once it has.
+export function jobRow(failed, outcome = () => null) {
 	const [title, state, bar, said] = [el("p"), el("span", { role: "status" }), el("progress"), el("p")];
 	const [actions, more] = [div("actions"), div("more")];
 	const element = el("li.card.work", div("heading", title, state), bar, div("heading", said, actions), more);
@@ -112,7 +111,7 @@ export function jobRow(failed, begin) {
 		said.textContent = told(job, things);
 		if (job.error_count !== before.error_count || job.state !== before.state) {
 			const opened = more.querySelector("[open]") && { open: true }; // by the reader, perhaps
-			fill(more, errors(job), job.kind === "adapt" && job.state === "succeeded" && comparison(job, { begin, failed }));
+			fill(more, errors(job), job.state === "succeeded" && outcome(job));
 			Object.assign(more.firstElementChild ?? {}, opened);
 		}
 		before = job;

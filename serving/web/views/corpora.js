@@ -1,5 +1,6 @@
 // Corpora: add a file, watch it being indexed, see what is there, keep it in order.
 
+import { comparison } from "../adapting.js";
 import { adding } from "../adding.js";
 import { ApiError, call } from "../api.js";
 import { corpora as listCorpora } from "../chooser.js";
@@ -26,7 +27,7 @@ export async function show(place, state) {
 	const tried = tryIt();
 	const shown = { corpora: [], models: [], jobs: new Map(), all: false, renewed: 0 };
 	const uploading = rowsOf(sending, (upload) => upload, uploadRow);
-	const jobs = rowsOf(work, ({ id }) => id, () => jobRow(failed, begin));
+	const jobs = rowsOf(work, ({ id }) => id, () => jobRow(failed, outcome));
 	const cards = rowsOf(list, ({ name }) => name, card);
 	const following = new Set();
 	fill(place, loading());
@@ -69,6 +70,10 @@ export async function show(place, state) {
 			failed(error, () => begin(request));
 		}
 		followSome();
+	}
+
+	function outcome(job) {
+		return job.kind === "adapt" && comparison(job, { begin, failed });
 	}
 
 	// again(): what the person asked for, and is to see that it failed.
