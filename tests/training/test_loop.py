@@ -50,7 +50,7 @@ def test_a_run_learns_and_keeps_its_best(make_config: MakeConfig, fitted: Fit) -
     assert outcome.best.score == max(scores.values()) == scores[outcome.best.step]
     assert outcome.best.step == next(step for step, score in scores.items() if score == outcome.best.score)
     assert f"at step {outcome.best.step}" in said
-    assert "left: 57 steps of" in said and "s, 3 evaluations of" in said
+    assert "left: 57 steps of" in said and "s, 3 evaluations of" in said and said.count(" evaluations of ") == 1
 
 
 def test_the_outcome_has_the_best_weights(ended: Ended) -> None:
