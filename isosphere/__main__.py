@@ -1,7 +1,5 @@
 """Entry point of `python -m isosphere`."""
 
-import sys
+from isosphere.command import program
 
-from isosphere.command import main
-
-sys.exit(main())
+program()

@@ -10,12 +10,19 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
+from typing import NoReturn
 
 from models.cli.command_line import verbs
+from models.cli.ending import leave
 from models.cli.table import COMMANDS, GROUPS
 from models.errors import did_you_mean
 
 USAGE_ERROR = 2
+
+
+def program() -> NoReturn:
+    """Run the command of this process, and end the process."""
+    leave(main())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import distributions
 
 from models.cli import command_line
+from models.cli.ending import leave
 from serving.operations import failpoints
 from serving.options import CORPUS_VERBS, corpus_parser, openapi_parser
 
@@ -73,9 +74,8 @@ def run(arguments: Sequence[str]) -> int:
     if verb in CORPUS_VERBS:
         given, rest = corpus_parser(verb).parse_known_args(rest)
         from serving.commands import corpus
-        from serving.commands.starting import exit_status
 
-        return exit_status(corpus.run(verb, given, rest))
+        return corpus.run(verb, given, rest)
     from serving.settings import SettingsError, read_settings
 
     try:
@@ -89,10 +89,9 @@ def run(arguments: Sequence[str]) -> int:
         return deployment.serve(settings)
     # Imported here: help does not need the server, and clashing builds may break the import itself.
     from serving.commands.serve import serve
-    from serving.commands.starting import exit_status
 
-    return exit_status(serve(settings))
+    return serve(settings)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

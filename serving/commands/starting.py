@@ -1,4 +1,4 @@
-"""Construction of a service, for the server and for commands without a server; and the exit of the process."""
+"""Construction of a service, for the server and for commands without a server."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import logging
 import os
 import resource
 import shutil
-import sys
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -19,11 +17,9 @@ from models.errors import Failed
 from serving.corpora.aliases import ALIASES, Aliases
 from serving.corpora.backend import Backend
 from serving.corpora.corpora import Corpora
-from serving.corpora.indexes.building import THREAD as BUILDS
 from serving.corpora.open_corpus import Indexes
 from serving.corpora.ports import RESERVED_BYTES, Store
 from serving.corpora.stores import STORES
-from serving.inference.encoders import THREAD as LOADS
 from serving.inference.engine import EngineOptions, Model
 from serving.inference.engines import ENGINES
 from serving.service import Service
@@ -159,16 +155,3 @@ def raise_limit() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):  # where the maximum is unlimited, the kernel's own limit may be lower
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-def exit_status(status: int) -> int:
-    """Return `status`, or exit at once if a thread is still loading a model or building an index.
-
-    These threads can't be interrupted, and native code that runs during Python's shutdown may crash. Call this last.
-    """
-    if any(thread.name in (BUILDS, LOADS) for thread in threading.enumerate()):
-        logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-    return status

@@ -9,7 +9,6 @@ import asyncio
 import concurrent.futures
 import logging
 import math
-import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from models.bundle.bundle import CROSS_ENCODER, ENCODER, GOLDEN_COSINE, BundleError
+from models.cli.ending import NativeThread
 from models.runtimes.pairs import GOLDEN_DIFFERENCE, largest_difference
 from serving.errors import Backend, Conflict, Forbidden, Invalid, NotFound, ServiceError, Unhealthy
 from serving.inference.embedder import Embedder, check_kind
@@ -33,7 +33,6 @@ from serving.settings import Settings
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-THREAD = "loading"
 
 
 class Encoders:
@@ -421,7 +420,7 @@ def in_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
         else:
             outcome.set_result(result)
 
-    threading.Thread(target=run, name=THREAD, daemon=True).start()
+    NativeThread(run, "loading").start()
     return asyncio.wrap_future(outcome)
 
 

@@ -19,6 +19,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from models.cli.ending import NativeThread
 from models.runtimes.base import Floats
 from serving.corpora.indexes.exact import Rows, nearest
 from serving.corpora.indexes.kind import BuildError, CancelledError, Kind, Pause
@@ -42,7 +43,6 @@ SHARES = (1.0, 0.5, 0.05, 0.005)
 CONFIDENCE = 1.64
 """Number of standard errors by which the measured recall must exceed the target. 1.64 gives one-sided 95 %
 confidence."""
-THREAD = "index-builder"
 NICENESS = 10
 """Niceness of the building thread, so that searches and uploads have priority."""
 MOMENT = 1.0
@@ -129,7 +129,7 @@ class Builder:
             work = self._do_brief
         with self._starting:
             if self._thread is None and not self._closed.is_set():
-                self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
+                self._thread = NativeThread(self._run, "index-builder")
                 self._thread.start()
         self._work.put(work)
 

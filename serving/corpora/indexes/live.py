@@ -151,7 +151,8 @@ class LiveIndex:
 
     def build_now(self) -> Report:
         """Build, measure and save a new index, and serve it. Return its report."""
-        self._build(lambda: None)
+        with self._making:
+            self._build(lambda: None)
         return self.report
 
     def close(self, *, erase: bool = False) -> None:
@@ -198,8 +199,9 @@ class LiveIndex:
 
     def _build_behind(self, pause: Pause) -> None:
         try:
-            if self._wants_build():  # it still does
-                self._build(pause)
+            with self._making:
+                if self._wants_build():  # it still does
+                    self._build(pause)
         except CancelledError:
             return
         except Exception:
@@ -253,23 +255,23 @@ class LiveIndex:
             raise CancelledError
 
     def _build(self, pause: Pause) -> None:
+        """Build, save and serve. The caller holds `_making`."""
         step = self._step(pause)
-        with self._making:
-            step()
-            old, generation = self._generation, self._generations.following()
-            try:
-                self._make(generation, step)
-            finally:
-                self._removed_since, self._building = None, 0
-                if self._generation != generation:
-                    saved.remove(generation)
-            if old is not None:
-                saved.remove(old)
-            reach("index.before-bury")
-            graves = np.setdiff1d(self._source.tombstones(self._covered), self._seen.main.keys)
-            with self._changing:
-                self._check_open()  # if closed, the corpus may have been replaced, with other tombstones
-                self._source.bury(graves)
+        step()
+        old, generation = self._generation, self._generations.following()
+        try:
+            self._make(generation, step)
+        finally:
+            self._removed_since, self._building = None, 0
+            if self._generation != generation:
+                saved.remove(generation)
+        if old is not None:
+            saved.remove(old)
+        reach("index.before-bury")
+        graves = np.setdiff1d(self._source.tombstones(self._covered), self._seen.main.keys)
+        with self._changing:
+            self._check_open()  # if closed, the corpus may have been replaced, with other tombstones
+            self._source.bury(graves)
 
     def _make(self, generation: Path, step: Pause) -> None:
         with self._changing:

@@ -23,11 +23,11 @@ import orjson
 
 from models.bundle.bundle import Manifest
 from models.bundle.disk import make_folder
+from models.cli.ending import NativeThread
 from models.runtimes.base import Floats
 from serving.corpora.arranging import place_values, read_place, written_place
 from serving.corpora.backend import Backend, Description, DocumentCursor, DocumentPage, by_document, check_generation
 from serving.corpora.filters import ID, Filter, In, values_at
-from serving.corpora.indexes.building import THREAD
 from serving.corpora.indexes.state import Report
 from serving.corpora.maps import Placed, Sample, Sampled, Unplaced, excerpt
 from serving.corpora.ports import IndexSize, Stop, never
@@ -769,7 +769,7 @@ class MilvusCorpora(Backend):
         last = record.measured.passages if record.measured else 0
         if self._written[record.name] >= max(last, self._exact_below):
             self._written[record.name] = 0
-            threading.Thread(target=partial(self._measure, record.name), name=THREAD, daemon=True).start()
+            NativeThread(partial(self._measure, record.name), "index-builder").start()
 
     def _measure(self, name: str) -> None:
         with self._measuring:

@@ -119,6 +119,27 @@ def test_what_happens_during_a_build_is_in_what_follows(
         check(again, source)
 
 
+def test_a_build_that_waited_for_another_is_not_made_again(
+    builder: Turns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = DictSource()
+    with closing(opened(source, builder, tmp_path)) as index:
+        put(index, source, 2500)
+        behind = threading.Thread(target=builder.build)
+
+        def meanwhile(place: str) -> None:
+            if place == "index.compaction" and not behind.ident:
+                behind.start()
+                behind.join(0.2)
+
+        monkeypatch.setattr(live, "reach", meanwhile)
+        index.build_now()
+        (built,) = tmp_path.iterdir()
+        behind.join()
+        assert list(tmp_path.iterdir()) == [built]
+        assert index.report.state == "ready"
+
+
 @pytest.mark.parametrize("other", [replace(PLAN, kinds=()), replace(PLAN, least=3000)])
 def test_another_plan_holds_from_the_next_opening_on(
     builder: Turns, tmp_path: Path, caplog: pytest.LogCaptureFixture, other: Plan

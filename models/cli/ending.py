@@ -1,0 +1,27 @@
+"""End of a command's process, also while a thread runs native code that can't be interrupted."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import NoReturn
+
+
+class NativeThread(threading.Thread):
+    """Daemon thread that runs native code for long, such as the build of an index."""
+
+    def __init__(self, target: Callable[[], None], name: str) -> None:
+        super().__init__(target=target, name=name, daemon=True)
+
+
+def leave(status: int) -> NoReturn:
+    """End the process. While a `NativeThread` runs, Python's shutdown is skipped: native code may crash during it."""
+    if any(isinstance(thread, NativeThread) for thread in threading.enumerate()):
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
