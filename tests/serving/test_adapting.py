@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.app import create_app
+from serving.inference.engines import ENGINES
 from serving.jobs.adapting import MOST_KEPT, MOST_TITLE_CHARACTERS, NICE, Adaptations, locked
 from tests.conftest import PATIENCE, WORDS
 from tests.serving.conftest import Launcher, MakeService, Running
@@ -256,6 +258,26 @@ def test_an_interrupted_job_goes_on_with_the_texts_that_it_began_with(stub: Stub
         given = json.loads((Path(found["result"]["bundle"]) / "given.json").read_text())
     assert found["state"] == "succeeded"
     assert (len(given["rows"]), given["resume"]) == (3, True)
+
+
+def test_an_interrupted_job_of_a_model_that_is_served_no_more_fails_with_its_name(
+    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub(WAITS)
+    with serving(tmp_path / "data") as client:
+        fill(client)
+        job = client.post("/corpora/c/adapt").headers["location"]
+        wait(lambda: client.get(job).json()["done"] == 3)
+    fake = ENGINES["fake"](Path())
+    other = replace(fake, manifest=replace(fake.manifest, name="other"))
+    monkeypatch.setitem(ENGINES, "fake", lambda _: other)
+    with serving(tmp_path / "data") as client:
+        wait(lambda: client.get(job).json()["finished"] is not None)
+        found = client.get(job).json()
+    assert found["state"] == "failed"
+    (error,) = found["errors"]
+    assert "'fake'" in error["error"] and "'other'" in error["error"]
+    assert not list((tmp_path / "data" / "adapting").rglob("*.jsonl"))
 
 
 def test_adapted_encoders_count_as_what_their_corpus_takes(make_service: MakeService, tmp_path: Path) -> None:
