@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.client import Address, ReplyError, Sample, closed_loop, embed, open_loop
 from benchmarks.loads import MODEL_NAME, Load, Population, Request
-from benchmarks.peers import EXPORTED, environment, python
+from benchmarks.peers import CONVERTED, EXPORTED, FLAT, environment, python
 from models import cpus
 from models.bundle.sources import resolve
 
@@ -102,13 +102,19 @@ def specs() -> dict[str, Spec]:
         OURS: Spec(ours, "our server at its default settings", "/v1/embeddings", remembers=True),
         "infinity_torch": Spec((*infinity, "--model-id", minilm, "--engine", "torch"), "infinity-emb"),
         "infinity_optimum": Spec(
-            (*infinity, "--model-id", EXPORTED["onnx"], "--engine", "optimum"),
+            ("env", "-C", FLAT, *infinity, "--model-id", ".", "--engine", "optimum"),
             "infinity-emb on a local folder with an ONNX graph",
         ),
         "st_torch": Spec((own, route, "torch", minilm, "{port}"), "sentence-transformers, torch fp32, FastAPI route"),
         "st_onnx": Spec((peer, route, "onnx", EXPORTED["onnx"], "{port}"), "its ONNX backend, the same route"),
         "st_openvino": Spec((peer, route, "openvino", EXPORTED["openvino"], "{port}"), "its OpenVINO backend, too"),
         "fastembed": Spec((python("fastembed"), library, "fastembed", BUNDLE), "a library: no HTTP, one caller", None),
+        "embed_anything": Spec(
+            (python("embed-anything"), library, "embed-anything", EXPORTED["onnx"]),
+            "a library: no HTTP, one caller",
+            None,
+        ),
+        "ctranslate2": Spec((peer, library, "ctranslate2", CONVERTED), "an engine; tokenizer and pooling added", None),
         "bare_onnxruntime": Spec((own, library, "onnxruntime", *bare), "ceiling of the engine, fp32", None),
         "bare_openvino": Spec((own, library, "openvino", *bare), "ceiling of the engine, bf16 if the CPU has it", None),
         "bare_call": Spec(

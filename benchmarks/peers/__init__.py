@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-ENVIRONMENTS = ("infinity", "sentence-transformers", "fastembed", "search")
-FOLDER = Path(".peers")
+ENVIRONMENTS = ("infinity", "sentence-transformers", "fastembed", "embed-anything", "search")
+FOLDER = Path(".peers").absolute()  # a contestant may run in another working directory
 EXPORTED = {backend: FOLDER / "exported" / backend for backend in ("onnx", "openvino")}
 """Folders with minilm as exported by sentence-transformers, by backend."""
+FLAT = FOLDER / "exported" / "flat"
+"""Links to the files of the ONNX export in one folder. infinity finds a graph only in its working directory."""
+CONVERTED = FOLDER / "exported" / "ctranslate2"
+"""Folder with minilm in CTranslate2's format."""
 
 
 def environment(name: str) -> Path:

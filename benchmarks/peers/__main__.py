@@ -5,12 +5,14 @@ The file NAME.txt pins the versions of a peer's packages.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import venv
+from itertools import chain
 from pathlib import Path
 
-from benchmarks.peers import ENVIRONMENTS, EXPORTED, environment, python
+from benchmarks.peers import CONVERTED, ENVIRONMENTS, EXPORTED, FLAT, environment, python
 from models.bundle.sources import resolve
 from models.cli.command_line import Parser
 
@@ -36,6 +38,15 @@ def main() -> int:
                 exporting: list[str | Path] = [python(name), HERE / "export.py", backend, resolve("minilm"), folder]
                 if status := subprocess.run(exporting, check=False).returncode:
                     return status
+            shutil.rmtree(FLAT, ignore_errors=True)
+            FLAT.mkdir()
+            for file in chain(EXPORTED["onnx"].glob("*.*"), EXPORTED["onnx"].glob("onnx/*")):
+                (FLAT / file.name).symlink_to(file)
+            print(f"{name}: converting for CTranslate2 …", flush=True)
+            converting: list[str | Path] = [environment(name) / "bin" / "ct2-transformers-converter", "--force"]
+            converting += ["--model", resolve("minilm"), "--output_dir", CONVERTED, "--copy_files", "tokenizer.json"]
+            if status := subprocess.run(converting, check=False).returncode:
+                return status
     return 0
 
 

@@ -1,10 +1,10 @@
 """`python library.py NAME BUNDLE [THREADS [session|call [DEVICE PRECISION]]]`: a contestant without a server.
 
-`fastembed` and `sentence-transformers` embed the texts of one request per call. These two import no code of this
-project, so the interpreter of a peer's environment can run them. Any other name is one of our runtimes, called directly
-on texts tokenised beforehand. A `session` uses all streams at once with batches sorted by length: the upper bound for a
-server on that engine. A `call` uses all threads for the texts of one request at a time: the lower bound of a request's
-time. Each line on stdin and stdout is JSON:
+`fastembed`, `embed-anything`, `ctranslate2` and `sentence-transformers` embed the texts of one request per call. They
+import no code of this project, so the interpreter of a peer's environment can run them. Any other name is one of our
+runtimes, called directly on texts tokenised beforehand. A `session` uses all streams at once with batches sorted by
+length: the upper bound for a server on that engine. A `call` uses all threads for the texts of one request at a time:
+the lower bound of a request's time. Each line on stdin and stdout is JSON:
 
     {"populations": {name: {"texts": [...], "tokens": [...]}}, "max_length": 256}   ->  {"ready": true}
     {"embed": [text, ...]}                                                          ->  {"vectors": [[...], ...]}
@@ -14,6 +14,7 @@ time. Each line on stdin and stdout is JSON:
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import tempfile
@@ -83,6 +84,57 @@ class Fastembed:
 
     def embed(self, work: Any) -> Vectors:
         return np.stack(list(self._model.embed(work)))
+
+
+class EmbedAnything:
+    """embed_anything on a graph in the layout of the hub. It loads models from the hub's cache alone."""
+
+    of_requests = True
+    streams = 1
+
+    def __init__(self, model: Path, max_length: int) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ["HF_HOME"] = str(_hub_cache(max_length, model, Path(folder)))
+            import embed_anything  # type: ignore[import-not-found]
+
+            self._embed = embed_anything.embed_query
+            self._model = embed_anything.EmbeddingModel.from_pretrained_onnx(
+                embed_anything.WhichModel.Bert, hf_model_id="local/model", path_in_repo="onnx/model.onnx"
+            )
+
+    def batches(self, texts: Sequence[str], per_request: int) -> list[Batch]:
+        """Return the requests in order."""
+        return _as_they_come(texts, per_request)
+
+    def embed(self, work: Any) -> Vectors:
+        return np.array([found.embedding for found in self._embed(work, embedder=self._model)], np.float32)
+
+
+class CTranslate2:
+    """CTranslate2's encoder with its default settings. It has no tokenizer and no pooling: both are added here."""
+
+    of_requests = True
+    streams = 1
+
+    def __init__(self, model: Path, max_length: int) -> None:
+        import ctranslate2  # type: ignore[import-not-found]
+        from tokenizers import Tokenizer
+
+        self._encoder = ctranslate2.Encoder(str(model))
+        self._tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(max_length)
+
+    def batches(self, texts: Sequence[str], per_request: int) -> list[Batch]:
+        """Return the requests in order."""
+        return _as_they_come(texts, per_request)
+
+    def embed(self, work: Any) -> Vectors:
+        tokens = [one.ids for one in self._tokenizer.encode_batch(work)]
+        states = np.asarray(self._encoder.forward_batch(tokens).last_hidden_state)
+        means = np.stack([state[: len(ids)].mean(axis=0) for state, ids in zip(states, tokens, strict=True)])
+        vectors: Vectors = means / np.linalg.norm(means, axis=1, keepdims=True)
+        return vectors
 
 
 class SentenceTransformers:
@@ -167,6 +219,10 @@ def main(name: str, folder: str, threads: str = "1", kind: str = "session", *pla
     library: Library
     if name == "fastembed":
         library = Fastembed(bundle, given["max_length"])
+    elif name == "embed-anything":
+        library = EmbedAnything(bundle, given["max_length"])
+    elif name == "ctranslate2":
+        library = CTranslate2(bundle, given["max_length"])
     elif name == "sentence-transformers":
         library = SentenceTransformers(bundle, device, precision)
     else:
@@ -242,15 +298,25 @@ def _by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]
 
 
 def _cut_at(max_length: int, bundle: Path, folder: Path) -> Path:
-    """Return a folder with links to the bundle's files and a changed maximum length, for fastembed.
+    """Return a folder with links to the bundle's files and a changed maximum length.
 
-    fastembed reads the maximum length from tokenizer_config.json.
+    fastembed and embed_anything read the maximum length from tokenizer_config.json.
     """
     for file in ("onnx", "config.json", "tokenizer.json"):
         (folder / file).symlink_to((bundle / file).resolve())
     config = json.loads((bundle / "tokenizer_config.json").read_text())
     config |= {"model_max_length": max_length, "max_length": max_length}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def _hub_cache(max_length: int, model: Path, folder: Path) -> Path:
+    """Return a cache of the hub that has the files of `_cut_at` as `local/model`, for embed_anything."""
+    repository = folder / "hub" / "models--local--model"
+    for part in ("refs", "snapshots/local"):
+        (repository / part).mkdir(parents=True)
+    (repository / "refs" / "main").write_text("local")
+    _cut_at(max_length, model, repository / "snapshots" / "local")
     return folder
 
 
