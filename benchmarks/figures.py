@@ -1,4 +1,4 @@
-"""Command `python -m benchmarks.figures`: draw the figures of docs/results.md from benchmarks/results."""
+"""Command `python -m benchmarks.figures`: draw the figures of the documentation from benchmarks/results."""
 
 from __future__ import annotations
 
@@ -39,6 +39,17 @@ STARTS = {
 }
 """Names of studies by their initial encoder. The encoders are minilm with mean pooling, minilm with [CLS] at two
 learning rates, and four language models."""
+PEERS = (
+    "infinity_torch",
+    "infinity_optimum",
+    "st_torch",
+    "st_onnx",
+    "st_openvino",
+    "fastembed",
+    "embed_anything",
+    "ctranslate2",
+)
+"""Contestants of the serving benchmark that are other projects."""
 CONES = {
     "[CLS] of minilm": "objectives",
     "of a language model made of minilm": "from_continued",
@@ -59,6 +70,9 @@ def main() -> int:
         figure = Figure(figsize=size, layout="constrained")
         draw(figure.subplots())
         _save(figure, name)
+    figure = Figure(figsize=(8, 6.4), layout="constrained")
+    _loads(*figure.subplots(2, height_ratios=(11, 3)))
+    _save(figure, "loads")
     figure = Figure(figsize=(8, 6.4), layout="constrained")
     places = figure.subplots(2, 2).ravel()
     for axes, (title, study) in zip(places, CONES.items(), strict=True):
@@ -151,6 +165,38 @@ def _gains(axes: Axes) -> None:
     axes.set_xticks(range(len(STARTS) + 1), [*STARTS, "BERT-base,\nas published"], fontsize=8)
     axes.grid(alpha=0.3, axis="y")
     axes.legend(fontsize=8)
+
+
+def _loads(speeds: Axes, latencies: Axes) -> None:
+    """Plot the results of the serving benchmark for our server and its peers.
+
+    The first axes have the speeds, as multiples of our server's speed. The second have the latencies of open loops,
+    because the speed of an open loop is given.
+    """
+    loads = json.loads((RESULTS / "serving.json").read_text(encoding="utf-8"))["figures"]["loads"]
+    closed = {name: load for name, load in loads.items() if not name.startswith("open_")}
+    opened = {name: load for name, load in loads.items() if name not in closed}
+    for axes, drawn, figure, label in (
+        (speeds, closed, "times_isosphere", "texts per second, as a multiple of our server's"),
+        (latencies, opened, "p95_ms", "95th percentile of the latency, ms"),
+    ):
+        for i, name in enumerate(("isosphere", *PEERS)):
+            found = [(row, load[name][figure]) for row, load in enumerate(drawn.values()) if name in load]
+            axes.plot(
+                [value for _, value in found],
+                [row for row, _ in found],
+                "|osD^vP*X"[i],
+                color=f"C{i - 1}" if i else "k",
+                markersize=5 if i else 16,
+                linestyle="none",
+                label=name,
+            )
+        axes.set(xscale="log", xlabel=label)
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_yticks(range(len(drawn)), drawn)
+        axes.invert_yaxis()
+        axes.grid(alpha=0.3)
+    speeds.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1))
 
 
 def _space(axes: Axes, title: str, runs: list[Run]) -> None:

@@ -11,11 +11,12 @@ from benchmarks import figures
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_figure_of_the_results_is_drawn_from_what_was_kept(
+def test_every_figure_of_the_documentation_is_drawn_from_what_was_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(figures, "DOCS", tmp_path)
     assert figures.main() == 0
     drawn = {file.name for file in tmp_path.iterdir() if len(ElementTree.parse(file).findall(".//{*}path")) > 20}
-    shown = set(re.findall(r"!\[.+\]\((\w+\.svg)\)", (ROOT / "docs" / "results.md").read_text()))
+    pages = [(ROOT / "docs" / f"{name}.md").read_text() for name in ("compare", "results")]
+    shown = {name for page in pages for name in re.findall(r"!\[.+\]\((\w+\.svg)\)", page)}
     assert drawn == shown and all((ROOT / "docs" / name).is_file() for name in shown)
