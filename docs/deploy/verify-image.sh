@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Builds the CPU image from the Dockerfile and tries it as compose.yaml and Kubernetes run it. No Docker, no daemon, no
-# registry: podman builds in a chroot. Where python:3.11-slim can't be pulled, a clean Debian 12 takes its place
-# (debootstrap, from the mirror that this machine's apt uses, or MIRROR): the same Python 3.11, built by Debian.
+# Build the CPU image from the Dockerfile, and test it with the settings of compose.yaml and Kubernetes. Podman builds in
+# a chroot, without Docker, a daemon or a registry. If python:3.11-slim can't be pulled, the script uses a clean Debian 12
+# with Debian's Python 3.11 (debootstrap, from the mirror of this machine's apt, or from MIRROR).
 #
 #   sudo docs/deploy/verify-image.sh [option of podman build]…     e.g. --volume /etc/pip.conf:/etc/pip.conf:ro
 #
-# Minutes, some 8 GB of disk in TMPDIR, which are given back. Exit status 2: this machine can't do it, and why.
+# The script takes minutes, and some 8 GB of disk in TMPDIR until it ends. Exit status 2: a requirement is missing.
 set -euo pipefail
 PORT=${PORT:-18080}
 
@@ -14,7 +14,7 @@ for tool in podman runc debootstrap curl; do
 done
 [ "$(id -u)" = 0 ] || { echo "needs root, for chroot and mounts" >&2; exit 2; }
 
-# A podman of its own: its storage and its state are mounts that nobody else sees, and that go with this script.
+# Use a separate podman. Its storage and state are mounts of this script's namespace, and end with the script.
 [ -n "${ISOLATED:-}" ] || ISOLATED=yes exec unshare --mount "$0" "$@"
 work=$(mktemp -d "${TMPDIR:-/var/tmp}/isosphere-image.XXXXXX")
 mkdir -p "$work/containers" /var/lib/containers /run/containers /run/libpod
@@ -22,7 +22,7 @@ mount --bind "$work/containers" /var/lib/containers
 for state in /run/containers /run/libpod /dev/shm; do mount -t tmpfs tmpfs "$state"; done
 pod() { podman --runtime runc --cgroup-manager cgroupfs "$@"; }
 cleanup() {
-    pod rm --all --force --time 0 > /dev/null || true # first of all what still runs
+    pod rm --all --force --time 0 > /dev/null || true # containers that still run
     umount --recursive --lazy /var/lib/containers
     rm -rf "$work"
 }
@@ -36,7 +36,7 @@ if ! pod pull --quiet docker.io/library/python:3.11-slim 2> /dev/null; then
     echo "python:3.11-slim can't be pulled: Debian 12 takes its place"
     debootstrap --variant=minbase --include=ca-certificates,python3-venv bookworm "$work/root" "$mirror" > "$work/log" ||
         { tail "$work/log" >&2; exit 2; }
-    chroot "$work/root" python3 -m venv /usr/local # `python` and `pip`, where that image has them
+    chroot "$work/root" python3 -m venv /usr/local # `python` and `pip`, at the same paths as in that image
     tar --directory "$work/root" --create . | pod import --quiet - docker.io/library/python:3.11-slim > /dev/null
     rm -rf "$work/root"
 fi
@@ -45,7 +45,7 @@ fi
 pod build --isolation chroot --network host --format docker --target cpu --tag isosphere "$@" .
 passed "built, $(pod image inspect --format '{{.Size}}' isosphere | numfmt --to=si)B"
 
-limits=(--ulimit nofile=1024:1024 --ulimit nproc=4096:4096) # what podman asks for by itself is not every root's to give
+limits=(--ulimit nofile=1024:1024 --ulimit nproc=4096:4096) # not every root user may set podman's default limits
 as_served=(--network host --read-only --cap-drop all --security-opt no-new-privileges --tmpfs /tmp --volume data:/data)
 keys=/data/keys.json
 
