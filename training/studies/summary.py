@@ -39,6 +39,11 @@ DECIMALS = 2
 
 NOTHING_SHARED = "the results share no task, so there is nothing to compare"
 
+CRITERIA = {"known_item_ndcg10": "known-item nDCG@10", "self_retrieval_mrr10": "self-retrieval MRR@10"}
+"""Criteria that need no labels, by their names in a run's curve."""
+FEWEST_RANKED = 5
+"""Minimum number of runs for a rank correlation."""
+
 LEVEL = 0.95
 """Confidence level of all intervals, over pairs and over seeds."""
 
@@ -250,6 +255,22 @@ class Summary:
     def title(self) -> str:
         """Return `measure` with a capital letter."""
         return self.measure[0].upper() + self.measure[1:]
+
+    def agreement(self, criterion: str) -> tuple[float, int] | None:
+        """Return Spearman's rank correlation of a criterion with the mean over tasks, and the number of runs.
+
+        The criterion is that of the selected step. None if fewer than `FEWEST_RANKED` runs have the criterion.
+        """
+        from scipy.stats import spearmanr  # It takes half a second to import.
+
+        pairs = [
+            (point[criterion], _mean(result, self.tasks))
+            for row in self.rows
+            for result in row.results
+            for point in result.curve
+            if point["step"] == result.best_step and point.get(criterion) is not None
+        ]
+        return (float(spearmanr(pairs).statistic), len(pairs)) if len(pairs) >= FEWEST_RANKED else None
 
 
 def summaries(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 
 from training.studies.results import Result
-from training.studies.summary import DECIMALS, LEVEL, Row, SeedScores, Summary
+from training.studies.summary import CRITERIA, DECIMALS, LEVEL, Row, SeedScores, Summary
 
 HEAD = ("arm", "seeds", "mean", "STS-B dev", "gain", "95 % interval", "P(better)", "verdict")
 MEAN, DEV = HEAD.index("mean"), HEAD.index("STS-B dev")
@@ -63,6 +63,9 @@ def explanation(summary: Summary) -> str:
     vain = [row.label for row in summary.rows if any(result.unimproved for result in row.results)]
     if vain:
         said += f" In some runs no step was better than the encoder they began with: {'; '.join(vain)}."
+    for criterion, name in CRITERIA.items():
+        if found := summary.agreement(criterion):
+            said += f" Rank correlation of {name} with the score over {found[1]} runs: {found[0]:.2f}."
     return (
         f"{metric.unit}, mean ± standard deviation over seeds; tasks of the mean: {', '.join(summary.tasks)}. Gain, "
         f"interval and P(better) are over {summary.against}: a paired bootstrap of the {metric.examples}, with the "

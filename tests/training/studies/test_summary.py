@@ -236,6 +236,22 @@ def test_training_in_vain_is_said(tmp_path: Path) -> None:
     assert said.endswith("no step was better than the encoder they began with: vain.")
 
 
+def test_a_criterion_agrees_with_the_score_as_far_as_both_rank_the_runs_alike(tmp_path: Path) -> None:
+    def run(seed: int, score: float, criterion: float) -> dict[str, Any]:
+        curve = [{"step": 0, "known_item_ndcg10": 99.0}, {"step": 5, "known_item_ndcg10": criterion}]
+        return line("a", seed, score, curve=curve, best_step=5)
+
+    alike = [run(seed, 70 + seed, 30 + seed**2) for seed in range(4)]
+    write(tmp_path, *alike)
+    assert summarise(read_results(tmp_path), tmp_path).agreement("known_item_ndcg10") is None
+    write(tmp_path, *alike, run(4, 71.5, 50))
+    summary = summarise(read_results(tmp_path), tmp_path)
+    # Squared differences of ranks: the last run has the highest criterion, and the score of rank 3.
+    assert summary.agreement("known_item_ndcg10") == (pytest.approx(1 - 6 * (1 + 1 + 4) / (5 * 24)), 5)
+    assert summary.agreement("self_retrieval_mrr10") is None
+    assert "over 5 runs: 0.70" in explanation(summary)
+
+
 def test_other_people_or_missing_cosines_are_named(tmp_path: Path) -> None:
     write(tmp_path, noisy(tmp_path, "a", 0, 1.0), noisy(tmp_path, "b", 0, 1.0, golds_seed=1))
     with pytest.raises(StudyError, match=r"b0/cosines\.npz: people's golds of STS12 are not those of the first run"):
