@@ -87,8 +87,8 @@ def page_of(paper: str, results: Path = RECORDED) -> str:
         if found := recorded(results, f"{study.name}-published"):
             parts.append(_section(study.as_published(), found, " --published"))
         parts += _earlier(study, results)
-    parts.append("## Without a study\n")
-    parts += [_left_out(each) for each in left_out(paper)]
+    if without := left_out(paper):
+        parts += ["## Without a study\n", *map(_left_out, without)]
     return "\n".join(parts)
 
 
