@@ -185,7 +185,17 @@ def test_runs_from_the_papers_backbone_have_a_table_of_their_own(tmp_path: Path)
     keep(tmp_path, "dclr/table-1-published", line("DCLR", 0, 75.0, axes=label))
     page = page_of("dclr", tmp_path)
     assert "| DCLR, roberta-base | 77.87 | +1.30 | 75.00 | 1 | – | SimCSE is not run yet |" in page
-    assert "## Table 1: `dclr/table-1 --published`" in page and "Here: bert-base-uncased, roberta-base." in page
+    assert "## Table 1: `dclr/table-1 --published`" in page and "Here: bert-base-uncased, roberta-base, " in page
+
+
+def test_dclr_from_simcses_large_weights_is_compared_with_these_weights(tmp_path: Path) -> None:
+    label = {"backbone": "princeton-nlp/unsup-simcse-bert-large-uncased"}
+    start = line("SimCSE, its authors' weights", 0, 78.0, axes=label, untrained=True)
+    trained = (line("DCLR", seed, 78.5 + seed / 10, axes={**label, "seed": seed}) for seed in (0, 1))
+    base = line("SimCSE", 0, 76.0, axes={"backbone": "bert-base-uncased", "seed": 0})
+    keep(tmp_path, "dclr/table-1-published", base, start, *trained)
+    page = page_of("dclr", tmp_path)
+    assert "| DCLR, princeton-nlp/unsup-simcse-bert-large-uncased | 78.90 | +0.49 | 78.55 ± 0.07 | 2 | +0.55 [" in page
 
 
 def test_what_was_recorded_under_another_name_stands_on_the_page_of_the_main_table(tmp_path: Path) -> None:

@@ -67,8 +67,12 @@ def test_every_published_run_can_be_made_from_its_backbones_preset(name: str) ->
     for trial in trials:
         config = trial.config
         assert config.max_steps is None or trial.untrained
-        if not trial.untrained and "sentence-transformers" not in config.backbone:
-            assert config.preset.partition("+")[0] == config.backbone
+        preset = config.preset.partition("+")[0]
+        if not trial.untrained:
+            named = f"-{config.backbone.rpartition('/')[2]}-"
+            assert f"-{preset.removesuffix('-uncased')}-" in named and (preset == config.backbone) == (
+                "/" not in config.backbone
+            )
     check_built([trial for trial in trials if "large" in trial.config.backbone], 1024)
     check_built([trial for trial in trials if "large" not in trial.config.backbone], 768)
 
