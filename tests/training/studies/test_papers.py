@@ -13,6 +13,7 @@ import pytest
 from tests.training.studies.conftest import MakeStudy, call, line
 from training.cli.options import parse
 from training.evaluation.labelled import TRANSFER_TASKS
+from training.evaluation.report import published
 from training.studies import catalogue, description
 from training.studies.catalogue import PAPERS, describe_papers, left_out, studies
 from training.studies.description import STUDIES, Reported, Study, file_of, name_of
@@ -207,6 +208,24 @@ def test_what_was_recorded_under_another_name_stands_on_the_page_of_the_main_tab
     page = page_of("dclr", tmp_path)
     assert "(`objectives`) | 77.22 | +0.97 | 70.00 ± 0.20 | 3 | +0.00 [" in page
     assert "not reproduced: no difference shown" in page and "objectives" not in page_of("imsimcse", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["dclr/table-1", "gs-infonce/table-1", "whitenedcse/table-1", "whitenedcse/table-2", "imsimcse/table-3"]
+)
+def test_the_papers_numbers_of_a_main_table_are_those_beside_an_evaluation(name: str) -> None:
+    """From minilm the rows are those of BERT-base."""
+    study = Study.read(STUDIES / f"{name}.toml")
+    rows = published.TRANSFER_ROWS if study.base.get("transfer") else published.STS_ROWS
+    known = {(row.backbone, row.method): row.mean for row in rows}
+    expected = {}
+    for trial in (*study.trials(), *study.as_published().trials()):
+        # DCLR's large models start from SimCSE's weights, and so have its prefix.
+        backbone = published.reported(trial.config.backbone.replace("unsup-simcse-", "")) or published.BERT
+        if "bert-base-nli" not in trial.config.backbone:
+            expected[trial.label] = known.get((backbone, trial.arm.partition(",")[0]))
+    assert study.reported is not None
+    assert study.reported.scores == {label: score for label, score in expected.items() if score is not None}
 
 
 @pytest.mark.parametrize("paper", PAPERS)
