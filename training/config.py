@@ -336,9 +336,10 @@ def from_preset(objective: str, *, backbone: str = "minilm", preset: str | None 
 def preset_of(recipe: Recipe[Any], backbone: str) -> str:
     """Return the name of the preset for a backbone: the preset of the same name, else the nearest preset.
 
-    The nearest preset matches the backbone's family and size by name: `bert-large-nli-cls-token` gets
-    `bert-large-uncased`. If no preset matches, the recipe's fallback is returned. For a folder, the preset must also
-    match the declared pooling. The pooling of a hub id is known only after loading, which is too late for this choice.
+    The nearest preset matches the backbone's family and size by name: `bert-large-nli-cls-token` and
+    `unsup-simcse-bert-large-uncased` get `bert-large-uncased`. If no preset matches, the recipe's fallback is returned.
+    For a folder, the preset must also match the declared pooling. The pooling of a hub id is known only after loading,
+    which is too late for this choice.
 
     Raises:
         SourceError: the backbone is a folder without a supported encoder.
@@ -347,7 +348,8 @@ def preset_of(recipe: Recipe[Any], backbone: str) -> str:
     by_backbone = [name for name in recipe.presets if not name.endswith(PASSAGES_SUFFIX)]
     if folder.name in by_backbone:
         return folder.name
-    other_family = {name: not folder.name.startswith(name.removesuffix("-uncased")) for name in by_backbone}
+    # The hyphens keep `roberta-large` and `albert-large` from matching `bert-large`.
+    other_family = {name: f"-{name.removesuffix('-uncased')}" not in f"-{folder.name}" for name in by_backbone}
     names = sorted(by_backbone, key=lambda name: (other_family[name], name != FALLBACK_PRESET))
     pooling = read_config(folder).get("pooling")
     return next((name for name in names if recipe.presets[name].pooling == pooling), names[0])

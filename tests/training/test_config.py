@@ -74,7 +74,10 @@ def test_a_path_written_in_another_way_is_no_difference(tmp_path: Path, monkeypa
     ("sentence-transformers/bert-large-nli-cls-token", "bert-large-uncased"),
     ("FacebookAI/roberta-large-mnli", "roberta-large"),
     ("bert-largest", "bert-large-uncased"),
-    ("my-bert-large", "bert-base-uncased"),
+    ("my-bert-large", "bert-large-uncased"),
+    ("princeton-nlp/unsup-simcse-bert-large-uncased", "bert-large-uncased"),
+    ("princeton-nlp/unsup-simcse-roberta-large", "roberta-large"),
+    ("albert-large-v2", "bert-base-uncased"),
 ])  # fmt: skip
 def test_the_preset_follows_the_backbone(backbone: str, preset: str) -> None:
     assert from_preset("simcse", backbone=backbone).preset == preset

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from training.objectives import OBJECTIVES
 from training.objectives.base import Views
-from training.objectives.contrastive import dimension_contrast
+from training.objectives.contrastive import barlow_twins, cross_correlation, dimension_contrast
 from training.objectives.noise import ascend
-from training.objectives.whitenedcse import multi_positive_loss, positive_logits
-from training.objectives.whitening import Statistics, group_whitening
+from training.objectives.whitenedcse import MultiPositive, multi_positive_loss, positive_logits
+from training.objectives.whitening import Statistics, group_whitening, shuffled_group_whitening
 
 E1, E2, E3 = torch.eye(3, dtype=torch.float64)
 ORTHOGONAL = torch.stack([E1, E2])
@@ -36,6 +36,13 @@ def two(*vectors: Tensor, **others: Tensor) -> Views:
     return Views(noisy=torch.stack([torch.stack(vectors)] * 2), **others)
 
 
+def test_simcse_equation_4() -> None:
+    """The only positive is the same sentence's other view, at cosine 0; the other sentence is at cosine 1."""
+    swapped = Views(torch.stack([ORTHOGONAL, ORTHOGONAL.flip(0)]))
+    assert terms("simcse", two(E1, E2))["info_nce"] == exactly(-math.log(math.e / (math.e + 1)))
+    assert terms("simcse", swapped)["info_nce"] == exactly(-math.log(1 / (math.e + 1)))
+
+
 def test_gs_infonce_equation_5() -> None:
     """A positive of cosine 1, a sentence of cosine 0, and lambda for each of the noise."""
     noise = torch.randn(4, 3, generator=torch.Generator().manual_seed(7), dtype=torch.float32).double()
@@ -51,6 +58,19 @@ def test_dclr_equations_5_and_6() -> None:
     whole = terms("dclr", apart, noise_ratio=0.0)["info_nce"]
     assert whole == exactly(-math.log(math.e / (math.e + 1)))
     assert terms("dclr", alike, noise_ratio=0.0)["info_nce"] == exactly(0)
+
+
+def test_dclr_equations_5_and_6_with_noise() -> None:
+    """Noise is judged as the sentences are: what the teacher finds too near to a sentence is left out of its sum."""
+    noise = torch.randn(4, 3, generator=torch.Generator().manual_seed(7), dtype=torch.float32).double()
+    cosines = [[float(n[i] / n.norm()) for n in noise] for i in range(2)]
+    phi = 0.1
+    kept = [[cosine for cosine in row if cosine < phi] for row in cosines]
+    assert 0 < sum(map(len, kept)) < 8, "some are left out, and some are not"
+    losses = [-math.log(math.e / (math.e + 1 + sum(map(math.exp, row)))) for row in kept]
+    views = two(E1, E2, teacher=ORTHOGONAL)
+    found = terms("dclr", views, seed=7, noise_ratio=2.0, ascent_steps=0, threshold=phi)
+    assert found["info_nce"] == exactly(sum(losses) / 2)
 
 
 def test_dclr_equations_3_and_4() -> None:
@@ -70,6 +90,33 @@ def test_whitenedcse_equations_2_to_6() -> None:
     x = corners * torch.tensor([3.0, 1.0], dtype=torch.float64).sqrt() @ axes + mean
     torch.testing.assert_close((x - mean).T @ (x - mean) / 4, torch.tensor([[2.0, 1.0], [1.0, 2.0]]).double())
     torch.testing.assert_close(group_whitening(x, 1, eps=0.0), corners @ axes, rtol=1e-12, atol=1e-12)
+
+
+def test_whitenedcse_equations_2_to_6_put_the_channels_back() -> None:
+    """Channels 0 and 2 are one group, whose covariance is known, 1 and 3 the other, which is white already."""
+    root = math.sqrt(3)
+    corners = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]], dtype=torch.float64)
+    axes = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64) / math.sqrt(2)
+    x, white = torch.zeros(2, 4, 4, dtype=torch.float64)
+    x[:, [0, 2]], white[:, [0, 2]] = corners * torch.tensor([root, 1.0], dtype=torch.float64) @ axes, corners @ axes
+    x[:, [1, 3]] = white[:, [1, 3]] = corners
+    found = shuffled_group_whitening(x, torch.tensor([0, 2, 1, 3]), 2, eps=0.0)
+    torch.testing.assert_close(found, white, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("reading", "shares", "sign"),
+    [
+        ("L2-eq8", (math.exp(-1) / (math.e + 1), 1 / (math.e + 1)), -1),
+        ("L2-no-minus", (math.e / (math.e + 1), 1 / (math.e + 1)), -1),
+        ("L2-intended", ((math.e + 1) / math.e, math.e + 1), 1),
+    ],
+)
+def test_whitenedcse_equation_8(reading: MultiPositive, shares: tuple[float, float], sign: int) -> None:
+    """The two positives of equation 7's test, in the three readings of one logarithm around both."""
+    views = torch.stack([ORTHOGONAL, ORTHOGONAL, ORTHOGONAL.flip(0)])
+    loss = multi_positive_loss(positive_logits(views, 1.0), (1.0, 3.0), reading).item()
+    assert loss == exactly(sign * math.log(shares[0] + 3 * shares[1]))
 
 
 def test_whitenedcse_equation_7() -> None:
@@ -93,6 +140,26 @@ def test_imsimcse_equation_3(m: float) -> None:
     clean = torch.stack([E1, E1 / 2 + math.sqrt(3) / 2 * E2])[None]
     found = terms("imsimcse", two(E1, E2, clean=clean), m=m, dcl_weight=0.0)
     assert found["info_nce"] == exactly(-math.log(math.e / (math.e + m * math.sqrt(math.e))))
+
+
+def test_imsimcse_equation_4() -> None:
+    """Columns at the angle of 60 degrees to themselves in the other view, and at 30 and 150 to each other's."""
+    turn = torch.tensor([[0.5, -math.sqrt(3) / 2], [math.sqrt(3) / 2, 0.5]], dtype=torch.float64)
+    z = 2 * torch.eye(2, dtype=torch.float64)
+    loss = barlow_twins(cross_correlation(z, turn), 0.1).item()
+    assert loss == exactly(2 * 0.5**2 + 0.1 * 2 * 0.75)
+
+
+def test_imsimcse_equation_6() -> None:
+    """The sum of equation 3 and lambda times the contrast between dimensions."""
+    views = two(E1, E2, E3, clean=torch.eye(3, dtype=torch.float64)[None])
+    found = terms("imsimcse", views, m=0.9, dcl_weight=0.25, dcl_temperature=2.0)
+    assert found.keys() == {"info_nce", "dcl"}
+    assert found["info_nce"] == exactly(-math.log(math.e / (math.e + 0.9 * 2)))
+    contrast = dimension_contrast(views.noisy[0], views.noisy[1], 2.0).item()
+    assert found["dcl"] == exactly(0.25 * contrast)
+    # Of three columns that are 1 once and 0 twice, the correlations are 1 and -1/2.
+    assert contrast == pytest.approx(math.log1p(2 * math.exp(-1.5 / 2.0)), rel=1e-4), "with the eps of batch norm"
 
 
 def test_imsimcse_equation_5_without_infonce() -> None:

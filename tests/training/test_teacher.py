@@ -94,6 +94,14 @@ def test_the_teacher_of_a_large_backbone_is_a_base_model(tmp_path: Path) -> None
     assert (planned.learning_rate, planned.batch_size) == (3e-5, 64)
 
 
+def test_dclr_from_simcses_large_weights_has_the_large_preset_and_the_base_teacher() -> None:
+    """The paper's start of its large models, by the name that it has on the hub, without `--preset`."""
+    for family, uncased in (("bert", "-uncased"), ("roberta", "")):
+        large = from_preset("dclr", backbone=f"princeton-nlp/unsup-simcse-{family}-large{uncased}")
+        assert large.params == OBJECTIVES["dclr"].presets[f"{family}-large{uncased}"].params
+        assert teacher_config(large).backbone == f"{family}-base{uncased}"
+
+
 def test_a_base_model_that_is_not_there_is_said_before_the_run_has_a_folder(
     make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,7 +93,7 @@ def _reason(each: LeftOut) -> str:
 
 def _wrapped(lines: Sequence[str]) -> str:
     return "\n".join(
-        textwrap.fill(line, WIDTH, initial_indent="  " * bool(number), subsequent_indent="  ")
+        textwrap.fill(line, WIDTH, initial_indent="  " * bool(number), subsequent_indent="  ", break_on_hyphens=False)
         for number, line in enumerate(lines)
     )
 

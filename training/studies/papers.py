@@ -87,8 +87,8 @@ def page_of(paper: str, results: Path = RECORDED) -> str:
         if found := recorded(results, f"{study.name}-published"):
             parts.append(_section(study.as_published(), found, " --published"))
         parts += _earlier(study, results)
-    parts.append("## Without a study\n")
-    parts += [_left_out(each) for each in left_out(paper)]
+    if without := left_out(paper):
+        parts += ["## Without a study\n", *map(_left_out, without)]
     return "\n".join(parts)
 
 
@@ -144,15 +144,16 @@ def verdict(found: Sequence[Line]) -> str:
 def _baselines(study: Study) -> dict[str, str]:
     """Map each label to the label of its baseline, in the study's order.
 
-    The baseline is the SimCSE arm, with the same values of the axes if possible.
+    The baseline is an arm of SimCSE, such as "SimCSE, its authors' weights", with the same values of the axes if
+    possible.
     """
     trials = {trial.label: trial for trial in study.trials()}
-    arm = next((trial.arm for trial in trials.values() if BASELINE in trial.arm), None)
-    first = next((label for label in trials if BASELINE in label), next(iter(trials)))
-    if arm is None:
-        return dict.fromkeys(trials, first)
-    same = {label: label_of(arm, trial.axes) for label, trial in trials.items()}
-    return {label: at if at in trials else first for label, at in same.items()}
+    arms = dict.fromkeys(trial.arm for trial in trials.values() if f"{trial.arm}, ".startswith(f"{BASELINE}, "))
+    first = next((label for label, trial in trials.items() if trial.arm in arms), next(iter(trials)))
+    return {
+        label: next((at for arm in arms if (at := label_of(arm, trial.axes)) in trials), first)
+        for label, trial in trials.items()
+    }
 
 
 def _by_transfer(study: Study) -> bool:

@@ -13,6 +13,7 @@ import pytest
 from tests.training.studies.conftest import MakeStudy, call, line
 from training.cli.options import parse
 from training.evaluation.labelled import TRANSFER_TASKS
+from training.evaluation.report import published
 from training.studies import catalogue, description
 from training.studies.catalogue import PAPERS, describe_papers, left_out, studies
 from training.studies.description import STUDIES, Reported, Study, file_of, name_of
@@ -185,7 +186,17 @@ def test_runs_from_the_papers_backbone_have_a_table_of_their_own(tmp_path: Path)
     keep(tmp_path, "dclr/table-1-published", line("DCLR", 0, 75.0, axes=label))
     page = page_of("dclr", tmp_path)
     assert "| DCLR, roberta-base | 77.87 | +1.30 | 75.00 | 1 | – | SimCSE is not run yet |" in page
-    assert "## Table 1: `dclr/table-1 --published`" in page and "Here: bert-base-uncased, roberta-base." in page
+    assert "## Table 1: `dclr/table-1 --published`" in page and "Here: bert-base-uncased, roberta-base, " in page
+
+
+def test_dclr_from_simcses_large_weights_is_compared_with_these_weights(tmp_path: Path) -> None:
+    label = {"backbone": "princeton-nlp/unsup-simcse-bert-large-uncased"}
+    start = line("SimCSE, its authors' weights", 0, 78.0, axes=label, untrained=True)
+    trained = (line("DCLR", seed, 78.5 + seed / 10, axes={**label, "seed": seed}) for seed in (0, 1))
+    base = line("SimCSE", 0, 76.0, axes={"backbone": "bert-base-uncased", "seed": 0})
+    keep(tmp_path, "dclr/table-1-published", base, start, *trained)
+    page = page_of("dclr", tmp_path)
+    assert "| DCLR, princeton-nlp/unsup-simcse-bert-large-uncased | 78.90 | +0.49 | 78.55 ± 0.07 | 2 | +0.55 [" in page
 
 
 def test_what_was_recorded_under_another_name_stands_on_the_page_of_the_main_table(tmp_path: Path) -> None:
@@ -197,6 +208,24 @@ def test_what_was_recorded_under_another_name_stands_on_the_page_of_the_main_tab
     page = page_of("dclr", tmp_path)
     assert "(`objectives`) | 77.22 | +0.97 | 70.00 ± 0.20 | 3 | +0.00 [" in page
     assert "not reproduced: no difference shown" in page and "objectives" not in page_of("imsimcse", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["dclr/table-1", "gs-infonce/table-1", "whitenedcse/table-1", "whitenedcse/table-2", "imsimcse/table-3"]
+)
+def test_the_papers_numbers_of_a_main_table_are_those_beside_an_evaluation(name: str) -> None:
+    """From minilm the rows are those of BERT-base."""
+    study = Study.read(STUDIES / f"{name}.toml")
+    rows = published.TRANSFER_ROWS if study.base.get("transfer") else published.STS_ROWS
+    known = {(row.backbone, row.method): row.mean for row in rows}
+    expected = {}
+    for trial in (*study.trials(), *study.as_published().trials()):
+        # DCLR's large models start from SimCSE's weights, and so have its prefix.
+        backbone = published.reported(trial.config.backbone.replace("unsup-simcse-", "")) or published.BERT
+        if "bert-base-nli" not in trial.config.backbone:
+            expected[trial.label] = known.get((backbone, trial.arm.partition(",")[0]))
+    assert study.reported is not None
+    assert study.reported.scores == {label: score for label, score in expected.items() if score is not None}
 
 
 @pytest.mark.parametrize("paper", PAPERS)
