@@ -43,7 +43,7 @@ async def put(
 
     def pointed(corpora: Backend) -> bool:
         if alias in corpora.names():
-            raise Conflict(f"{alias!r} is the name of a corpus")
+            raise Conflict(f"{alias!r} is already the name of a corpus: choose another alias")
         corpora.corpus(corpus)
         return service.aliases.set(alias, corpus)
 

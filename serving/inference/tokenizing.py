@@ -227,7 +227,7 @@ class Vocabulary:
         """
         size = self._engine.vocab_size
         if not ids:
-            raise Empty("must hold at least one token id", field=field)
+            raise Empty("must contain at least one token id", field=field)
         if min(ids) < 0 or max(ids) >= size:
             foreign = next(i for i in ids if not 0 <= i < size)
             raise ForeignTokens(

@@ -124,7 +124,7 @@ def check_some(given: Sized, field: str, of: str = "text") -> None:
         Empty: `given` is empty.
     """
     if not len(given):
-        raise Empty(f"must hold at least one {of}", field=field)
+        raise Empty(f"must contain at least one {of}", field=field)
 
 
 def check_count(given: int, limit: int, field: str, of: str = "texts") -> None:

@@ -73,7 +73,7 @@ def test_routes_take_an_alias_for_a_name(two: TestClient) -> None:
 
 
 def test_what_an_alias_may_not_be(two: TestClient, refuses: Refuses) -> None:
-    refuses((409, "Conflict", "'old' is the name of a corpus"), "PUT", "/aliases/old", json={"corpus": "new"})
+    refuses((409, "Conflict", "'old' is already the name of a corpus"), "PUT", "/aliases/old", json={"corpus": "new"})
     refuses((404, "NotFound", "'nowhere'"), "PUT", "/aliases/live", json={"corpus": "nowhere"})
     refuses((422, "Validation", "alias"), "PUT", "/aliases/.x", json={"corpus": "new"})
     refuses((422, "Validation", "corpus"), "PUT", "/aliases/x", json={"corpus": "/"})

@@ -24,7 +24,7 @@ Refuses = Callable[..., None]
 @pytest.mark.parametrize(
     ("refusal", "body"),
     [
-        ((400, "Empty", "inputs: must hold"), {"inputs": []}),
+        ((400, "Empty", "inputs: must contain"), {"inputs": []}),
         ((422, "Validation", "inputs: is required"), {}),
         ((422, "Validation", "inputs: is required"), {"inputs": None}),
         ((422, "Validation", "inputs: must be a text, a list of texts, a list of token ids"), {"inputs": 7}),
@@ -61,8 +61,8 @@ def test_embed(refuses: Refuses, path: str, refusal: Refusal, body: Any) -> None
 @pytest.mark.parametrize(
     ("refusal", "inputs"),
     [
-        ((400, "Empty", "inputs.sentences: must hold"), {"source_sentence": "a", "sentences": []}),
-        ((400, "Empty", "inputs.sentences_b: must hold"), {"sentences_a": ["a"], "sentences_b": []}),
+        ((400, "Empty", "inputs.sentences: must contain"), {"source_sentence": "a", "sentences": []}),
+        ((400, "Empty", "inputs.sentences_b: must contain"), {"sentences_a": ["a"], "sentences_b": []}),
         ((422, "Validation", "inputs.sentences: "), {"source_sentence": "a"}),
         ((422, "Validation", "inputs.sentences.1: "), {"source_sentence": "a", "sentences": ["a", 1]}),
         ((413, "Validation", "inputs.sentences: 3000"), {"source_sentence": "a", "sentences": [1] * 3000}),
@@ -103,7 +103,7 @@ def test_a_list_is_checked_up_to_its_first_bad_element(model: type[Body], body: 
         ((400, "Validation", "not JSON"), b"[" * 100_000, "application/json"),
         ((400, "Validation", "empty"), b"", "application/json"),
         ((415, "Validation", "text/csv"), b"inputs", "text/csv"),
-        ((413, "Validation", "more than the 32000000"), b" " * 32_000_001, "application/json"),
+        ((413, "Validation", "at most 32000000"), b" " * 32_000_001, "application/json"),
     ],
 )
 def test_bodies(refuses: Refuses, refusal: Refusal, content: bytes, media: str) -> None:
@@ -118,8 +118,8 @@ def test_a_body_without_a_length_is_bounded_while_it_is_read(refuses: Refuses) -
 @pytest.mark.parametrize(
     ("refusal", "says", "body"),
     [
-        ((400, "empty", "input"), "must hold", {"input": []}),
-        ((400, "empty", "input.1"), "must hold", {"input": [[5], []]}),
+        ((400, "empty", "input"), "must contain", {"input": []}),
+        ((400, "empty", "input.1"), "must contain", {"input": [[5], []]}),
         ((400, "tokenizer", "input.0"), "check_embedding_ctx_length=False", {"input": [[99_999]]}),
         ((400, "tokenizer", "input.0"), "token id -1", {"input": [-1]}),
         ((422, "validation", "input"), "", {}),
@@ -194,7 +194,7 @@ def test_a_field_that_is_none_is_named(
 ) -> None:
     client.put("/corpora/c")
     stray = list(body)[-1]
-    refuses((422, "Validation", f"{stray}: is not a field of this request, only"), method, path, json=body)
+    refuses((422, "Validation", f"{stray}: is not a field of this request; its fields are"), method, path, json=body)
     refuses((422, "Validation", f"{stray}: is not a field"), method, path, json=body | {stray: None})
     assert "is not a field" not in client.request(method, path, json=dict(list(body.items())[:-1])).text
 
@@ -203,7 +203,7 @@ def test_a_search_of_a_path_may_name_its_corpus_again_and_no_other(refuses: Refu
     client.put("/corpora/c")
     assert client.post("/corpora/c/search", json={"query": "a", "corpus": "c"}).status_code == 200
     other = {"query": "a", "corpus": "d"}
-    refuses((422, "Validation", "corpus: is not 'c', which the path names"), "POST", "/corpora/c/search", json=other)
+    refuses((422, "Validation", "corpus: is not 'c', the corpus in the path"), "POST", "/corpora/c/search", json=other)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,9 @@ def test_a_parameter_that_is_none_is_named(
 def test_a_stray_field_is_told_with_those_there_are(client: TestClient) -> None:
     client.put("/corpora/c")
     said = client.post("/corpora/c/search", json={"query": "a", "top_k": 5}).json()["error"]
-    assert said.startswith("top_k: is not a field of this request, only query, queries, vector, like, k, offset, mode")
+    assert said.startswith(
+        "top_k: is not a field of this request; its fields are query, queries, vector, like, k, offset, mode"
+    )
     unnamed = client.post("/corpora/c/search", json={"query": "a", "": 5}).json()["error"]
     assert unnamed.startswith("'': is not a field")
     body = b'{"query": "a", "\\ud800' + b"x" * 10_000 + b'": 5}'
@@ -239,7 +241,7 @@ def test_a_stray_field_is_told_with_those_there_are(client: TestClient) -> None:
 def test_other_bad_values(refuses: Refuses, client: TestClient) -> None:
     client.put("/corpora/c")
     refuses(
-        (422, "Validation", "filter: would match everything"),
+        (422, "Validation", "filter: would match every document"),
         "DELETE",
         "/corpora/c/documents",
         json={"filter": {}},

@@ -100,8 +100,8 @@ def test_a_wrong_time_is_named(corpus: TestClient, refuses: Refuses) -> None:
     )
     corpus.post(DOCUMENTS, json=[{"id": "a", "text": "a"}]).raise_for_status()
     refuses((422, "Validation", "expires_at: must be"), "PATCH", f"{DOCUMENTS}/a", json={"expires_at": "soon"})
-    refuses((422, "Validation", "give metadata or expires_at"), "PATCH", f"{DOCUMENTS}/a", json={})
-    refuses((422, "Validation", "give metadata or expires_at"), "PATCH", DOCUMENTS, json={"ids": ["a"]})
+    refuses((422, "Validation", "give metadata, expires_at or both"), "PATCH", f"{DOCUMENTS}/a", json={})
+    refuses((422, "Validation", "give metadata, expires_at or both"), "PATCH", DOCUMENTS, json={"ids": ["a"]})
 
 
 @pytest.mark.backends

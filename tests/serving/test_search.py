@@ -81,7 +81,7 @@ def test_a_corpus_that_is_deleted_while_it_is_created(
 
     with monkeypatch.context() as patch:
         patch.setattr(OpenCorpora, "create", deleted)
-        refuses((409, "Conflict", "'c' was deleted at this very moment"), "PUT", "/corpora/c", json=body)
+        refuses((409, "Conflict", "'c' was deleted while it was being created"), "PUT", "/corpora/c", json=body)
     assert client.put("/corpora/c", json=body).status_code == 201
 
 

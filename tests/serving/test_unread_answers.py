@@ -195,7 +195,7 @@ def test_hits_beyond_one_answer_are_refused_before_they_are_all_built(
         assert client.post("/corpora/c/documents", json={"documents": documents}).status_code == 200
         answer = client.post("/corpora/c/search", json={"query": "whale", "k": 20})
         assert (answer.status_code, answer.json()["error_type"]) == (413, "Validation")
-        assert "k: the hits are more than the 100000 bytes of one answer" in answer.json()["error"]
+        assert "k: the hits have more than the 100000 bytes that an answer may have" in answer.json()["error"]
         assert len(built) == 4 and sum(built[:3]) <= 100_000
         assert client.post("/corpora/c/search", json={"query": "whale", "k": 3}).status_code == 200
         without = client.post("/corpora/c/search", json={"query": "whale", "k": 20, "with_text": False})

@@ -275,7 +275,7 @@ def test_an_option_that_names_no_column(refuses: Refuses, option: str, sent: dic
                 "headers": of(FORM) | {"content-encoding": "gzip"},
             },
         ),
-        ((400, "Empty", "documents: must hold"), {"content": b"\n", "headers": NDJSON}),
+        ((400, "Empty", "documents: must contain"), {"content": b"\n", "headers": NDJSON}),
         ((413, "Validation", "100 times as much"), {"content": gzip.compress(b" " * 50_000_000), "headers": NDJSON}),
     ],
 )

@@ -103,7 +103,7 @@ def read_upload(
 
 
 def empty() -> Empty:
-    return Empty("must hold at least one document", field="documents")
+    return Empty("must contain at least one document", field="documents")
 
 
 def document_of(row: Row, settings: Settings, number: int, naming: Naming, rule: VectorRule) -> Document:

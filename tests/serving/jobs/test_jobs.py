@@ -135,7 +135,7 @@ def test_one_at_a_time_for_each_corpus_and_a_few_in_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (Empty("must hold one", field="documents"), {"place": "documents", "error": "documents: must hold one"}),
+        (Empty("must contain one", field="documents"), {"place": "documents", "error": "documents: must contain one"}),
         (KeyError("secret"), {"place": "fail", "error": "internal error: KeyError; the server's log has it"}),
     ],
 )
@@ -170,7 +170,7 @@ def test_the_errors_of_a_job_take_bounded_room(tmp_path: Path, character: str) -
         again = Running(job.job, None, job._save)  # as after a restart
         again.error(character * MAX_PLACE, character * MAX_ERROR)
         assert again.seen.errors == job.seen.errors
-        raise Empty("must hold one")
+        raise Empty("must contain one")
 
     async def work() -> None:
         jobs = Jobs(tmp_path, {"fail": fail})
@@ -178,7 +178,7 @@ def test_the_errors_of_a_job_take_bounded_room(tmp_path: Path, character: str) -
         job = await ended(jobs, (await jobs.submit("fail", "c", {})).id)
         assert (job.error_count, 20 < len(job.errors) <= MAX_ERRORS) == (MAX_ERRORS + 1, True)
         assert job.errors[0] == {"place": character * MAX_PLACE, "error": character * MAX_ERROR}
-        assert job.errors[-1] == {"place": "fail", "error": "must hold one"}
+        assert job.errors[-1] == {"place": "fail", "error": "must contain one"}
         await jobs.stop()
         jobs.close()
         with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as connection:
