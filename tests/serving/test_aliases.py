@@ -246,7 +246,7 @@ def test_commands_take_an_alias(command: Command, tmp_path: Path, capsys: pytest
     assert main(["copy", f"{place}#copy", f"{place}#live"]) == 2
     assert f"{place}#first: exists and has 2 documents" in capsys.readouterr().err
     assert main(["copy", f"{place}#first", f"{place}#live"]) == 2
-    assert "the copy needs another name" in capsys.readouterr().err
+    assert "source and copy are the same corpus" in capsys.readouterr().err
 
 
 @pytest.mark.backends("milvus")
