@@ -53,7 +53,7 @@ def test_no_bundle_at_all_is_refused() -> None:
 
 def test_two_of_one_name_are_refused(shelf: Shelf) -> None:
     shelf.holds["copy"] = shelf.holds["fake"]
-    with pytest.raises(BundleError, match=r"bundles/fake and .*/bundles/copy are both called 'fake': export one"):
+    with pytest.raises(BundleError, match=r"bundles/fake and .*/bundles/copy have the same name 'fake': export one"):
         shelf.service("fake", "turned", "copy")
 
 

@@ -271,4 +271,4 @@ def test_a_bundle_of_before_says_what_to_do(tiny_bundle: Path, tmp_path: Path) -
         ):
             answer = client.post(path, json=body)
             assert answer.status_code == 422
-            assert "was exported without the vectors of tokens: `isosphere export` it again" in answer.json()["error"]
+            assert "was exported without token vectors: export it again" in answer.json()["error"]
