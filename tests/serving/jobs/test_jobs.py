@@ -259,7 +259,7 @@ def test_a_ledger_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"ledger\.sqlite: file is not a database"):
         Jobs(tmp_path, KINDS)
     ledger.write_bytes(b"")
-    with pytest.raises(StoreError, match=r"ledger\.sqlite: holds no jobs and no room for them; move it away"):
+    with pytest.raises(StoreError, match=r"ledger\.sqlite: has no tables for jobs; move the file away"):
         Jobs(tmp_path, {})
     assert ledger.exists()
     ledger.unlink()
@@ -267,7 +267,7 @@ def test_a_ledger_that_is_none(tmp_path: Path) -> None:
         connection.execute("PRAGMA user_version = 99")
     later = ledger.read_bytes()
     with pytest.raises(
-        StoreError, match=r"has the format 99, this server reads up to \d; start the version that wrote"
+        StoreError, match=r"has the format 99, but this server supports formats up to \d; use the version that wrote"
     ):
         Jobs(tmp_path, KINDS)
     assert ledger.read_bytes() == later, "an older version changes nothing of what it can't read"
