@@ -87,7 +87,7 @@ async def search_by_url(
         try:
             asked["filter"] = orjson.loads(filter)
         except orjson.JSONDecodeError as error:
-            raise Invalid(f"is not JSON: {error}", field="filter") from None
+            raise Invalid(f"not JSON: {error}", field="filter") from None
     if sort is not None:
         asked["sort"] = sort.split(",")
     try:

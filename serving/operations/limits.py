@@ -200,10 +200,10 @@ class Caller:
             NoRoom: the quota is used up or would be exceeded.
         """
         if self._disk_bytes and ((taken := used()) >= self._disk_bytes or taken + adding > self._disk_bytes):
-            more = f", {adding} more would come" if adding > 0 else ""
+            more = f", and the request needs {adding} more" if adding > 0 else ""
             raise NoRoom(
-                f"the corpora of the key {self.key.name!r} take {taken} bytes of the {self._disk_bytes} that they may"
-                f"{more}: delete documents, snapshots or corpora"
+                f"the corpora of the key {self.key.name!r} use {taken} of {self._disk_bytes} allowed bytes{more}: "
+                "delete documents, snapshots or corpora"
             )
 
     def charge(self, tokens: float, *, begun: bool = False) -> None:

@@ -89,7 +89,7 @@ def test_what_is_not_loaded(pair: TestClient, shelf: Shelf, tmp_path: Path) -> N
         (shelf.folder / "link", 403, "bundles must be in"),
         (shelf.folder, 403, "bundles must be in"),
         (shelf.folder / "absent", 422, "bundle: "),
-        ("\0", 422, "bundle: no path"),
+        ("\0", 422, "bundle: is not a path"),
         ("\ud800", 422, "bundle: "),
         (shelf.folder / "copy", 409, "have the same name 'turned'"),
     ):

@@ -81,7 +81,7 @@ def test_what_would_be_ignored_is_refused(client: TestClient) -> None:
         ("inputs.0.content: ", {"inputs": [{"content": []}]}),
         ("inputs.0: ", {"inputs": ["a"]}),
         ("either texts or inputs", {"texts": ["a"], "inputs": [block("a")]}),
-        ("max_tokens: texts are cut to the 128 tokens", {"texts": ["a"], "max_tokens": 127}),
+        ("max_tokens: must be at least 128", {"texts": ["a"], "max_tokens": 127}),
         ("max_tokens: ", {"texts": ["a"], "max_tokens": 0}),
     ]:
         answer = client.post("/v2/embed", json=body)

@@ -227,7 +227,7 @@ def test_a_snapshot_without_a_content_type_is_told_what_is_missing(
 
 
 @pytest.mark.parametrize(
-    ("coding", "says"), [("gzip", "must be absent: send the snapshot as it is"), ("br", "'br' is not read")]
+    ("coding", "says"), [("gzip", "must be absent: send the snapshot as it is"), ("br", "'br' is not supported")]
 )
 def test_a_snapshot_in_another_coding_is_refused(
     filled: TestClient, refuses: Callable[..., None], coding: str, says: str

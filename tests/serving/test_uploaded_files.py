@@ -198,7 +198,7 @@ def test_without_limits_no_file_is_read(monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setattr(sys, "argv", ["readers", "html", '{"memory_bytes": 1, "cpu_seconds": 1}'])
     assert main() == 1
     told = json.loads(capsys.readouterr().out)
-    assert told["kind"] == Unhealthy.__name__ and "can't be limited" in told["error"]
+    assert told["kind"] == Unhealthy.__name__ and "can't limit the memory" in told["error"]
 
 
 @pytest.fixture

@@ -257,7 +257,7 @@ def test_an_option_that_names_no_column(refuses: Refuses, option: str, sent: dic
         ),
         ((400, "Validation", "there is no file"), {"content": b"--x--\r\n", "headers": of(FORM)}),
         (
-            (400, "Validation", "it is cut short"),
+            (400, "Validation", "its end is missing"),
             {
                 "content": b'--x\r\nContent-Disposition: form-data; name="a"; filename="a.txt"\r\n\r\nb\r\n',
                 "headers": of(FORM),

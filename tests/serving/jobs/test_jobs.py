@@ -136,7 +136,7 @@ def test_one_at_a_time_for_each_corpus_and_a_few_in_all(tmp_path: Path) -> None:
     ("error", "told"),
     [
         (Empty("must contain one", field="documents"), {"place": "documents", "error": "documents: must contain one"}),
-        (KeyError("secret"), {"place": "fail", "error": "internal error: KeyError; the server's log has it"}),
+        (KeyError("secret"), {"place": "fail", "error": "internal error: KeyError; the server's log has details"}),
     ],
 )
 def test_failing(tmp_path: Path, error: Exception, told: dict[str, str]) -> None:

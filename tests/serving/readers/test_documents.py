@@ -187,7 +187,7 @@ def zipped(name: str, content: bytes) -> bytes:
         ("pdf", b"", "Malformed", "empty"),
         ("pdf", b"hello", "Malformed", "not PDF: it begins with b'hello'"),
         ("pdf", files.pdf([["secret"]], password="x"), "Invalid", "encrypted"),
-        ("pdf", files.pdf([[], []]), "Empty", "no text, as if it was scanned: .*ocrmypdf"),
+        ("pdf", files.pdf([[], []]), "Empty", "no text and was probably scanned: .*ocrmypdf"),
         ("pdf", files.PDF[: len(files.PDF) // 2], "Malformed", "a damaged PDF file"),
         ("docx", b"", "Malformed", "empty"),
         ("docx", b"\xd0\xcf\x11\xe0" + b"x" * 600, "Invalid", r"encrypted, or is a \.doc"),
