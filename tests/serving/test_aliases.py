@@ -158,7 +158,7 @@ def test_aliases_outlive_the_server(tmp_path: Path) -> None:
         aliases.delete("b")
     for i in range(MAX_ALIASES):
         aliases.corpora[f"n{i}"] = "one"
-    with pytest.raises(Conflict, match="as many as may"):
+    with pytest.raises(Conflict, match="which is the maximum"):
         aliases.set("more", "one")
     file.write_text('{"a": "../b"}')
     with pytest.raises(StoreError, match=r"aliases\.json"):
@@ -170,7 +170,7 @@ def test_aliases_outlive_the_server(tmp_path: Path) -> None:
 
 def test_a_corpus_is_renamed(two: TestClient, refuses: Refuses) -> None:
     two.put("/aliases/live", json={"corpus": "old"}).raise_for_status()
-    refuses((409, "Conflict", "there is a corpus 'new' already"), "PATCH", "/corpora/old", json={"name": "new"})
+    refuses((409, "Conflict", "there is already a corpus 'new'"), "PATCH", "/corpora/old", json={"name": "new"})
     refuses((409, "Conflict", "'live' is an alias"), "PATCH", "/corpora/new", json={"name": "live"})
     refuses((404, "NotFound", "'nowhere'"), "PATCH", "/corpora/nowhere", json={"name": "x"})
     refuses((422, "Validation", "name"), "PATCH", "/corpora/old", json={"name": "../x"})

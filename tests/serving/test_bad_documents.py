@@ -135,7 +135,7 @@ def test_a_bad_line_is_named_and_nothing_is_kept(refuses: Refuses, client: TestC
 )
 def test_json_that_is_sent_as_lines_is_told_its_type(refuses: Refuses, client: TestClient, body: bytes) -> None:
     client.put("/corpora/c")
-    says = "line 1: must be a document, as a JSON object on a line of its own; a list of documents, or JSON over"
+    says = "line 1: must be a document, as a JSON object on one line; for a list of documents, or for JSON over"
     sent = {"content": body, "headers": {"content-type": "application/x-ndjson"}}
     refuses((422, "Validation", says), "POST", "/corpora/c/documents", **sent)
 

@@ -251,7 +251,7 @@ def test_other_bad_values(refuses: Refuses, client: TestClient) -> None:
     )
     empties: tuple[Any, ...] = ({"$and": [{}]}, {"$not": {}}, {"$or": [{"$and": [{}]}]})
     for empty in empties:
-        refuses((422, "Validation", "match everything"), "DELETE", "/corpora/c/documents", json={"filter": empty})
+        refuses((422, "Validation", "match every document"), "DELETE", "/corpora/c/documents", json={"filter": empty})
     refuses((422, "Validation", "cursor: not a cursor"), "GET", "/corpora/c/documents?cursor=x")
     refuses((422, "Validation", "limit: "), "GET", "/corpora/c/documents?limit=-1")
     refuses((422, "Validation", "filter: not JSON"), "GET", "/corpora/c/documents?filter=year:1")

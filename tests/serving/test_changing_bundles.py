@@ -117,7 +117,7 @@ def test_a_bundle_beside_the_root_of_the_file_system_lends_no_folder(shelf: Shel
 
     async def work() -> None:
         await service.loaded.wait()
-        with pytest.raises(Forbidden, match=re.escape(f"from {settings.adapted} only")):
+        with pytest.raises(Forbidden, match=re.escape(f"must be in {settings.adapted}:")):
             await service.encoders.add(shelf.folder / "turned")
 
     run(service, work)

@@ -261,7 +261,7 @@ def test_verify_names_a_file_that_was_emptied(
     path.write_bytes(b"")
     capsys.readouterr()
     assert command("verify") == 1
-    assert capsys.readouterr().out.startswith("c: c.sqlite: holds no corpus: it is empty")
+    assert capsys.readouterr().out.startswith("c: c.sqlite: contains no corpus: it is empty")
     assert path.read_bytes() == b""
 
 

@@ -239,4 +239,4 @@ def test_hits_are_sorted_by_distance(cities: TestClient, refuses: Refuses) -> No
 @pytest.mark.backends("milvus")
 def test_milvus_has_no_filter_by_distance(cities: TestClient, refuses: Refuses) -> None:
     asked = {"query": "a", "filter": {"at": {"$near": {**near("munich"), "within_m": 9}}}}
-    refuses((422, "Validation", "corpora on Milvus have no $near"), "POST", "/corpora/c/search", json=asked)
+    refuses((422, "Validation", "corpora on Milvus do not support $near"), "POST", "/corpora/c/search", json=asked)

@@ -75,8 +75,8 @@ def test_a_page_of_words_and_vector_leads_to_the_next(own: TestClient) -> None:
 @pytest.mark.parametrize(
     ("refusal", "body"),
     [
-        ((409, "Conflict", "no encoder reads a query: search by vector"), {"query": "captain"}),
-        ((409, "Conflict", "no encoder reads a query"), {"query": "captain", "mode": "hybrid"}),
+        ((409, "Conflict", "no encoder can embed a query: search by vector"), {"query": "captain"}),
+        ((409, "Conflict", "no encoder can embed a query"), {"query": "captain", "mode": "hybrid"}),
         (
             (422, "Validation", "vector: dense search needs either query or vector"),
             {"query": "captain", "vector": [1, 0, 0]},

@@ -147,7 +147,7 @@ def test_a_corpus_keeps_to_the_model_that_it_was_created_for(pair: TestClient) -
         assert pair.put(f"/corpora/{name}", json={"description": "d"}).status_code == 200
     assert pair.put("/corpora/second", json={"model": "turned"}).status_code == 200
     refused = pair.put("/corpora/second", json={"model": "fake", "description": "kept out"})
-    assert refused.status_code == 409 and "is another encoder's" in refused.json()["error"]
+    assert refused.status_code == 409 and "is embedded by another encoder" in refused.json()["error"]
     assert pair.get("/corpora/second").json()["description"] == "d"
 
 

@@ -124,7 +124,7 @@ REFUSALS: list[tuple[tuple[int, str, str], str, str, bytes]] = [
     ((422, "Validation", "metadata: must be a JSON object"), "?metadata=[1]", "a.md", b"a"),
     ((422, "Validation", "metadata: not JSON"), "?metadata={", "a.md", b"a"),
     ((422, "Validation", "metadata.n: integers"), "?metadata={\"n\":99999999999999999999}", "a.md", b"a"),
-    ((422, "Validation", "source: stands in metadata, too"), '?metadata={"source":1}', "a.md", b"a"),
+    ((422, "Validation", "source: is also a field of metadata"), '?metadata={"source":1}', "a.md", b"a"),
     ((422, "Validation", "section 1.id: must be 1 to 512 bytes"), "", f"{'a' * 520}.md", b"a"),
 ]  # fmt: skip
 

@@ -282,7 +282,7 @@ def test_a_file_that_broke_leaves_the_keys_and_is_logged(
     for _ in range(3):
         clock.now += LOOK_AGAIN
         assert ring.find("a") and not ring.find("b")
-    assert [record.getMessage().startswith("the keys stay as they were: ") for record in caplog.records] == [True]
+    assert [record.getMessage().startswith("the old keys stay valid: ") for record in caplog.records] == [True]
     file.unlink(missing_ok=True)
     write(file, "b")
     clock.now += LOOK_AGAIN

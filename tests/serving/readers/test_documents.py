@@ -190,7 +190,7 @@ def zipped(name: str, content: bytes) -> bytes:
         ("pdf", files.pdf([[], []]), "Empty", "no text and was probably scanned: .*ocrmypdf"),
         ("pdf", files.PDF[: len(files.PDF) // 2], "Malformed", "a damaged PDF file"),
         ("docx", b"", "Malformed", "empty"),
-        ("docx", b"\xd0\xcf\x11\xe0" + b"x" * 600, "Invalid", r"encrypted, or is a \.doc"),
+        ("docx", b"\xd0\xcf\x11\xe0" + b"x" * 600, "Invalid", r"encrypted, or is in the old format \.doc"),
         ("docx", zipped("xl/workbook.xml", b"<a/>"), "Malformed", "without word/document.xml"),
         ("docx", zipped("word/document.xml", b"<a/>"), "Malformed", "a damaged DOCX file"),
         ("docx", zipped("word/document.xml", b" " * 50_000_000), "TooLarge", "100 times as much"),

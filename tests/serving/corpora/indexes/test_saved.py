@@ -52,7 +52,7 @@ def test_what_was_saved_comes_back(generation: tuple[Path, Main]) -> None:
 def test_another_corpus_or_encoder_is_refused(generation: tuple[Path, Main]) -> None:
     folder, _ = generation
     for other in (IDENTITY._replace(generation="2"), IDENTITY._replace(fingerprint="g"), IDENTITY._replace(dim=8)):
-        with pytest.raises(UnfitError, match=r"manifest\.json: of another corpus or encoder"):
+        with pytest.raises(UnfitError, match=r"manifest\.json: belongs to another corpus or encoder"):
             saved.load(folder, other, KINDS, 1)
 
 

@@ -83,7 +83,7 @@ def forged(table: str, column: str, value: str) -> Change:
 
 
 PARTS = "the passages of document 1 are not parts of its text"
-VECTOR = r"vectors: that of passage \d is no vector of length 1"
+VECTOR = r"vectors: the vector of passage \d does not have length 1"
 HOSTILE: dict[str, tuple[Change, str]] = {
     "a text": (document(text="é" * 501), r"documents\.text has more than the 1000 bytes .* \(--max-text-bytes\)"),
     "an id": (document(id="i" * 513), r"documents\.id has more than the 512 bytes"),
@@ -119,7 +119,7 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "a map": (execute("""UPDATE corpora SET map = '{"fingerprint": "f"}'"""), "its map"),
     "a place that is too far": (
         execute("INSERT INTO places VALUES (1, 0, -9e999)"),
-        "the place of passage 1 is beyond",
+        "the position of passage 1 is beyond",
     ),
     "a place of no passage": (execute("INSERT INTO places VALUES (?, 0, 0)", 2**62), r"places\.key is not from 0"),
     "too many places": (

@@ -58,19 +58,19 @@ BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "a link for the manifest": (lambda body: archive(link(MANIFEST), (CONTENT, body)), NEXT),
     "a third part": (
         lambda body: archive((MANIFEST, manifest(body)), (CONTENT, body), ("more", b"x")),
-        "holds more than manifest.json and corpus.sqlite",
+        "contains more than manifest.json and corpus.sqlite",
     ),
     "zeros without an end": (
         lambda body: archive((MANIFEST, manifest(body)), (CONTENT, body)) + zstd.compress(b"\0" * 2 * PIECE),
-        "holds more than manifest.json and corpus.sqlite",
+        "contains more than manifest.json and corpus.sqlite",
     ),
     "other bytes": (
         lambda body: archive((MANIFEST, manifest(body)), (CONTENT, body.replace(b"text of", b"test of"))),
-        "not what its manifest says: damaged",
+        "its content differs from its manifest",
     ),
     "fewer bytes": (
         lambda body: archive((MANIFEST, manifest(body)), (CONTENT, body[:-1])),
-        "not what its manifest says: damaged",
+        "its content differs from its manifest",
     ),
     "more bytes": (lambda body: archive((MANIFEST, manifest(body)), (CONTENT, body + b"x")), NEXT),
     "no manifest": (lambda body: archive((MANIFEST, b"[]"), (CONTENT, body)), "its 'format' is missing"),

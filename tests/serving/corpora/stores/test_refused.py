@@ -51,8 +51,8 @@ KEPT = "; restore a snapshot over it or delete it, the file is kept as c.sqlite.
 OTHERS: list[tuple[Callable[[Path], object], str]] = [
     (foreign_database, "not a corpus of this server; move it elsewhere and start again$"),
     (lambda file: file.write_bytes(b"notes"), "not a corpus of this server; move it elsewhere and start again$"),
-    (later_version, r"written by a later version \(format 99, known up to \d\); start that version$"),
-    (lambda file: corpus_named(file, "d"), "holds the corpus 'd'; give the file its name back and start again$"),
+    (later_version, r"was written by a later version \(format 99, known up to \d\): use that version$"),
+    (lambda file: corpus_named(file, "d"), "contains the corpus 'd'; rename the file to that name and start again$"),
     (lambda file: file.mkdir(), "directory.*; mend that and start again$"),
 ]
 
