@@ -116,7 +116,7 @@ class Hit(NamedTuple):
     score: float
     """The cosine in a `dense` search, the BM25 score in a `lexical` search, or the fused score in a `hybrid` search."""
     dense: float | None = None
-    """The cosine. None unless the search is hybrid."""
+    """Cosine similarity in a hybrid search. None in other searches."""
     lexical: float | None = None
     """The BM25 score. None unless the search is hybrid and the hit is in the lexical ranking."""
     vector: Floats | None = None

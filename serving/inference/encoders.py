@@ -382,7 +382,7 @@ def unfit(default: ServedModel) -> str:
 
 
 class Loader:
-    """Loader of a server's encoders. All of them get the same options, metrics and streams."""
+    """Loader of a server's encoders. All encoders get the same options, metrics and streams."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings = settings

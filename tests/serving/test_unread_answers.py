@@ -82,7 +82,7 @@ def test_answers_that_nobody_reads_have_a_bound_for_each_key_and_for_all() -> No
         assert await second.ask(400_000) == 200, "another key has a bound of its own"
         third = Reader(app, "three")
         assert await third.ask(200_000) == 429
-        assert "answers of this server that nobody has read hold 900000 bytes" in third.body()["error"]
+        assert "unread answers of this server have 900000 bytes" in third.body()["error"]
         assert await third.ask(UNCOUNTED) == 200, "who asks little is always answered"
         first.reads.set()
         await first.asking

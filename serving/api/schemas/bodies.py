@@ -83,7 +83,7 @@ Strings = Annotated[list[str], Field(fail_fast=True)]
 Ids = Annotated[list[int], Field(fail_fast=True)]
 _SomeStrings = Annotated[list[str], Field(min_length=1)]
 _SomeIds = Annotated[list[NonNegativeInt], Field(min_length=1)]
-"""Types for the OpenAPI document. Our own code validates the limits, with its own messages."""
+"""Types for the OpenAPI document only. The server checks the limits itself, to give better error messages."""
 Texts = Annotated[
     Strings,
     BeforeValidator(listed, json_schema_input_type=str | _SomeStrings),

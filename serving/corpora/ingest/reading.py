@@ -57,7 +57,7 @@ def check_installed(format: str) -> None:
 
 
 def read(stream: BinaryIO, format: str, settings: Settings, *, source: str, split: str) -> Iterator[Row]:
-    """Yield the documents of a file as rows, as another process reads them.
+    """Yield the documents of a file as rows. A child process reads the file.
 
     Raises:
         Malformed, Invalid, TooLarge, Empty: the file can't be read, or can't be read within the limits.
