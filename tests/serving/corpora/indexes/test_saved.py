@@ -121,7 +121,7 @@ def test_a_manifest_of_something_else_is_refused(tmp_path: Path, manifest: bytes
 
 def test_an_index_of_another_faiss_is_refused(generation: tuple[Path, Main], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serving.corpora.indexes.saved.faiss.__version__", "0.0.1")
-    with pytest.raises(UnfitError, match=r"of FAISS 1\..*, this is 0\.0\.1"):
+    with pytest.raises(UnfitError, match=r"was written by FAISS 1\..*, but this is 0\.0\.1"):
         load(generation[0])
 
 

@@ -89,7 +89,7 @@ def test_what_is_no_json_is_told_and_what_is_is_read(body: bytes, size: int) -> 
         (b'{"documents": [{"text": "a"}]} x', "not JSON: expected the end at byte 32"),
         (
             b'{"text": "a"}\n{"text": "b"}\n',
-            r"expected the end \(a document a line is application/x-ndjson\) at byte 15",
+            r"expected the end \(for one document per line, use application/x-ndjson\) at byte 15",
         ),
         (b'{"documents": [], 3: 4}', "not JSON: expected the name of a field"),
         (b'{"documents": [], "a": nope}', "not JSON"),
@@ -118,7 +118,8 @@ def test_fields_of_json_that_are_named(format: Any) -> None:
     assert first == {"id": "1", "text": "A", "metadata": {"a": 1, "id": 7}}
     assert (second["text"], fourth) == (None, 5)
     assert str(third) == (
-        "_id: is required; there is no field '_id', only 'body', 'text'. Select it by ?id_column=NAME"
+        "_id: is required; there is no field '_id', only 'body', 'text'. Select it by ?id_column=NAME "
+        "(--id-column NAME)"
     )
 
 

@@ -146,11 +146,11 @@ def another_database(file: Path) -> None:
 
 REFUSED: list[tuple[Callable[[Path], object], str]] = [
     (lambda file: file.unlink(), "no such file"),
-    (lambda file: file.write_bytes(b""), "holds no corpus"),
+    (lambda file: file.write_bytes(b""), "contains no corpus"),
     (lambda file: file.write_bytes(file.read_bytes()[:-13_000]), "malformed|database|damaged"),  # the last is empty
     (broken_vector, "vector of passage 7"),
     (broken_page, ""),
-    (no_corpus, "holds no corpus"),
+    (no_corpus, "contains no corpus"),
     (another_database, "not a corpus of this server"),
 ]
 

@@ -43,7 +43,7 @@ def warnings(where: Any, *documents: dict[str, Any]) -> list[str]:
         ),
         ({"price": {"$in": [4, 5]}}, "no document has a number in 'price', only strings. A CSV column has numbers"),
         ({"year": "1815"}, "no document has a string in 'year', only numbers. Write numbers, true and false without"),
-        ({"read": {"$not": {"$eq": "true"}}}, "no document has a string in 'read', only booleans. Numbers, true"),
+        ({"read": {"$not": {"$eq": "true"}}}, "no document has a string in 'read', only booleans. Write numbers, true"),
         ({"price": {"$gt": "2024-01-01"}}, "no document has a date in 'price', only strings. Write a date as"),
         ({"year": [1815]}, "no document has a list in 'year', only numbers. For one of several values use $in."),
         ({"year": {"min": 1815}}, "no document has an object in 'year', only numbers. Operators begin with $"),
