@@ -86,9 +86,9 @@ def test_only_a_damaged_file_gives_way(tmp_path: Path, make: Callable[[Path], ob
     corpus_named(tmp_path / "copy", "copy")
     before = {path.name for path in tmp_path.iterdir()} | {"lock"}
     store = SqliteStore(tmp_path)
-    with pytest.raises(Damaged, match="start again|use that version"):
+    with pytest.raises(Damaged, match=r"start again|use that version"):
         store.drop("c")
-    with pytest.raises(Damaged, match="start again|use that version"):
+    with pytest.raises(Damaged, match=r"start again|use that version"):
         store.adopt("c", tmp_path / "copy")
     store.close()
     assert {path.name for path in tmp_path.iterdir()} == before
