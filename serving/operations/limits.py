@@ -76,7 +76,7 @@ class Keyring:
             self._look(now)
         if self._unreadable and now - self._known > self._grace:
             raise Unhealthy(
-                "the server can't read its file of keys; its log has the reason", retry_after=LOOK_AGAIN / SECOND
+                "the file of keys can't be read; the server's log has the reason", retry_after=LOOK_AGAIN / SECOND
             )
         given, found = digest(secret), None
         for caller in self._callers:

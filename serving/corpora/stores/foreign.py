@@ -167,7 +167,7 @@ def _corpus(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
     found = reader.execute("SELECT * FROM corpora LIMIT 2")
     rows = found.fetchall()
     if len(rows) != 1:
-        yield "contains several corpora" if rows else "holds no corpus"
+        yield "contains several corpora" if rows else "contains no corpus"
         return
     row = {name: value for (name, *_), value in zip(found.description, rows[0], strict=True)}
     try:

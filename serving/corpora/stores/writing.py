@@ -258,7 +258,7 @@ def check_bound(corpus: Corpus, fingerprint: str | None, dim: int | None) -> Non
     if bound not in (None, fingerprint):
         if bound == OWN:
             raise Conflict(
-                f'corpus {name!r} has own vectors: POST /corpora/{name}/reembed with "replace_own_vectors": '
+                f'the vectors of corpus {name!r} are its own: POST /corpora/{name}/reembed with "replace_own_vectors": '
                 "true replaces them by those of an encoder"
             )
         if fingerprint == OWN:
