@@ -213,7 +213,7 @@ def test_a_table_as_a_spreadsheet_exports_it(
     assert command("export", "--corpus", "c") == 0
     assert lines(capsys) == [{"id": "7", "text": "Café", "metadata": {"Price": 5}}]
     assert command("ingest", str(tmp_path / "a.csv"), "--corpus", "c", "--charset", "klingon") == 2
-    assert "charset: 'klingon' is not read" in capsys.readouterr().err
+    assert "charset: 'klingon' is not supported" in capsys.readouterr().err
 
 
 def test_a_folder_in_use_is_said_so(command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

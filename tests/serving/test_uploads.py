@@ -64,7 +64,7 @@ def test_text_in_a_charset_that_the_type_names(
     file = {"file": ("a.csv", body, "text/csv; charset=windows-1252")}
     client.post(DOCUMENTS, files=file).raise_for_status()
     assert [one["text"] for one in client.get(DOCUMENTS).json()["documents"]][-2:] == ["é €", "é €"]
-    says = "charset: 'klingon' is not read"
+    says = "charset: 'klingon' is not supported"
     refuses((415, "Validation", says), "POST", DOCUMENTS, content=body, headers=of(f"{media}; charset=klingon"))
 
 
