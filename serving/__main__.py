@@ -1,4 +1,4 @@
-"""Entry point of `python -m serving`; the commands are in `serving.commands`."""
+"""Entry point of `python -m serving`. The commands are in `serving.commands`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ FAMILIES = ("onnxruntime", "faiss")
 
 
 class ClashError(RuntimeError):
-    """Two builds of one library are installed over each other. The message names the builds and the remedy."""
+    """Two builds of the same library are installed together.
+
+    The message names the builds and the command that repairs the installation.
+    """
 
 
 def refuse_clashes() -> None:
-    """Refuse two installed builds of the same library.
+    """Raise an error if two builds of the same library are installed.
 
-    Such builds install the same module, so the later installation overwrites parts of the earlier one.
+    All builds install the same module, so the later installation overwrites files of the earlier one.
 
     Raises:
-        ClashError: two builds of one family are installed.
+        ClashError: two builds of a library are installed.
     """
     names = {str(found.metadata["Name"]).lower() for found in distributions()}
     for family in FAMILIES:
@@ -39,10 +42,13 @@ def refuse_clashes() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status. A mistake of the user gives status 2 and one line on stderr."""
+    """Run one command and return its exit status.
+
+    After a mistake of the user, the status is 2, and stderr has one line about the mistake.
+    """
     given = sys.argv[1:] if arguments is None else arguments
-    os.umask(0o077)  # override the caller's umask: no other user of this machine may read texts of tenants
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # SIGHUP waits until the server can reload or stop
+    os.umask(0o077)  # ignore the caller's umask: other users of this machine must not read the tenants' texts
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # block SIGHUP until the server can reload or stop
     try:
         failpoints.arm(os.environ)
         refuse_clashes()
@@ -60,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; see `main`."""
+    """Run one command. `main` describes the exit status."""
     verb, rest = next(iter(arguments), ""), arguments[1:]
     if verb == "keys":
         from serving.commands.keys import keys
@@ -87,7 +93,7 @@ def run(arguments: Sequence[str]) -> int:
         from serving.on_ray import deployment
 
         return deployment.serve(settings)
-    # Imported here: help does not need the server, and clashing builds may break the import itself.
+    # Import the server only here. The help needs no server, and clashing builds can break the import.
     from serving.commands.serve import serve
 
     return serve(settings)

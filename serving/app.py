@@ -1,4 +1,4 @@
-"""The HTTP application around a service."""
+"""The HTTP application of a service."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from serving.service import Service
 def create_app(
     service: Service, clock: Clock = time.monotonic_ns, *, routers: Sequence[APIRouter] = ROUTERS
 ) -> FastAPI:
-    """Create the ASGI application with these families of routes.
+    """Create the ASGI application of a service, with the routes of `routers`.
 
-    Its lifespan loads the model at the start and drains requests at the end. `clock` is the clock of the keys' rate
-    limits.
+    At startup, its lifespan loads the models. At shutdown, it lets the admitted requests finish. `clock` is the clock
+    for the rate limits of API keys.
 
     Raises:
-        KeysError: the file of keys can't be used.
-        TracingError: traces are configured and can't be exported.
+        KeysError: the file of API keys can't be used.
+        TracingError: traces are configured but can't be exported.
     """
     settings = service.settings
     keyring = (
@@ -56,7 +56,7 @@ def create_app(
 
     app = routes(lifespan, asks_for_keys=keyring is not None, routers=routers)
     errors.install(app)
-    app.add_middleware(Shortcut, routers=routers)  # the innermost middleware comes first
+    app.add_middleware(Shortcut, routers=routers)  # first, because middleware that is added later wraps it
     app.add_middleware(Head)
     app.add_middleware(UnreadLimit, limit=settings.max_unread_bytes)
     if keyring:
@@ -78,23 +78,25 @@ def routes(
     asks_for_keys: bool = False,
     routers: Sequence[APIRouter] = ROUTERS,
 ) -> FastAPI:
-    """Create the application with its routes and its OpenAPI document, without a service.
+    """Create the application with its routes and its OpenAPI document.
 
-    Only requests need a service.
+    The application has no service yet, so it can't answer requests.
     """
-    app = FastAPIOffline(  # serves the scripts of /docs itself, so that browsers fetch nothing from elsewhere
-        docs_url=None,  # `pages` serves /docs, under any prefix
+    app = FastAPIOffline(  # serves the scripts of /docs itself, so that browsers load nothing from other servers
+        docs_url=None,  # `pages` serves /docs, so that it works behind a proxy that adds a prefix
         redoc_url=None,
         title="Isosphere",
         version=version("isosphere"),
         description=description.TEXT,
         lifespan=lifespan,
-        # relative to the document, so that it holds under any prefix of a proxy
+        # A relative URL stays correct if a proxy adds a prefix.
         servers=[{"url": ".", "description": "this server"}],
         responses=description.ERRORS,
         redirect_slashes=False,
-        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},  # they quote callers
-        dependencies=[Depends(HTTPBearer(auto_error=False))] if asks_for_keys else None,  # /docs asks for a key, too
+        # Telemetry of FastAPI would record texts of callers.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
+        # Documents in /docs that the server requires a key.
+        dependencies=[Depends(HTTPBearer(auto_error=False))] if asks_for_keys else None,
     )
     for router in routers:
         app.include_router(router)

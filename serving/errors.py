@@ -1,4 +1,4 @@
-"""All errors that the server can answer with, each with its HTTP status and kind."""
+"""All errors with which the server can answer, each with its HTTP status and its kind."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ Kind = Literal[
 
 
 MAX_FIELD, MAX_MESSAGE = 300, 2000
-"""Maximum characters of an error's field and message. Both quote the caller's request, and may be stored."""
+"""Maximum characters of an error's field and of its message. Both may quote the request, and both may be stored."""
 
 
 class ServiceError(Exception):
-    """An error that callers receive. `field` names the part of the request at fault, if there is one."""
+    """Base class of the errors that callers receive.
+
+    `field` names the part of the request that caused the error, if any.
+    """
 
     status: ClassVar[int]
     kind: ClassVar[Kind]
@@ -35,12 +38,12 @@ class ServiceError(Exception):
 
 
 def _writable(text: str) -> str:
-    """Escape lone surrogates of `text`, so that UTF-8 can encode quoted text."""
+    """Escape lone surrogates in `text`, because UTF-8 can't encode them."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def shortened(text: str, most: int) -> str:
-    """Return `text` cut to `most` characters, ending in an ellipsis if it was cut."""
+    """Return `text`, shortened to `most` characters. A shortened text ends with an ellipsis."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
@@ -52,7 +55,7 @@ class Malformed(ServiceError):
 
 
 class Empty(ServiceError):
-    """A list that needs an element is empty."""
+    """A list that must have an element is empty."""
 
     status = 400
     kind = "Empty"
@@ -66,14 +69,17 @@ class ForeignTokens(ServiceError):
 
 
 class Unauthenticated(ServiceError):
-    """The request has no key, or an unknown key."""
+    """The request has no API key, or an unknown one."""
 
     status = 401
     kind = "Unauthorized"
 
 
 class Forbidden(ServiceError):
-    """The key lacks the scope, or has no access to the corpus. On a server without keys, the caller is not allowed."""
+    """The API key lacks the scope, or has no access to the corpus.
+
+    On a server without API keys, the caller is not allowed to use the route.
+    """
 
     status = 403
     kind = "Unauthorized"
@@ -87,14 +93,14 @@ class NotFound(ServiceError):
 
 
 class TooSlow(ServiceError):
-    """The body did not arrive in time."""
+    """The body of the request did not arrive in time."""
 
     status = 408
     kind = "Validation"
 
 
 class Conflict(ServiceError):
-    """The request conflicts with what is stored, most often vectors of another encoder."""
+    """The request conflicts with the stored data, for example with vectors of another encoder."""
 
     status = 409
     kind = "Conflict"
@@ -122,21 +128,21 @@ class Invalid(ServiceError):
 
 
 class Backend(ServiceError):
-    """The engine failed on the batch of this request."""
+    """The engine failed on a batch with texts of this request."""
 
     status = 424
     kind = "Backend"
 
 
 class Overloaded(ServiceError):
-    """The queue is full. No part of the request was admitted."""
+    """A queue or a limit is exhausted. No part of the request was admitted."""
 
     status = 429
     kind = "Overloaded"
 
 
 class Unsupported(ServiceError):
-    """The backend of the corpora does not have this operation."""
+    """The store of the corpora does not support this operation."""
 
     status = 501
     kind = "Backend"
@@ -150,11 +156,11 @@ class Unhealthy(ServiceError):
 
 
 class Stopped(Unhealthy):
-    """The work was cancelled because its caller has left. Nothing was done, and nobody gets this error."""
+    """The work was cancelled because its caller has left. Nothing was changed, and no caller receives this error."""
 
 
 class Damaged(Unhealthy):
-    """Stored data are damaged. Waiting does not help."""
+    """Stored data are damaged. A retry does not help."""
 
 
 class InsufficientStorage(ServiceError):
@@ -165,14 +171,17 @@ class InsufficientStorage(ServiceError):
 
 
 class NoRoom(InsufficientStorage):
-    """The corpora of this key have used up its share of the disk.
+    """The corpora of this API key have used up its disk quota.
 
-    The owner must delete something; waiting does not help.
+    The owner must delete data. A retry does not help.
     """
 
 
 class Expired(ServiceError):
-    """The caller's own deadline passed. HTTP's 504 corresponds to gRPC's DEADLINE_EXCEEDED (google.rpc.Code)."""
+    """The deadline that the caller set has passed.
+
+    The HTTP status 504 corresponds to gRPC's DEADLINE_EXCEEDED (google.rpc.Code).
+    """
 
     status = 504
     kind = "Overloaded"

@@ -1,4 +1,7 @@
-"""Options of the commands of `python -m serving`. The server is only loaded to run a command, so `--help` is fast."""
+"""Command-line options of `python -m serving`.
+
+The server is imported only when a command runs, so `--help` is fast.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 CORPUS_VERBS = ("ingest", "search", "export", "verify", "copy")
 CALLED = {"export": "export-corpus", "verify": "verify-corpus", "copy": "copy-corpus"}
-"""Verbs with another name in the command `isosphere`, where encoders have the same verb."""
+"""Names of commands that are called differently in `isosphere`, because commands for encoders already have these
+names."""
 FORMATS = ("json", "ndjson", "csv", "text", "parquet", "arrow", "markdown", "html", "pdf", "docx")
 MAX_HITS = 1000
 KEYS_FILE = "ISOSPHERE_API_KEYS_FILE"
@@ -31,12 +35,13 @@ KEY_LIMITS = {
     "unread-bytes": (int, "bytes of unread answers"),
     "jobs": (int, "waiting and running jobs"),
 }
-"""Options that limit a key. The server's options for keys without their own limit have the same names."""
+"""Options that set limits of a key. The server has options with the same names for the limits of keys that set none of
+their own."""
 REST = "The options of `isosphere serve` are also accepted, such as --data, --bundle and --engine."
 
 
 def parser_of(verb: str) -> argparse.ArgumentParser:
-    """Return the parser of any command; `serve` for the server itself."""
+    """Return the parser of a command. `serve` is the command that runs the server."""
     if verb in CORPUS_VERBS:
         return corpus_parser(verb)
     if verb == "openapi":
@@ -49,12 +54,12 @@ def parser_of(verb: str) -> argparse.ArgumentParser:
 
 
 def openapi_parser() -> Parser:
-    """Return the parser of a command without options."""
+    """Return the parser of `openapi`, a command without options."""
     return Parser(prog="isosphere openapi", **texts(*COMMANDS["openapi"][:2]))
 
 
 def corpus_parser(verb: str) -> argparse.ArgumentParser:
-    """Return the parser of a command that works without a server."""
+    """Return the parser of a command that works on corpora without a server."""
     name = CALLED.get(verb, verb)
     said = texts(*COMMANDS[name][:2])
     said["epilog"] = f"{REST}\n\n{said['epilog']}"
@@ -71,12 +76,13 @@ def corpus_parser(verb: str) -> argparse.ArgumentParser:
         parser.add_argument(
             "--watch",
             action="store_true",
-            help="stay, and add new and changed files of the folder and remove deleted ones as it happens",
+            help="keep running: add files of the folder when they are new or changed, and remove them when they are "
+            "deleted",
         )
         parser.add_argument(
             "--url",
-            help="server with the corpus, such as http://127.0.0.1:8080; its key is $ISOSPHERE_API_KEY "
-            "(default: the corpus in the folder --data)",
+            help="URL of the server with the corpus, such as http://127.0.0.1:8080; the environment variable "
+            "ISOSPHERE_API_KEY sets the API key (default: the corpus is in the folder --data)",
         )
         parser.add_argument(
             "--format",
@@ -94,12 +100,13 @@ def corpus_parser(verb: str) -> argparse.ArgumentParser:
         )
         parser.add_argument(
             "--charset",
-            help="encoding of a text file, such as windows-1252 (default: that of a byte order mark, or UTF-8)",
+            help="encoding of a text file, such as windows-1252 (default: the encoding of the byte order mark, else "
+            "UTF-8)",
         )
         parser.add_argument(
             "--split",
             choices=("section", "file"),
-            help="what becomes a document of md, html, pdf and docx: each section or page, or the whole file "
+            help="unit that becomes one document in md, html, pdf and docx: each section or page, or the whole file "
             "(default: section)",
         )
         parser.add_argument(
@@ -133,7 +140,7 @@ def corpus_parser(verb: str) -> argparse.ArgumentParser:
         parser.add_argument(
             "--embedded",
             action="store_true",
-            help="store the vectors in Parquet files by `isosphere embed`, which the corpus's encoder made",
+            help="store the vectors in Parquet files that `isosphere embed` wrote with the corpus's encoder",
         )
     elif verb == "search":
         parser.add_argument("query", help="text to search for")
@@ -152,17 +159,24 @@ def corpus_parser(verb: str) -> argparse.ArgumentParser:
     elif verb == "copy":
         place = "PLACE#NAME, where PLACE is a data folder, milvus://HOST:PORT[/DATABASE] or a Milvus Lite (*.db)"
         parser.add_argument("source", help=f"corpus to copy: {place}")
-        parser.add_argument("target", help="where to copy it, in the same form; the name may be left out")
-        parser.add_argument("--replace", action="store_true", help="delete a corpus that has this name in the target")
+        parser.add_argument(
+            "target", help="place of the copy, in the same form; without a name, the copy has the name of the corpus"
+        )
+        parser.add_argument(
+            "--replace", action="store_true", help="delete an existing corpus with this name at the place of the copy"
+        )
     else:
         parser.add_argument(
-            "--corpus", action="append", **corpus, help="corpus to check, may be repeated (default: all)"
+            "--corpus",
+            action="append",
+            **corpus,
+            help="corpus to check; repeat the option for several corpora (default: all)",
         )
     return parser
 
 
 def keys_parser() -> Parser:
-    """Return the parser of the command `keys` and its verbs."""
+    """Return the parser of the command `keys` and its subcommands."""
     from serving.operations.keys import Scope
 
     variable = os.environ.get(KEYS_FILE)
@@ -200,7 +214,7 @@ def keys_parser() -> Parser:
     revoke = verbs.add_parser(
         "revoke",
         parents=[file],
-        **described("delete a key; a running server refuses it within a second", "keys revoke app"),
+        **described("delete a key; a running server refuses the key after at most one second", "keys revoke app"),
     )
     revoke.add_argument("name", help="name of the key")
     return top

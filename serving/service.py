@@ -1,4 +1,4 @@
-"""Operations of the server, without HTTP."""
+"""Operations of the server, independent of HTTP."""
 
 from __future__ import annotations
 
@@ -39,35 +39,43 @@ from serving.operations.threads import CorpusThreads
 from serving.settings import Settings
 
 log = logging.getLogger(__name__)
-_FAILED = "loading failed, and the server's log says why"
+_FAILED = "loading failed; the server's log has the reason"
 Compared = tuple[Floats, Embeddings]
 RETRY_SECONDS = 2
 SWEEP_SECONDS = 5
-"""Seconds between two removals of expired documents."""
+"""Seconds between two deletions of expired documents."""
 PARSED_AT_ONCE = 2
-"""Maximum number of uploaded files that are read by other processes at a time, besides those of jobs."""
+"""Maximum number of uploaded files that child processes read at the same time. Files of jobs are not counted."""
 MAPPED_AT_ONCE = 1
-"""Maximum number of maps that are computed at a time, because each takes hundreds of megabytes."""
+"""Maximum number of maps that are computed at the same time. Each computation needs hundreds of megabytes."""
 PROBE_SECONDS = 1.0
-"""Seconds that a readiness check waits for the probe of a failing engine. The probe itself goes on."""
+"""Maximum seconds for which a readiness check waits for the probe of a failing engine. The probe itself continues after
+this time."""
 
 
 @dataclass(frozen=True)
 class Health:
-    """State of the server, and the reason if the server is not ready. A failing server still tries each request."""
+    """State of the server, and the reason if the server is not ready.
+
+    A server with the state "failing" still tries to answer each request.
+    """
 
     state: Literal["loading", "ready", "failing", "draining", "failed"]
     reason: str
 
     def __str__(self) -> str:
-        """Return the public message. It leaves out the reason of a failed load, which names paths and corpora."""
+        """Return the public message about the state.
+
+        It does not contain the reason of a failed load, because the reason names paths and corpora.
+        """
         return f"{self.state}: {_FAILED if self.state == 'failed' else self.reason}"
 
 
 class Service:
-    """Encoders, each with a queue, and the corpora of one backend. None as a model's name means the first model.
+    """The operations of a server with its encoders and its corpora.
 
-    `prepare` runs after loading, before the first request is admitted (the demo corpus is created there).
+    Each encoder has its own queue. If a method gets no model name, it uses the first model. `prepare` runs after
+    loading, before the first request is admitted. For example, it creates the demo corpus.
 
     Raises:
         BundleError: two models have the same name.
@@ -87,11 +95,12 @@ class Service:
         indexed, copied = settings.data / "indexes", settings.data / "snapshots"
         self.library = Library(corpora, self.encoders, self.metrics, self.admitted, self.remedy)
         self.parsing = CorpusThreads(PARSED_AT_ONCE)
-        """Threads that wait for processes that read uploaded files. Searches have other threads."""
+        """Threads that wait for the child processes that read uploaded files. They are separate, so that searches never
+        wait for them."""
         self.mapping = CorpusThreads(MAPPED_AT_ONCE)
-        """Threads that wait for processes that compute maps."""
+        """Threads that wait for the child processes that compute maps."""
         self.adapting = CorpusThreads(1)
-        """Threads that wait for processes that adapt encoders."""
+        """Threads that wait for the child processes that adapt encoders."""
         self.adaptations = Adaptations(settings.data / "adapting", settings.adapted)
         self.snapshots = Snapshots(self.library.corpora, copied, settings.bounds)
         self.disk_quota = DiskQuota(
@@ -136,9 +145,9 @@ class Service:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Load the encoders in the background during the block.
+        """Load the encoders in the background while the block runs.
 
-        At the end, let admitted requests finish within `drain_seconds`.
+        At the end of the block, admitted requests have `drain_seconds` to finish.
         """
         self._loading = asyncio.create_task(self._load())
         sweeping = asyncio.create_task(self._remove_expired())
@@ -157,13 +166,19 @@ class Service:
             await asyncio.to_thread(self.library.close)
 
     async def drain(self) -> bool:
-        """Admit no more requests, and wait for the admitted requests. Return whether all of them finished in time."""
+        """Admit no more requests, and wait until the admitted requests are answered.
+
+        Return whether all of them finished in time.
+        """
         self.health = Health("draining", "the server is shutting down")
-        log.info("stopping: %d requests are answered first, in %g s", self._running, self.settings.drain_seconds)
+        log.info(
+            "stopping: waiting for the answers to %d requests, up to %g s", self._running, self.settings.drain_seconds
+        )
         if self._loading:
             self._loading.cancel()
         self.encoders.stop_changing()
-        for patience in self._receiving:  # before anything is awaited: bodies that begin later expire by themselves
+        # Nothing may be awaited before this, so that bodies that begin later expire without it.
+        for patience in self._receiving:
             patience.reschedule(asyncio.get_running_loop().time())
         await self.jobs.stop()
         try:
@@ -182,7 +197,7 @@ class Service:
     def manifest(self) -> Manifest:
         """Manifest of the default encoder.
 
-        A reload may replace the manifest, so requests use the manifest of the embedder that they hold.
+        A reload may replace the manifest. Requests therefore use the manifest of their own embedder.
         """
         return self.encoders.default.model.manifest
 
@@ -191,28 +206,30 @@ class Service:
         """The default encoder.
 
         Raises:
-            Unhealthy: it is not loaded.
+            Unhealthy: the default encoder is not loaded.
         """
         return self.encoders.default.ready_embedder
 
     def remedy(self, corpus: str) -> str:
-        """Return a message that says how to make a corpus searchable after a change of encoder."""
+        """Return a message that says how to make a corpus searchable after a change of its encoder."""
         if job := self.jobs.under_way(REEMBED, corpus):
             return f"Job {job.id} embeds the corpus again: {progress_of(job, 'passages')} (GET /jobs/{job.id})"
-        return f"POST /corpora/{corpus}/reembed embeds the corpus again, or serve that encoder"
+        return f"POST /corpora/{corpus}/reembed embeds the corpus again. Or start the server with that encoder"
 
     @property
     def readiness(self) -> Health:
-        """`health`, except that a ready service whose engine fails batch after batch has the state "failing"."""
+        """Return `health`.
+
+        If the service is ready but an engine fails batch after batch, the state is "failing" instead.
+        """
         failing = self.encoders.failing if self.health.state == "ready" else ""
         return Health("failing", failing) if failing else self.health
 
     async def probed(self) -> Health:
-        """Return `readiness`.
+        """Probe failing engines, then return `readiness`.
 
-        If an engine is failing, probe the engine before. Readiness checks are how an engine recovers.
-
-        Simultaneous callers share one probe, and none waits longer than `PROBE_SECONDS`.
+        A failing engine recovers by these probes. Simultaneous callers share one probe, and no caller waits longer than
+        `PROBE_SECONDS`.
         """
         if self.readiness.state == "failing":
             self._probing = self._probing or asyncio.create_task(self._probe())
@@ -227,7 +244,7 @@ class Service:
             self._probing = None
 
     async def reload(self, model: str | None = None) -> list[Reloaded]:
-        """Reload the folder of `model`, or those of all models; see `Encoders.reload`.
+        """Reload the bundle of `model`, or the bundles of all models. See `Encoders.reload`.
 
         Raises:
             Unhealthy: the server is loading, draining or failed.
@@ -255,10 +272,12 @@ class Service:
 
     @asynccontextmanager
     async def receiving(self) -> AsyncIterator[None]:
-        """Receive a request's body in the block. A drain does not wait for callers who are still sending.
+        """Receive a request's body while the block runs.
+
+        A drain does not wait for callers who are still sending.
 
         Raises:
-            Unhealthy: the body was incomplete when the server began to drain.
+            Unhealthy: the server began to drain before the body was complete.
         """
         try:
             async with asyncio.timeout(0 if self.health.state == "draining" else None) as patience:
@@ -271,17 +290,19 @@ class Service:
             raise Unhealthy(str(self.health), retry_after=RETRY_SECONDS) from None
 
     def report(self, reason: str) -> None:
-        """Set the message that `health` reports during loading."""
+        """Set the message that `health` returns during loading."""
         if self.health.state == "loading":
             self.health = Health("loading", reason)
 
     @contextmanager
     def encoder(self, model: str | None = None) -> Iterator[Embedder]:
-        """Admit a request and hold its encoder, which stays usable in the block even if a reload replaces it.
+        """Admit a request, and yield its encoder.
+
+        Even if a reload replaces the encoder, it stays usable until the block ends.
 
         Raises:
             Unhealthy: the server is loading, draining or failed.
-            NotFound: there are several encoders, and none of that name.
+            NotFound: there are several encoders, and none has this name.
         """
         with self.admitted(), self.encoders.requested(model).ready_embedder.held() as embedder:
             yield embedder
@@ -309,7 +330,10 @@ class Service:
     async def scores(
         self, pairs: Sequence[TextPair], options: EmbedOptions, *, model: str | None = None
     ) -> tuple[Floats, Computed, str]:
-        """Return the scores (N,) of pairs by a cross-encoder, by default the first, and the name of its output."""
+        """Return the scores (N,) that a cross-encoder gives to pairs of texts, and the name of its output.
+
+        The default is the first cross-encoder.
+        """
         served = self.encoders.cross_encoder(model)
         with self.admitted(), served.ready_embedder.held() as embedder:
             return *await embedder.score(pairs, options), embedder.model.label
@@ -317,7 +341,7 @@ class Service:
     async def similarity(
         self, a: Sequence[str], b: Sequence[str], options: EmbedOptions, at: At, *, model: str | None = None
     ) -> Compared:
-        """Return the cosine matrix (A, B) of the A texts of `a` with the B texts of `b`, and the embeddings."""
+        """Return the cosine matrix (A, B) of A texts in `a` and B texts in `b`, and the embeddings of all texts."""
         embeddings = await self.embed([*a, *b], options, at=at, model=model)
         left, right = embeddings.vectors[: len(a)], embeddings.vectors[len(a) :]
         return np.clip(left @ right.T, -1, 1), embeddings
@@ -333,9 +357,9 @@ class Service:
         model: str | None = None,
         max_tokens: int | None = None,
     ) -> Relevance:
-        """Score N texts for a query; see `serving.inference.relevance`.
+        """Score N texts for a query. See `serving.inference.relevance`.
 
-        At most `max_tokens` of each text are read. Texts cut by that limit count as truncated.
+        At most `max_tokens` of each text are read. Texts that are cut by this limit count as truncated.
         """
         check_some(texts, field)
         cut = 0
@@ -348,24 +372,27 @@ class Service:
         return replace(found, computed=replace(found.computed, truncated=truncated))
 
     async def _index_where_the_encoder_runs(self) -> None:
-        """Search on the GPU if `--index auto` is set and an encoder runs on CUDA."""
+        """Move the search of corpora to the GPU if `--index auto` is set and an encoder runs on CUDA."""
         if self.settings.index != "auto" or all(one.engine.device != "cuda" for one in self.encoders.loaded):
             return
-        self.report("trying to search on the CUDA device")
+        self.report("testing search on the CUDA device")
         if reason := await in_daemon_thread(self.library.corpora.use_gpu):
             log.warning("indexes stay on the CPU: %s", reason)
 
     async def _remove_expired(self) -> None:
-        """Remove expired documents every few seconds. Reads don't return them meanwhile."""
+        """Delete expired documents every few seconds.
+
+        Reads do not return an expired document, even before it is deleted.
+        """
         await self.loaded.wait()
         while self.health.state == "ready":
             await asyncio.sleep(SWEEP_SECONDS)
             try:
                 await self.library.threads.stoppable("", self.library.corpora.remove_expired)
             except ServiceError as error:
-                log.warning("expired documents are removed later: %s", error)
+                log.warning("could not delete expired documents, will try again: %s", error)
             except Exception:
-                log.exception("expired documents are removed later")
+                log.exception("could not delete expired documents, will try again")
 
     async def _load(self) -> None:
         try:
@@ -379,7 +406,7 @@ class Service:
             await self.library.threads.read("", self.library.corpora.warm)
             if self._prepare:
                 await self._prepare(self)
-        except Exception as error:  # the server keeps running to report why it is not ready
+        except Exception as error:  # the server must keep running to report why it is not ready
             log.error("loading failed: %s", error, exc_info=not isinstance(error, EngineError | StoreError))
             self.health = Health("failed", str(error))
         else:

@@ -1,6 +1,6 @@
-"""Options of the server.
+"""Settings of the server.
 
-An option is a command-line flag, an environment variable `ISOSPHERE_<OPTION>` and a field of `Settings`.
+Each setting is a command-line option, an environment variable `ISOSPHERE_<OPTION>` and a field of `Settings`.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from serving.operations.logs import LogFormat
 ENGINES = ("auto", *RUNTIME_NAMES, "fake")
 STORES = ("sqlite", "memory")
 INDEXED_FROM = 20_000
-"""Default minimum number of passages for which a corpus gets an approximate index."""
+"""Default of `--index-from`: the minimum number of passages for which a corpus gets an approximate index."""
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s,]+")
 
 
 class SettingsError(ValueError):
-    """An illegal option. The message is one line."""
+    """An option is not valid. The message is one line."""
 
 
 class Settings(BaseSettings):
-    """Options of the server. The model's description is that of the command."""
+    """Settings of the server. The description of each field is the help text of its option."""
 
     model_config = SettingsConfigDict(
         env_prefix="ISOSPHERE_",
@@ -64,29 +64,30 @@ class Settings(BaseSettings):
 
     bundle: str = Field(
         default="artifacts/default",
-        description="folder of the encoder to serve, minilm, or minilm+NAME for an adapter in models/adapters; "
-        "without this option and folder, minilm+default is served; "
-        f"for several encoders, repeat the option or separate them by {os.pathsep}",
+        description="encoder to serve: the folder of a bundle, minilm, or minilm+NAME for an adapter in "
+        "models/adapters; if the option is not set and its default folder does not exist, "
+        "minilm+default is served; for several encoders, repeat the option or separate them by "
+        "{os.pathsep}",
     )
     data: Path = Field(default=Path("var"), description="folder for corpora")
     host: str = Field(default="localhost", description="address to listen on; localhost means 127.0.0.1 and ::1")
     port: int = Field(default=8080, ge=0, le=65535, description="port to listen on; 0 selects a free port")
     api_keys_file: Path | None = Field(
-        default=None, description="file of API keys, written by `isosphere keys`; requests then need a key"
+        default=None, description="file of API keys, written by `isosphere keys`; with this option, requests need a key"
     )
     api_keys_grace: NonNegativeFloat = Field(
         default=GRACE_SECONDS,
-        description="seconds for which keys stay valid while their file can't be read; after that, requests get 503",
+        description="seconds for which keys stay valid while their file can't be read; afterwards, requests get 503",
     )
     insecure: bool = Field(
         default=False, description="allow other machines to connect without API keys, and accept any Host header"
     )
     cors_origin: str = Field(
         default="",
-        description="origins of web pages that may send requests, separated by commas, or *; by default none",
+        description="origins of web pages that may send requests, separated by commas, or * for all; by default none",
     )
-    no_demo: bool = Field(default=False, description="do not create the demo corpus when there is no corpus")
-    no_adapt: bool = Field(default=False, description="refuse to adapt encoders to corpora")
+    no_demo: bool = Field(default=False, description="do not create a demo corpus on a server without corpora")
+    no_adapt: bool = Field(default=False, description="refuse requests to adapt encoders to corpora")
     engine: str = Field(
         default="auto",
         description=f"inference engine: {', '.join(ENGINES)}; auto is the fastest on this machine, measured once",
@@ -106,26 +107,28 @@ class Settings(BaseSettings):
         "model runs there; cpu and gpu select the device; exact builds no index",
     )
     exact_below: PositiveInt = Field(
-        default=INDEXED_FROM, description="number of passages from which --index treats a corpus as large, at least 10"
+        default=INDEXED_FROM, description="minimum number of passages of a large corpus, for --index; at least 10"
     )
     expected_passages: NonNegativeInt = Field(
         default=0,
-        description="number of passages for which a new corpus on Milvus gets the type of its index",
+        description="expected number of passages of a new corpus on Milvus, which determines the type of its index",
     )
     device: Device = Field(default="auto", description="device that runs the model")
-    threads: PositiveInt | None = Field(default=None, description="threads of the engine; by default the CPU quota")
+    threads: PositiveInt | None = Field(
+        default=None, description="threads of the engine; by default as many as the CPU quota allows"
+    )
     default_prompt: str | None = Field(
-        default=None, description="prompt for requests that name no prompt; corpora do not use it"
+        default=None, description="prompt for requests that do not give a prompt; not used for corpora"
     )
     default_prompt_name: str | None = Field(
-        default=None, description="name of a prompt of the bundle, used like --default-prompt"
+        default=None, description="name of one of the bundle's prompts to use as --default-prompt"
     )
     token_arrays: Literal["model", "reject"] = Field(
         default="model",
-        description="how to treat token ids instead of texts: read them as ids of the model, or reject them",
+        description="handling of token ids instead of texts: read them as ids of the model, or reject them",
     )
     max_batch_tokens: PositiveInt | None = Field(
-        default=None, description="maximum tokens of a batch, with padding; by default chosen by the engine"
+        default=None, description="maximum tokens of a batch, including padding; by default chosen by the engine"
     )
     max_queued_tokens: PositiveInt = Field(
         default=1_000_000, description="maximum tokens of all unanswered requests; further requests get 429"
@@ -138,17 +141,18 @@ class Settings(BaseSettings):
     )
     max_request_tokens: PositiveInt = Field(
         default=300_000,
-        description="maximum tokens in one request; texts are counted after truncation, token ids before truncation",
+        description="maximum tokens in one request, counted after truncation for texts and before truncation for "
+        "token ids",
     )
     max_body_bytes: PositiveInt = Field(default=32_000_000, description="maximum bytes of one request body")
     max_received_bytes: PositiveInt = Field(
         default=256_000_000,
-        description="maximum bytes of all request bodies in memory, three quarters of it for one key; further large "
-        "bodies get 429",
+        description="maximum bytes of all request bodies in memory, of which one key may use three quarters; "
+        "further large bodies get 429",
     )
     max_unread_bytes: PositiveInt = Field(
         default=256_000_000,
-        description="maximum bytes of all answers that clients have not read yet; beyond it, large answers get 429",
+        description="maximum bytes of all answers that clients have not read yet; further large answers get 429",
     )
     max_text_bytes: PositiveInt = Field(default=Bounds.text_bytes, description="maximum bytes of one text in UTF-8")
     max_metadata_bytes: PositiveInt = Field(
@@ -171,7 +175,7 @@ class Settings(BaseSettings):
         default=10_000, description="maximum hits of one search request, summed over its queries"
     )
     max_search_characters: PositiveInt = Field(
-        default=100_000_000, description="maximum characters in the texts that one search request finds"
+        default=100_000_000, description="maximum characters in the texts of all hits of one search request"
     )
     key_requests_per_second: Rate | None = Field(
         default=None, description="maximum requests per second of each key without its own limit; by default unlimited"
@@ -198,30 +202,34 @@ class Settings(BaseSettings):
     )
     key_jobs: PositiveInt = Field(
         default=100,
-        description="maximum waiting and running jobs of each key without its own limit; without API keys, of all "
-        "callers",
+        description="maximum waiting and running jobs of each key without its own limit; without API keys, the "
+        "limit for all callers together",
     )
     max_idempotency_bytes: NonNegativeInt = Field(
         default=32_000_000,
-        description="maximum stored bytes of answers for Idempotency-Key, for each API key; the oldest are deleted "
-        "first",
+        description="maximum bytes of stored answers for Idempotency-Key, for each API key; the oldest answers are "
+        "deleted first",
     )
     body_timeout: PositiveFloat = Field(
-        default=10.0, description="seconds that a client may pause while it sends a request body"
+        default=10.0, description="maximum seconds for which a client may pause while it sends a request body"
     )
     metrics_corpora: NonNegativeInt | None = Field(
         default=None,
-        description="number of corpora that /metrics lists by name; by default 50, or 0 if API keys are required",
+        description="maximum number of corpora that /metrics lists by name; by default 50, or 0 if API keys are "
+        "required",
     )
     otlp_endpoint: HttpUrl | None = Field(
         default=None,
         description="OTLP endpoint for traces, such as http://127.0.0.1:4318; by default OTEL_EXPORTER_OTLP_ENDPOINT",
     )
     on: Literal["ray"] | None = Field(
-        default=None, description="ray serves replicas of the encoder on the machines of a Ray cluster, without corpora"
+        default=None,
+        description="where to serve: ray runs replicas of the encoder on the machines of a Ray "
+        "cluster, without corpora",
     )
     ray_address: str | None = Field(
-        default=None, description="address of the cluster; by default RAY_ADDRESS, or Ray on this machine alone"
+        default=None,
+        description="address of the Ray cluster; by default RAY_ADDRESS, else Ray is started on this machine only",
     )
     replicas: PositiveInt = Field(default=1, description="minimum number of replicas on Ray")
     max_replicas: PositiveInt | None = Field(
@@ -252,7 +260,8 @@ class Settings(BaseSettings):
     def _a_request_fits_the_queue(self) -> Self:
         if self.max_queued_tokens < self.max_request_tokens:
             raise ValueError(
-                "max_queued_tokens must not be below max_request_tokens: no such request could be admitted"
+                "max_queued_tokens must not be below max_request_tokens, because the largest requests could "
+                "never be admitted"
             )
         return self
 
@@ -267,7 +276,10 @@ class Settings(BaseSettings):
     def _origins(cls, value: str) -> str:
         bad = next((one for one in _split(value) if one != "*" and not _ORIGIN.fullmatch(one)), None)
         if bad is not None:
-            raise ValueError(f"{bad!r} is no origin: scheme, host and maybe a port, as in https://example.org:8443")
+            raise ValueError(
+                f"{bad!r} is not an origin: give a scheme, a host and optionally a port, such as "
+                "https://example.org:8443"
+            )
         return value
 
     @field_validator("bundle")
@@ -279,34 +291,34 @@ class Settings(BaseSettings):
 
     @property
     def on_milvus(self) -> bool:
-        """Return whether the corpora are on Milvus."""
+        """True if the corpora are on Milvus."""
         return _is_milvus(self.store)
 
     @property
     def bundles(self) -> tuple[Path, ...]:
-        """The folders of the served encoders. The folder of the default encoder is first."""
+        """Folders of the served encoders. The folder of the default encoder is first."""
         return tuple(Path(folder) for folder in self.bundle.split(os.pathsep) if folder)
 
     @property
     def adapted(self) -> Path:
-        """The folder of the encoders that jobs adapted to corpora."""
+        """Folder of the encoders that jobs have adapted to corpora."""
         return self.data / "adapted"
 
     @property
     def cors_origins(self) -> tuple[str, ...]:
-        """The origins of web pages that may send requests."""
+        """Origins of web pages that may send requests."""
         return _split(self.cors_origin)
 
     @property
     def named_corpora(self) -> int:
-        """The number of corpora that have their own label in the metrics."""
+        """Maximum number of corpora that have their own label in the metrics."""
         if self.metrics_corpora is not None:
             return self.metrics_corpora
         return 0 if self.api_keys_file else NAMED_CORPORA
 
     @property
     def bounds(self) -> Bounds:
-        """The limits of documents and of restored corpora."""
+        """Limits on documents and on restored corpora."""
         return Bounds(
             text_bytes=self.max_text_bytes,
             metadata_bytes=self.max_metadata_bytes,
@@ -315,7 +327,7 @@ class Settings(BaseSettings):
 
     @property
     def key_limits(self) -> Limits:
-        """The limits of a key that sets none of its own."""
+        """Limits of a key that sets none of its own."""
         return Limits(
             requests_per_second=self.key_requests_per_second,
             tokens_per_second=self.key_tokens_per_second,
@@ -336,11 +348,11 @@ def _split(origins: str) -> tuple[str, ...]:
 
 
 def read_settings(arguments: Sequence[str]) -> Settings:
-    """Read the settings: flags first, then the environment, then defaults.
+    """Read the settings. Command-line options have priority over environment variables.
 
     Raises:
-        SettingsError: an option is unknown or its value is not legal; the message names the option.
-        SystemExit: after `--help`, with 0.
+        SettingsError: an option is unknown, or its value is not valid; the message names the option.
+        SystemExit: after `--help`, with the exit status 0.
     """
     try:
         return Settings(_cli_parse_args=_with_one_bundle(arguments))  # type: ignore[call-arg]
@@ -354,7 +366,7 @@ def read_settings(arguments: Sequence[str]) -> Settings:
 
 
 def parser_of_settings() -> ArgumentParser:
-    """Return a parser of all settings, for its help and its options."""
+    """Return a parser of all settings, which is used for its help text and its options."""
     parser: ArgumentParser = CliSettingsSource(Settings).root_parser
     return parser
 
@@ -364,7 +376,7 @@ def _flag(field: str) -> str:
 
 
 def _with_one_bundle(arguments: Sequence[str]) -> list[str]:
-    """Merge all `--bundle` flags into one flag, because pydantic-settings reads only the last of several flags."""
+    """Merge all `--bundle` options into one, because pydantic-settings reads only the last of several options."""
     parser = Parser("isosphere serve", add_help=False, allow_abbrev=False, passes_on=True)
     parser.add_argument("--bundle", action="append", default=[])
     given, others = parser.parse_known_args(arguments)

@@ -1,4 +1,4 @@
-"""HTTP routes: one file for each family of routes. `ROUTERS` has all routers."""
+"""HTTP routes. Each family of routes has its own file, and `ROUTERS` lists all routers."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ INFERENCE = (
     ollama.router,
     inference.reranking,
     inference.pipelines,
-    status.reports,  # before /models/{id}, whose ids may contain slashes
+    status.reports,  # before /models/{id}, whose path also matches ids with slashes
     openai.router,
     status.router,
 )
 """Routers of a server without corpora and jobs, such as a replica on Ray."""
 ROUTERS = (
-    search.router,  # first, because each request is matched with route after route
+    search.router,  # first, because each request is compared with one route after another
     *INFERENCE,
     uploads.router,
     documents.router,

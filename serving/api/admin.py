@@ -1,6 +1,6 @@
 """Administration routes.
 
-They need a key with the scope `admin`. On a server without keys, they need a caller on the same machine.
+With API keys, they need a key with the scope `admin`. Without API keys, they accept only callers on the same machine.
 """
 
 from __future__ import annotations
@@ -20,47 +20,47 @@ from serving.api.schemas.bodies import ClosedBody
 from serving.errors import Forbidden
 
 RELAYED = ("forwarded", "x-forwarded-for", "origin")
-"""Headers that proxies, or browsers acting for a web page, send. With such a header, the peer of the connection is
-not the caller."""
+"""Request headers that proxies add, and that browsers add for a web page. If a request has one of them, the peer of the
+connection may not be the real caller."""
 
 
 def _local(request: Request) -> None:
-    """Raise `Forbidden` unless the request came with a key, or directly from a process on this machine."""
+    """Raise `Forbidden` unless the request has an API key or comes directly from a process on this machine."""
     if key_of(request):
         return
     peer = request.client.host if request.client else ""
     if not is_loopback(peer) or any(header in request.headers for header in RELAYED):
-        raise Forbidden("only answered to a process on the server's own machine, asking directly")
+        raise Forbidden("only processes on the server's own machine may use this route, and not through a proxy")
 
 
 router = APIRouter(prefix="/admin", tags=["admin"], route_class=Route, dependencies=[Depends(_local), *CLOSED])
 
 
 class Fingerprints(BaseModel):
-    """Fingerprints of the bundle that was served before, and of the bundle that is served now."""
+    """Fingerprints of a model's bundle before and after a reload."""
 
     old: str
     new: str
 
 
 class ReloadAnswer(Fingerprints):
-    """Changes of the first model that was reloaded, and of each other model by its name."""
+    """Fingerprints of the first reloaded model. `others` has the fingerprints of the other reloaded models by name."""
 
     others: dict[str, Fingerprints] | None = None
 
 
 class LoadRequest(ClosedBody):
-    """A further bundle to serve."""
+    """An additional bundle to serve."""
 
     bundle: Path = Field(
         strict=False,
-        description="Folder of the bundle. It must be inside the parent folder of a bundle given by `--bundle`, or be "
-        "the `bundle` of an adaptation.",
+        description="Folder of the bundle. It must be in a folder that also contains a bundle given by `--bundle`, "
+        "or it must be the `bundle` of an adaptation.",
     )
 
 
 class LoadAnswer(BaseModel):
-    """The model's name in requests, and the fingerprint of its bundle."""
+    """Name of the loaded model in requests, and fingerprint of its bundle."""
 
     id: str
     fingerprint: str
@@ -71,13 +71,17 @@ async def reload(
     service: ServiceDep,
     model: Annotated[
         str | None,
-        Query(description="Name of the model to reload. Default: all models. If one fails, none is replaced."),
+        Query(
+            description="Name of the model to reload. Default: all models. If one model fails to load, no model is "
+            "replaced."
+        ),
     ] = None,
 ) -> ReloadAnswer:
-    """Reload the bundles from disk, and answer when they are served. Until then, the old bundles answer requests.
+    """Reload the bundles from disk, and answer when the new bundles are served.
 
-    409 while another reload is running. 422 if a bundle is incomplete, and 424 if it does not run correctly. The error
-    gives the reason, and the old bundles are still served. SIGHUP also reloads.
+    The old bundles answer requests until then. 409 while another reload is running. 422 if a bundle is incomplete. 424
+    if a bundle does not run correctly. After an error, the old bundles stay in use, and the message gives the reason.
+    The signal SIGHUP also reloads the bundles.
     """
     first, *others = await service.reload(model)
     changed = {one.name: Fingerprints(old=one.old, new=one.new) for one in others}
@@ -88,8 +92,8 @@ async def reload(
 async def load(body: LoadRequest, service: ServiceDep) -> LoadAnswer:
     """Load a bundle, and answer when it is served.
 
-    403 if no bundle of the server's start is in the same parent folder and no adaptation made the bundle, 409 if the
-    name is taken, 422 and 424 as for a reload.
+    403 if the folder is not in an allowed place. 409 if the name is taken. 422 if the bundle is incomplete. 424 if the
+    bundle does not run correctly.
     """
     with service.admitted():
         served = await service.encoders.add(body.bundle)
@@ -98,6 +102,9 @@ async def load(body: LoadRequest, service: ServiceDep) -> LoadAnswer:
 
 @router.delete("/models/{id:any}", status_code=204, summary="Unload a model")
 async def unload(id: Annotated[str, PathParameter(description="Name of the model.")], service: ServiceDep) -> None:
-    """Stop serving a model, after the requests that it has admitted. 409 for the first model, which is the default."""
+    """Stop serving a model after its admitted requests are answered.
+
+    409 for the default model, which is the first model.
+    """
     with service.admitted():
         service.encoders.remove(id)

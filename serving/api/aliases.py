@@ -22,7 +22,7 @@ async def _alias(
     alias: Annotated[str, Path(description="The alias.", json_schema_extra={"pattern": CORPUS_NAME})],
     request: Request,
 ) -> str:
-    """Return the alias. The key must have access to the alias and to its current corpus."""
+    """Return the alias if the API key has access to the alias and to its current corpus."""
     allowed_corpus(check_corpus_name(alias, "alias"), request)
     return alias
 
@@ -36,14 +36,14 @@ async def put(
 ) -> AliasAnswer:
     """Point an alias to a corpus: 201 if the alias is new, else 200.
 
-    Every route accepts the alias in place of the name. Requests that begin after the answer use the corpus. 409 if a
-    corpus has the name of the alias.
+    Every route accepts an alias in place of a corpus name. Requests that arrive after the answer use the new corpus.
+    409 if a corpus already has this name.
     """
     corpus = allowed_corpus(check_corpus_name(body.corpus, "corpus"), request)
 
     def pointed(corpora: Backend) -> bool:
         if alias in corpora.names():
-            raise Conflict(f"{alias!r} is the name of a corpus")
+            raise Conflict(f"{alias!r} is already the name of a corpus: choose another alias")
         corpora.corpus(corpus)
         return service.aliases.set(alias, corpus)
 
@@ -67,5 +67,5 @@ async def listing(service: ServiceDep, request: Request) -> AliasesAnswer:
 
 @router.delete("/{alias}", status_code=204, summary="Delete an alias")
 async def delete(alias: Alias, service: ServiceDep) -> None:
-    """Delete an alias. Its corpus stays."""
+    """Delete an alias. Its corpus is not deleted."""
     await in_thread(lambda: service.aliases.delete(alias))

@@ -1,4 +1,4 @@
-"""Cohere's /v2/embed."""
+"""Route of Cohere's /v2/embed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from serving.operations.bounds import check_max_tokens
 router = APIRouter(tags=["cohere"], route_class=DirectRoute)
 
 
-@router.post("/v2/embed", response_model=CohereEmbeddings, summary="Embed texts in one or several number types")
+@router.post("/v2/embed", response_model=CohereEmbeddings, summary="Embed texts with one or several number types")
 async def embed(body: CohereEmbedRequest, service: ServiceDep) -> Response:
-    """Embed texts. If only one model is served, `model` may have any value. base64 encodes little-endian float32.
+    """Embed texts.
 
-    Only texts are embedded: `images`, and blocks of images in `inputs`, are refused.
+    If the server has only one model, `model` may have any value. With `base64`, vectors are little-endian float32. The
+    route refuses images, both in `images` and in `inputs`.
     """
     texts = body.all_texts()
     read = service.encoders.requested(body.model).model.manifest.max_length

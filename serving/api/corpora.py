@@ -1,4 +1,4 @@
-"""Corpora: create, list, describe, delete."""
+"""Routes to create, list, describe, rename and delete corpora."""
 
 from __future__ import annotations
 
@@ -38,17 +38,15 @@ router = APIRouter(tags=["corpora"], route_class=Route, dependencies=CLOSED)
 async def create(
     name: CorpusName, service: ServiceDep, response: Response, body: CorpusRequest | None = None
 ) -> CorpusAnswer:
-    """Create a corpus, or change it: 201 if it is new, else 200.
+    """Create a corpus, or change it: 201 if the corpus is new, else 200.
 
-    Given values replace the corpus's description, recall target, synonyms, stop words and searched fields. If other
-    fields are to be searched, the words of all documents are indexed again before the answer.
+    The given values replace the corpus's description, recall target, synonyms, stop words and searched fields. If the
+    searched fields change, the words of all documents are indexed again before the answer. `model` selects the encoder
+    for a corpus that has none yet. With `vectors: own`, each uploaded document has its own vector instead.
 
-    `model` embeds the texts and queries of a corpus that has no model yet. With `vectors: own`, uploads contain the
-    vectors instead.
-
-    409 if the corpus has documents and another stemming. 409 if the corpus has another model, own vectors instead of a
-    model, a model instead of own vectors, or vectors of another width. 409 if the corpus is being deleted. 409 if
-    values are given while the corpus is being restored, because the restore would replace them.
+    409 if the corpus already has documents and the request gives another stemming. 409 if the corpus has another model,
+    another origin of vectors, or vectors of another width. 409 if the corpus is being deleted. 409 if the request gives
+    values while the corpus is being restored, because the restore would overwrite these values.
     """
     wanted = body or CorpusRequest()
     given = wanted.model_dump(exclude_none=True, exclude_defaults=True)
@@ -76,7 +74,7 @@ async def create(
     try:
         created, described = await service.library.run(made, of=name)
     except NotFound:
-        raise Conflict(f"corpus {name!r} was deleted at this very moment: create it again") from None
+        raise Conflict(f"corpus {name!r} was deleted while it was being created: create it again") from None
     response.status_code = 201 if created else 200
     return _answer(described, service)
 
@@ -88,7 +86,10 @@ async def listing(
     limit: Annotated[int | None, Query(ge=1, le=1000, description="Maximum number of corpora. Default: all.")] = None,
     cursor: Annotated[str | None, Query(description="Cursor of the previous page.")] = None,
 ) -> CorporaAnswer:
-    """List the corpora that the key may access, by name. As long as the answer has a `cursor`, there are more."""
+    """List the corpora to which the key has access, by name.
+
+    While the answer has a `cursor`, there are more corpora.
+    """
     if cursor is not None:
         check_corpus_name(cursor, "cursor")
     key = key_of(request)
@@ -105,15 +106,15 @@ async def listing(
 
 @router.get("/corpora/{name}", summary="Describe a corpus")
 async def describe(name: CorpusName, service: ServiceDep) -> CorpusAnswer:
-    """Describe the contents of the corpus, and how it is searched."""
+    """Describe a corpus: its contents, its settings and its index."""
     return _answer(await service.library.read(lambda corpora: corpora.description(name), of=name), service)
 
 
 @router.patch("/corpora/{name}", summary="Rename a corpus")
 async def rename(name: CorpusName, body: RenameRequest, service: ServiceDep, request: Request) -> CorpusAnswer:
-    """Rename the corpus. Its aliases follow, and its snapshots keep the old name.
+    """Rename a corpus. Aliases of the corpus follow, and its snapshots keep the old name.
 
-    409 if the new name is taken by a corpus or an alias, or while a job of the corpus has not ended.
+    409 if the new name is taken by a corpus or an alias, or if the corpus has an unfinished job.
     """
     to = check_corpus_name(body.name, "name")
     if allowed_corpus(to, request) != to:
@@ -134,7 +135,7 @@ async def fields(
     service: ServiceDep,
     values: Annotated[int, Query(ge=1, le=1000, description="Maximum number of values for each field.")] = 20,
 ) -> FieldsAnswer:
-    """List the fields for filters: each with the types of its values and the most frequent values."""
+    """List the metadata fields that filters can use, each with its types and its most frequent values."""
     found = await service.library.scan(lambda corpora: corpora.facets(name, values), of=name)
     return FieldsAnswer(
         fields=[
@@ -146,7 +147,10 @@ async def fields(
 
 @router.delete("/corpora/{name}", status_code=204, summary="Delete a corpus")
 async def delete(name: CorpusName, service: ServiceDep) -> None:
-    """Delete the corpus with all documents, and cancel its jobs. A damaged file is kept under another name."""
+    """Delete a corpus with all its documents, and cancel its jobs.
+
+    If the file of the corpus is damaged, the server renames the file instead of deleting it.
+    """
     with suppress(Damaged):
         await service.library.read(lambda corpora: corpora.corpus(name), of=name)
     async with service.jobs.deleting(name):
@@ -154,10 +158,7 @@ async def delete(name: CorpusName, service: ServiceDep) -> None:
 
 
 def unknown(otherwise: ASGIApp) -> ASGIApp:
-    """Wrap the handler of paths without a route.
-
-    A path whose corpus name contains a slash gets the error for illegal corpus names.
-    """
+    """Wrap the handler of unknown paths, so that a corpus name with a slash gets the error for illegal corpus names."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"].startswith("/corpora/"):
@@ -170,10 +171,15 @@ def unknown(otherwise: ASGIApp) -> ASGIApp:
 
 
 def _encoder(wanted: CorpusRequest, service: Service) -> Manifest | OwnVectors | None:
-    """Return the requested origin of the vectors, if any."""
+    """Return the encoder or the rule for own vectors that a request selects.
+
+    Return None if the request selects neither.
+    """
     if wanted.vectors == "own":
         if wanted.model is not None:
-            raise Invalid("no encoder embeds a corpus of own vectors: leave one of the two out", field="model")
+            raise Invalid(
+                "the vectors of this corpus come with its documents: leave out model or vectors", field="model"
+            )
         return OwnVectors(wanted.dim)
     if wanted.dim is not None:
         raise Invalid('is the width of own vectors: give "vectors": "own", too', field="dim")

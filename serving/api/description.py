@@ -1,7 +1,4 @@
-"""The OpenAPI document.
-
-It is FastAPI's document, completed with the parameters, headers and errors that all routes share.
-"""
+"""The OpenAPI document: FastAPI's document plus the parameters, headers and errors that all routes share."""
 
 from __future__ import annotations
 
@@ -22,10 +19,10 @@ from serving.operations.context import PRIORITY
 
 TEXT = """Sentence embeddings, similarity and semantic search over uploaded corpora.
 
-For optional fields, `null` means absent. Enums are read in any case.
+For optional fields, `null` means absent. Enum values are case-insensitive.
 
 Routes under `/search`, `/corpora`, `/aliases`, `/jobs` and `/admin` refuse unknown fields and query parameters. Other
-routes ignore them, since clients of other servers send some.
+routes ignore unknown fields and parameters, because clients of other servers send some.
 
 Every response has `x-request-id`. Errors are JSON: `{"error", "error_type"}`, OpenAI's `{"error": {...}}` under `/v1`
 and `/openai`, Cohere's `{"message"}` under `/v2`, and Ollama's `{"error"}` under `/api`."""
@@ -36,15 +33,21 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     403: {"description": "The caller has no permission for this request."},
     404: {"description": "The corpus, document, model or other resource does not exist."},
     408: {"description": "The body arrived too slowly."},
-    409: {"description": "The corpus was embedded by another bundle, or the same work is already running."},
+    409: {
+        "description": "The request conflicts with the current state. For example, another bundle embedded the "
+        "corpus, or the same work is already running."
+    },
     413: {"description": "The request or its answer is too large."},
     415: {"description": "The content type is not supported."},
     422: {"description": "A field has a wrong type or value. The message names the field."},
     424: {"description": "The engine failed."},
     429: {"description": "The queue is full, or the key has reached a limit."},
-    501: {"description": "This store or this installation can't do it. The message names a way that can."},
+    501: {
+        "description": "This store or this installation does not support the operation. The message says what to "
+        "use instead."
+    },
     503: {"description": "The server is loading, failing, draining or failed."},
-    504: {"description": "The request was not done within `x-timeout-ms`."},
+    504: {"description": "The server did not answer within `x-timeout-ms`."},
     507: {"description": "The disk is full, or the key's corpora have reached their disk limit."},
 }
 """Descriptions of error responses by status."""
@@ -66,7 +69,7 @@ _PARAMETERS: dict[str, dict[str, Any]] = {
 }
 _HEADERS: dict[str, dict[str, Any]] = {
     REQUEST_ID: {
-        "description": "Id of the request: the id that the caller sent, or a new one.",
+        "description": "Id of the request: the caller's own `x-request-id`, or a new id.",
         "required": True,
         "schema": {"type": "string"},
     },
@@ -83,7 +86,7 @@ _HEADERS_OF: dict[int | str, list[str]] = {401: ["www-authenticate"], 429: ["ret
 
 
 def describe(app: FastAPI) -> None:
-    """Replace `app.openapi()` by a function that completes FastAPI's document once."""
+    """Replace `app.openapi()` by a function that completes FastAPI's document and caches the result."""
     of_fastapi = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -117,13 +120,14 @@ def _complete(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _may_answer(status: int | str, method: str, path: str) -> bool:
-    """Return whether a route may answer with a status.
+    """Return whether a route may answer with `status`.
 
-    Statuses about bodies, keys or deadlines may come from any route.
+    Errors of bodies, keys and deadlines are possible on every route.
     """
     match status:
         case 404:
-            return "{" in path or method == "post" or path == "/info"  # these may name a model or a corpus
+            # Only paths with a name, POST requests and /info can name a model or a corpus.
+            return "{" in path or method == "post" or path == "/info"
         case 409:
             return path.startswith(("/corpora", "/aliases", "/search", "/admin/"))
         case 424:

@@ -1,4 +1,4 @@
-"""Documents of a corpus: list, get, change metadata, delete."""
+"""Routes to list, get, change and delete documents of a corpus."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from serving.jobs.upload_order import check_stays
 from serving.operations.clock import moment, timestamp
 
 MAX_SORTS, MAX_SORT = 8, 4200
-"""Maximum number of fields that a list is sorted by, and maximum characters of `sort`."""
+"""Maximum number of sort fields of a list, and maximum characters of the parameter `sort`."""
 
 router = APIRouter(prefix="/corpora/{name}/documents", tags=["documents"], route_class=Route, dependencies=CLOSED)
 
@@ -41,7 +41,7 @@ async def listing(
     service: ServiceDep,
     *,
     limit: Annotated[
-        int, Query(ge=0, le=1000, description="Maximum number of documents. With 0 only their number is returned.")
+        int, Query(ge=0, le=1000, description="Maximum number of documents. With 0, the answer has only `total`.")
     ] = 100,
     cursor: str | None = None,
     filter: Annotated[
@@ -61,15 +61,16 @@ async def listing(
         ),
     ] = None,
 ) -> DocumentsAnswer:
-    """List documents, oldest first, or in the order of `sort`. A replaced document counts as new.
+    """List documents, oldest first or in the order of `sort`.
 
-    A page of large documents may have fewer than `limit`. As long as the answer has a `cursor`, there are more.
+    A replaced document counts as new. A page of large documents may have fewer than `limit`. While the answer has a
+    `cursor`, there are more documents.
     """
     after = None if cursor is None else _after(cursor)
     where = None if filter is None else read_filter(filter)
     orders = read_sorts(sort.split(",")) if sort is not None else []
     if len(orders) > MAX_SORTS:
-        raise Invalid(f"{len(orders)} fields, at most {MAX_SORTS}", field="sort")
+        raise Invalid(f"has {len(orders)} fields, but at most {MAX_SORTS} are allowed", field="sort")
     looked = service.library.scan if where or orders else service.library.read
     found = await looked(lambda corpora: corpora.page(name, after, limit, where, orders), of=name)
     following = found.following
@@ -83,12 +84,12 @@ async def listing(
 
 @router.delete("", summary="Delete documents by filter", response_model_exclude_unset=True)
 async def delete_where(name: CorpusName, body: DeleteRequest, service: ServiceDep) -> DeleteAnswer:
-    """Delete every document whose metadata match.
+    """Delete all documents that match the filter.
 
-    If the caller disconnects, deletion stops; deleted documents stay deleted.
+    If the caller disconnects, the deletion stops, and documents that are already deleted stay deleted.
     """
     if not body.filter:
-        raise Invalid("would match everything; to empty a corpus, delete it", field="filter")
+        raise Invalid("would match every document; to remove all documents, delete the corpus", field="filter")
     where = await service.library.prepare(partial(compile_filter, body.filter), of=name, large=is_large(body.filter))
     before_commit = partial(check_stays, service.jobs, name)
 
@@ -102,13 +103,13 @@ async def delete_where(name: CorpusName, body: DeleteRequest, service: ServiceDe
 
 @router.patch("", summary="Change metadata and expiry of documents", response_model_exclude_unset=True)
 async def patch_several(name: CorpusName, body: PatchRequest, service: ServiceDep) -> PatchAnswer:
-    """Change metadata and expiry of the documents that `ids` names or `filter` matches. Nothing is embedded again.
+    """Change metadata and expiry of the documents that `ids` lists or `filter` matches.
 
-    Unknown ids are skipped: compare `patched` with the number of ids. If the caller disconnects, or a document's
-    metadata would become too large, the documents that are already changed stay changed.
+    Nothing is embedded again. Unknown ids are skipped, so compare `patched` with the number of ids. If the caller
+    disconnects, or the metadata of a document would become too large, the remaining documents are not changed.
     """
     if (body.ids is None) == (not body.filter):
-        raise Invalid("give one of ids and filter", field="ids")
+        raise Invalid("give either ids or filter", field="ids")
     if body.ids is not None:
         return PatchAnswer(patched=await _patched(name, body.ids, body, service))
     where = await service.library.prepare(partial(compile_filter, body.filter), of=name, large=is_large(body.filter))
@@ -119,15 +120,18 @@ async def patch_several(name: CorpusName, body: PatchRequest, service: ServiceDe
 
 @router.patch("/{id:any}", summary="Change metadata and expiry of a document", response_model_exclude_unset=True)
 async def patch(name: CorpusName, id: DocumentId, body: DocumentPatchRequest, service: ServiceDep) -> DocumentAnswer:
-    """Change metadata and expiry of a document, and return the document. Nothing is embedded again."""
+    """Change metadata and expiry of one document, and return the document. Nothing is embedded again."""
     await _patched(name, [id], body, service)
     return await get(name, id, service)
 
 
 async def _patched(name: str, which: Sequence[str] | Filter, body: DocumentPatchRequest, service: ServiceDep) -> int:
-    """Change the documents, and return their number. An absent `expires_at` keeps the expiry, and null removes it."""
+    """Change the documents in `which`, and return their number.
+
+    If `expires_at` is absent, the expiry stays the same. If it is null, the documents never expire.
+    """
     if not body.model_fields_set & {"metadata", "expires_at"}:
-        raise Invalid("give metadata or expires_at", field="metadata")
+        raise Invalid("give metadata, expires_at or both", field="metadata")
     expires_at: int | Literal["kept"] | None = "kept"
     if "expires_at" in body.model_fields_set:
         expires_at = None if body.expires_at is None else moment(body.expires_at, "expires_at")
@@ -150,7 +154,7 @@ async def get(name: CorpusName, id: DocumentId, service: ServiceDep) -> Document
 
 @router.delete("/{id:any}", status_code=204, summary="Delete a document")
 async def delete(name: CorpusName, id: DocumentId, service: ServiceDep) -> None:
-    """Delete a document by its id. The deletion is durable."""
+    """Delete a document by its id. The deletion is on disk before the answer."""
 
     def removed(corpora: Backend) -> None:
         check_stays(service.jobs, name)

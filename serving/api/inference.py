@@ -1,6 +1,6 @@
-"""Routes of text-embeddings-inference and their aliases: embedding, similarity, tokenizing and reranking.
+"""Routes for embedding, similarity, tokenizing and reranking, in the format of text-embeddings-inference.
 
-The route / embeds or compares texts, depending on the type of `inputs` in the body.
+The route `/` embeds or compares texts, depending on the type of `inputs` in the body.
 """
 
 from __future__ import annotations
@@ -38,19 +38,20 @@ from serving.inference.relevance import DECIMALS, MOST_COMPONENTS, squashed
 from serving.operations.bounds import check_some
 
 COMPONENT_BYTES = 13
-"""Maximum bytes of a component of a vector in JSON, to refuse a request whose answer would be too large."""
+"""Maximum bytes of one component of a vector in JSON. It serves to refuse a request whose answer would be too large."""
 
 router = APIRouter(tags=["inference"], route_class=DirectRoute)
 reranking = APIRouter(tags=["rerank"], route_class=DirectRoute)
-"""Reranking in the formats of text-embeddings-inference, Cohere and Jina."""
+"""Routes for reranking in the formats of text-embeddings-inference, Cohere and Jina."""
 pipelines = APIRouter(prefix="/models/{id:any}/pipeline", tags=["inference"], route_class=Route)
 
 
 @router.post("/embed", response_model=Vectors, responses=RAW_ANSWER, summary="Embed texts")
 async def embed(body: EmbedRequest, service: ServiceDep, request: Request) -> Response:
-    """Return a vector for each text, always as a list of lists, even for one text. Token ids must be the model's.
+    """Return a vector for each text.
 
-    With `Accept: application/octet-stream` the answer is raw numbers, and `x-embedding-shape` is `N,D`.
+    The answer is a list of vectors, even for a single text. Token ids must come from the model's tokenizer. With
+    `Accept: application/octet-stream`, the answer is raw numbers, and `x-embedding-shape` is `N,D`.
     """
     embeddings = await service.embed(body.inputs, body.options(), model=body.model)
     if wants_raw(request):
@@ -60,7 +61,10 @@ async def embed(body: EmbedRequest, service: ServiceDep, request: Request) -> Re
 
 @router.post("/embed_all", response_model=list[list[list[float]]], summary="Embed each token")
 async def embed_all(body: EmbedAllRequest, service: ServiceDep) -> Response:
-    """Return the vectors of the tokens of each text: the encoder's last layer, with special tokens, not normalised."""
+    """Return the vectors of the tokens of each text.
+
+    The vectors are the encoder's last layer, not normalised. They include the vectors of special tokens.
+    """
     most = min(MOST_COMPONENTS, largest_answer(service.settings) // COMPONENT_BYTES)
     found = await service.embed_tokens(body.inputs, body.options(), most=most, model=body.model)
     return json_response(found.by_text, headers=embedding_headers(found))
@@ -68,7 +72,7 @@ async def embed_all(body: EmbedAllRequest, service: ServiceDep) -> Response:
 
 @router.post("/similarity", response_model=list[float] | list[list[float]], summary="Compare texts")
 async def similarity(body: SimilarityRequest, service: ServiceDep) -> Response:
-    """Return cosine similarities of one text with many, or a matrix of many with many."""
+    """Return cosine similarities: those of one text with many texts, or those of two lists of texts as a matrix."""
     inputs, options = body.inputs, body.parameters.options()
     if isinstance(inputs, SentencePairs):
         a, b = inputs.sentences_a, inputs.sentences_b
@@ -96,7 +100,10 @@ async def similarity(body: SimilarityRequest, service: ServiceDep) -> Response:
 )
 @router.post("/", response_model=Vectors | list[float], responses=RAW_ANSWER, summary="Embed or compare texts")
 async def infer(body: InferenceRequest, service: ServiceDep, request: Request) -> Response:
-    """Answer as /similarity if `inputs` is an object, else as /embed. Hugging Face's clients send this to a URL."""
+    """Answer as /similarity if `inputs` is an object, else as /embed.
+
+    Clients of Hugging Face send such requests to `/`.
+    """
     if isinstance(body.root, SimilarityRequest):
         return await similarity(body.root, service)
     return await embed(body.root, service, request)
@@ -104,9 +111,10 @@ async def infer(body: InferenceRequest, service: ServiceDep, request: Request) -
 
 @router.post("/tokenize", response_model=list[list[Token]], summary="Tokenize texts")
 async def tokenize(body: TokenizeRequest, service: ServiceDep) -> Response:
-    """List all tokens, including those that /embed would cut.
+    """Return all tokens of each text.
 
-    `start` and `stop` count characters, including those of the prompt.
+    The tokens include those that /embed would truncate. `start` and `stop` are positions of characters in the text with
+    its prompt.
     """
     options = EmbedOptions(prompt=body.prompt, prompt_name=body.prompt_name)
     with service.encoder(body.model) as encoder:
@@ -116,7 +124,7 @@ async def tokenize(body: TokenizeRequest, service: ServiceDep) -> Response:
 
 @router.post("/decode", response_model=list[str], summary="Decode token ids")
 async def decode(body: DecodeRequest, service: ServiceDep) -> Response:
-    """Return a text for each list of ids."""
+    """Return a text for each list of token ids."""
     with service.encoder(body.model) as encoder:
         return json_response(await encoder.decoded(body.ids, skip_special_tokens=body.skip_special_tokens))
 
@@ -130,7 +138,7 @@ async def feature_extraction(
     service: ServiceDep,
     request: Request,
 ) -> Response:
-    """Answer clients of Hugging Face, which name the model in the path."""
+    """Embed texts for clients of Hugging Face, which name the model in the path."""
     return await embed(body.model_copy(update={"model": id}), service, request)
 
 
@@ -144,16 +152,16 @@ async def sentence_similarity(
     body: SimilarityRequest,
     service: ServiceDep,
 ) -> Response:
-    """Answer clients of Hugging Face, which name the model in the path."""
+    """Compare texts for clients of Hugging Face, which name the model in the path."""
     return await similarity(body.model_copy(update={"model": id}), service)
 
 
-@reranking.post("/rerank", response_model=list[Rank], summary="Order texts by relevance")
+@reranking.post("/rerank", response_model=list[Rank], summary="Rank texts by relevance")
 async def rerank(body: RerankRequest, service: ServiceDep) -> Response:
-    """Order texts, best first.
+    """Rank texts by their relevance to a query, best first.
 
-    Query and texts get the encoder's prompts for their roles, unless the request names another prompt. A cross-encoder
-    reads each text together with the query.
+    Query and texts get the encoder's prompts for queries and documents, unless the request names another prompt. A
+    cross-encoder reads each text together with the query.
     """
     found = await service.relevance(
         body.query, body.texts, body.options(), "texts", method=body.method, model=body.model
@@ -171,18 +179,18 @@ async def rerank(body: RerankRequest, service: ServiceDep) -> Response:
 @reranking.post(
     "/v1/rerank",
     response_model=CohereRanking,
-    summary="Order documents by relevance (Cohere v1, Jina)",
+    summary="Rank documents by relevance (Cohere v1, Jina)",
 )
 @reranking.post(
     "/v2/rerank",
     response_model=CohereRanking,
-    summary="Order documents by relevance (Cohere v2)",
+    summary="Rank documents by relevance (Cohere v2)",
 )
 async def cohere_rerank(body: CohereRerankRequest, service: ServiceDep, request: Request) -> Response:
     """Return the best `top_n` documents, best first.
 
-    `relevance_score` is a cosine, or the sigmoid of a cross-encoder's score. If only one model is served, `model` may
-    have any value.
+    `relevance_score` is a cosine similarity, or the sigmoid of a cross-encoder's score. If the server has only one
+    model, `model` may have any value.
     """
     found = await service.relevance(
         body.query,
@@ -211,7 +219,10 @@ async def cohere_rerank(body: CohereRerankRequest, service: ServiceDep, request:
 
 @reranking.post("/predict", response_model=list[Prediction] | list[list[Prediction]], summary="Score pairs of texts")
 async def predict(body: PredictRequest, service: ServiceDep) -> Response:
-    """Score pairs by a cross-encoder, which reads both texts together. A score is the sigmoid of the model's output."""
+    """Score pairs of texts by a cross-encoder, which reads both texts of a pair together.
+
+    A score is the sigmoid of the model's output.
+    """
     options = EmbedOptions(truncate=body.truncate, direction=body.truncation_direction)
     scores, computed, label = await service.scores(body.pairs, options, model=body.model)
     found = _decimal(scores if body.raw_scores else squashed(scores))
@@ -220,11 +231,11 @@ async def predict(body: PredictRequest, service: ServiceDep) -> Response:
 
 
 def _decimal(scores: NDArray[np.floating]) -> list[float]:
-    """Return the scores as Python floats, rounded as in ranking. float32 has no exact decimals."""
+    """Return the scores as Python floats, rounded as in ranking, because float32 has no exact decimals."""
     return [round(score, DECIMALS) for score in scores.tolist()]
 
 
 def _best_first(scores: Floats) -> list[int]:
-    """Return indices by descending score. Equal scores keep the order of the request."""
+    """Return the indices of the scores, highest score first. Equal scores keep their order in the request."""
     order: list[int] = np.argsort(-scores, kind="stable").tolist()
     return order

@@ -1,4 +1,4 @@
-"""Jobs: list, describe, follow, cancel."""
+"""Routes to list, describe, follow and cancel jobs."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from serving.operations.bounds import CORPUS_NAME, check_corpus_name
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=Route, dependencies=CLOSED)
 EVENT_SECONDS = 0.2
-"""Minimum seconds between two events of a stream. Changes within this time are merged into one event."""
+"""Minimum seconds between two events of a stream. Changes within this period become one event."""
 
 
 class JobError(BaseModel):
-    """A part of the input that is invalid, or the reason why the job failed."""
+    """Error in a part of the input, or reason why the job failed."""
 
     place: str
     error: str
 
 
 class JobAnswer(BaseModel):
-    """A job and its progress. Times are seconds since the epoch."""
+    """A job and its progress. All times are in seconds since the epoch."""
 
     id: str
     kind: str
     corpus: str
     state: Literal["queued", "running", "succeeded", "failed", "cancelled"]
     done: int
-    total: int | None = Field(description="Total number of items. null until it is known.")
-    rate: float | None = Field(description="Items per second, measured recently. null unless the job is running.")
-    eta_s: float | None = Field(description="Estimated seconds until the job is done, at this rate.")
+    total: int | None = Field(description="Total number of items. null until the number is known.")
+    rate: float | None = Field(description="Current speed in items per second. null unless the job is running.")
+    eta_s: float | None = Field(description="Estimated seconds until the job is done, at the current speed.")
     errors: list[JobError] = Field(description="The first errors, at most 100.")
     error_count: int
     result: dict[str, Any] | None = Field(description="Result of the job. null unless the job succeeded.")
@@ -52,7 +52,7 @@ class JobAnswer(BaseModel):
 
 
 class JobsAnswer(BaseModel):
-    """Jobs, newest first. `cursor` requests the next page; it is null on the last."""
+    """A page of jobs, newest first. `cursor` requests the next page, and is null on the last page."""
 
     jobs: list[JobAnswer]
     cursor: str | None
@@ -84,11 +84,11 @@ ACCEPTED: dict[int | str, dict[str, Any]] = {
         },
     }
 }
-"""OpenAPI responses of routes that start jobs."""
+"""OpenAPI responses of routes that start a job."""
 
 
 def job_json(job: Job) -> dict[str, Any]:
-    """Return a job as the JSON object of `JobAnswer`."""
+    """Return a job as a JSON object in the format of `JobAnswer`."""
     fields = {name: getattr(job, name) for name in JobAnswer.model_fields}
     return fields | {
         "errors": [dict(error) for error in job.errors],
@@ -97,7 +97,7 @@ def job_json(job: Job) -> dict[str, Any]:
 
 
 def accepted(job: Job) -> Response:
-    """Return the response with status 202 and the new job."""
+    """Return a response with the status 202 and the new job."""
     answer = _accepted(job)
     return Response(answer.body, answer.status, dict(answer.headers), media_type=JSON)
 
@@ -107,7 +107,7 @@ def _accepted(job: Job) -> Answer:
 
 
 def already(duplicate: Duplicate) -> Response:
-    """Return the 409 response that names the equal job, which is queued or running."""
+    """Return a response with the status 409 that names the equal job, which is queued or running."""
     content = {"error": duplicate.message, "error_type": duplicate.kind, "job": duplicate.job}
     return json_response(content, status=duplicate.status, headers={"location": f"/jobs/{duplicate.job}"})
 
@@ -121,7 +121,10 @@ async def submitted(
     spool: Spool | None = None,
     keyed: Keyed | None = None,
 ) -> Response:
-    """Submit a job. Return the 202 response of `accepted`, or the 409 response of `already` if an equal job exists."""
+    """Submit a job.
+
+    Return the 202 response of `accepted`, or the 409 response of `already` if an equal job is queued or running.
+    """
     answered = (keyed, _accepted) if keyed else None
     try:
         return accepted(await jobs.submit(kind, corpus, options, spool=spool, answered=answered))
@@ -130,9 +133,12 @@ async def submitted(
 
 
 async def _job(id: Annotated[str, Path(description="Id of the job.")], service: ServiceDep, request: Request) -> Job:
-    """Return the job. Raise `NotFound` if it does not exist, or if the key has no access to its corpus.
+    """Return the job.
 
-    This hides the jobs of other keys.
+    Jobs of corpora to which the key has no access look like missing jobs.
+
+    Raises:
+        NotFound: the job does not exist, or the key has no access to its corpus.
     """
     job, key = await service.jobs.job(id), key_of(request)
     if key and not key.sees(job.corpus):
@@ -150,12 +156,15 @@ async def listing(
     *,
     corpus: Annotated[
         str | None,
-        Query(description="Name of a corpus. Only its jobs are listed.", json_schema_extra={"pattern": CORPUS_NAME}),
+        Query(description="List only the jobs of this corpus.", json_schema_extra={"pattern": CORPUS_NAME}),
     ] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 100,
     cursor: Annotated[str | None, Query(max_length=64, description="Cursor of the previous page.")] = None,
 ) -> Response:
-    """List jobs of corpora that the key may access, newest first. The last 1000 ended jobs of each key are kept."""
+    """List jobs of the corpora to which the key has access, newest first.
+
+    The server keeps the last 1000 ended jobs of each key.
+    """
     if corpus is not None:
         corpus = allowed_corpus(check_corpus_name(corpus), request)
     key = key_of(request)
@@ -167,7 +176,7 @@ async def listing(
         more = found[limit - 1].id if len(found) > limit else None
         return written({"jobs": [job_json(job) for job in found[:limit]], "cursor": more})
 
-    in_thread_of_key = partial(service.library.threads.read, "")  # the errors of a hundred jobs may take megabytes
+    in_thread_of_key = partial(service.library.threads.read, "")  # the errors of a hundred jobs may have megabytes
     found = await service.jobs.listing(of, limit + 1, cursor, in_thread_of_key)
     return Response(await in_thread_of_key(content), media_type=JSON)
 
@@ -185,14 +194,14 @@ async def describe(job: JobDep) -> Response:
     responses={200: {"content": {"text/event-stream": {"schema": _EVENT}}}},
 )
 async def events(job: JobDep, service: ServiceDep) -> StreamingResponse:
-    """Stream server-sent events `progress`, each with the job as JSON, until the job has ended or the server stops."""
+    """Stream the job as server-sent events named `progress`, until the job ends or the server stops."""
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     return StreamingResponse(_events(service.jobs, job.id), media_type="text/event-stream", headers=headers)
 
 
 @router.delete("/{id}", summary="Cancel a job", response_model=JobAnswer)
 async def cancel(job: JobDep, service: ServiceDep) -> Response:
-    """Cancel a job. Work that is already done is kept. A job that has ended does not change."""
+    """Cancel a job. Completed work is kept. If the job has already ended, nothing changes."""
     return json_response(job_json(await service.jobs.cancel(job.id)))
 
 

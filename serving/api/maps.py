@@ -1,4 +1,4 @@
-"""Maps of corpora: read, and compute by a job."""
+"""Routes to read a map of a corpus, and to compute a map in a job."""
 
 from __future__ import annotations
 
@@ -25,47 +25,50 @@ from serving.jobs.mapping import check_installed
 
 router = APIRouter(prefix="/corpora/{name}", tags=["corpora"], route_class=Route, dependencies=CLOSED)
 POINTS = 5000
-"""Points of a map, unless the caller wants more."""
+"""Default number of points on a map."""
 MAX_VALUE = 100
-"""Maximum characters of a string value on a map."""
+"""Maximum characters of a string value in the answer."""
 MAX_PATH = 512
-"""Maximum characters of a field's name."""
+"""Maximum characters of the name of a metadata field."""
 Method = Literal["pca", "t-sne"]
 
 
 class PointAnswer(BaseModel):
-    """A passage and its position."""
+    """Position of one passage on a map."""
 
     id: str = Field(description="Id of the passage's document.")
     text: str = Field(description="First 200 characters of the passage.")
     x: float
     y: float
     value: str | int | float | bool | None = Field(
-        description="Value of `field` in the metadata: the first element of a list, null for an object."
+        description="Value of `field` in the metadata of the document. For a list, this is the first element. For "
+        "an object, this is null."
     )
 
 
 class StoredMapAnswer(BaseModel):
-    """The map that a job computed."""
+    """A map that a job has computed and stored."""
 
-    created: float = Field(description="Time of the map, in seconds since the epoch.")
-    current: bool = Field(description="Whether the corpus has the same passages and vectors as when it was mapped.")
-    points: int = Field(description="Number of passages with a place. The places of removed passages don't count.")
-    added: int = Field(description="Number of passages that were added since. They have no place.")
-    removed: int = Field(description="Number of passages that were removed since.")
+    created: float = Field(description="Time at which the map was computed, in seconds since the epoch.")
+    current: bool = Field(
+        description="True if the passages and vectors of the corpus have not changed since the map was computed."
+    )
+    points: int = Field(description="Number of current passages that have a position on the map.")
+    added: int = Field(description="Number of passages added after the map was computed. They have no position.")
+    removed: int = Field(description="Number of passages removed after the map was computed.")
 
 
 class MapAnswer(BaseModel):
-    """Passages in two dimensions."""
+    """Positions of passages in two dimensions."""
 
-    points: list[PointAnswer] = Field(description="Points, oldest passage first.")
+    points: list[PointAnswer] = Field(description="Points, in the order in which their passages were added.")
     passages: int = Field(
-        description="Number of passages in the corpus. If there are more than `sample` or than the map has, the points "
-        "are a fixed random sample."
+        description="Number of passages in the corpus. If not all passages are returned, the points are a random "
+        "sample that is always the same."
     )
     projection: Method = Field(
-        description="`t-sne`: the stored map, on which passages are close together if their vectors are. `pca`: the "
-        "two axes along which the vectors vary most."
+        description="Method of the map. `t-sne` is the stored map, on which similar passages are close together. "
+        "`pca` uses the two axes along which the vectors vary most."
     )
     explained: list[float] | None = Field(
         min_length=2,
@@ -73,20 +76,23 @@ class MapAnswer(BaseModel):
         description="Share of the variance that each axis explains, from 0 to 1. null for `t-sne`, whose axes have no "
         "meaning.",
     )
-    stored: StoredMapAnswer | None = Field(description="The stored map. null if there is none.")
-    hint: str | None = Field(description="How to get a better or a current map. null if the stored map is current.")
+    stored: StoredMapAnswer | None = Field(description="Facts about the stored map. null if no map is stored.")
+    hint: str | None = Field(
+        description="Advice on how to compute a better or newer map. null if the stored map is current."
+    )
     took_ms: float
     warnings: list[str] | None = Field(
-        None, description="Warning that no document has `field`. Absent if a document has it."
+        None, description="Warning that no document has the field. Absent if at least one document has the field."
     )
 
 
 @router.post("/map", summary="Compute a map", status_code=202, response_model=JobAnswer, responses=ACCEPTED)
 async def compute(name: CorpusName, service: ServiceDep) -> Response:
-    """Start a job that places the passages on a plane by t-SNE, and stores the map with the corpus.
+    """Start a job that computes a map of the passages by t-SNE and stores the map with the corpus.
 
-    A map has up to 50,000 passages. From a larger corpus, it has a fixed random sample. The previous map is served
-    until the job has finished. 501 if the extra `map` is not installed, or if the store keeps no maps.
+    A map has up to 50,000 passages. For a larger corpus, the map has a random sample that is always the same. The
+    previous map is served until the job has finished. 501 if the extra `map` is not installed, or if the store has no
+    maps.
     """
     _check_possible(service.library.corpora)
     await service.library.read(lambda corpora: corpora.corpus(name), of=name)
@@ -102,13 +108,14 @@ async def mapped(
         str | None, Query(max_length=MAX_PATH, description="Metadata field whose value is returned with each point.")
     ] = None,
     projection: Annotated[
-        Method | None, Query(description="Which map. Default: the stored map (`t-sne`) if there is one, else `pca`.")
+        Method | None,
+        Query(description="Method of the map. Default: the stored map (`t-sne`) if a map is stored, else `pca`."),
     ] = None,
 ) -> Response:
-    """Return the stored map, or the passages on the two axes along which their vectors vary most (PCA).
+    """Return the stored map, or a PCA map if no map is stored.
 
-    `POST` computes the stored map. Positions on the map do not change when documents are added or removed. `stored`
-    counts the added and removed passages.
+    `POST` computes the stored map. Positions on the stored map do not change when documents are added or removed.
+    `stored` counts the passages added or removed after the map was computed.
     """
     started = time.perf_counter()
 

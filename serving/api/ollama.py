@@ -32,15 +32,18 @@ router = APIRouter(prefix="/api", tags=["ollama"], route_class=Route)
 embedding = APIRouter(prefix="/api", tags=["ollama"], route_class=DirectRoute)
 
 LATEST = ":latest"
-"""Tag of every model. Ollama's clients may leave it out."""
+"""Tag that every model has in Ollama's API. Clients may omit it."""
 VERSION = "0.11.11"
-"""The version of Ollama that introduced the latest of these routes' fields, `dimensions`. Clients refuse to talk to a
-version that lacks what they need, so the answer is not the version of Isosphere."""
+"""Version of Ollama whose API these routes follow. It is the first version with the field `dimensions`. Clients refuse
+servers of too old a version, so the routes do not report the version of Isosphere."""
 
 
 @embedding.post("/embed", response_model=OllamaEmbeddings, summary="Embed texts (Ollama)")
 async def embed(body: OllamaEmbedRequest, service: ServiceDep) -> Response:
-    """Return a unit vector for each text. A request without texts returns none, and shows that the model exists."""
+    """Return a unit vector for each text.
+
+    A request without texts gets no vectors. Clients send it to check whether a model exists.
+    """
     model = _asked(body, service)
     answer = {"model": body.model, "embeddings": [], "total_duration": 0, "load_duration": 0, "prompt_eval_count": 0}
     if not body.input:
@@ -56,7 +59,7 @@ async def embed(body: OllamaEmbedRequest, service: ServiceDep) -> Response:
 
 @embedding.post("/embeddings", response_model=OllamaEmbedding, summary="Embed a text (Ollama)")
 async def embeddings(body: OllamaEmbeddingRequest, service: ServiceDep) -> Response:
-    """Return a unit vector, or an empty list for an empty `prompt`. `/api/embed` embeds several texts at once."""
+    """Return a unit vector, or an empty list for an empty `prompt`. Use `/api/embed` to embed several texts at once."""
     model = _asked(body, service)
     if not body.prompt:
         return json_response({"embedding": []})
@@ -66,13 +69,13 @@ async def embeddings(body: OllamaEmbeddingRequest, service: ServiceDep) -> Respo
 
 @router.get("/tags", summary="List models (Ollama)")
 async def tags(service: ServiceDep) -> OllamaModels:
-    """List the served models, the default one first."""
+    """List the served models. The default model is first."""
     return OllamaModels(models=[_model(served) for served in service.encoders.served])
 
 
 @router.post("/show", summary="Describe a model (Ollama)")
 async def show(body: OllamaShowRequest, service: ServiceDep) -> OllamaDescription:
-    """Describe a model. `model_info` has its maximum length and the width of its vectors."""
+    """Describe a model. `model_info` has its maximum length and the dimensions of its vectors."""
     served = _named(body.model, service)
     manifest, model = served.model.manifest, _model(served)
     family = model.details.family
@@ -94,7 +97,7 @@ async def show(body: OllamaShowRequest, service: ServiceDep) -> OllamaDescriptio
 
 @router.get("/version", summary="Get the version (Ollama)")
 async def version() -> OllamaVersion:
-    """Return the version of Ollama whose fields these routes have."""
+    """Return the version of Ollama whose API these routes follow."""
     return OllamaVersion(version=VERSION)
 
 
@@ -102,8 +105,8 @@ def _asked(body: OllamaRequest, service: Service) -> str:
     """Return the name of the model that a request names.
 
     Raises:
-        NotFound: there is no such model.
-        Invalid: `num_ctx` is below its maximum length.
+        NotFound: the model does not exist.
+        Invalid: `num_ctx` is less than the model's maximum length.
     """
     served = _named(body.model, service)
     check_max_tokens(body.options.num_ctx, served.model.manifest.max_length, "options.num_ctx")

@@ -1,4 +1,4 @@
-"""OpenAI's routes: embeddings and models, with and without /v1, and embeddings on the path of Azure."""
+"""OpenAI's routes for embeddings and models, with and without the prefix /v1, and Azure's route for embeddings."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ deployments = APIRouter(tags=["openai"], route_class=Route)
 )
 @embedding.post("/embeddings", response_model=OpenAIEmbeddings, include_in_schema=False)
 async def embeddings(body: OpenAIEmbeddingsRequest, service: ServiceDep, request: Request) -> Response:
-    """Embed texts. If only one model is served, `model` may have any value.
+    """Embed texts or token ids.
 
-    Token ids must be those of the model; they are embedded unchanged.
-
-    With `Accept: application/octet-stream` the answer is raw numbers, and `x-embedding-shape` is `N,D`.
+    If the server has only one model, `model` may have any value. Token ids must come from the model's tokenizer, and
+    are embedded unchanged. With `Accept: application/octet-stream`, the answer is raw numbers, and `x-embedding-shape`
+    is `N,D`.
     """
     result = await service.embed(body.input, body.options(), "input", model=body.model)
     if wants_raw(request):
@@ -58,9 +58,9 @@ async def embeddings(body: OpenAIEmbeddingsRequest, service: ServiceDep, request
 async def deployment_embeddings(
     id: ModelName, body: OpenAIEmbeddingsRequest, service: ServiceDep, request: Request
 ) -> Response:
-    """Answer clients of Azure as `/v1/embeddings` does. The deployment is a model of `/v1/models`.
+    """Embed texts or token ids for clients of Azure, as `/v1/embeddings` does.
 
-    Clients of Azure send the key in the header `api-key`.
+    The deployment is the name of a model in `/v1/models`. Clients of Azure send the API key in the header `api-key`.
     """
     return await embeddings(body.model_copy(update={"model": id}), service, request)
 
@@ -68,14 +68,14 @@ async def deployment_embeddings(
 @router.get("/v1/models", summary="List models")
 @router.get("/models", include_in_schema=False)
 async def models(service: ServiceDep) -> OpenAIModels:
-    """List the served models, the default one first."""
+    """List the served models. The default model is first."""
     return OpenAIModels(data=[_model(served.name) for served in service.encoders.served])
 
 
 @router.get("/v1/models/{id:any}", summary="Describe a model")
 @router.get("/models/{id:any}", include_in_schema=False)
 async def model(id: ModelName) -> OpenAIModel:
-    """Describe a model by its name in the list."""
+    """Describe the model of this name in `/v1/models`."""
     return _model(id)
 
 

@@ -1,4 +1,4 @@
-"""The web page with all files of `serving/web`, and the page of the API's documentation."""
+"""Routes of the web page, which serve the files of `serving/web`, and of the API's documentation page."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
 }
-"""Headers of pages. Pages may only run and load files of this server. Browsers cache pages, and revalidate them at
-each use."""
+"""Headers of the web page and its files. A page may only run and load files of this server. Browsers cache the files,
+and revalidate them at each use."""
 
 _files = StaticFiles(directory=WEB, check_dir=False)
 _assets = {path.relative_to(WEB).as_posix(): path for path in WEB.rglob("*") if path.suffix in SERVED}
@@ -38,7 +38,7 @@ _imports = re.compile(r'^import .* from "(.+)";$', re.MULTILINE)
 
 
 def _modules(*names: str) -> list[str]:
-    """Return the names of these modules and of all modules that they import, directly or indirectly."""
+    """Return the names of modules and of all modules that they import, directly or indirectly."""
     found: set[str] = set()
     ahead = list(names)
     while ahead:
@@ -53,13 +53,16 @@ _preloads = {
     for view in _assets
     if view.startswith("views/")
 }
-"""Link headers that preload modules, by view. Without them, a browser finds a module only after it has loaded the
-importing module."""
+"""`Link` headers that preload modules, by view. Without these headers, a browser requests a module only after it has
+loaded the module that imports it."""
 
 
 @router.get("/", response_model=None)
 async def index(request: Request, view: str = "search") -> Response:
-    """Return the page with preload links for its modules, or a pointer to the documentation if no page is installed."""
+    """Return the web page with preload links for its modules.
+
+    If the web page is not installed, return a short page with a link to the documentation.
+    """
     if not (page := WEB / "index.html").exists():
         return HTMLResponse(PLACEHOLDER, headers=HEADERS)
     answer = _file(page, request)
@@ -69,12 +72,12 @@ async def index(request: Request, view: str = "search") -> Response:
 
 @router.get("/web/{file:any}", response_model=None)
 async def asset(file: str, request: Request) -> Response:
-    """Return a file of the page.
+    """Return a file of the web page.
 
-    Only names that the folder listed at startup are served, so no path leads out of it.
+    Only files that were in the folder at startup are served, so no path can leave the folder.
     """
     if file not in _assets:
-        raise NotFound(f"there is no page file {file!r}")
+        raise NotFound(f"the web page has no file {file!r}")
     return _file(_assets[file], request)
 
 
@@ -93,7 +96,10 @@ async def docs() -> HTMLResponse:
 
 
 def _with_its_script(page: bytes) -> str:
-    """Return the security policy for Swagger UI's page, which allows its one inline script and inline styles."""
+    """Return the content security policy for the page of Swagger UI.
+
+    The page needs an inline script and inline styles.
+    """
     (script,) = _inline.findall(page)
     digest = b64encode(sha256(script).digest()).decode()
     policy = HEADERS["content-security-policy"]
@@ -103,7 +109,7 @@ def _with_its_script(page: bytes) -> str:
 
 
 def _file(path: Path, request: Request) -> Response:
-    """Return a file, or 304 if the browser's copy is current."""
+    """Return a file, or 304 if the browser's cached copy is current."""
     answer = _files.file_response(path, path.stat(), request.scope)
     answer.headers.update(HEADERS)
     return answer

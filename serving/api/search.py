@@ -1,4 +1,4 @@
-"""Search in a corpus: by meaning, by words, or both."""
+"""Routes for search in corpora: by meaning, by words, or by both."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from serving.operations.threads import check_cancelled
 from serving.service import Service
 
 VALUES = 20
-"""Maximum number of values of a facet."""
+"""Maximum number of values of a facet in the answer."""
 DEEPEST = 100_000_000
 """Maximum number of hits before a cursor."""
 
@@ -50,12 +50,13 @@ _DOCUMENTED: dict[str, Any] = {"response_model": SearchAnswer, "response_model_e
 async def search(name: CorpusName, body: SearchRequest, service: ServiceDep) -> Response:
     """Find the passages that best answer a query, several queries, or a vector.
 
-    Hybrid search with `vector` and `query` looks for the vector and for the words of the query.
+    `dense` searches by meaning. `lexical` searches by words (BM25), and a phrase in double quotes must occur in the
+    text. `hybrid` searches by both.
 
-    `dense` searches by meaning, `lexical` by words (BM25; a phrase in double quotes must occur), `hybrid` by both.
+    With `vector` and `query`, hybrid search compares the vector by meaning, and looks for the words of the query.
     """
     if body.corpus is not None and service.aliases.corpora.get(body.corpus, body.corpus) != name:
-        raise Invalid(f"is not {name!r}, which the path names", field="corpus")
+        raise Invalid(f"is not {name!r}, the corpus in the path", field="corpus")
     return await _search(service, [name], body)
 
 
@@ -71,13 +72,15 @@ async def search_by_url(
     filter: Annotated[
         str | None, Parameter(description="Filter as JSON.", examples=['{"year": {"$gte": 2020}}'])
     ] = None,
-    sort: Annotated[str | None, Parameter(description="Order by metadata, such as `year:desc,title:asc`.")] = None,
+    sort: Annotated[
+        str | None, Parameter(description="Order of the hits by metadata, such as `year:desc,title:asc`.")
+    ] = None,
     cursor: str | None = None,
     highlight: bool = False,
     prefix: bool = False,
     typos: bool = False,
 ) -> Response:
-    """Find the passages that best answer the query `q`. POST has more options."""
+    """Find the passages that best answer the query `q`. The same path with POST has more options."""
     asked: dict[str, Any] = {"k": k, "offset": offset, "mode": mode, "cursor": cursor}
     asked |= {"highlight": highlight, "prefix": prefix, "typos": typos}
     if filter is not None:
@@ -96,13 +99,13 @@ async def search_by_url(
 
 @router.post("/search", summary="Search the corpora named in the body", **_DOCUMENTED)
 async def search_named(body: CorpusSearchRequest, service: ServiceDep, request: Request) -> Response:
-    """Search as /corpora/{name}/search does, in one corpus or in several corpora of one encoder.
+    """Search one corpus, or several corpora of one encoder, as /corpora/{name}/search does.
 
-    The hits of several corpora are merged by score. Cosines of different corpora are comparable. BM25 scores are only
-    comparable if the corpora are alike, because a word's weight depends on its corpus.
+    The hits of several corpora are merged by score. Cosines of different corpora are comparable. BM25 scores are
+    comparable only if the corpora are similar, because the weight of a word depends on its corpus.
     """
     if (body.corpus is None) == (body.corpora is None):
-        raise Invalid("give one of corpus and corpora", field="corpus")
+        raise Invalid("give either corpus or corpora", field="corpus")
     given = body.corpora or [body.corpus or ""]
     fields = [f"corpora.{i}" for i in range(len(given))] if body.corpora else ["corpus"]
     names = [allowed_corpus(check_corpus_name(name, field), request) for name, field in zip(given, fields, strict=True)]
@@ -147,8 +150,8 @@ async def _search(service: Service, names: Sequence[str], body: SearchRequest) -
     hits, limit = asked * len(names) * depth, service.settings.max_search_hits
     if hits > limit:
         raise TooLarge(
-            f"{hits} hits, over all queries and groups and with the offset, are more than the {limit} of one request: "
-            "the cursor of an answer leads to what follows it",
+            f"the request asks for {hits} hits, counting all queries, groups and the offset, but a request may "
+            f"have at most {limit}: use the cursor of an answer to get the next hits",
             field="k",
         )
     if reranking and not isinstance(queries, Query):
@@ -174,9 +177,10 @@ async def _search(service: Service, names: Sequence[str], body: SearchRequest) -
 
 
 async def _counts(service: Service, names: Sequence[str], body: SearchRequest, where: Filter | None) -> Counts:
-    """Count the passages that the search chooses from, in all corpora together, and the values of their documents.
+    """Count the passages that a search chooses from, in all corpora together, and the values of their documents.
 
-    A lexical search chooses from the passages with a word of the query, and other searches from all that match.
+    A lexical search chooses from passages with a word of the query that match the filter. Other searches choose from
+    all passages that match the filter.
     """
     query = body.query if body.mode == "lexical" else None
     paths = list(dict.fromkeys(body.facets or ()))
@@ -211,54 +215,62 @@ def _counted(counts: Counts | None, body: SearchRequest) -> dict[str, Any]:
 
 
 def _check_combination(body: SearchRequest, options: SearchOptions, *, several: bool) -> None:
-    """Refuse options that contradict each other."""
+    """Raise an error if options of the search contradict each other."""
     if several:
         for field in ("cursor", "like", "sort", "diversity", "group_by", "facets"):
             if getattr(body, field):
-                raise Invalid("does not work in a search of several corpora: search each by itself", field=field)
+                raise Invalid(
+                    "does not work in a search of several corpora: search each corpus separately", field=field
+                )
     if (body.total or body.facets) and body.queries is not None:
-        raise Invalid("total and facets belong to one query: send one at a time", field="queries")
+        raise Invalid("does not work with total and facets: send one query at a time", field="queries")
     if body.group_size > 1 and not body.group_by:
-        raise Invalid("is the size of the groups of group_by: give that, too", field="group_size")
+        raise Invalid("needs group_by", field="group_size")
     if not options.arranged:
         return
     if body.sort and body.diversity:
-        raise Invalid("gives hits another order than sort: give one of them", field="diversity")
+        raise Invalid("does not work with sort, because each orders the hits: give only one of them", field="diversity")
     if body.cursor is not None:
         raise Invalid("does not work with sort, diversity and group_by: use offset", field="cursor")
     if body.queries is not None:
         raise Invalid("does not work with sort, diversity and group_by: send one query at a time", field="queries")
     if body.k + body.offset > (most := DIVERSE if body.diversity else CANDIDATES):
-        raise Invalid(f"the hits are chosen from the best {most}: k and offset are more than that", field="k")
+        raise Invalid(
+            f"k plus offset must not exceed {most}, because the hits are chosen from the best {most}", field="k"
+        )
 
 
 def _queries(body: SearchRequest, most: int) -> list[str] | Query:
-    """Return the validated texts, or the query that needs no encoder.
+    """Return the validated texts, or a `Query` that needs no encoder.
 
-    Lexical search uses no encoder, so this function refuses illegal texts.
+    Lexical search has no encoder that refuses illegal texts, so this function refuses them.
     """
     given = [name for name in ("query", "queries", "vector", "like") if getattr(body, name) is not None]
     if given == ["query", "vector"]:
         if body.mode != "hybrid":
-            raise Invalid(f"{body.mode} search takes query or vector: set mode to hybrid for both", field="vector")
+            raise Invalid(
+                f"{body.mode} search needs either query or vector: for both, set mode to hybrid", field="vector"
+            )
         check_text(body.query or "", most, "query")
         return Query(body.query, unit_vector(body.vector))
     if len(given) != 1:
-        raise Invalid(f"give one of query, queries, vector and like, not {len(given)} of them", field="query")
+        raise Invalid(
+            f"give exactly one of query, queries, vector and like; the request has {len(given)} of them", field="query"
+        )
     if given[0] in ("vector", "like") and body.mode != "dense":
-        more = ", also beside the vector" if (body.mode, given[0]) == ("hybrid", "vector") else " or queries"
+        more = "together with the vector" if (body.mode, given[0]) == ("hybrid", "vector") else " or queries"
         raise Invalid(f"{body.mode} search looks for words: give query{more}", field=given[0])
     if given[0] in ("vector", "like") and body.highlight:
-        raise Invalid("words of a query are highlighted: give query or queries", field="highlight")
+        raise Invalid("highlights words of a query: give query or queries", field="highlight")
     for option in ("prefix", "typos"):
         if getattr(body, option) and body.mode == "dense":
-            raise Invalid("dense search looks for no words: set mode to lexical or hybrid", field=option)
+            raise Invalid("does not work in dense search: set mode to lexical or hybrid", field=option)
     if body.query is not None:
         check_text(body.query, most, "query")
         return [body.query]
     if body.queries is not None:
         if not body.queries:
-            raise Empty("must hold at least one query", field="queries")
+            raise Empty("must contain at least one query", field="queries")
         for i, query in enumerate(body.queries):
             check_text(query, most, f"queries.{i}")
         return body.queries
@@ -268,28 +280,31 @@ def _queries(body: SearchRequest, most: int) -> list[str] | Query:
 
 
 def _reranking(body: SearchRequest) -> Reranking | None:
-    """Return the validated options of reranking, or None without reranking."""
+    """Return the validated options for reranking, or None if the request has none."""
     if not (asked := body.rerank):
         return None
     if body.vector is not None or (body.query is None and body.queries is None):
-        raise Invalid("compares texts: give query or queries, and no vector", field="rerank")
+        raise Invalid("compares texts: give query or queries instead of a vector or examples", field="rerank")
     for field in ("cursor", "sort", "diversity", "group_by", "explain", "corpora"):
         if getattr(body, field, None):
-            raise Invalid("does not work with rerank, which orders the first hits of one corpus", field=field)
+            raise Invalid("does not work with rerank", field=field)
     if body.offset + body.k > asked.candidates:
         raise Invalid(
-            f"must be at least offset plus k, which is {body.offset + body.k}: only candidates become hits",
+            f"must be at least offset plus k, which is {body.offset + body.k}, because only candidates can become hits",
             field="rerank.candidates",
         )
     if asked.model is not None and asked.method != "cross_encoder":
-        raise Invalid(f"{asked.method} uses the encoder of the corpus: leave it out", field="rerank.model")
+        raise Invalid(
+            f"does not work with the method {asked.method}, which uses the encoder of the corpus: leave out the model",
+            field="rerank.model",
+        )
     return Reranking(asked.method, asked.candidates, asked.model)
 
 
 class _Written:
     """Writer of hits as JSON.
 
-    It writes one hit at a time, so that a too large answer is refused before it is complete.
+    It writes one hit at a time, so that an answer that is too large is refused early.
     """
 
     def __init__(self, body: SearchRequest, most: int) -> None:
@@ -299,23 +314,23 @@ class _Written:
         )
 
     def __call__(self, hit: Hit) -> orjson.Fragment:
-        """Write the next hit.
+        """Return the next hit as JSON.
 
         Raises:
-            TooLarge: the hits so far have too many bytes for one answer.
+            TooLarge: the hits so far have more bytes than an answer may have.
         """
         check_cancelled()
         hit_bytes = written(_hit(hit, self.body))
         self._bytes += len(hit_bytes)
         if self._bytes > self._most:
             raise TooLarge(
-                f"the hits are more than the {self._most} bytes of one answer: ask for fewer hits", field="k"
+                f"the hits have more than the {self._most} bytes that an answer may have: ask for fewer hits", field="k"
             )
         return orjson.Fragment(hit_bytes)
 
 
 def _result(found: SearchResult, hits: Sequence[Hit], order: str, write: _Written) -> dict[str, Any]:
-    """Return the hits of a query as JSON, with a cursor if the page is full."""
+    """Return the hits of one query as JSON. The result has a cursor if there may be more hits."""
     body = write.body
     more = len(hits) == body.k and not write.unpaged
     cursor = _cursor(order, found.behind(hits[-1])) if more else None
@@ -352,7 +367,7 @@ def _hit(hit: Hit, body: SearchRequest) -> dict[str, Any]:
 
 
 def _explanation(hit: Hit, body: SearchRequest) -> dict[str, Any]:
-    """Return rank and score of the hit in each ranking of the search."""
+    """Return the rank and the score of a hit in each ranking of the search."""
     dense, lexical = hit.ranks
     scores = {"dense": (hit.score, None), "lexical": (None, hit.score), "hybrid": (hit.dense, hit.lexical)}[body.mode]
     return {
@@ -374,7 +389,7 @@ def _after(orders: Sequence[str], body: SearchRequest) -> Cursor | None:
     if body.cursor is None:
         return None
     if body.queries is not None:
-        raise Invalid("belongs to one query: give it with query or vector", field="cursor")
+        raise Invalid("does not work with queries: give query or vector", field="cursor")
     try:
         sent = body.cursor.encode("ascii")
         order, generation, seen, score, key = orjson.loads(base64.urlsafe_b64decode(sent + b"=" * (-len(sent) % 4)))
@@ -382,17 +397,19 @@ def _after(orders: Sequence[str], body: SearchRequest) -> Cursor | None:
         if not (0 < place.seen <= DEEPEST and 0 < place.key < 2**63):
             raise ValueError(place)
     except (ValueError, TypeError) as error:  # binascii.Error and orjson.JSONDecodeError are ValueErrors
-        raise Invalid("not a cursor of this server", field="cursor") from error
+        raise Invalid("is not a cursor of this server", field="cursor") from error
     if [order] != orders:
-        raise Invalid("of another search: what is looked for, and where, must stay the same", field="cursor")
+        raise Invalid(
+            "belongs to another search: query, filter, mode, corpus and options must stay the same", field="cursor"
+        )
     return place
 
 
 def _orders(name: str, body: SearchRequest) -> list[str]:
-    """Return, for each query, a digest of everything that determines the order of its hits.
+    """Return for each query a digest of everything that determines the order of its hits.
 
-    The digest includes the corpus, because keys belong to one corpus. A query has the same digest alone and among
-    several queries.
+    The digest includes the corpus, because a cursor contains a passage key of one corpus. A query has the same digest
+    alone and among several queries.
     """
     names = ("mode", "fusion", "alpha", "filter", "prefix", "typos")
     asked = {name: getattr(body, name) for name in names}

@@ -1,6 +1,6 @@
-"""Routes of snapshots of a corpus: make, list, download, delete and restore.
+"""Routes for snapshots of a corpus, for re-embedding, and for adapting an encoder.
 
-Also the routes that re-embed a corpus with another encoder, and adapt an encoder to it.
+Snapshots can be created, listed, downloaded, deleted and restored.
 """
 
 from __future__ import annotations
@@ -37,26 +37,27 @@ router = APIRouter(prefix="/corpora/{name}", tags=["snapshots"], route_class=Rou
 streamed = APIRouter(prefix="/corpora/{name}", tags=["snapshots"], route_class=StreamedRoute, dependencies=CLOSED)
 
 ZSTD = "application/zstd"
-_NEITHER = f"must be {ZSTD}, of a snapshot that is sent, or application/json, of a body that names one"
+_NEITHER = f"must be {ZSTD} for the file of a snapshot, or application/json for the id of a snapshot"
 PACKED = (ZSTD, "application/octet-stream", "application/x-tar")
 SnapshotId = Annotated[str, Path(description="Id of the snapshot.")]
 MAX_STEPS = 2000
-"""Maximum training steps of an adaptation."""
+"""Maximum number of training steps of an adaptation."""
 _JOB: dict[str, Any] = {"status_code": 202, "response_model": JobAnswer, "responses": ACCEPTED}
 
 
 class ReembedRequest(ClosedBody):
-    """The encoder of this server that will embed the corpus."""
+    """Encoder with which the corpus will be embedded."""
 
     model: AskedModel = None
     replace_own_vectors: bool = Field(
         default=False,
-        description="Replace vectors that came with the documents. They can't be made again, so they must be named.",
+        description="Set this to true to replace vectors that came with the documents. The server can't compute "
+        "these vectors again.",
     )
 
 
 class AdaptRequest(ClosedBody):
-    """The encoder of this server that training starts from."""
+    """Encoder from which the adaptation starts."""
 
     model: AskedModel = None
     max_steps: int | None = Field(
@@ -65,14 +66,17 @@ class AdaptRequest(ClosedBody):
 
 
 class RestoreRequest(ClosedBody):
-    """A snapshot on the server. `of` is the corpus that it was made of, by default the one that is restored."""
+    """A snapshot that the server has.
+
+    `of` is the corpus from which the snapshot was made. By default, it is the corpus that is restored.
+    """
 
     snapshot: str
     of: str | None = Field(default=None, json_schema_extra={"pattern": CORPUS_NAME})
 
 
 class SnapshotAnswer(BaseModel):
-    """State of a corpus at one moment, in a file."""
+    """A file with the state of a corpus at one moment."""
 
     id: str
     corpus: str
@@ -92,7 +96,7 @@ class SnapshotsAnswer(BaseModel):
 class OpenFileResponse(FileResponse):
     """Response with the content of an open file.
 
-    The response is complete even if the file has been deleted, and closes the file.
+    The content is complete even if the file is deleted meanwhile. The response closes the file.
     """
 
     def __init__(self, file: BinaryIO, *, media_type: str, filename: str) -> None:
@@ -107,9 +111,9 @@ class OpenFileResponse(FileResponse):
 
 @router.post("/reembed", summary="Re-embed a corpus", **_JOB)
 async def reembed(name: CorpusName, service: ServiceDep, body: ReembedRequest | None = None) -> Response:
-    """Start a job that embeds the corpus with the encoder `model`, by default the first.
+    """Start a job that embeds the corpus with the encoder `model`, by default the first encoder.
 
-    The old vectors answer searches until the job has finished. 409 if they came with the documents, unless
+    Searches use the old vectors until the job has finished. 409 if the vectors came with the documents, unless
     `replace_own_vectors` is true.
     """
     asked = body or ReembedRequest()
@@ -124,12 +128,15 @@ async def reembed(name: CorpusName, service: ServiceDep, body: ReembedRequest | 
 
 @router.post("/adapt", summary="Adapt an encoder to a corpus", **_JOB)
 async def adapt(name: CorpusName, service: ServiceDep, body: AdaptRequest | None = None) -> Response:
-    """Start a job that trains the encoder `model`, by default the first, on the corpus's texts, without labels.
+    """Start a job that trains the encoder `model`, by default the first encoder, on the corpus's texts without labels.
 
-    Its `result` compares the encoders on passages that were held out of training. `bundle` is the folder of the better
-    encoder, or null if none is better. `next` has the requests that serve it and embed the corpus by it. Nothing that
-    is served changes. One adaptation runs at a time, for minutes. 409 if enough encoders were adapted to the corpus,
-    or if its callers computed its vectors. 501 if the extra `train` is not installed, or with `--no-adapt`.
+    The job compares the old and the new encoder on passages that were not used for training. In its `result`, `bundle`
+    is the folder of the new encoder, or null if the new encoder is not better. `next` has the requests that load the
+    new encoder and embed the corpus with it. The served encoders do not change.
+
+    Only one adaptation runs at a time, and it takes minutes. 409 if the server already keeps the maximum number of
+    adapted encoders for the corpus, or if the vectors came with the documents. 501 if the extra `train` is not
+    installed, or with `--no-adapt`.
     """
     check_allowed(service.settings)
     asked = body or AdaptRequest()
@@ -137,11 +144,11 @@ async def adapt(name: CorpusName, service: ServiceDep, body: AdaptRequest | None
     corpus, size = await service.library.read(lambda corpora: corpora.corpus(name), of=name)
     if corpus.own_vectors:
         raise Conflict(
-            f"callers computed the vectors of corpus {name!r}, so it is not searched by an encoder of this server: "
-            f"POST /corpora/{name}/reembed replaces them"
+            f"the vectors of corpus {name!r} came with its documents, not from an encoder of this server: POST "
+            f"/corpora/{name!r}/reembed replaces them"
         )
     if not size.documents:
-        raise Conflict(f"corpus {name!r} has no documents to adapt to")
+        raise Conflict(f"corpus {name!r} has no documents, so an encoder can't be adapted to it")
     options: dict[str, Any] = {"model": served.name}
     if asked.max_steps:
         options["max_steps"] = asked.max_steps
@@ -150,7 +157,10 @@ async def adapt(name: CorpusName, service: ServiceDep, body: AdaptRequest | None
 
 @router.post("/snapshots", summary="Create a snapshot", **_JOB)
 async def create(name: CorpusName, service: ServiceDep) -> Response:
-    """Start a job whose `result` is the snapshot. It captures one moment while others read and write."""
+    """Start a job that creates a snapshot, which becomes its `result`.
+
+    The snapshot has the state of the corpus at one moment. Reads and writes continue meanwhile.
+    """
     service.library.corpora.check_snapshots()
     await service.library.read(lambda corpora: corpora.corpus(name), of=name)
     return await submitted(service.jobs, SNAPSHOT, name, {})
@@ -158,7 +168,7 @@ async def create(name: CorpusName, service: ServiceDep) -> Response:
 
 @router.get("/snapshots", summary="List snapshots")
 async def listing(name: CorpusName, service: ServiceDep) -> SnapshotsAnswer:
-    """List snapshots of the corpus, even if it was deleted."""
+    """List the snapshots of a corpus, even if the corpus was deleted."""
     found = await service.library.read(lambda _: service.snapshots.listing(name), of=name)
     return SnapshotsAnswer(snapshots=[SnapshotAnswer(**asdict(one)) for one in found])
 
@@ -170,14 +180,17 @@ async def listing(name: CorpusName, service: ServiceDep) -> SnapshotsAnswer:
     responses={200: {"content": {ZSTD: {"schema": {"type": "string", "format": "binary"}}}}},
 )
 async def download(name: CorpusName, id: SnapshotId, service: ServiceDep) -> FileResponse:
-    """Download one file, `tar` in `zstd`. The download is complete even if the snapshot is deleted meanwhile."""
+    """Download a snapshot as one file, a `tar` archive compressed with `zstd`.
+
+    The download is complete even if the snapshot is deleted meanwhile.
+    """
     file = await service.library.run(lambda _: service.snapshots.opened(name, id), of=name)
     return OpenFileResponse(file, media_type=ZSTD, filename=f"{name}-{id}{SUFFIX}")
 
 
 @router.delete("/snapshots/{id}", status_code=204, summary="Delete a snapshot")
 async def delete(name: CorpusName, id: SnapshotId, service: ServiceDep) -> None:
-    """Delete the snapshot's file."""
+    """Delete a snapshot."""
     await service.library.run(lambda _: service.snapshots.delete(name, id), of=name)
 
 
@@ -196,9 +209,10 @@ async def delete(name: CorpusName, id: SnapshotId, service: ServiceDep) -> None:
     **_JOB,
 )
 async def restore(name: CorpusName, request: Request, service: ServiceDep) -> Response:
-    """Start a job that restores an uploaded snapshot, or one that the server has.
+    """Start a job that restores an uploaded snapshot or a snapshot that the server has.
 
-    The present corpus, whatever its encoder, answers requests until the snapshot is complete and checked.
+    Until the snapshot is completely read and checked, the current corpus answers requests, even if it has another
+    encoder.
     """
     assert isinstance(request, BoundedRequest), "StreamedRoute makes it"
     service.library.corpora.check_snapshots()
@@ -214,9 +228,10 @@ async def restore(name: CorpusName, request: Request, service: ServiceDep) -> Re
             return await submitted(service.jobs, RESTORE, name, {"of": of, "snapshot": asked.snapshot})
         if media not in PACKED:
             raise UnsupportedMedia(f"{_NEITHER}, not {media[:80]}", field="content-type")
-        if content_coding(request.headers.get("content-encoding", "")) == "gzip":  # snapshots already are zstd
-            raise UnsupportedMedia("a snapshot is sent as it is", field="content-encoding")
-        if not service.jobs.unfinished(RESTORE, name):  # an equal job is a conflict, regardless of the free space
+        # A snapshot is already compressed with zstd.
+        if content_coding(request.headers.get("content-encoding", "")) == "gzip":
+            raise UnsupportedMedia("must be absent: send the snapshot as it is", field="content-encoding")
+        if not service.jobs.unfinished(RESTORE, name):  # an equal job is a conflict, even if the disk quota is used up
             await in_thread(service.disk_quota.check)
         async with service.receiving():
             await request.arrive(spool.write, service.settings.max_upload_bytes, IN_MEMORY)

@@ -1,4 +1,4 @@
-"""Status of the server: /info, health, metrics, and the promotion report of a served bundle."""
+"""Routes for the status of the server: /info, health, metrics, and the promotion reports of bundles."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ PAGE_HEADERS = {
     "form-action 'none'; frame-ancestors 'none'; sandbox",
     "x-content-type-options": "nosniff",
 }
-"""Headers of a promotion report. A report shows names from other sources, so it may not run scripts or load files."""
+"""Headers of the page with a promotion report. A report contains names from other sources, so the page must not run
+scripts or load files."""
 CONTENT = {"application/json": {"schema": {"type": "object"}}, "text/html": {"schema": {"type": "string"}}}
 router = APIRouter(tags=["status"], route_class=Route)
 
@@ -50,16 +51,17 @@ async def report(
     ] = None,
     accept: Annotated[str, Header()] = "",
 ) -> Response:
-    """Return the bundle's promotion report: JSON, or a page for `Accept: text/html` or `?format=html`.
+    """Return the promotion report of the model's bundle as JSON or as HTML.
 
-    404 if the bundle has no report; the message names the command that makes one.
+    The page is returned for `Accept: text/html` or `?format=html`. 404 if the bundle has no report; the message names
+    the command that creates a report.
     """
     model = service.encoders.named(id).model
     if model.report is None:
-        raise NotFound(f"{id!r} carries no report: `isosphere promote <bundle>` makes one")
+        raise NotFound(f"{id!r} has no report: `isosphere promote <bundle>` creates one")
     headers = {"vary": "accept", "x-model-fingerprint": model.manifest.fingerprint}
     if format == "html" and model.report_page is None:
-        raise NotFound(f"the report of {id!r} has no page, only JSON")
+        raise NotFound(f"the report of {id!r} is only available as JSON")
     if model.report_page is not None and (format == "html" or (format is None and "text/html" in accept)):
         return Response(model.report_page, headers=headers | PAGE_HEADERS, media_type="text/html; charset=utf-8")
     return Response(model.report, headers=headers, media_type="application/json")
@@ -72,9 +74,10 @@ async def info(
         str | None, Query(alias="model", description="Name of the model to describe. Default: the first model.")
     ] = None,
 ) -> Response:
-    """Describe the server with the keys of text-embeddings-inference and our own.
+    """Describe the server and one of its models.
 
-    Before the model is loaded, facts about the engine are null.
+    The answer has the keys of text-embeddings-inference, and keys of Isosphere. Facts about the engine are null until
+    the model is loaded.
     """
     served, settings = service.encoders.requested(asked), service.settings
     manifest, engine = served.model.manifest, served.embedder.engine if served.embedder else None
@@ -129,9 +132,10 @@ def _model_type(model: Model) -> dict[str, Any]:
 @router.get("/readyz", summary="Check readiness", response_model=StateAnswer)
 @router.get("/ping", summary="Check readiness", response_model=StateAnswer)
 async def ready(service: ServiceDep) -> Response:
-    """Answer 200 while requests are served; 503 with the reason while loading, failing, draining or failed.
+    """Answer 200 if the server is ready for requests, else 503 with the reason.
 
-    Each of these requests also retries the engine of a failing server.
+    The server is not ready while it is loading, failing, draining or failed. If the engine is failing, each of these
+    requests also checks whether the engine works again.
     """
     health = await service.probed()
     if health.state == "ready":
@@ -145,19 +149,19 @@ async def ready(service: ServiceDep) -> Response:
 
 @router.get("/livez", response_model=StateAnswer, summary="Check liveness")
 async def alive(service: ServiceDep) -> Response:
-    """Answer 200 as long as the process answers."""
+    """Answer 200 while the process is running."""
     return json_response({"state": service.readiness.state})
 
 
 @router.get("/metrics", summary="Get Prometheus metrics", response_class=PlainTextResponse)
 async def metrics(service: ServiceDep) -> Response:
-    """Return metrics in the text exposition format."""
+    """Return the metrics in Prometheus's text format."""
     _observe(service)
     return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
 def _observe(service: Service) -> None:
-    """Update the metrics that are only computed on request."""
+    """Update the metrics that are computed only when they are requested."""
     metrics = service.metrics
     encoders = [
         (served.model.manifest, engine.name if engine else "", engine.precision if engine else "")

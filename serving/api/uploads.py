@@ -1,4 +1,7 @@
-"""Route of document uploads. A small upload is stored before the answer, and a large upload becomes a job."""
+"""Route for document uploads.
+
+A small upload is stored before the answer. A large upload becomes a job.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ _ROW: dict[str, Any] = {
             "maxLength": MAX_ID_BYTES,
             "minimum": LEAST,
             "maximum": MOST,
-            "description": "Id of the document. An integer is the same id as the string of its decimal digits.",
+            "description": "Id of the document. An integer and the string of its decimal digits are the same id.",
         },
         "text": {"type": "string"},
         "metadata": {"type": ["object", "null"]},
@@ -60,17 +63,18 @@ _ROW: dict[str, Any] = {
             "items": {"type": "number"},
             "minItems": 1,
             "maxItems": MAX_VECTOR,
-            "description": "Vector of the document, which is scaled to length 1. Required if the vectors of the corpus "
-            "are its own, or with `embedded_by`, and refused otherwise.",
+            "description": "Vector of the document. The server scales it to length 1. Required for a corpus with "
+            "`vectors: own`, and with `embedded_by`. Refused otherwise.",
         },
         "expires_at": {
             "type": ["string", "null"],
             "format": "date-time",
-            "description": "Time of RFC 3339 from which on the document is not found. A time in the past is accepted.",
+            "description": "Time at which the document expires, in the format of RFC 3339. A time in the past is "
+            "accepted.",
             "examples": ["2030-01-31T08:30:00Z"],
         },
     },
-    "description": "A document. Other fields become metadata, too.",
+    "description": "A document. Fields that are not listed here become metadata.",
     "example": {"id": "a", "text": "A text to find.", "metadata": {"lang": "en"}},
 }
 BINARIES = (
@@ -122,21 +126,27 @@ async def _options(
     on_error: Annotated[
         Literal["fail", "skip"],
         BeforeValidator(lower),
-        Query(description="`fail` refuses the upload at the first invalid row. `skip` leaves out invalid rows."),
+        Query(
+            description="Handling of invalid rows. `fail` refuses the upload at the first invalid row. `skip` "
+            "stores only the valid rows."
+        ),
     ] = "fail",
     text_column: Annotated[
         str | None,
-        Query(max_length=MAX_COLUMN, description="Column or JSON field with the text. Default: `text`."),
+        Query(max_length=MAX_COLUMN, description="Name of the column or JSON field with the text. Default: `text`."),
     ] = None,
     id_column: Annotated[
         str | None,
-        Query(max_length=MAX_COLUMN, description="Column or JSON field with the id. Default: `id`, if it exists."),
+        Query(
+            max_length=MAX_COLUMN,
+            description="Name of the column or JSON field with the id. Default: `id`, if it exists.",
+        ),
     ] = None,
     column_types: Annotated[
         str,
         Query(
             max_length=MAX_COLUMN_TYPES,
-            description="Column types. `header` reads them from the CSV header (`year:number`). `auto` detects CSV "
+            description="Types of columns. `header` reads them from the CSV header (`year:number`). `auto` detects CSV "
             "columns of numbers, booleans or dates. A JSON object sets the types of some columns: auto, string, "
             "number, boolean or date.",
             examples=["auto", '{"year": "number", "zip": "string", "open": "auto"}'],
@@ -146,8 +156,9 @@ async def _options(
         str | None,
         Query(
             max_length=MAX_ID_BYTES,
-            description="Name of a Markdown, HTML, PDF or DOCX file. It becomes a part of the ids and of the metadata "
-            "of its sections or pages. Default: the name of the file in a form.",
+            description="Name of a Markdown, HTML, PDF or DOCX file. The name becomes a part of the ids and the "
+            "metadata of the file's sections or pages. Default: the name of the uploaded file in "
+            "multipart/form-data.",
             examples=["guide/install.md"],
         ),
     ] = None,
@@ -155,7 +166,7 @@ async def _options(
         str,
         Query(
             max_length=MAX_METADATA,
-            description="JSON object that becomes metadata of every document of the upload.",
+            description="JSON object that is added to the metadata of every document in the upload.",
             examples=['{"team": "support"}'],
         ),
     ] = "{}",
@@ -163,8 +174,8 @@ async def _options(
         Split | None,
         BeforeValidator(lower),
         Query(
-            description="What becomes a document of Markdown, HTML, PDF and DOCX: each `section` (in PDF, each page), "
-            "or the whole `file`. Default: `section`."
+            description="Unit that becomes one document in Markdown, HTML, PDF and DOCX. `section`: each section, "
+            "or each page of a PDF. `file`: the whole file. Default: `section`."
         ),
     ] = None,
     chunk_tokens: Annotated[
@@ -177,15 +188,17 @@ async def _options(
         int | None,
         Query(
             ge=0,
-            description="Number of tokens that a passage shares with the previous one, at most half of `chunk_tokens`.",
+            description="Number of tokens that a passage shares with the previous passage. It is at most half of "
+            "`chunk_tokens`.",
         ),
     ] = None,
     embedded_by: Annotated[
         str,
         Query(
             max_length=255,
-            description="Fingerprint of the corpus's encoder, from `/info`, if it made the `vector` of every document. "
-            "The documents are then not embedded again, except one of each block as a check.",
+            description="Fingerprint, as in `/info`, of the encoder that computed the `vector` of every document. "
+            "It must be the corpus's encoder. The documents are then not embedded again. As a check, "
+            "the server embeds one document of each block.",
         ),
     ] = "",
 ) -> dict[str, Any]:
@@ -213,20 +226,25 @@ async def add(
     *,
     options: Annotated[dict[str, Any], Depends(_options)],
     in_background: Annotated[
-        bool, Query(alias="async", description="Create a job, whatever the size of the upload.")
+        bool, Query(alias="async", description="If true, create a job even for a small upload.")
     ] = False,
     idempotency_key: Annotated[
         str | None,
-        Header(description="Key for safe retries. A request repeated with it within a day gets the same answer."),
+        Header(
+            description="Key for safe retries. A request that is repeated with the same key within a day gets "
+            "the same answer."
+        ),
     ] = None,
 ) -> Response:
-    """Store up to 256 documents before answering: all or none, durable and searchable.
+    """Store documents.
 
-    More documents become a job. A document with a known id replaces the old one; a document without an id gets one.
+    Up to 256 documents are stored before the answer. Either all of them are stored or none, and they are durable and
+    searchable. A larger upload becomes a job. A document with a known id replaces the old document. A document without
+    an id gets one.
 
-    The content type names the format; in multipart/form-data, the file's name does. The body may be packed with gzip or
-    zstd. `x-truncated-inputs` is the number of texts or passages that exceed the model's length: they are stored whole
-    and embedded in part.
+    The content type names the format of the body. In multipart/form-data, the name of the file shows the format. The
+    body may be compressed with gzip or zstd. `x-truncated-inputs` is the number of texts or passages that exceed the
+    model's maximum length. These are stored completely, but only their beginning is embedded.
     """
     assert isinstance(request, BoundedRequest), "StreamedRoute makes it"
     key = None if idempotency_key is None else check_key(idempotency_key)
@@ -255,7 +273,7 @@ async def _added(
         if upload is None:
             return await submitted(service.jobs, UPLOAD, name, options.model_dump(), spool=spool, keyed=keyed)
         before_commit = partial(check_stays, service.jobs, name)
-        before_commit()  # checked before embedding, which would be wasted
+        before_commit()  # check before the embedding, which takes long
         await in_thread(service.disk_quota.check)
         added = await service.library.add(
             name, upload.documents, options.chunking, embedded_by=options.embedded_by, before_commit=before_commit
@@ -273,9 +291,9 @@ async def _added(
 async def _small(
     service: Service, rule: VectorRule, options: Options, spool: Spool, keyed: Keyed | None
 ) -> Upload | None:
-    """Return the documents of an upload, or None if there are too many to store them before the answer.
+    """Return the documents of an upload, or None if there are too many to store before the answer.
 
-    The upload is read in the key's threads. A file that needs a parser is charged to the key.
+    The upload is read in the key's threads. If the file needs a parser, its CPU time is charged to the key.
     """
 
     def small() -> Upload | None:
@@ -307,7 +325,10 @@ async def _received(request: BoundedRequest, spool: Spool, how: dict[str, Any]) 
         await in_thread(lambda: _check_is_text(spool, options, settings))
         return options
     if coding:
-        raise UnsupportedMedia("of multipart/form-data pack the file, not the whole", field="content-encoding")
+        raise UnsupportedMedia(
+            "must be absent for multipart/form-data: compress the file instead of the whole body",
+            field="content-encoding",
+        )
     part = FilePart(request.headers["content-type"])
 
     async def take(piece: bytes) -> None:

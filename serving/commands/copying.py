@@ -25,17 +25,17 @@ from serving.settings import Settings
 
 
 class Place(NamedTuple):
-    """Location of a corpus: its name, and a data folder or the address of a Milvus server."""
+    """Location of a corpus: the name of the corpus, and a data folder or the address of a Milvus server."""
 
     store: str
     name: str
 
     def __str__(self) -> str:
-        return re.sub(r"//[^/]*@", "//", f"{self.store}#{self.name}")  # remove user and password
+        return re.sub(r"//[^/]*@", "//", f"{self.store}#{self.name}")  # remove user and password from the address
 
     @classmethod
     def of(cls, text: str, name: str = "") -> Place:
-        """Parse `STORE#NAME`. If the text has no name, `name` is used.
+        """Parse `STORE#NAME`. If the text has no name, the corpus is called `name`.
 
         Raises:
             Refused: the text names no store or no corpus.
@@ -43,12 +43,12 @@ class Place(NamedTuple):
         """
         store, _, named = text.partition("#")
         if not store or not (named or name):
-            raise Refused(f"{text}: name a store and a corpus, as in var#notes or milvus://host:19530#notes")
+            raise Refused(f"{text}: give a store and a corpus, such as var#notes or milvus://host:19530#notes")
         return cls(store, check_corpus_name(named or name))
 
 
 class Sum(NamedTuple):
-    """Counts of a corpus's content, and a digest of its passages that does not depend on their order."""
+    """Size of a corpus, and a digest of its passages. The digest does not depend on the order of the passages."""
 
     documents: int
     passages: int
@@ -58,7 +58,7 @@ class Sum(NamedTuple):
         return f"{self.documents} documents in {self.passages} passages, digest {self.digest:064x}"
 
     def plus(self, content: Content) -> Sum:
-        """Return the sum with the documents of `content` added, including their passages and vectors."""
+        """Return the sum with the documents, passages and vectors of `content` added."""
         documents, passages, digest = self
         vectors = iter(content.vectors)
         for i, document in enumerate(content.documents):
@@ -74,14 +74,14 @@ class Sum(NamedTuple):
 
 
 def copy(settings: Settings, given: argparse.Namespace) -> int:
-    """Copy a corpus with its vectors, read the copy, and compare counts and digests. Return the exit status.
+    """Copy a corpus with its vectors, read the copy, and compare the sums of both. Return the exit status.
 
-    If the copy fails or differs, it is removed.
+    If the copying fails, or if the sums differ, the copy is deleted.
     """
     source = _leading_to(settings, Place.of(given.source))
     target = _leading_to(settings, Place.of(given.target, source.name))
     if source == target:
-        raise Refused(f"{target}: the copy needs another name")
+        raise Refused(f"{target}: source and copy are the same corpus: give the copy another name")
     with ExitStack() as held:
         here = _opened(settings, source.store, held)
         there = here if source.store == target.store else _opened(settings, target.store, held, new=True)
@@ -107,7 +107,7 @@ def copy(settings: Settings, given: argparse.Namespace) -> int:
             there.drop(target.name)
     print(f"{target}: {found}")
     if found != copied:
-        print(f"isosphere copy-corpus: {source} has {copied}: the copy was removed", file=sys.stderr)
+        print(f"isosphere copy-corpus: {source} has {copied}: the copy was deleted", file=sys.stderr)
     return int(found != copied)
 
 
@@ -122,38 +122,37 @@ def _copied(here: Backend, source: str, there: Backend, target: str, documents: 
 
 
 def _settings_of(settings: Settings, store: str) -> Settings:
-    """Return the settings for a data folder or for a Milvus.
+    """Return the settings for corpora in a data folder or on Milvus.
 
-    The aliases of a Milvus are in the data folder of `settings`.
+    The aliases of corpora on Milvus are in the data folder of `settings`.
     """
     opened = settings.model_copy(update={"store": store})
     return opened if opened.on_milvus else settings.model_copy(update={"store": "sqlite", "data": Path(store)})
 
 
 def _leading_to(settings: Settings, place: Place) -> Place:
-    """Return the place of the corpus to which an alias points. If the name is no alias, return the place unchanged."""
+    """Return the place of the corpus to which an alias points.
+
+    If the name is not an alias, return the place unchanged.
+    """
     return place._replace(name=corpus_of(_settings_of(settings, place.store), place.name))
 
 
 def _opened(settings: Settings, store: str, held: ExitStack, *, new: bool = False) -> Backend:
-    """Open the corpora of a data folder, or those of a Milvus with an empty data folder."""
+    """Open the corpora in a data folder, or the corpora on Milvus."""
     opened = _settings_of(settings, store)
     if opened.on_milvus:
         temporary = Path(held.enter_context(tempfile.TemporaryDirectory()))
         opened = opened.model_copy(update={"data": temporary})
     elif not new and not (Path(store) / "corpora").is_dir():
-        raise Refused(f"{store}: there is no corpus in this folder")
+        raise Refused(f"{store}: this folder has no corpora")
     corpora = opened_corpora(opened)
     held.callback(corpora.close)
     return corpora
 
 
 def _make_way(there: Backend, target: Place, *, replace: bool) -> None:
-    """Delete a corpus that has the name of the copy, if the user set `--replace`.
-
-    Raises:
-        Refused: the corpus exists, and the user did not set `--replace`.
-    """
+    """Delete an existing corpus in the place of the copy, if the user set `--replace`."""
     try:
         _, size = there.corpus(target.name)
     except NotFound:

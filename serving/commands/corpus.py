@@ -1,4 +1,4 @@
-"""Commands that use corpora in a data folder without a server: `isosphere ingest`, `isosphere search` and others."""
+"""Commands that use corpora in a data folder without a server, such as `isosphere ingest` and `isosphere search`."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ PAGE = 1000
 
 
 def run(verb: str, given: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Run a command. `given` has the command's own options, and `rest` has the server's options.
+    """Run a command and return its exit status.
 
-    Return the exit status: 1 if the work failed, or 2 after a mistake of the user. In both cases, one line says why.
+    `given` has the options of the command, and `rest` has options of the server. The status is 1 if the work failed,
+    and 2 after a mistake of the user. In both cases, one line on stderr gives the reason.
     """
     name = f"isosphere {CALLED.get(verb, verb)}"
     try:
@@ -48,7 +49,7 @@ def run(verb: str, given: argparse.Namespace, rest: Sequence[str]) -> int:
         for package in ("serving", "models"):
             logging.getLogger(package).setLevel(logging.WARNING)
         if verb not in ("ingest", "copy") and not settings.on_milvus and not (settings.data / "corpora").is_dir():
-            raise SettingsError(f"--data: there is no corpus in {settings.data}")
+            raise SettingsError(f"--data: the folder {settings.data} has no corpora")
         if verb in ("export", "verify", "copy"):
             status = {"export": _export, "verify": _verify, "copy": copy}[verb](settings, given)
         else:
@@ -67,7 +68,9 @@ def run(verb: str, given: argparse.Namespace, rest: Sequence[str]) -> int:
         print(f"{name}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"{name}: stopped; what was committed is kept, and the same command goes on", file=sys.stderr)
+        print(
+            f"{name}: stopped; committed documents are kept, and the same command continues the work", file=sys.stderr
+        )
         return 130
     return status
 
@@ -85,7 +88,7 @@ async def _search(settings: Settings, given: argparse.Namespace) -> int:
 
 
 def _export(settings: Settings, given: argparse.Namespace) -> int:
-    """Write one document on each line, in the format that `ingest` reads."""
+    """Write one JSON document per line, in the format that `isosphere ingest` reads."""
     name = corpus_of(settings, given.corpus)
     with closing(opened_corpora(settings)) as corpora:
         if given.filter is not None:
@@ -112,7 +115,10 @@ def _documents(corpora: Backend, name: str, where: Filter | None) -> Iterator[tu
 
 
 def _with_vectors(corpora: Backend, name: str, where: Filter | None) -> Iterator[tuple[Document, dict[str, Any]]]:
-    """Yield the documents with the vectors that callers computed. The server can't compute these vectors again."""
+    """Yield the documents, including the vectors that callers computed.
+
+    The server can't compute these vectors again.
+    """
     for content in corpora.contents(name):
         for document, vector in zip(content.documents, content.vectors, strict=True):
             if where is None or where.matches(with_id(document.metadata, document.id)):
@@ -126,9 +132,9 @@ def _warn(warnings: Sequence[str]) -> None:
 
 @contextmanager
 def _written(out: Path | None) -> Iterator[BinaryIO]:
-    """Open standard output, a pipe, or a file for writing.
+    """Open standard output, a pipe or a file for writing.
 
-    An existing file is only replaced when the new file is complete, because the old file may be the last backup.
+    A file is replaced only after the new file is complete, because the old file may be the last backup.
     """
     if out is None:
         yield sys.stdout.buffer
@@ -141,7 +147,7 @@ def _written(out: Path | None) -> Iterator[BinaryIO]:
 
 
 def _verify(settings: Settings, given: argparse.Namespace) -> int:
-    """Verify all corpora or the named corpora.
+    """Verify the named corpora, or all corpora.
 
     Print one line for each corpus, with its errors. Return the exit status.
     """

@@ -1,4 +1,4 @@
-"""The demo corpus of a new server. It contains the documentation that is included in CPython."""
+"""The demo corpus of a new server. It contains documentation that is part of CPython."""
 
 from __future__ import annotations
 
@@ -26,51 +26,53 @@ from serving.service import Service
 log = logging.getLogger(__name__)
 
 NAME = "python-docs"
-DESCRIPTION = "The documentation inside CPython: language reference and docstrings of the standard library"
+DESCRIPTION = "Documentation from CPython: the language reference and the docstrings of the standard library"
 FIRST = "asyncio"
-"""The package whose documents are embedded first. The example printed at the start searches for one of them."""
+"""The package whose documents are embedded first. The example search that the server prints at startup finds one of
+these documents."""
 MAX_DOCUMENTS = 8_000
 MAX_PARAGRAPHS = 2
 MIN_CHARACTERS, MAX_CHARACTERS = 30, 200
-"""Minimum and maximum characters of a paragraph. 200 characters are about 50 tokens. A longer paragraph is cut at the
-end of a sentence. A shorter paragraph is left out."""
+"""Minimum and maximum characters of a paragraph. 200 characters have about 50 tokens. Longer paragraphs are cut at the
+end of a sentence, and shorter paragraphs are left out."""
 OPTIONS = Options(format="ndjson", on_error="skip").model_dump()
-"""Options of the upload. Documents that exceed the server's limits are skipped."""
+"""Options of the upload. With `on_error=skip`, documents that exceed the server's limits are left out."""
 
 
 async def prepare(service: Service) -> None:
     """Create an empty demo corpus if the server has no corpus.
 
-    If the encoder of the demo corpus is not served, start a re-embedding. Documents that users added to the demo corpus
-    are kept. A corpus with the same name and another description is not the demo corpus.
+    If the encoder of the demo corpus is not served, start a job that embeds the corpus again. Documents that users
+    added to the demo corpus are kept. A corpus with the same name but another description is not the demo corpus.
     """
     corpora = service.library.corpora
     try:
         if not corpora.names():
-            async with service.jobs.deleting(NAME):  # jobs of a deleted corpus must not write into this one
+            async with service.jobs.deleting(NAME):  # jobs of a deleted demo corpus must not write into the new one
                 await service.library.threads.run(NAME, lambda: corpora.create(NAME, description=DESCRIPTION))
         elif any(_is_ours(*found) and is_stale(*found, service.encoders.fingerprints) for found in corpora.listing()):
             log.info(
-                "the demo corpus %s is embedded again by a job, because another encoder computed its vectors", NAME
+                "the vectors of the demo corpus %s come from another encoder, so a job embeds the corpus again", NAME
             )
-            with suppress(Duplicate):  # the job was queued while the server ran before
+            with suppress(Duplicate):  # the job was queued before a restart of the server
                 await service.jobs.submit(REEMBED, NAME, {"model": service.encoders.default.name})
-    except ServiceError as error:  # for example a full disk: the server then runs without the demo corpus
+    except ServiceError as error:  # a full disk, for example; the server then runs without the demo corpus
         log.warning("the demo corpus %s is not changed: %s", NAME, error)
 
 
 async def fill(service: Service) -> None:
-    """Upload the documents as a job if the corpus had no upload, or if its last upload failed.
+    """Upload the documents in a job if the corpus had no upload, or if its last upload failed.
 
-    Return when the job has ended. An upload that was interrupted by a kill resumes by itself. If the encoder has
-    changed, the resumed upload fails, and it is repeated after the corpus is re-embedded. Texts that are already stored
-    are not embedded again.
+    Return when the job ends.
+
+    If a kill interrupts the upload, the next server process resumes it. If the encoder has changed, the resumed upload
+    fails. It is then repeated after the corpus is embedded again. Texts that are already stored are not embedded again.
     """
     try:
         for corpus, size in service.library.corpora.listing():
             if _is_ours(corpus, size):
                 await _fill(service, corpus, size)
-    except Exception as error:  # the server runs without its demo corpus
+    except Exception as error:  # the server must keep running without the demo corpus
         is_told = isinstance(error, ServiceError)
         log.error("the demo corpus %s is not filled: %s", NAME, error, exc_info=not is_told)
 
@@ -81,16 +83,16 @@ async def _fill(service: Service, corpus: Corpus, size: Size) -> None:
     if not failed and (before or size.documents):
         return
     if not failed:
-        log.info("a job embeds the demo corpus %s, which can be searched meanwhile (--no-demo turns it off)", NAME)
+        log.info("a job fills the demo corpus %s; searches already work (--no-demo disables the demo corpus)", NAME)
     async with service.jobs.spool() as spool:
         left = Event()
         for line in await in_thread(lambda: _lines(left), on_cancel=left.set):
             await spool.write(line)
         if failed and digest_of(UPLOAD, NAME, OPTIONS, spool.digest) not in failed:
-            return  # only uploads of other callers failed
+            return  # no upload of the demo's own documents failed
         job = await service.jobs.submit(UPLOAD, NAME, OPTIONS, spool=spool)
     job = await _ended(service, job)
-    if job.ended:  # false if the server stops first
+    if job.ended:  # false if the server stops before the job ends
         log.info("the demo corpus %s: job %s %s with %d documents", NAME, job.id, job.state, job.done)
 
 
@@ -99,7 +101,10 @@ def _is_ours(corpus: Corpus, _size: Size) -> bool:
 
 
 async def _last_uploads(service: Service, corpus: Corpus) -> Collection[Job]:
-    """Return the newest upload job of each content since the corpus was created. Wait until these jobs have ended."""
+    """Return the newest upload job for each content, of the jobs since the corpus was created.
+
+    Wait until these jobs end.
+    """
     newest = {
         job.digest: job
         for job in reversed(await service.jobs.listing(of=NAME.__eq__))
@@ -117,7 +122,7 @@ async def _ended(service: Service, job: Job) -> Job:
 def _lines(left: Event) -> list[bytes]:
     """Return the documents as NDJSON lines, in an order that is fast to embed. Stop early if `left` is set."""
     found = takewhile(lambda _: not left.is_set(), _documents())
-    # Texts of a batch are padded to the longest text, so neighbours should have similar lengths.
+    # A batch pads all texts to the length of the longest text, so neighbouring texts should have similar lengths.
     ordered = sorted(
         found, key=lambda document: (document.metadata["module"].split(".")[0] != FIRST, len(document.text))
     )
@@ -125,7 +130,7 @@ def _lines(left: Event) -> list[bytes]:
 
 
 def _documents() -> Iterator[Document]:
-    """Yield paragraphs as documents. Each document's metadata name the documented module and object."""
+    """Yield paragraphs as documents. The metadata of a document name the documented module and object."""
     return islice(map(_numbered(), _paragraphs()), MAX_DOCUMENTS)
 
 

@@ -1,4 +1,4 @@
-"""Destinations for the documents of a command: a corpus in the data folder, or a corpus of a running server."""
+"""Destinations of a command's documents: a corpus in the data folder, or a corpus of a running server."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ PIECE = 1 << 20
 PAGE = 1000
 POLL_SECONDS = 0.2
 PATIENCE = 600.0
-"""Timeout in seconds for an answer of the server."""
+"""Timeout for an answer of the server, in seconds."""
 CREATED, ACCEPTED = 201, 202
 _ERRORS: dict[int, type[ServiceError]] = {
     one.status: one
     for one in vars(errors).values()
     if isinstance(one, type) and issubclass(one, ServiceError) and one is not ServiceError
 }
-"""Error class by HTTP status."""
+"""Error classes by HTTP status."""
 
 
 @dataclass(frozen=True)
 class Added:
-    """Result of adding one file."""
+    """Result of adding one file to a corpus."""
 
     documents: int
     truncated: int = 0
     errors: Sequence[str] = ()
-    """Errors of skipped rows, or the reason why a job failed."""
+    """Errors of skipped rows, or the reason why the job failed."""
     state: str = "succeeded"
-    """Final state of the file's job."""
+    """Final state of the job that added the file."""
     total: int | None = None
 
 
@@ -61,16 +61,18 @@ class Destination(Protocol):
     """A corpus to which a command adds documents."""
 
     async def create(self, stemming: str | None, *, own_vectors: bool = False) -> bool:
-        """Create the corpus if it does not exist. Return whether it was created."""
+        """Create the corpus if it does not exist. Return whether the corpus was created."""
 
     async def drop(self) -> None:
         """Delete the corpus."""
 
     async def add(self, file: BinaryIO, options: Options, *, whole: bool = False) -> Added:
-        """Store the documents of a file. With `whole`, they are stored by a job, however few they are.
+        """Store the documents of a file.
+
+        With `whole`, a job stores them, however few documents there are.
 
         Raises:
-            ServiceError: the file was refused before anything was stored.
+            ServiceError: the file was refused before any document was stored.
         """
 
     async def remove(self, where: Mapping[str, Any]) -> None:
@@ -123,7 +125,9 @@ class Local:
             try:
                 return await jobs.submit(UPLOAD, self._corpus, options.model_dump(), spool=spool)
             except Duplicate as duplicate:
-                print(f"isosphere ingest: goes on with {duplicate.job}, which reads the same file", file=sys.stderr)
+                print(
+                    f"isosphere ingest: continues the job {duplicate.job}, which stores the same file", file=sys.stderr
+                )
                 return await jobs.job(duplicate.job)
 
     async def _followed(self, job: Job) -> Added:
@@ -153,13 +157,17 @@ class Local:
 
 
 class Remote:
-    """A corpus of a running server. Threads send the requests with the HTTP client of the standard library."""
+    """A corpus of a running server.
+
+    Requests are sent in threads, with the HTTP client of the standard library.
+    """
 
     def __init__(self, url: str, corpus: str, key: str | None) -> None:
         if not url.startswith(("http://", "https://")):
-            raise Refused(f"--url: {url!r} does not begin with http:// or https://")
-        if key and not (key.isascii() and key.isprintable()):  # the HTTP client's error would contain the key
-            raise Refused("ISOSPHERE_API_KEY: contains characters that no API key has")
+            raise Refused(f"--url: {url!r} must begin with http:// or https://")
+        # Check here, because an error of the HTTP client would contain the key.
+        if key and not (key.isascii() and key.isprintable()):
+            raise Refused("ISOSPHERE_API_KEY: contains characters that API keys never contain")
         self._url = url.rstrip("/")
         self._path = f"/corpora/{quote(corpus)}"
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
@@ -228,7 +236,7 @@ class Remote:
 
 
 def _error_of(answer: urllib.error.HTTPError) -> ServiceError:
-    """Convert the server's HTTP error back to the `ServiceError` that the server raised."""
+    """Convert the HTTP error back to the `ServiceError` that caused it on the server."""
     try:
         message = json.loads(answer.read())["error"]
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,7 +1,7 @@
-"""Synchronisation of a folder with a corpus. New and changed files are added, and deleted files are removed.
+"""Synchronisation of a folder with a corpus: new and changed files are added, and deleted files are removed.
 
 The metadata of each document name its file and the digest of the file. The corpus itself therefore shows which files it
-contains, even after a restart, after a restore, or on another machine.
+contains. This works even after a restart, after a restore, or on another machine.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ from serving.errors import Conflict, InsufficientStorage, Overloaded, ServiceErr
 
 log = logging.getLogger(__name__)
 WATCHED = "watched"
-"""Metadata field with the folder, the file, and the SHA-256 of the file's content."""
+"""Metadata field with the folder, the file, and the SHA-256 digest of the file's content."""
 POLL_SECONDS = 2.0
 SETTLED_SECONDS = 1.0
-"""Age in seconds from which a file counts as completely written."""
+"""Minimum seconds since the last change of a file. A file that changed more recently may be incomplete."""
 RETRIED = (Conflict, Overloaded, Unhealthy, InsufficientStorage)
-"""Temporary errors, after which a file is tried again in the next round."""
+"""Temporary errors. After one of these errors, the next round tries the file again."""
 REST = 20
-"""Scans of all files take at most `1 / REST` of the time."""
+"""Divisor that limits scanning: scans of the folder take at most `1 / REST` of the time."""
 AT_ONCE = 4
 """Number of files that are read and embedded at the same time."""
 
 Prepare = Callable[[Path, dict[str, Any]], Options]
-"""Function that returns the ingestion options for a file. The file's documents get the given metadata."""
+"""Function that returns the options for ingesting a file. Its second argument is metadata for all documents of the
+file."""
 
 
 class Seen(NamedTuple):
-    """State of a file when its digest was computed. The file is not read again while its state is the same."""
+    """State of a file when its digest was computed. While the state is the same, the digest is not computed again."""
 
     changed: int
     size: int
@@ -54,39 +55,39 @@ class Round:
     removed: int = 0
     documents: int = 0
     failed: list[str] = field(default_factory=list)
-    """Errors of files that could not be added."""
+    """Error messages of files that could not be added."""
     left_out: list[str] = field(default_factory=list)
-    """Errors of skipped rows."""
+    """Error messages of skipped rows."""
 
     def __str__(self) -> str:
-        """Return the counts as one line of text."""
+        """Return the counts of the round as one line of text."""
         return f"{self.added} files with {self.documents} documents added or replaced, {self.removed} files removed"
 
 
 class Folder:
-    """A folder, and the record of its files that are in the corpus."""
+    """A folder that is synchronised with a corpus."""
 
     def __init__(self, folder: Path, destination: Destination, prepare: Prepare) -> None:
         self._folder, self._destination, self._prepare = folder, destination, prepare
         self._name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
-        """Identifier of the folder. The path itself is not stored, because it may be confidential to readers of the
-        corpus."""
+        """Identifier of the folder. The corpus does not store the path of the folder, because the path may be
+        confidential."""
         self._seen: dict[str, Seen] = {}
         self._stored: dict[str, set[str]] = {}
-        """Digests of each file that has documents in the corpus. A file has two digests if its replacement was
-        interrupted."""
+        """Digests of each file that has documents in the corpus. A file has two digests if the replacement of its
+        documents was interrupted."""
         self._tried: dict[str, str] = {}
-        """Digests of files that failed or have no documents. They are not tried again until they change."""
+        """Digests of files that failed or have no documents. A file is tried again only after it changes."""
 
     async def load(self) -> None:
-        """Read from the corpus which files it contains."""
+        """Load the list of the files that the corpus contains."""
         async for metadata in self._destination.metadata({f"{WATCHED}.folder": self._name}):
             self._stored.setdefault(metadata[WATCHED]["file"], set()).add(metadata[WATCHED]["sha256"])
 
     async def synchronise(self, age: float = 0) -> Round:
-        """Add new and changed files, and remove deleted files. An error in one file does not affect other files.
+        """Add new and changed files, and remove deleted files.
 
-        Files that changed less than `age` seconds ago are skipped.
+        An error in one file does not affect other files. Files that changed less than `age` seconds ago are skipped.
         """
         round = Round()
         present, unsettled = await asyncio.to_thread(self._look, age)
@@ -107,9 +108,10 @@ class Folder:
         return round
 
     async def watch(self, tell: Callable[[Round], None]) -> None:
-        """Synchronise forever. `tell` is called after each round that added, removed or failed to add a file.
+        """Synchronise the folder repeatedly. This method never returns.
 
-        Files with temporary errors are tried again. A failure that repeats in consecutive rounds is reported once.
+        `tell` is called after each round that added, removed or failed to add a file. Files with temporary errors are
+        tried again. A failure that repeats in consecutive rounds is reported once.
         """
         told: list[str] = []
         while True:
@@ -124,10 +126,10 @@ class Folder:
             await asyncio.sleep(max(POLL_SECONDS, REST * (time.monotonic() - began) * (not round.added)))
 
     async def _add(self, file: str, digest: str, round: Round) -> None:
-        """Add a file, and then remove the documents of its earlier content.
+        """Add the current content of a file, then remove the documents of its earlier content.
 
-        If the corpus has any document of this content, the file is not stored again. All documents of a file are
-        stored by one commit, or by a job that the next server process completes.
+        If the corpus already has documents of the current content, the file is not stored again. One commit stores all
+        documents of a file, or a job does. The next server process completes an interrupted job.
         """
         known = self._stored.get(file, set())
         if digest not in known and not await self._store(file, digest, round):
@@ -138,7 +140,7 @@ class Folder:
         round.added += 1
 
     async def _store(self, file: str, digest: str, round: Round) -> bool:
-        """Store the documents of a file. Return whether all of them were stored."""
+        """Store the documents of a file. Return True if all of them were stored."""
         about = {WATCHED: {"folder": self._name, "file": file, "sha256": digest}}
         try:
             options = self._prepare(Path(file), about)
@@ -152,7 +154,7 @@ class Folder:
             self._tried[file] = digest
             return False
         round.left_out += [f"{file}: {error}" for error in added.errors]
-        if added.state != "succeeded":  # a part may be stored
+        if added.state != "succeeded":  # some documents may be stored
             round.failed.append(f"{file}: {added.state} after {added.documents} documents")
             await self._destination.remove({**self._documents_of(file), f"{WATCHED}.sha256": digest})
             self._tried[file] = digest
@@ -164,7 +166,7 @@ class Folder:
         return {f"{WATCHED}.folder": self._name, f"{WATCHED}.file": file}
 
     def _look(self, age: float) -> tuple[dict[str, str], set[str]]:
-        """Return the digest of each file that can be ingested, and the files that are still being written."""
+        """Return the digest of each file that can be ingested, and the files that may still be incomplete."""
         present, unsettled = dict[str, str](), set[str]()
         for path in self._files():
             name = path.as_posix()

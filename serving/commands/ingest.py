@@ -1,4 +1,4 @@
-"""Command `isosphere ingest`: add the documents of a file, of standard input or of a folder to a corpus."""
+"""Command `isosphere ingest`: add documents from a file, from standard input or from a folder to a corpus."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ STANDARD_INPUT = Path("-")
 
 
 async def ingest(settings: Settings, given: argparse.Namespace) -> int:
-    """Ingest the file or folder that the command line names. Return the exit status."""
+    """Ingest the file or folder of the command line. Return the exit status."""
     if given.watch and not given.file.is_dir():
-        raise Refused(f"--watch: {given.file} is no folder")
+        raise Refused(f"--watch: {given.file} is not a folder")
     if given.file.is_dir():
         return await _ingest_folder(settings, given)
     if given.file == STANDARD_INPUT:
@@ -38,12 +38,12 @@ async def ingest(settings: Settings, given: argparse.Namespace) -> int:
 
 
 async def _ingest_file(settings: Settings, given: argparse.Namespace, file: BinaryIO, called: str) -> int:
-    """Ingest a file as a job, as the server does.
+    """Ingest a file in a job, as the server does.
 
     If the process is killed, the next server or command resumes the job.
     """
     options = _options(given, given.file)
-    _ = options.chunking  # raises an error for wrong options before the file is read
+    _ = options.chunking  # raise the error for wrong options before the file is read
     async with _destination(settings, given) as destination:
         created = await destination.create(given.stemming, own_vectors=given.own_vectors)
         try:
@@ -59,13 +59,16 @@ async def _ingest_file(settings: Settings, given: argparse.Namespace, file: Bina
     if added.state != "succeeded":
         of_all = "" if added.total is None else f" of {added.total}"
         raise Failed(f"{added.state} after {added.documents}{of_all} documents")
-    cut = f", {added.truncated} cut to what the encoder reads" if added.truncated else ""
+    cut = f", {added.truncated} longer than the encoder reads" if added.truncated else ""
     print(f"{given.corpus}: {added.documents} documents{cut}", file=sys.stderr)
     return 0
 
 
 async def _ingest_folder(settings: Settings, given: argparse.Namespace) -> int:
-    """Add new and changed files of a folder, and remove deleted files. With `--watch`, repeat this forever."""
+    """Add new and changed files of a folder, and remove deleted files.
+
+    With `--watch`, repeat this until the command is interrupted.
+    """
     async with _destination(settings, given) as destination:
         await destination.create(given.stemming, own_vectors=given.own_vectors)
         folder = Folder(given.file, destination, partial(_options, given))
@@ -93,9 +96,9 @@ async def _destination(settings: Settings, given: argparse.Namespace) -> AsyncIt
 
 
 def _options(given: argparse.Namespace, file: Path, watched: dict[str, Any] | None = None) -> Options:
-    """Return the ingestion options for a file.
+    """Return the options for ingesting a file.
 
-    For a file in a folder, only the options for the file's format are used.
+    For a file in a folder, options that do not fit the file's format are ignored.
     """
     others = {
         "text_column": given.text_column,
@@ -122,7 +125,7 @@ def _options(given: argparse.Namespace, file: Path, watched: dict[str, Any] | No
 
 
 def _fingerprint(file: Path) -> str:
-    """Return the fingerprint of the encoder that made the vectors in a Parquet file.
+    """Return the fingerprint of the encoder that computed the vectors in a Parquet file.
 
     Raises:
         Refused: `isosphere embed` did not write the file.
@@ -138,5 +141,5 @@ def _fingerprint(file: Path) -> str:
     except ArrowException as error:
         raise Refused(f"{file}: {first_line(error)}") from None
     if found is None:
-        raise Refused(f"--embedded: {file} does not name an encoder; was the file written by `isosphere embed`?")
+        raise Refused(f"--embedded: {file} does not name its encoder; was the file written by `isosphere embed`?")
     return bytes(found).decode()

@@ -15,11 +15,17 @@ from serving.options import KEYS_FILE, keys_parser
 
 
 def keys(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit status. A mistake of the user gives status 2 and one line on stderr."""
+    """Run the command and return its exit status.
+
+    After a mistake of the user, the status is 2, and stderr has one line about the mistake.
+    """
     given = keys_parser().parse_args(arguments)
     path: Path | None = given.api_keys_file
     if path is None:
-        print(f"isosphere keys: name the file: --api-keys-file FILE, or {KEYS_FILE}", file=sys.stderr)
+        print(
+            f"isosphere keys: give the file of API keys, by --api-keys-file FILE or by the variable {KEYS_FILE}",
+            file=sys.stderr,
+        )
         return 2
     try:
         {"add": _add, "list": _list, "revoke": _revoke}[given.verb](path, given)
@@ -56,9 +62,9 @@ def _add(path: Path, given: argparse.Namespace) -> None:
         raise KeysError(f"{str(first['loc'][0]).replace('_', '-')}: {first['msg']}") from None
     with changed_keys(path) as keys:
         if any(one.name == key.name for one in keys):
-            raise KeysError(f"{path} has a key {key.name!r}; revoke it first, or take another name")
+            raise KeysError(f"{path} already has a key {key.name!r}: revoke it first, or choose another name")
         keys.append(key)
-    print(f"The key {key.name!r}, shown this once; {path} holds its hash:", file=sys.stderr, flush=True)
+    print(f"The key {key.name!r} is not shown again. {path} contains only its hash:", file=sys.stderr, flush=True)
     print(secret)
 
 

@@ -36,18 +36,19 @@ SEARCH_TO_TRY = """\
 curl -s {address}/corpora/{corpus}/search{key} -H 'content-type: application/json' -d \
 '{{"query": "run a coroutine with a time limit", "k": 3}}'"""
 KEY = ' -H "authorization: Bearer $KEY"'
-KEY_NEEDED = "The server asks for a key. Run export KEY=... first; isosphere keys add NAME makes a key.\n"
+KEY_NEEDED = "The server requires a key. Run export KEY=... first. isosphere keys add NAME creates a key.\n"
 SWITCH_SECONDS = 0.0005
-"""Seconds after which a thread that runs Python code lets other threads run. Python's default is 5 ms. With the
-default, one caller's filter would delay each step of other searches by a multiple of 5 ms."""
+"""Time slice of a thread that runs Python code, in seconds. With Python's default of 5 ms, a filter of one caller would
+delay each step of other searches by several times 5 ms."""
 LOOK_SECONDS = 0.2
-"""Seconds between two checks for a corpus with documents."""
+"""Seconds between two checks whether a corpus has documents."""
 
 
 def serve(settings: Settings) -> int:
-    """Serve until a signal stops the server.
+    """Serve until a signal stops the server. Return the exit status.
 
-    A bad option, bundle, key file or address gives the exit status 2 and one line on stderr.
+    If an option, a bundle, the key file or the address can't be used, the status is 2, and stderr has one line with the
+    reason.
     """
     try:
         logs.configure(settings.log_format)
@@ -60,7 +61,7 @@ def serve(settings: Settings) -> int:
         print(f"isosphere: {error}", file=sys.stderr)
         return 2
     sys.setswitchinterval(SWITCH_SECONDS)
-    gc.freeze()  # otherwise each full collection would scan all modules while all requests wait
+    gc.freeze()  # otherwise each full garbage collection would scan all modules, and all requests would wait
     uvloop.run(_serve(server, service, listening, settings))
     return 0
 
@@ -83,7 +84,10 @@ def _reachable(host: str) -> str:
 
 
 async def _announce(service: Service, address: str) -> None:
-    """Print example commands. When a corpus has documents, print an example search. Meanwhile, fill the demo corpus."""
+    """Print example commands.
+
+    When a corpus has documents, also print an example search. Fill the demo corpus meanwhile.
+    """
     await service.loaded.wait()
     if service.health.state != "ready":
         return
@@ -100,7 +104,7 @@ async def _announce(service: Service, address: str) -> None:
 
 
 def _searchable(service: Service) -> list[str]:
-    """Return the names of corpora that have documents and whose encoder is served."""
+    """Return the names of the corpora that have documents and an encoder that is served."""
     served = service.encoders.fingerprints
     return [
         corpus.name
@@ -113,16 +117,21 @@ def _warn_of_stale_corpora(service: Service) -> None:
     for corpus, size in service.library.corpora.listing():
         if is_stale(corpus, size, service.encoders.fingerprints):
             log.warning(
-                "corpus %s was embedded by an encoder that is not served. %s", corpus.name, service.remedy(corpus.name)
+                "corpus %s was embedded by an encoder that this server does not serve. %s",
+                corpus.name,
+                service.remedy(corpus.name),
             )
 
 
 def openapi() -> int:
-    """Print the OpenAPI document of a server without keys, which is also stored in docs/openapi.json."""
+    """Print the OpenAPI document of a server without API keys. docs/openapi.json has the same content."""
     sys.stdout.write(document())
     return 0
 
 
 def document() -> str:
-    """Return the OpenAPI document as JSON. It depends only on the code, not on the machine or the date."""
+    """Return the OpenAPI document as JSON.
+
+    The document depends only on the code, not on the machine or the date.
+    """
     return json.dumps(routes().openapi(), indent=1, ensure_ascii=False) + "\n"

@@ -1,7 +1,8 @@
 """uvicorn's server, extended by graceful shutdown, reloads, and limits on connections.
 
 On SIGTERM, the server refuses new requests, answers all admitted requests, and then closes its socket. On SIGHUP, the
-server reloads its bundles. A SIGHUP caused by a closed terminal is handled like SIGTERM.
+server reloads its bundles. If the SIGHUP comes from the closing of the server's terminal, the server handles it like
+SIGTERM.
 """
 
 from __future__ import annotations
@@ -32,35 +33,35 @@ from serving.settings import Settings
 
 HEAD_SECONDS = 10.0
 UNREAD_SECONDS = 60.0
-"""Period, in seconds, in which a client must read its answer at `MIN_BYTES_PER_SECOND` or faster."""
+"""Period in seconds over which the reading speed of a client is checked. A client must read at least
+`MIN_BYTES_PER_SECOND`."""
 HEAD_BYTES = 65_536
-"""Maximum bytes of a request's head. Also the maximum bytes of chunk sizes and trailers between two pieces of a
+"""Maximum bytes of a request's head. The same limit applies to chunk sizes and trailers between two pieces of a
 body."""
-_TOO_LARGE = f"the head of a request, or what follows its body, may have {HEAD_BYTES} bytes"
+_TOO_LARGE = f"the head of a request, or its trailers, must not have more than {HEAD_BYTES} bytes"
 _OF_AN_UPGRADE = (b"upgrade", b"http2-settings")
 SECONDS_TO_ASK = 0.5
-"""Seconds to wait before and after the socket closes, so that clients that are just connecting get 503."""
+"""Seconds to wait before and after the socket closes, so that clients that are just connecting get the status 503."""
 SECONDS_TO_SEND = 5
-"""Seconds after the shutdown of request handling in which the last answers may still be sent."""
+"""Maximum seconds for sending the last answers after the request handlers have finished."""
 SECONDS_IDLE = 75
-"""Keep-alive timeout: seconds between two requests of a connection. It is longer than the 60 s of common load
+"""Keep-alive timeout: maximum seconds between two requests on a connection. It is longer than the 60 s of common load
 balancers."""
 LOCAL = ("127.0.0.1", "::1")
 """Addresses of `localhost`. Many programs try the IPv6 address `::1` first."""
 ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
-"""Error numbers for an address that the machine does not have, for example without IPv6."""
+"""Error numbers for an address that this machine does not have, for example without IPv6."""
 
 
 class BindError(RuntimeError):
-    """The address is not available. The message names the address."""
+    """The server can't listen on the address. The message names the address."""
 
 
 def bind(settings: Settings) -> list[socket.socket]:
-    """Open the server's sockets. `localhost` gets one socket for IPv4 and one for IPv6.
+    """Open the server's sockets. For `localhost`, open one socket for IPv4 and one for IPv6.
 
     Raises:
-        BindError: the port is in use, or the host is not this machine's.
-        BindError: other machines can reach the address, although no keys are required.
+        BindError: the port is in use, the address is not one of this machine, or `check_exposure` refuses it.
     """
     bound = _bound(LOCAL if settings.host == "localhost" else (settings.host,), settings.port)
     try:
@@ -72,19 +73,24 @@ def bind(settings: Settings) -> list[socket.socket]:
 
 
 def check_exposure(settings: Settings, address: str) -> None:
-    """Raise an error if others can reach the server at an address without a key. With `insecure`, nothing is checked.
+    """Raise an error if other machines can reach the server at an address and the server requires no API keys.
+
+    With `insecure`, nothing is checked.
 
     Raises:
-        BindError: others can reach the address.
+        BindError: other machines can reach the address.
     """
     if not (is_loopback(address) or settings.api_keys_file or settings.insecure):
         raise BindError(
-            f"others can reach {settings.host}: ask them for keys (--api-keys-file), or let all of them in (--insecure)"
+            f"other machines can reach {settings.host}: require keys (--api-keys-file), or allow everybody (--insecure)"
         )
 
 
 def _bound(hosts: Sequence[str], port: int) -> list[socket.socket]:
-    """Bind one socket for each of `hosts` that this machine has, all to the same port. At least one host must exist."""
+    """Bind one socket for each of `hosts` that this machine has, all to the same port.
+
+    This machine must have at least one of them.
+    """
     bound: list[socket.socket] = []
     with ExitStack() as opened:
         for host in hosts:
@@ -99,8 +105,8 @@ def _bound(hosts: Sequence[str], port: int) -> list[socket.socket]:
 
 def _socket(host: str, port: int) -> socket.socket:
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-    # asyncio sets TCP_NODELAY only on sockets that are created with IPPROTO_TCP. Without it, Nagle's algorithm would
-    # delay every answer.
+    # Without TCP_NODELAY, Nagle's algorithm would delay every answer. asyncio sets TCP_NODELAY only on sockets that are
+    # created with IPPROTO_TCP.
     made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -112,7 +118,7 @@ def _socket(host: str, port: int) -> socket.socket:
 
 
 class Server(uvicorn.Server):
-    """Server of one service on its sockets.
+    """Server that serves one service on its sockets.
 
     Raises:
         KeysError: the key file can't be used.
@@ -151,7 +157,7 @@ class Server(uvicorn.Server):
             self._hung_up.set()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Shut down gracefully on the first signal. Exit at once on the second signal."""
+        """Shut down gracefully on the first signal. Exit immediately on the second signal."""
         if self._draining:
             self.force_exit = True
             super().handle_exit(sig, frame)
@@ -159,13 +165,16 @@ class Server(uvicorn.Server):
         self._draining = asyncio.get_event_loop().create_task(self._drain())
 
     async def _reload_when_told(self) -> None:
-        """Reload once for each signal, one after another, because a bundle may have changed since the last reload."""
+        """Reload the bundles once for each signal, one reload after another.
+
+        Signals are not merged, because a bundle may have changed during the last reload.
+        """
         while True:
             await self._hung_up.wait()
             await self._service.loaded.wait()
             await self._service.encoders.settled()
             self._hung_up.clear()
-            with suppress(ServiceError):  # the error is logged, and nobody waits for an answer
+            with suppress(ServiceError):  # the error is logged, and no caller waits for it
                 await self._service.reload()
 
     async def _drain(self) -> None:
@@ -178,7 +187,7 @@ class Server(uvicorn.Server):
                 listening.close()
             await asyncio.sleep(SECONDS_TO_ASK)
         finally:
-            self.should_exit = True  # even if the shutdown fails, because nothing else would end the process
+            self.should_exit = True  # needed after an error, too, because nothing else would end the process
 
 
 def _has_terminal() -> bool:
@@ -189,15 +198,13 @@ def _has_terminal() -> bool:
     return True
 
 
-# Connections with a time limit for reading a request's head, a time limit for sending an answer, and a size limit for
-# the head.
-#
-# uvicorn has no such limits. Its only timer closes a connection that is idle between two requests, and the first byte
-# of a request stops that timer.
+# uvicorn limits neither the time to read a head, nor the time to send an answer, nor the size of a head. Its only timer
+# closes a connection that is idle between two requests, and the first byte of a request stops that timer. The following
+# classes add these limits.
 
 
 class _Parser(httptools.HttpRequestParser):
-    """The HTTP parser of httptools, which here also reads bodies after a head with `Upgrade`.
+    """The HTTP parser of httptools, which here also reads the body of a request with the header `Upgrade`.
 
     httptools treats such a body as data of another protocol. This server supports no other protocol, and a server may
     ignore `Upgrade` (RFC 9110, 7.8). Java's standard HTTP client sends `Upgrade` with every request.
@@ -205,7 +212,7 @@ class _Parser(httptools.HttpRequestParser):
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
-        self.set_dangerous_leniencies(lenient_data_after_close=True)  # the same setting as uvicorn's
+        self.set_dangerous_leniencies(lenient_data_after_close=True)  # uvicorn's parser has the same setting
         self._connection = connection
 
     def feed_data(self, data: Any) -> None:
@@ -216,11 +223,10 @@ class _Parser(httptools.HttpRequestParser):
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's connection, with a timer that runs while the connection waits for a request's head.
+    """uvicorn's connection, with a timer that runs while the connection waits for the head of a request.
 
-    The timer starts with the connection and with the first byte after an answer. It also starts with an answer that is
-    sent before the whole body of its request has arrived. The rest of such a body is discarded within the same time
-    limit.
+    The timer starts with the connection, and with the first byte after an answer. It also starts when an answer is sent
+    before the whole body of its request has arrived. The rest of this body is discarded within the same time limit.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -236,13 +242,13 @@ class Connection(HttpToolsProtocol):
         self._start()
 
     def data_received(self, data: bytes) -> None:
-        """Process received data. Answer 431 if a head or the trailers of a body are too large."""
+        """Process received data. Answer 431 if the head or the trailers of a request are too large."""
         self._bodiless += len(data)
         super().data_received(data)
         if self._bodiless > HEAD_BYTES:
             self._refuse(431, _TOO_LARGE)
         elif not (self._clock or self.timeout_keep_alive_task or self._answering or self.transport.is_closing()):
-            self._start()  # an empty line is no request, but it has stopped uvicorn's timer
+            self._start()  # an empty line is not a request, but it has stopped uvicorn's timer
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -251,10 +257,10 @@ class Connection(HttpToolsProtocol):
             self._start()
 
     def read_without_upgrade(self, rest: bytes) -> None:
-        """Parse the current head again without its `Upgrade` field, and then the bytes after the head."""
+        """Parse the current head again without its header `Upgrade`, and then the bytes after the head."""
         method = self.parser.get_method()
         if method == b"CONNECT":
-            self._refuse(400, "this server is no proxy")
+            self._refuse(400, "this server is not a proxy")
             return
         head = [method, b" ", self.url, b" HTTP/", self.parser.get_http_version().encode(), b"\r\n"]
         for name, value in self.headers:
@@ -273,17 +279,17 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Check the size of the head.
 
-        If the head may have arrived together with other data, its size is the sum of its fields.
+        If the head arrived together with other data, its size is computed from its fields.
         """
         if self.parser.should_upgrade():
-            return  # `read_without_upgrade` parses this head again
+            return  # `read_without_upgrade` will parse this head again
         self._stop()
         if self._bodiless > HEAD_BYTES and self._head_size() > HEAD_BYTES:
             self._refuse(431, _TOO_LARGE)
             raise ValueError(_TOO_LARGE)  # stops the parser
         self._bodiless = 0
         super().on_headers_complete()
-        self.headers = []  # trailers are appended here, and nothing reads them
+        self.headers = []  # the parser appends trailers to this list, and nothing reads them
 
     def on_body(self, body: bytes) -> None:
         self._bodiless = 0
@@ -295,17 +301,20 @@ class Connection(HttpToolsProtocol):
             self._start()
 
     def pause_writing(self) -> None:
-        """Start the timer for unread answers, because the client reads more slowly than the server writes."""
+        """Start the timer for unread answers.
+
+        uvicorn calls this when the client reads more slowly than the server writes.
+        """
         super().pause_writing()
         self._watch()
 
     def resume_writing(self) -> None:
-        """Stop the timer for unread answers, because the client has read nearly all data."""
+        """Stop the timer for unread answers. uvicorn calls this when the client has read nearly all data."""
         super().resume_writing()
         self._unwatch()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection after its client has read the last answer.
+        """Close an idle connection when its client has read the last answer.
 
         The client's time for reading is limited.
         """
@@ -352,12 +361,12 @@ class Connection(HttpToolsProtocol):
 
     def _time_is_up(self) -> None:
         if self._in_head and not self._answering:
-            self._refuse(408, f"the head of the request was not there within {HEAD_SECONDS:g} s")
+            self._refuse(408, f"the head of the request did not arrive within {HEAD_SECONDS:g} s")
         else:
-            self.shutdown()  # closes at once, or after the answer to the previous request
+            self.shutdown()  # closes the connection now, or after the answer to the previous request
 
     def send_400_response(self, msg: str) -> None:
-        """Answer data that is not HTTP with status 400 and JSON. uvicorn's own answer is plain text."""
+        """Answer data that is not HTTP with the status 400 and a JSON body. uvicorn itself answers with plain text."""
         self._refuse(400, msg)
 
     def _refuse(self, status: int, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Construction of a service, for the server and for commands without a server."""
+"""Construction of the service, for the server and for commands that need no server."""
 
 from __future__ import annotations
 
@@ -31,16 +31,19 @@ log = logging.getLogger("serving")
 def opened_service(
     settings: Settings, models: Sequence[Model], prepare: Callable[[Service], Awaitable[None]] | None = None
 ) -> Service:
-    """Create a service with the given models. `Service` describes `prepare`.
+    """Create a service with the given models. See `Service` for `prepare`.
 
     Raises:
         BundleError: two models have the same name.
         StoreError: see `opened_corpora`.
     """
     corpora = opened_corpora(settings)
-    make_folder(settings.data)  # corpora in memory, or on Milvus, have not made it
+    make_folder(settings.data)  # corpora in memory or on Milvus have not created the folder
     if shutil.disk_usage(settings.data).free < RESERVED_BYTES:
-        log.warning("the disk of %s is full: writes are refused (507) until there is room", settings.data.absolute())
+        log.warning(
+            "the disk of %s is full: the server refuses writes (507) until the disk has free space",
+            settings.data.absolute(),
+        )
     try:
         return Service(settings, models[0], corpora, prepare, models[1:])
     except BaseException:
@@ -52,10 +55,11 @@ def opened_corpora(settings: Settings) -> Backend:
     """Open the corpora of the data folder, or the corpora on Milvus.
 
     Raises:
-        StoreError: another process has opened the data folder, it can't be used, or there is no Milvus.
+        StoreError: another process has opened the data folder, the data folder can't be used, or Milvus can't be
+            reached.
     """
     if settings.on_milvus:
-        from serving.corpora.stores.milvus.corpora import milvus_corpora  # needs the extra `milvus`
+        from serving.corpora.stores.milvus.corpora import milvus_corpora  # this module needs the extra `milvus`
 
         raise_limit()
         return milvus_corpora(settings)
@@ -63,7 +67,9 @@ def opened_corpora(settings: Settings) -> Backend:
 
 
 def corpus_of(settings: Settings, name: str) -> str:
-    """Return the name of the corpus to which an alias in the data folder points. Return any other name unchanged.
+    """Return the name of the corpus to which an alias in the data folder points.
+
+    If `name` is not an alias, return it unchanged.
 
     Raises:
         StoreError: the aliases can't be read.
@@ -72,7 +78,7 @@ def corpus_of(settings: Settings, name: str) -> str:
 
 
 def local_corpora(settings: Settings, store: Store) -> Corpora:
-    """Return the corpora of `store`, with indexes in the data folder.
+    """Return the corpora of `store`. Their indexes are in the data folder.
 
     Raises:
         StoreError: `--index gpu` is set, but FAISS can't search on a GPU.
@@ -93,7 +99,9 @@ def local_corpora(settings: Settings, store: Store) -> Corpora:
 
 @asynccontextmanager
 async def ready_service(settings: Settings) -> AsyncIterator[Service]:
-    """Run a service of the configured bundles and corpora within the block. The block starts when the service is ready.
+    """Run a service with the configured bundles and corpora while the block runs.
+
+    The block begins when the service is ready.
 
     Raises:
         Failed: an encoder can't be loaded.
@@ -111,7 +119,7 @@ def opened_store(settings: Settings) -> Store:
     """Open the corpora in the data folder. Only one process can open a data folder at a time.
 
     Raises:
-        StoreError: another process has opened the folder, or it can't be used.
+        StoreError: another process has opened the folder, or the folder can't be used.
     """
     raise_limit()
     return STORES[settings.store](settings.data / "corpora")
@@ -121,9 +129,10 @@ def opened_models(settings: Settings) -> list[Model]:
     """Open and check the configured bundles.
 
     Raises:
-        BundleError, EngineError: a bundle can't be served on this machine.
+        BundleError, EngineError: this machine can't serve a bundle.
     """
-    os.environ.setdefault("RAYON_NUM_THREADS", str(EngineOptions.of(settings).threads))  # threads of the tokenizers
+    # Limits the threads of the tokenizers.
+    os.environ.setdefault("RAYON_NUM_THREADS", str(EngineOptions.of(settings).threads))
     log.info("checking the bundle in %s", " and ".join(map(str, settings.bundles)))
     models = [ENGINES[settings.engine](folder) for folder in settings.bundles]
     for model in models:
@@ -132,26 +141,28 @@ def opened_models(settings: Settings) -> list[Model]:
 
 
 def with_bundles(settings: Settings) -> Settings:
-    """Return the settings with each encoder that is not a bundle replaced by a bundle in the data folder.
+    """Replace each configured encoder that is not a bundle by a bundle in the data folder. Return the new settings.
 
-    If no encoder is configured and the default folder does not exist, the trained encoder of the package is used.
+    If no encoder is configured and the default folder does not exist, the package's own trained encoder is served.
 
     Raises:
         BundleError, SourceError, AdapterError: see `as_bundle`.
     """
     given = settings.bundles
     if "bundle" not in settings.model_fields_set and not os.path.lexists(settings.bundle):
-        log.info("%s does not exist: serving %s; restart the server after a promotion", settings.bundle, DEFAULT)
+        log.info(
+            "%s does not exist, so the server uses %s; restart the server after a promotion", settings.bundle, DEFAULT
+        )
         given = (Path(DEFAULT),)
     folders = [as_bundle(str(folder), settings.data / "encoders") for folder in given]
     return settings.model_copy(update={"bundle": os.pathsep.join(map(str, folders))})
 
 
 def raise_limit() -> None:
-    """Raise the limit on open files to the system's maximum.
+    """Raise the limit on open files to the maximum that the system allows.
 
-    The usual default is 1,024. Each client uses one file descriptor, and the corpora use some hundreds.
+    The usual default is 1,024. Each client needs one file descriptor, and the corpora need some hundreds.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):  # where the maximum is unlimited, the kernel's own limit may be lower
+    with suppress(OSError, ValueError):  # the kernel's own limit may be lower than an unlimited maximum
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,1 +1,1 @@
-"""Corpora of documents with their vectors: writing, searching, copying and restoring them."""
+"""Corpora of documents with their vectors: writing, searching, copying and restoring corpora."""

@@ -1,4 +1,4 @@
-"""Aliases: other names of corpora, in one file of the data folder."""
+"""Aliases: additional names of corpora. One file in the data folder stores all aliases."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ from serving.operations.bounds import CORPUS_NAME
 from serving.operations.files import disk_errors
 
 ALIASES = "aliases.json"
-"""Name of the file in the data folder."""
+"""Name of the aliases' file in the data folder."""
 MAX_ALIASES = 1000
 _Name = Annotated[str, Field(pattern=CORPUS_NAME)]
 _FILE = TypeAdapter(dict[_Name, _Name])
 
 
 class Aliases:
-    """The aliases of a server. `corpora` maps each alias to its corpus. Changes block, and reads of `corpora` do not.
+    """The aliases of a server.
 
-    A change atomically replaces the file, and then the mapping in memory. A request therefore sees the old or the new
-    corpus of an alias, and after a crash the file is the old or the new one.
+    `corpora` maps each alias to its corpus. Methods that change aliases block. Reads of `corpora` never block.
+
+    A change replaces the file atomically, and then the mapping in memory. A request therefore sees either the old or
+    the new corpus of an alias. After a crash, the file is either the old or the new one.
 
     Raises:
         StoreError: the file can't be read.
@@ -39,7 +41,9 @@ class Aliases:
         try:
             self.corpora = _FILE.validate_json(file.read_bytes()) if file.exists() else {}
         except (OSError, ValidationError) as error:
-            raise StoreError(f"{file}: the aliases can't be read; restore the file, or remove it: {error}") from None
+            raise StoreError(
+                f"{file}: the aliases can't be read; restore the file, or delete it to lose the aliases: {error}"
+            ) from None
 
     def listing(self) -> Mapping[str, str]:
         """Return the corpus of each alias, in the order of the aliases."""
@@ -54,15 +58,15 @@ class Aliases:
         with self._changing:
             new = alias not in self.corpora
             if new and len(self.corpora) >= MAX_ALIASES:
-                raise Conflict(f"there are {MAX_ALIASES} aliases, as many as may: delete one")
+                raise Conflict(f"there are already {MAX_ALIASES} aliases, which is the maximum: delete one")
             self._replace({**self.corpora, alias: corpus})
             return new
 
     def delete(self, alias: str) -> None:
-        """Remove an alias. Its corpus stays.
+        """Delete an alias. Its corpus is not deleted.
 
         Raises:
-            NotFound: there is no such alias.
+            NotFound: the alias does not exist.
         """
         with self._changing:
             if alias not in self.corpora:
@@ -70,7 +74,7 @@ class Aliases:
             self._replace({name: corpus for name, corpus in self.corpora.items() if name != alias})
 
     def follow(self, name: str, to: str) -> None:
-        """Point the aliases of a renamed corpus to its new name."""
+        """Point the aliases of a renamed corpus to the new name of the corpus."""
         with self._changing:
             if name in self.corpora.values():
                 self._replace({alias: to if corpus == name else corpus for alias, corpus in self.corpora.items()})

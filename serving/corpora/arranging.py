@@ -1,6 +1,6 @@
 """Orders of documents and passages: fused rankings, order by metadata, diversity, groups and sorted lists.
 
-An arrangement of a search looks at its best `CANDIDATES` passages. It only reads the ids and the metadata of the
+An arrangement reorders the best `CANDIDATES` passages of a search. It reads only the ids and the metadata of these
 candidates. The texts of the chosen passages are read afterwards.
 """
 
@@ -26,13 +26,14 @@ from serving.operations.threads import check_cancelled
 
 P = TypeVar("P", int, str)
 CANDIDATES = 1000
-"""Number of the best passages that an arrangement chooses from."""
+"""Number of best passages of a search that an arrangement may choose from."""
 DIVERSE = 200
-"""Number of the best passages that diversity chooses from. Each of them is compared with each chosen one."""
+"""Number of best passages that diversity may choose from. It is smaller, because each of them is compared with each
+chosen passage."""
 
 
 def read_sorts(given: Sequence[str | Sort]) -> list[Sort]:
-    """Parse orders such as `year:desc`. Parsed orders are returned unchanged.
+    """Parse orders such as `year:desc`. Orders that are already parsed are returned unchanged.
 
     Raises:
         Invalid: an order has no field or no direction.
@@ -50,7 +51,10 @@ def read_sorts(given: Sequence[str | Sort]) -> list[Sort]:
 
 
 def value_at(document: Document, path: str) -> Scalar:
-    """Return the first scalar at `path`, or in a list at `path`, or None. `$id` is the document's id."""
+    """Return the first scalar at `path`, or in a list at `path`.
+
+    If there is none, return None. `$id` is the document's id.
+    """
     found = elements_at(with_id(document.metadata, document.id), path)
     return next((value for value in found if isinstance(value, str | int | float | bool)), None)
 
@@ -70,9 +74,9 @@ def sort_value(document: Document, order: Sort) -> Scalar:
 
 
 def sorted_by(documents: Sequence[Document], orders: Sequence[Sort]) -> list[int]:
-    """Return the positions of `documents` in the given orders. The first order counts most.
+    """Return the positions of `documents` in the given orders. The first order has priority.
 
-    Numbers come before strings, and false before true. Documents without the field come last in either direction. Equal
+    Numbers come before strings, and false before true. Documents without the field come last in both directions. Equal
     documents keep their order.
     """
     positions = list(range(len(documents)))
@@ -89,19 +93,19 @@ def _sortable(value: Scalar) -> tuple[int, Any] | None:
     return (2 if isinstance(value, str) else 0 if isinstance(value, bool) else 1), value
 
 
-# A sorted list of documents, in pages.
+# The following functions return pages of a sorted list of documents.
 
 COMPARED = 256
-"""Characters of a string that a sorted list compares. Cursors have these characters."""
+"""Maximum characters of a string that a sorted list compares, because a cursor contains these characters."""
 
 
 def first_sorted(
     listed: Iterable[tuple[P, Document]], orders: Sequence[Sort], after: Place | None, limit: int
 ) -> list[P]:
-    """Return the positions of the first `limit` documents in the given orders after a place.
+    """Return the positions of the first `limit` documents after `after` in the given orders.
 
-    The orders are those of `sorted_by`, except that strings count by their first `COMPARED` characters. Equal documents
-    are in the order of their positions.
+    The orders are those of `sorted_by`, except that only the first `COMPARED` characters of strings are compared. Equal
+    documents are ordered by their positions.
     """
     behind = None if after is None else (_key(after.values, orders), after.position)
     keyed = ((_key(place_values(document, orders), orders), position) for position, document in listed)
@@ -111,7 +115,7 @@ def first_sorted(
 
 
 def place_values(document: Document, orders: Sequence[Sort]) -> list[Scalar]:
-    """Return the values of a document that its place in a sorted list depends on."""
+    """Return the values of a document that determine its place in a sorted list."""
     values = (sort_value(document, order) for order in orders)
     return [value[:COMPARED] if isinstance(value, str) else value for value in values]
 
@@ -123,25 +127,25 @@ def written_place(place: Place, orders: Sequence[Sort]) -> str:
 
 
 def read_place(text: str, orders: Sequence[Sort], position: type[int] | type[str]) -> Place:
-    """Return the place that `written_place` wrote. Its position must have the given type.
+    """Return the place that `written_place` wrote. The position in the place must be of the type `position`.
 
     Raises:
-        Invalid: the text is no place, or of another order.
+        Invalid: the text is not a place, or belongs to another order.
     """
     try:
         *of, values, found = orjson.loads(base64.urlsafe_b64decode(f"{text}=="))
     except (ValueError, TypeError):
-        raise Invalid("not a cursor of a sorted list", field="cursor") from None
+        raise Invalid("is not a cursor of a sorted list", field="cursor") from None
     if of != [[order.path, order.descending] for order in orders]:
-        raise Invalid("of a list in another order: begin with the first page", field="cursor")
+        raise Invalid("belongs to a list in another order: begin with the first page", field="cursor")
     known = isinstance(values, list) and len(values) == len(orders) and all(isinstance(one, Scalar) for one in values)
     if not known or type(found) is not position:
-        raise Invalid("not a cursor of a sorted list", field="cursor")
+        raise Invalid("is not a cursor of a sorted list", field="cursor")
     return Place(values, found)
 
 
 def _key(values: Sequence[Scalar], orders: Sequence[Sort]) -> list[tuple[bool, Any]]:
-    """Return a key that sorts as the orders do."""
+    """Return a key by which values sort in the given orders."""
     sortable = map(_sortable, values)
     return [
         (value is None, _Descending(value) if order.descending else value)
@@ -151,7 +155,7 @@ def _key(values: Sequence[Scalar], orders: Sequence[Sort]) -> list[tuple[bool, A
 
 @dataclass(frozen=True)
 class _Descending:
-    """A value that sorts in the opposite direction."""
+    """Wrapper of a value that sorts in the opposite direction."""
 
     value: Any
 
@@ -165,15 +169,13 @@ class _Descending:
 def diverse(relevance: Floats, vectors: Floats, diversity: float, k: int) -> list[int]:
     """Return the positions of `k` candidates by maximal marginal relevance.
 
-    Each step takes the candidate with the greatest (1 - `diversity`) · relevance - `diversity` · (greatest cosine to
-    a candidate that was already taken). See Carbonell and Goldstein, "The use of MMR, diversity-based reranking for
+    Each step chooses the candidate with the greatest (1 - `diversity`) · relevance - `diversity` · (greatest cosine to
+    a candidate that was already chosen). See Carbonell and Goldstein, "The use of MMR, diversity-based reranking for
     reordering documents and producing summaries", SIGIR 1998.
 
     Args:
-        relevance: (N,) scores of the candidates.
-        vectors: (N, D) unit vectors of the candidates.
-        diversity: weight in [0, 1]. 0 keeps the order by relevance.
-        k: number of candidates to take.
+        relevance: (N,) scores of the candidates. vectors: (N, D) unit vectors of the candidates. diversity: weight in
+            [0, 1]. 0 keeps the order by relevance. k: number of candidates to choose.
     """
     nearest = np.zeros(len(relevance), np.float32)
     left = np.ones(len(relevance), np.bool_)
@@ -192,10 +194,10 @@ def diverse(relevance: Floats, vectors: Floats, diversity: float, k: int) -> lis
 def grouped(
     documents: Mapping[int, Document], ranking: Ranking, path: str, groups: slice, size: int
 ) -> tuple[list[int], int]:
-    """Return the positions in `ranking` of up to `size` passages of each group, and the number of groups found.
+    """Return the positions in `ranking` of up to `size` passages of each group, and the number of groups.
 
-    A group has the passages whose documents have one value at `path`. Groups are in the order of their best passage,
-    and `groups` selects some of them. Passages of documents without a value are left out.
+    The passages of a group have documents with the same value at `path`. Groups are in the order of their best passage,
+    and the slice `groups` selects some of them. Passages of documents without a value are left out.
     """
     found: dict[tuple[type, Scalar], list[int]] = {}
     for i, key in enumerate(ranking.keys.tolist()):
@@ -210,10 +212,11 @@ def grouped(
     return [i for members in chosen for i in members], len(found)
 
 
-# Fusion of a dense and a lexical ranking of the same passages.
+# The following functions fuse a dense and a lexical ranking of the same passages.
 
 RRF_CONSTANT = 60
-"""The constant of Cormack, Clarke and Büttcher 2009, "Reciprocal rank fusion outperforms Condorcet and …"."""
+"""The constant k of reciprocal rank fusion (Cormack, Clarke and Büttcher 2009, "Reciprocal rank fusion outperforms
+Condorcet and …")."""
 Fusion = Literal["rrf", "weighted"]
 
 
@@ -221,8 +224,8 @@ def fuse(dense: Ranking, lexical: Ranking, k: int, fusion: Fusion, alpha: float)
     """Return the best `k` of both rankings. `alpha` in [0, 1] is the weight of `dense` in a weighted sum.
 
     `rrf`: the sum of 1 / (60 + rank), with ranks from 1, over the rankings that contain the passage. `weighted`: the
-    weighted sum of scores. The scores of each ranking are first scaled to [0, 1]: its last passage gets 0, and its
-    first passage gets 1. A passage that is missing in a ranking scores 0 there.
+    weighted sum of scores. The scores of each ranking are first scaled to [0, 1], so that the last passage gets 0 and
+    the first passage gets 1. A passage that is not in a ranking has the score 0 there.
     """
     keys: Keys = union(dense.keys, lexical.keys)
     scores = np.zeros(len(keys))
@@ -233,7 +236,10 @@ def fuse(dense: Ranking, lexical: Ranking, k: int, fusion: Fusion, alpha: float)
 
 
 def continued(ranking: Ranking, others: Ranking, k: int) -> Ranking:
-    """Return the first `k` passages of `ranking`, followed by the missing passages of `others` with score 0."""
+    """Return the first `k` passages of `ranking`.
+
+    If there are fewer, append other passages of `others` with score 0.
+    """
     behind = others.keys[~np.isin(others.keys, ranking.keys)]
     scores = np.concatenate([ranking.scores, np.zeros(len(behind), np.float32)])
     return Ranking(np.concatenate([ranking.keys, behind])[:k], scores[:k])
@@ -245,7 +251,10 @@ def _reciprocal(ranking: Ranking) -> Floats:
 
 
 def scaled_to_one(ranking: Ranking) -> Floats:
-    """Return the scores scaled to [0, 1]. If all scores are equal, all become 1, because a match is evidence."""
+    """Return the scores, scaled to [0, 1].
+
+    If all scores are equal, all become 1, because each of them is a match.
+    """
     scores = ranking.scores.astype(np.float32)
     if not len(scores):
         return scores

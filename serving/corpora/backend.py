@@ -1,6 +1,6 @@
-"""The port of corpora: a backend that writes, lists, deletes and searches documents.
+"""The interface of a backend of corpora, which writes, lists, deletes and searches documents.
 
-`Corpora` is the backend of this machine, with SQLite and FAISS. A distributed engine is another backend.
+`Corpora` is the backend for this machine, with SQLite and FAISS. A distributed engine can be another backend.
 """
 
 from __future__ import annotations
@@ -48,26 +48,28 @@ from serving.errors import Conflict, Invalid, NotFound, ServiceError, Stopped
 from serving.operations.bounds import BOUNDS, Bounds
 
 READ_TOGETHER = 256
-"""Maximum documents of a block of `Backend.contents`."""
+"""Maximum number of documents in a block of `Backend.contents`."""
 UNKNOWN_CHUNKING = Chunking(0, 0)
-"""Chunking of copied passages. A text of an upload is never split in this way, so it is embedded and split anew."""
+"""Chunking for copied passages. It differs from every chunking of uploads, so an uploaded text never reuses copied
+passages."""
 
 
 class Backend(Protocol):
     """All corpora of a server, with search.
 
-    Methods block and are thread-safe. A method that returns has committed. Every search that starts after a write has
-    returned sees the write. A method with the name of a corpus raises `NotFound` if the corpus does not exist.
+    Methods block and are thread-safe. When a method returns, its changes are committed. Every search that starts after
+    a write has returned sees the write. A method with the name of a corpus raises `NotFound` if the corpus does not
+    exist.
     """
 
     def names(self) -> list[str]:
         """Return the names of all corpora, sorted."""
 
     def warm(self) -> None:
-        """Prepare every corpus for its first search. A corpus that can't be read is skipped."""
+        """Prepare every corpus for its first search. Skip corpora that can't be read."""
 
     def use_gpu(self) -> str | None:
-        """Search on the first CUDA device of this machine. Return None, or the reason why that is impossible."""
+        """Move searches to the first CUDA device of this machine. Return None, or the reason why this is impossible."""
 
     def create(
         self,
@@ -82,8 +84,8 @@ class Backend(Protocol):
     ) -> bool:
         """Create an empty corpus, or update an existing corpus. Return True if the corpus is new.
 
-        A corpus that has no encoder yet is bound to `encoder`, or to own vectors. Without `encoder`, its first document
-        binds it. `passages` is the size that a new corpus will have, if it is known.
+        `encoder` sets the encoder of a corpus that has none yet, or gives the corpus own vectors. If `encoder` is None,
+        the first document sets the encoder. `passages` is the expected size of a new corpus, or 0 if it is unknown.
 
         Raises:
             Conflict: the corpus exists and has a different encoder, own vectors or vectors of another width, or has
@@ -92,13 +94,13 @@ class Backend(Protocol):
         """
 
     def drop(self, name: str) -> None:
-        """Remove a corpus with every document."""
+        """Delete a corpus with all its documents."""
 
     def rename(self, name: str, to: str) -> None:
-        """Give a corpus another name, in one step that a crash leaves done or undone.
+        """Give a corpus another name. After a crash, the change is either complete or not done.
 
         Raises:
-            Conflict: there is a corpus `to`.
+            Conflict: a corpus already has the name `to`.
             Invalid: the backend can't rename corpora.
         """
 
@@ -106,13 +108,16 @@ class Backend(Protocol):
         """Return a corpus and its size."""
 
     def description(self, name: str) -> Description:
-        """Return a corpus, its size and the report of its index."""
+        """Return a corpus, its size, and the report of its index."""
 
     def build_now(self, name: str) -> Report | None:
-        """Build the corpus's index and wait until it serves. Return its report, or None if there are no vectors."""
+        """Build the index of a corpus, and wait until searches use it.
+
+        Return its report, or None if there are no vectors.
+        """
 
     def index_sizes(self) -> dict[str, IndexSize]:
-        """Return the size of each open index by the name of its corpus. Never block."""
+        """Return the size of each open index, by the name of its corpus. This method never blocks."""
 
     def put(self, name: str, content: Content) -> None:
         """Add documents, and replace documents with the same ids.
@@ -122,16 +127,16 @@ class Backend(Protocol):
         """
 
     def delete(self, name: str, document: str) -> None:
-        """Remove one document by its id.
+        """Delete a document by its id.
 
         Raises:
-            NotFound: there is no such document.
+            NotFound: the document does not exist.
         """
 
     def delete_where(self, name: str, where: Filter, before_commit: Callable[[], None] = lambda: None) -> int:
-        """Remove every document whose metadata match, and return their number.
+        """Delete all documents that match a filter, and return their number.
 
-        `before_commit` is called before each commit. It prevents the commit by raising an exception.
+        `before_commit` is called before each commit. If it raises an exception, the commit does not happen.
         """
 
     def patch(
@@ -144,17 +149,17 @@ class Backend(Protocol):
     ) -> int:
         """Change the metadata and the expiry of documents, and return the number of these documents.
 
-        `which` has the ids of the documents, or a filter. Unknown ids are skipped. `before_commit` is as in
-        `delete_where`.
+        `which` has the ids of the documents, or a filter. Unknown ids are skipped. See `delete_where` for
+        `before_commit`.
 
         Raises:
-            Invalid, TooLarge: the merged metadata of a document can't be stored. Earlier commits stay.
+            Invalid, TooLarge: the merged metadata of a document can't be stored. Earlier commits are not undone.
         """
 
     def remove_expired(self) -> None:
-        """Remove the documents of all corpora that have expired. No read returns them before either.
+        """Delete the expired documents of all corpora.
 
-        A corpus that can't be written is skipped.
+        Reads do not return an expired document, even before it is deleted. Corpora that can't be written are skipped.
         """
 
     def unmatched(self, name: str, where: Filter) -> list[str]:
@@ -163,7 +168,7 @@ class Backend(Protocol):
     def embedded(
         self, name: str, texts: Sequence[str], chunking: Chunking | None, fingerprint: str
     ) -> list[KnownText | None]:
-        """Return the stored vectors of each text, or None for a text that must be embedded."""
+        """Return the stored vectors of each text. Return None for each text that must be embedded."""
 
     def document(self, name: str, document: str) -> Document:
         """Return a document by its id, or raise `NotFound`."""
@@ -178,17 +183,18 @@ class Backend(Protocol):
     ) -> DocumentPage:
         """Return a page of documents. With `limit` 0, the page has no documents, only their total number.
 
-        With `sort`, they are in the order of `arranging.first_sorted`, and each page reads all metadata.
+        With `sort`, documents are in the order of `arranging.first_sorted`, and each page reads the metadata of all
+        documents.
 
         Raises:
-            Invalid: `after` belongs to another generation of the corpus, to another order, or to no corpus.
+            Invalid: `after` belongs to another generation of the corpus or to another order, or is not a cursor.
         """
 
     def contents(self, name: str) -> Iterator[Content]:
-        """Yield the whole corpus in blocks of documents, with spans and vectors."""
+        """Yield all documents of a corpus in blocks, with their spans and vectors."""
 
     def facets(self, name: str, values: int) -> Facets:
-        """Return the fields of the metadata, each with up to `values` of its most frequent values."""
+        """Return the fields of the metadata, each with up to `values` most frequent values."""
 
     def counts(
         self,
@@ -200,26 +206,29 @@ class Backend(Protocol):
         *,
         options: WordOptions = NO_OPTIONS,
     ) -> Counts:
-        """Count the passages that a search chooses from, and the values of their documents; see `Store.counts`."""
+        """Count the passages that a search chooses from, and the values of their documents. See `Store.counts`."""
 
     def sample(self, name: str, size: int, field: str | None) -> Sample:
-        """Return up to `size` passages, each with its vector and its value of `field`."""
+        """Return up to `size` passages, each with its vector and the value of `field`."""
 
     def check_maps(self) -> None:
-        """Raise `Unsupported` if this backend stores no maps."""
+        """Raise `Unsupported` if this backend can't store maps."""
 
     def unplaced(self, name: str) -> Unplaced:
         """Return the vectors for a new map."""
 
     def keep_map(self, name: str, found: Map, generation: str) -> None:
-        """Store a map, which replaces the previous map of the corpus.
+        """Store a map of a corpus. It replaces the previous map.
 
         Raises:
             Conflict: the corpus no longer has this generation.
         """
 
     def placed(self, name: str, size: int, field: str | None) -> Placed | None:
-        """Return up to `size` passages of the stored map, each with its value of `field`, or None without a map."""
+        """Return up to `size` passages of the stored map, each with the value of `field`.
+
+        If there is no map, return None.
+        """
 
     def search(
         self, name: str, queries: Sequence[Query], options: SearchOptions, fingerprint: str | None = None
@@ -227,46 +236,55 @@ class Backend(Protocol):
         """Return the best passages for each query.
 
         Raises:
-            Conflict: the bundle of `fingerprint`, which made the query vectors, did not embed the corpus.
-            Invalid: the backend can't search with `options`, the dimension of the query vectors is wrong, or the
-                previous page is of an earlier generation.
+            Conflict: the bundle `fingerprint`, which computed the query vectors, did not embed the corpus.
+            Invalid: the backend can't search with `options`, the query vectors have a wrong dimension, or the previous
+                page belongs to an earlier generation.
         """
 
     def index_fingerprint(self, name: str) -> str | None:
-        """Return the fingerprint of the corpus's encoder if it is known without waiting. Never block."""
+        """Return the fingerprint of the corpus's encoder.
+
+        If it is not known without waiting, return None. This method never blocks.
+        """
 
     def accept(self, name: str, job: str) -> None:
-        """Protect later writes and removals by other requests from being overwritten by this job, until `release`."""
+        """Record that an upload job was accepted.
+
+        Until `release`, the job can't overwrite later writes and deletions of other requests.
+        """
 
     def accepted(self, name: str) -> list[str]:
-        """Return the jobs that were accepted and not released, sorted."""
+        """Return the accepted jobs that were not released yet, sorted."""
 
     def release(self, name: str, job: str) -> None:
-        """End the protection of a job. A job that was not accepted is ignored."""
+        """Delete the record of an accepted job. If there is no record, do nothing."""
 
     def stale(self, name: str, fingerprint: str, limit: int) -> Sequence[tuple[PassageKey, str]]:
         """Return key and text of up to `limit` passages that the encoder `fingerprint` has not embedded yet."""
 
     def refresh(self, name: str, fingerprint: str, keys: Sequence[PassageKey], vectors: Floats) -> None:
-        """Store (N, D) vectors of a re-embedding beside the served vectors."""
+        """Store (N, D) new vectors of a re-embedding. Searches still use the old vectors."""
 
     def read_fresh(self, name: str) -> Read | None:
-        """Prepare the index of a re-embedding, which `swap` takes as `beside`, if that saves time."""
+        """Prepare the index for the new vectors of a re-embedding, if this saves time. `swap` takes it as `beside`."""
 
     def swap(self, name: str, fingerprint: str, beside: Read | None = None) -> bool:
-        """Replace the served vectors by the vectors of the re-embedding in one commit, and return True.
+        """Replace the old vectors by the new vectors of a re-embedding in one commit, and return True.
 
         If some passages have no new vector yet, change nothing and return False.
         """
 
     def check_snapshots(self) -> None:
-        """Raise `Unsupported` if this backend has no snapshots. The message names the way to copy a corpus."""
+        """Raise `Unsupported` if this backend has no snapshots. The message names another way to copy a corpus."""
 
     def copy(self, name: str, to: Path, stop: Stop = never) -> tuple[Corpus, Size]:
         """Copy a snapshot of the corpus to the file `to`. Return the copied corpus and its size."""
 
     def adopt(self, name: str, file: Path, stop: Stop = never, bounds: Bounds = BOUNDS) -> None:
-        """Serve the corpus in `file`, written by `copy`, under `name`, and replace any corpus of that name."""
+        """Serve the corpus in `file` under `name`.
+
+        `copy` wrote the file. An existing corpus of this name is replaced.
+        """
 
     def verify(self, name: str) -> list[str]:
         """Return one line for each error in the corpus."""
@@ -278,17 +296,17 @@ class Backend(Protocol):
         """Return every corpus and its size, sorted by name. Damaged corpora are skipped."""
         found = []
         for name in self.names():
-            with suppress(ServiceError):  # dropped since its name was listed, or damaged
+            with suppress(ServiceError):  # deleted after its name was listed, or damaged
                 found.append(self.corpus(name))
         return found
 
     def descriptions(self, names: Iterable[str]) -> list[Description]:
-        """Return the descriptions of the named corpora. Corpora that were dropped meanwhile are left out."""
+        """Return the descriptions of the named corpora. Leave out corpora that were deleted meanwhile."""
         found = []
         for name in names:
             try:
                 found.append(self.description(name))
-            except NotFound:  # dropped since its name was listed
+            except NotFound:  # deleted after its name was listed
                 continue
             except Stopped:
                 raise
@@ -303,15 +321,14 @@ class Backend(Protocol):
         first served encoder.
 
         Raises:
-            Stale: the corpus was embedded by a bundle that is not served. Vectors of different encoders can't be
-                compared.
-            Conflict: no encoder embeds the corpus, because its vectors are its own.
+            Stale: the corpus was embedded by a bundle that is not served.
+            Conflict: the corpus has own vectors, so it has no encoder.
         """
         corpus, size = self.corpus(name)
         if corpus.own_vectors:
             raise Conflict(
-                f"the vectors of corpus {corpus.name!r} are its own, so no encoder reads a query: search by vector, by "
-                "vector and query in mode hybrid, or by words in mode lexical"
+                f"the vectors of corpus {corpus.name!r} came with its documents, so no encoder can embed a "
+                "query: search by vector, by vector and query in mode hybrid, or by words in mode lexical"
             )
         if is_stale(corpus, size, served):
             raise Stale(
@@ -323,18 +340,18 @@ class Backend(Protocol):
 
 @dataclass(frozen=True)
 class Description:
-    """A corpus, its size, its index, and its damage, if any."""
+    """A corpus with its size, its index and its damage."""
 
     corpus: Corpus
     size: Size
     index: Report | None
     """The report of the index. None before the first document."""
     damage: str | None = None
-    """The reason why the corpus can't be served, if it can't."""
+    """Reason why the corpus can't be served. None if it can."""
 
 
 class DocumentCursor(NamedTuple):
-    """The end of a page: the key of its last document, in listing order. Each backend has its own form of keys."""
+    """The end of a page: the key of its last document, in listing order. Each backend has its own type of keys."""
 
     generation: str
     key: str
@@ -357,9 +374,9 @@ class Stale(Conflict):
 
 
 def by_document(passages: Iterable[tuple[Passage, Floats]], fingerprint: str) -> Iterator[Content]:
-    """Yield the documents of `passages`, which are in order, with their (D,) vectors, in blocks.
+    """Yield the documents of `passages` in blocks, with their vectors.
 
-    All documents of a block were split, or none.
+    The passages must be in order, each with a vector (D,). Either all documents of a block were split, or none.
     """
     together = groupby(passages, key=lambda one: one[0].document.id)
     documents = (list(own) for _, own in together)
@@ -375,18 +392,18 @@ def by_document(passages: Iterable[tuple[Passage, Floats]], fingerprint: str) ->
 
 
 def is_stale(corpus: Corpus, size: Size, served: Collection[str]) -> bool:
-    """Return whether the corpus has documents, but was embedded by a bundle whose fingerprint is not in `served`."""
+    """Return whether the corpus has documents, and its encoder's fingerprint is not in `served`."""
     return size.documents > 0 and corpus.fingerprint not in (OWN, *served)
 
 
 def check_generation(seen: str, now: str) -> None:
-    """Check that a cursor belongs to the corpus's current generation, because keys change between generations.
+    """Raise an error unless a cursor belongs to the corpus's current generation. Keys change between generations.
 
     Raises:
-        Invalid: since the cursor was made, the corpus was recreated, restored or embedded again.
+        Invalid: after the cursor was created, the corpus was recreated, restored or embedded again.
     """
     if seen != now:
         raise Invalid(
-            "of the corpus as it was before it was deleted, restored or embedded again: begin with the first page",
+            "is from a time before the corpus was recreated, restored or embedded again: begin with the first page",
             field="cursor",
         )

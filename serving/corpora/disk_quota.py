@@ -1,4 +1,4 @@
-"""Disk quota of an API key for all its corpora."""
+"""Disk quota of an API key, for all its corpora together."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Sees = Callable[[str], bool]
 
 @dataclass(frozen=True)
 class DiskQuota:
-    """Disk usage of a key's corpora, checked against its quota. Blocking.
+    """Check of the disk usage of a key's corpora against the key's quota. Methods block.
 
-    Usage is the sum of the corpora, their indexes and snapshots in `folders`, waiting uploads, and stored answers.
-    `uploaded` returns the bytes of all uploads except those of one job. `answers` returns the bytes of a key's answers.
+    The usage is the sum of corpora, indexes and snapshots in `folders`, waiting uploads, and stored answers. `uploaded`
+    returns the bytes of all uploads except those of one job. `answers` returns the bytes of a key's answers.
     """
 
     corpora: Backend
@@ -32,7 +32,9 @@ class DiskQuota:
     answers: Callable[[str], int]
 
     def check(self, job: str = "") -> None:
-        """Check that the key of the current request may store more data. The bytes of the upload of `job` do not count.
+        """Raise an error if the key of the current request has used up its quota.
+
+        The upload of `job` does not count.
 
         Raises:
             NoRoom: the key's corpora use the whole quota.
@@ -42,7 +44,7 @@ class DiskQuota:
             caller.check_room(partial(self._used_by, caller.key, job))
 
     def check_restored(self, name: str, unpacked: int, job: str) -> None:
-        """Check that the quota allows a snapshot of `unpacked` bytes to replace the corpus `name`.
+        """Raise an error if the quota does not allow a snapshot of `unpacked` bytes to replace the corpus `name`.
 
         Raises:
             NoRoom: the snapshot exceeds the rest of the quota.
@@ -55,16 +57,16 @@ class DiskQuota:
         return self.used(key.sees, job) + self.answers(key.name)
 
     def used(self, sees: Sees, job: str = "") -> int:
-        """Return the bytes used by all names that `sees` accepts, including dropped corpora with remaining snapshots.
+        """Return the bytes of all corpora whose names `sees` accepts, including snapshots of deleted corpora.
 
-        The size of a corpus is the size shown in the list of corpora. It excludes the write-ahead log, which shrinks at
+        A corpus counts with its size in the list of corpora. This size excludes the write-ahead log, which shrinks at
         the next checkpoint. A damaged corpus counts as 0.
         """
         stored = sum(self._stored(name) for name in self.corpora.names() if sees(name))
         return stored + sum(self._beside(sees)) + self.uploaded(sees, job)
 
     def _stored(self, name: str) -> int:
-        with suppress(Damaged, NotFound):  # dropped since its name was listed
+        with suppress(Damaged, NotFound):  # deleted after its name was listed
             _, held = self.corpora.corpus(name)
             return held.bytes
         return 0

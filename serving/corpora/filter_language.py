@@ -1,9 +1,9 @@
-"""The filter language over metadata: a JSON object is compiled into a tree of conditions.
+"""The filter language for metadata. It compiles a JSON object into a tree of conditions.
 
-`{"field": value}`, `{"field": {"$gt": 3}}`, `$and`, `$or`, `$not`; dotted paths reach into objects and into the objects
-of lists. A list matches if one of its elements passes every test of a condition. As in MongoDB, `null` matches an
-absent field, `$ne` and `$nin` are negations, and `$elemMatch` asks for one element that matches a whole filter. `$near`
-asks for a distance between points. `$id` is the id of the document.
+Examples are `{"field": value}`, `{"field": {"$gt": 3}}`, `$and`, `$or` and `$not`. A dotted path leads into objects,
+and into the objects in lists. A list matches if one of its elements passes every test of a condition. As in MongoDB,
+`null` matches an absent field, `$ne` and `$nin` are negations, and `$elemMatch` matches a list with an element that
+matches a whole filter. `$near` matches points within a distance. `$id` is the id of the document.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ from serving.operations.json_body import MAX_DEPTH, TOO_DEEP, is_unicode, levels
 from serving.operations.threads import check_cancelled
 
 MAX_CONDITIONS = 1000
-"""Maximum number of conditions in a filter. Each condition is a lookup. An `$in` counts as one condition."""
+"""Maximum number of conditions in a filter. Each condition is a lookup. A condition with `$in` counts once."""
 MAX_VALUES = 100_000
-"""Maximum number of values within all lists and objects of a filter. All values are checked in one step, which
-blocks other requests."""
+"""Maximum number of values in all lists and objects of a filter. All values are checked in one step, which blocks other
+requests."""
 LARGE = 1000
-"""Number of values from which a filter is compiled in a thread. Compiling such a filter takes more than a
-millisecond."""
+"""Number of values from which a filter is compiled in a thread, because this takes more than a millisecond."""
 MAX_NAME = 65_536
-"""Maximum characters of a field name or operator. Error messages repeat the names of all enclosing conditions."""
+"""Maximum characters in the name of a field or operator. Error messages repeat the names of all enclosing
+conditions."""
 OPERATORS = ("$eq", "$ne", *ORDER, "$in", "$nin", *SUBSTRING, "$exists", "$elemMatch", "$near", "$not")
-"""Operators for the value of a field."""
+"""Operators that test the value of a field."""
 _LOGIC = ("$and", "$or", "$not")
 """Operators that combine filters."""
 _MEANT = {name.strip("$").lower(): name for name in OPERATORS}
 _MEANT |= {"=": "$eq", "==": "$eq", "!=": "$ne", ">": "$gt", ">=": "$gte", "<": "$lt", "<=": "$lte"}
-"""Names of the operators in other query languages. Error messages suggest our operator."""
+"""Names of operators in other query languages. Error messages suggest the corresponding operator of this language."""
 
 
 def compile_filter(condition: Any, field: str = "filter") -> Filter:
     """Compile a JSON value into a filter.
 
     Raises:
-        Invalid: `condition` is not a filter; the message names the path of the error.
+        Invalid: `condition` is not a filter; the message has the path of the error.
     """
     return _Compiler(field).filter(condition, field, 0)
 
@@ -87,7 +87,7 @@ def read_filter(text: str, field: str = "filter") -> Filter:
 
 
 class _Compiler:
-    """Compiler of one filter. It counts conditions and values, so that it refuses a large filter early."""
+    """Compiler of one filter. It counts conditions and values, and stops as soon as there are too many."""
 
     def __init__(self, field: str) -> None:
         self._field = field
@@ -100,7 +100,7 @@ class _Compiler:
         if not isinstance(condition, dict):
             raise Invalid("must be an object", field=field)
         if not condition and depth:
-            raise Invalid("must name a field: it would match everything", field=field)
+            raise Invalid("must have at least one condition, because it would match every document", field=field)
         return _all(self._clause(key, value, self._path(field, key), depth + 1) for key, value in condition.items())
 
     def _clause(self, key: str, value: Any, field: str, depth: int) -> Filter:
@@ -112,9 +112,9 @@ class _Compiler:
         if key == "$not":
             return Not(self.filter(value, field, depth))
         if key == ID and self._in_element:
-            raise Invalid("the id is that of the document: ask for it beside $elemMatch", field=field)
+            raise Invalid("$id is the id of the whole document: use it outside of $elemMatch", field=field)
         if key.startswith("$") and key != ID:
-            raise Invalid("unknown operator; here stand $and, $or, $not, $id or the name of a field", field=field)
+            raise Invalid("unknown operator: use $and, $or, $not, $id or the name of a field", field=field)
         if not is_unicode(key):
             raise Invalid("not valid Unicode: a lone surrogate", field=field)
         _check_logic(key, value, field)
@@ -182,7 +182,7 @@ class _Compiler:
             return Compares(path, ((name, operand),))
         nearest = difflib.get_close_matches(name[:20].lower(), [one.lower() for one in OPERATORS], n=1, cutoff=0.7)
         meant = f", did you mean {_MEANT[nearest[0].strip('$')]}?" if nearest else ""
-        raise Invalid(f"unknown operator{meant}; known are {' '.join(OPERATORS)}, $and $or", field=field)
+        raise Invalid(f"unknown operator{meant}; the operators are {' '.join(OPERATORS)}, $and $or", field=field)
 
     def _path(self, field: str, name: str) -> str:
         if len(name) > MAX_NAME:
@@ -195,7 +195,7 @@ class _Compiler:
         self._conditions += 1
         if self._conditions > MAX_CONDITIONS:
             raise Invalid(
-                f"more than {MAX_CONDITIONS} conditions; many values of a field are one $in", field=self._field
+                f"more than {MAX_CONDITIONS} conditions: use $in for several values of a field", field=self._field
             )
         for depth, level in enumerate(levels(operand)):
             check_cancelled()
@@ -203,33 +203,36 @@ class _Compiler:
                 raise Invalid(TOO_DEEP, field=field)
             if wrong := no_json(level):
                 raise Invalid(wrong, field=field)
-            self._values += len(level) if depth else 0  # the operand itself counts as the condition
+            self._values += len(level) if depth else 0  # the condition already counts for the operand itself
             if self._values > MAX_VALUES:
                 raise Invalid(f"more than {MAX_VALUES} values within lists and objects", field=self._field)
 
 
 def _check_logic(key: str, value: Any, field: str) -> None:
-    """Refuse a field name that looks like a misspelt `$and`, `$or` or `$not`."""
+    """Raise an error for a field name that looks like a misspelt `$and`, `$or` or `$not`."""
     if (meant := f"${key.lower()}") not in _LOGIC:
         return
     objects = value if isinstance(value, list) else [value]
     if objects and all(isinstance(one, dict) and one and not _tests_a_value(one) for one in objects):
         named = json.dumps({key: {"$eq": "…"}}, ensure_ascii=False)
-        raise Invalid(f"did you mean {meant}? For a field of this name write {named}", field=field)
+        raise Invalid(f"did you mean {meant}? For a field of this name, write {named}", field=field)
 
 
 def _check_operators(value: Any, field: str) -> None:
-    """Refuse an object whose keys look like misspelt operators. Otherwise the object would be compared as a value."""
+    """Raise an error for an object whose keys look like misspelt operators.
+
+    Otherwise the object would be compared as a value.
+    """
     if isinstance(value, dict) and value and all(key.lower() in _MEANT for key in value):
         key = next(iter(value))
-        equal = 'For a field that holds this object write {"$eq": {…}}'
+        equal = 'To compare the field with this object, write {"$eq": {…}}'
         raise Invalid(f"did you mean {_MEANT[key.lower()]}? {equal}", field=f"{field}.{key}")
 
 
 def _of_ids(name: str, operand: Any, field: str) -> Filter:
-    """Return the filter of document ids. Integers match the ids that are their decimal strings."""
+    """Return a filter on document ids. An integer matches the id that is its decimal string."""
     if name not in ("$eq", "$in"):
-        raise Invalid("ids are asked for by $eq, $ne, $in, $nin and $not", field=field)
+        raise Invalid("$id supports only $eq, $ne, $in, $nin and $not", field=field)
     options = [operand] if name == "$eq" else operand
     if not isinstance(options, list) or any(isinstance(one, bool) or not isinstance(one, str | int) for one in options):
         raise Invalid(f"must be {'an id' if name == '$eq' else 'a list of ids'}, each a string", field=field)
@@ -237,16 +240,16 @@ def _of_ids(name: str, operand: Any, field: str) -> Filter:
 
 
 def _all(parts: Iterable[Filter]) -> Filter:
-    """Return the conjunction of `parts`. For a single part, return that part."""
+    """Return the conjunction of `parts`, or the part itself if there is only one."""
     several = tuple(parts)
     return several[0] if len(several) == 1 else All(several)
 
 
 def _of_one_value(path: FieldPath, parts: Sequence[Filter], field: str) -> list[Filter]:
-    """Merge conditions on a single value: all bounds into one range, and all options that lie within the range."""
+    """Merge conditions on the same value: all bounds become one range, and only options within the range are kept."""
     bounds = tuple(bound for part in parts if isinstance(part, Compares) for bound in part.bounds)
     if len({is_number(operand) for _, operand in bounds}) > 1:
-        raise Invalid("no value is within these bounds: one is a number, another a string", field=field)
+        raise Invalid("no value can be within these bounds, because they mix numbers and strings", field=field)
     ranges = [Compares(path, bounds)] if bounds else []
     sets = [part for part in parts if isinstance(part, In)]
     others = [part for part in parts if not isinstance(part, In | Compares)]
@@ -259,9 +262,9 @@ def _of_one_value(path: FieldPath, parts: Sequence[Filter], field: str) -> list[
 
 
 def _tests_a_value(condition: Any) -> bool:
-    """Return True if the keys of `condition` are operators for a value, and False if they are field names.
+    """Return True if the keys of `condition` are operators that test a value, False if they are names of fields.
 
-    For `$not`, its operand decides.
+    For `$not`, the result depends on its operand.
     """
     while isinstance(condition, dict):
         operators = {key for key in condition if key.startswith("$")} - {"$and", "$or", ID}

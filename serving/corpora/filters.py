@@ -1,4 +1,4 @@
-"""Filters over metadata: a tree of conditions, and the values of documents that they test.
+"""Filters on metadata: a tree of conditions, and functions that get the tested values from documents.
 
 A list matches if one of its elements passes every test of a condition. As in MongoDB, `null` matches an absent field.
 """
@@ -25,7 +25,7 @@ _DATE = re.compile(
 )
 _FIRST, _DAY = datetime(1, 1, 1, tzinfo=UTC), 86_400
 MAX_TEXTS = 1000
-"""Maximum characters of a field that word search looks at."""
+"""Maximum characters of a field that keyword search reads."""
 ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "$gt": operator.gt,
     "$gte": operator.ge,
@@ -33,21 +33,21 @@ ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "$lte": operator.le,
 }
 SUBSTRING: dict[str, Callable[[Any, Any], bool]] = {"$contains": operator.contains, "$startswith": str.startswith}
-"""Operators for parts of strings. They compare code points, so case matters."""
+"""Operators that test a part of a string. They compare code points, so they are case-sensitive."""
 _COMPARISONS = ORDER | SUBSTRING
 ID = "$id"
-"""Name of the document's id in filters. No metadata field can be queried by this name."""
+"""Name of the document's id in filters. A metadata field with this name can't be used in filters."""
 FieldPath = str | None
-"""A dotted path; None in a filter of `$elemMatch` that tests the element itself."""
+"""A dotted path. None in a filter of `$elemMatch` that tests the element itself."""
 Kind = Literal["number", "string", "date"]
 
 
 def instant(text: str) -> bytes | None:
-    """Return the point in time of a date, with or without a time of day, as sortable bytes.
+    """Parse a date, with or without a time of day. Return its point in time as sortable bytes.
 
     Return None for any other text.
 
-    A date means its midnight. A time without an offset is in UTC, as in Qdrant.
+    A date without a time means midnight. A time without an offset is in UTC, as in Qdrant.
     """
     if not (found := _DATE.fullmatch(text)):
         return None
@@ -56,31 +56,27 @@ def instant(text: str) -> bytes | None:
         minute = datetime.fromisoformat(f"{found['day']}T{found['minute'] or '00:00'}{found['offset'] or 'Z'}".upper())
     except ValueError:  # the calendar does not have this day
         return None
-    seconds = (
-        _DAY + (minute - _FIRST) // timedelta(seconds=1) + second
-    )  # an offset may lead to the day before the first
-    # Digits of a fraction sort like the fraction if trailing zeros are removed.
+    seconds = _DAY + (minute - _FIRST) // timedelta(seconds=1) + second  # the offset may lead to a year before 1
+    # Without trailing zeros, the digits of a fraction sort in the order of the fractions.
     return seconds.to_bytes(6) + (found["fraction"] or "").rstrip("0").encode()
 
 
 class _Named:
-    """A filter with a unique name. Two filters have the same name only if they are identical.
+    """Base class of filters, which gives each filter a unique name.
 
-    The name distinguishes 1 from True, which are equal in Python but match different values.
+    Two filters have the same name only if they are identical. The name distinguishes 1 from True, which are equal in
+    Python but match different values.
     """
 
     @cached_property
     def name(self) -> str:
-        """The text form of the filter.
-
-        It is computed once, because a large filter blocks all other threads for long.
-        """
+        """The filter as text. It is computed only once, because a large filter blocks all other threads for long."""
         return repr(self)
 
 
 @dataclass(frozen=True)
 class All(_Named):
-    """Filter that matches if every part matches. Without parts it matches everything."""
+    """Filter that matches if all its parts match. A filter without parts matches everything."""
 
     parts: tuple[Filter, ...]
 
@@ -90,7 +86,7 @@ class All(_Named):
 
 @dataclass(frozen=True)
 class AnyOf(_Named):
-    """Filter that matches if at least one part matches."""
+    """Filter that matches if at least one of its parts matches."""
 
     parts: tuple[Filter, ...]
 
@@ -112,7 +108,7 @@ class Not(_Named):
 class In(_Named):
     """Filter that matches if a value at `path`, or an element of a list at `path`, equals one of `options`.
 
-    An absent value equals null.
+    An absent value is equal to null.
     """
 
     path: FieldPath
@@ -122,7 +118,7 @@ class In(_Named):
         return any(map(self.accepts, _candidates(metadata, self.path)))
 
     def accepts(self, value: Any) -> bool:
-        """Return whether a single value is among the options."""
+        """Return whether a single value equals one of the options."""
         if isinstance(value, list | dict):
             return bool(self._containers) and canonical(value) in self._containers
         return _scalar(value) in self._scalars
@@ -133,7 +129,7 @@ class In(_Named):
 
     @cached_property
     def _scalars(self) -> frozenset[tuple[bool, Any]]:
-        # A NaN equals nothing, but a set would find it by identity.
+        # A set would find NaN by identity, although NaN equals nothing.
         scalars = (option for option in self.options if not isinstance(option, list | dict) and option == option)  # noqa: PLR0124
         return frozenset(map(_scalar, scalars))
 
@@ -142,7 +138,7 @@ class In(_Named):
 class Compares(_Named):
     """Filter that matches if a value at `path`, or an element of a list at `path`, satisfies all `bounds`.
 
-    Each bound is an operator of `ORDER` or `SUBSTRING` and its operand. Finite numbers compare with numbers. If all
+    Each bound is an operator, in `ORDER` or `SUBSTRING`, with its operand. Finite numbers compare with numbers. If all
     operands are dates, strings compare as points in time. Otherwise, and with an operator of `SUBSTRING`, strings
     compare by code point.
     """
@@ -160,7 +156,7 @@ class Compares(_Named):
 
     @cached_property
     def kind(self) -> Kind:
-        """The kind of value that matches: number, string or date."""
+        """The kind of values that can match: number, string or date."""
         operands = [operand for _, operand in self.bounds]
         if any(map(is_number, operands)):
             return "number"
@@ -171,13 +167,13 @@ class Compares(_Named):
 
     @cached_property
     def placed(self) -> list[tuple[str, int | float | str | bytes]]:
-        """The bounds, in which each date is replaced by its `instant`."""
+        """The bounds. Dates are replaced by their `instant`."""
         return [(name, _placed(operand, self.kind)) for name, operand in self.bounds]
 
 
 @dataclass(frozen=True)
 class Exists(_Named):
-    """Filter that matches if there is a value at `path`, even null."""
+    """Filter that matches if there is a value at `path`, including null."""
 
     path: FieldPath
 
@@ -223,7 +219,7 @@ class Near(_Named):
 
     @cached_property
     def box(self) -> Filter:
-        """A filter that matches every document that this filter matches, and maybe others."""
+        """A filter that matches at least all documents that this filter matches."""
         lat, lons = box(self.center, self.within_m)
         within = (_range(f"{self.path}.lat", lat), AnyOf(tuple(_range(f"{self.path}.lon", lon) for lon in lons)))
         return All(within)
@@ -237,12 +233,12 @@ Filter = All | AnyOf | Not | In | Compares | Exists | Element | Near
 
 
 def with_id(metadata: Mapping[str, Any], id: str) -> dict[str, Any]:
-    """Return a document's metadata with its id under the name `ID`, for filters to match."""
+    """Return a document's metadata with the document's id under the name `ID`, so that filters can test it."""
     return {**metadata, ID: id}
 
 
 def values_at(metadata: Mapping[str, Any], path: str) -> Iterator[Any]:
-    """Yield all values at a dotted path. Names may contain dots, and all objects of a list are searched."""
+    """Yield all values at a dotted path. Names may contain dots. The path also leads into all objects of a list."""
     if "." not in path:
         if path in metadata:
             yield metadata[path]
@@ -257,7 +253,7 @@ def values_at(metadata: Mapping[str, Any], path: str) -> Iterator[Any]:
 
 
 def texts_at(metadata: Mapping[str, Any], path: str) -> Iterator[str]:
-    """Yield the strings at a dotted path, and in lists there, up to `MAX_TEXTS` characters in all."""
+    """Yield the strings at a dotted path, including those in lists, up to `MAX_TEXTS` characters in total."""
     left = MAX_TEXTS
     for value in values_at(metadata, path):
         for text in value if isinstance(value, list) else (value,):
@@ -269,17 +265,14 @@ def texts_at(metadata: Mapping[str, Any], path: str) -> Iterator[str]:
 def _at(found: Any, path: FieldPath) -> list[Any]:
     """Return the values at `path`.
 
-    Every condition calls this, so that a filter can be cancelled between two conditions.
+    Every condition calls this function, so that a filter can be cancelled between two conditions.
     """
     check_cancelled()
     return [found] if path is None else list(values_at(found, path))
 
 
 def _candidates(found: Any, path: FieldPath) -> list[Any]:
-    """Return the values at the path, and the elements of each list at the path.
-
-    An absent field has the value null.
-    """
+    """Return the values at a path, and the elements of each list at the path. An absent field has the value null."""
     values = _at(found, path)
     if path is None:
         return values
@@ -287,7 +280,7 @@ def _candidates(found: Any, path: FieldPath) -> list[Any]:
 
 
 def _placed(value: Any, kind: Kind) -> Any:
-    """Return the sort key of `value` among values of `kind`. Return None if `value` is of another kind."""
+    """Return the sort key of `value` among values of `kind`. If `value` is of another kind, return None."""
     if kind == "number":
         return value if is_number(value) else None
     if not isinstance(value, str):
@@ -305,13 +298,13 @@ def is_number(value: Any) -> bool:
 def _scalar(value: Any) -> tuple[bool, Any]:
     """Return a key for a JSON scalar.
 
-    Keys are equal exactly if the scalars are equal in JSON, where true differs from 1.
+    Two keys are equal exactly if the scalars are equal in JSON, where true differs from 1.
     """
     return isinstance(value, bool), value
 
 
 def canonical(value: Any) -> str:
-    """Return a text for a JSON value. Two values have the same text exactly if they are equal.
+    """Return a JSON value as text. Two values have the same text exactly if they are equal.
 
     true differs from 1, 1 equals 1.0, and the order of keys does not matter. Python hashes texts with a random secret,
     so nobody can send thousands of values with the same hash.

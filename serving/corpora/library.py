@@ -33,23 +33,27 @@ from serving.operations.threads import CorpusThreads
 
 T = TypeVar("T")
 LEAST_COSINE = 0.99
-"""Minimum cosine between an uploaded vector and the encoder's own. Vectors by bf16 and float32 differ less."""
+"""Minimum cosine between an uploaded vector and the encoder's own vector of the text. The difference between bf16 and
+float32 is smaller."""
 SLICE_TEXTS, SLICE_CHARACTERS = 512, 250_000
-"""Maximum passages, and maximum characters, of one call of the encoder."""
+"""Maximum number of passages, and maximum number of characters, in one call of the encoder."""
 
 
 class UploadResult(NamedTuple):
     """The result of an upload."""
 
     truncated: int
-    """Number of passages longer than the model's limit. These passages are stored whole, but only their beginning is
+    """Number of passages longer than the model's limit. They are stored completely, but only their beginning is
     embedded."""
     embedded: int
-    """Number of passages that were embedded. The remaining passages already had vectors."""
+    """Number of passages that were embedded. The other passages already had vectors."""
 
 
 class Library:
-    """Corpora and encoders. Blocking work runs in `CorpusThreads`, encoding in the queues of the encoders."""
+    """Corpora and their encoders.
+
+    Blocking work runs in `CorpusThreads`. Texts are embedded by the queues of the encoders.
+    """
 
     def __init__(
         self,
@@ -59,7 +63,10 @@ class Library:
         admitted: Callable[[], AbstractContextManager[None]],
         remedy: Callable[[str], str],
     ) -> None:
-        """Create the library. `remedy` says how a corpus can be searched again after its encoder has changed."""
+        """Create the library.
+
+        `remedy` returns a message that says how to make a corpus searchable again after its encoder has changed.
+        """
         self.corpora = corpora
         self.threads = CorpusThreads()
         self._encoders = encoders
@@ -78,13 +85,13 @@ class Library:
         after_commit: Callable[[], None] = lambda: None,
         before_commit: Callable[[], None] = lambda: None,
     ) -> UploadResult:
-        """Embed and store all documents, or none. Documents that have vectors are not embedded.
+        """Embed and store either all documents or none. Documents that have vectors are not embedded.
 
         `embedded_by` is the fingerprint of the encoder that computed the documents' vectors. This encoder must be the
-        corpus's encoder. As a check, the first document is embedded again and compared. If `embedded_by` is empty, the
-        corpus must be one of own vectors.
+        corpus's encoder. As a check, the first document is embedded again and compared. If documents have vectors and
+        `embedded_by` is empty, the corpus must have own vectors.
 
-        On return, the documents survive power loss, and every later search finds them.
+        When this method returns, the documents survive a power failure, and every later search finds them.
 
         A text that the corpus already contains is not embedded again. Documents of a `job` are skipped if another
         request wrote or removed them since the job was accepted. `before_commit` prevents the commit by raising an
@@ -107,7 +114,7 @@ class Library:
         add = partial(self._add, corpus, documents, chunking, put)
         try:
             return await add()
-        except Conflict:  # the corpus may have been re-embedded meanwhile
+        except Conflict:  # the corpus may have got another encoder since it was read
             return await add(again=True)
 
     async def _add(
@@ -135,30 +142,35 @@ class Library:
             return UploadResult(truncated, sum(map(len, made)))
 
     async def _check_embedded(self, corpus: str, document: Document, embedded_by: str) -> None:
-        """Check that the corpus's encoder made the vector of a document.
+        """Raise an error unless the corpus's encoder computed the vector of a document.
 
         Raises:
-            Conflict: the encoder has another fingerprint, or gives the text another vector.
+            Conflict: the encoder has another fingerprint, or its vector of the text differs.
         """
         assert document.vector is not None, "the caller has looked"
         async with self.encoder_of(corpus, from_store=True) as embedder:
             manifest = embedder.manifest
             if manifest.fingerprint != embedded_by:
                 raise Conflict(
-                    f"{embedded_by[:80]!r} is not the encoder of corpus {corpus!r}, which is {manifest.fingerprint!r}",
+                    f"{embedded_by[:80]!r} is not the encoder of corpus {corpus!r}: its encoder is "
+                    f"{manifest.fingerprint!r}",
                     field="embedded_by",
                 )
             made = (await embedder.embed([document.text], AS_DOCUMENTS)).vectors[0]
             cosine = float(made @ document.vector) if made.shape == document.vector.shape else math.nan
             if not cosine >= LEAST_COSINE:
                 raise Conflict(
-                    f"the encoder's own vector of document {document.id!r} is another one (cosine {cosine:.3f}). "
-                    "Embed whole texts, with all dimensions as floats, and with the prompt for documents",
+                    f"the vector of document {document.id!r} differs from the encoder's own vector of its text "
+                    f"(cosine {cosine:.3f}). Embed whole texts, with all dimensions as floats, and with the "
+                    "prompt for documents",
                     field="embedded_by",
                 )
 
     async def vector_rule(self, corpus: str) -> VectorRule:
-        """Return the rule for the vectors of uploaded documents. An open index may know the rule without the store."""
+        """Return the rule for the vectors of uploaded documents.
+
+        If the index is open, the rule may be known without reading the store.
+        """
         with self._admitted():
             if self.corpora.index_fingerprint(corpus) not in (None, OWN):
                 return VectorRule(corpus, own=False)
@@ -168,18 +180,18 @@ class Library:
         """Return `vector_rule` for an upload whose `chunking` and `embedded_by` fit the corpus.
 
         Raises:
-            Conflict: the vectors of the corpus are its own, and `embedded_by` names an encoder.
+            Conflict: the corpus has own vectors, but `embedded_by` names an encoder.
             Invalid: passages would be longer than the encoder reads, or documents with a vector would be split.
             Stale: the corpus's encoder is not served.
         """
         rule = replace(await self.vector_rule(corpus), embedded_by=embedded_by)
         if rule.own and embedded_by:
-            raise Conflict(f"the vectors of corpus {corpus!r} are its own", field="embedded_by")
+            raise Conflict(f"corpus {corpus!r} has own vectors, so leave out embedded_by", field="embedded_by")
         if not (rule.own or embedded_by):
             async with self.encoder_of(corpus) as embedder:
                 check_fits(chunking, embedder)
         elif chunking:
-            raise Invalid("each document has one vector, so it is not split", field="chunk_tokens")
+            raise Invalid("documents with a vector can't be split", field="chunk_tokens")
         return rule
 
     async def reranked(
@@ -202,10 +214,10 @@ class Library:
             return await reranked(found, queries, options, reranking, embedder)
 
     async def search(self, corpus: str, queries: Sequence[str] | Query, options: SearchOptions) -> SearchResult:
-        """Return the best passages for each text, or for one query that needs no encoder.
+        """Return the best passages for each text, or for one `Query` that needs no encoder.
 
         Raises:
-            Conflict: the corpus was embedded by a different bundle than the queries, or its vectors are its own.
+            Conflict: the queries and the corpus were embedded by different bundles, or the corpus has own vectors.
         """
         if isinstance(queries, Query) or options.mode == "lexical":
             with self._admitted():
@@ -213,7 +225,7 @@ class Library:
                 return await self._found(corpus, _unembedded(queries), options)
         try:
             return await self._searched(corpus, queries, options)
-        except Conflict:  # the corpus may have been re-embedded meanwhile
+        except Conflict:  # the corpus may have been embedded again since the queries were embedded
             return await self._searched(corpus, queries, options, again=True)
 
     async def search_several(
@@ -236,7 +248,8 @@ class Library:
                     found[name] = await self._found(name, asked, deep, made.manifest.fingerprint)
                 except Stale:
                     raise Conflict(
-                        f"the corpora {corpora[0]!r} and {name!r} have different encoders: search each by itself"
+                        f"the corpora {corpora[0]!r} and {name!r} have different encoders: search each corpus "
+                        "separately"
                     ) from None
             return replace(merged(found, options), truncated=made.truncated)
 
@@ -250,15 +263,16 @@ class Library:
             return replace(found, truncated=made.truncated)
 
     async def run(self, work: Callable[[Backend], T], of: str = "", on_cancel: Callable[[], None] = lambda: None) -> T:
-        """Run blocking work in a thread, once the server is ready. `of` is the name of the work's corpus, if any.
+        """Run blocking work in a thread, once the server is ready.
 
-        If the caller is cancelled, `on_cancel` is called, and the caller still waits for the work's end.
+        `of` is the name of the work's corpus, if any. If the caller is cancelled, `on_cancel` is called. The call
+        returns after the work has ended.
         """
         with self._admitted():
             return await self.threads.run(of, lambda: work(self.corpora), on_cancel)
 
     async def read(self, work: Callable[[Backend], T], of: str = "") -> T:
-        """Run work that changes nothing. If the caller is cancelled, it returns at once."""
+        """Run work that changes nothing. If the caller is cancelled, the call ends immediately."""
         with self._admitted():
             return await self.threads.read(of, lambda: work(self.corpora))
 
@@ -273,10 +287,10 @@ class Library:
             return await self.threads.read(of, work, charged=True)
 
     async def scan(self, work: Callable[[Backend], T], of: str) -> T:
-        """Run work that may read every document. The CPU time is charged to the API key.
+        """Run work that may read every document. Its CPU time is charged to the API key.
 
         Raises:
-            Overloaded: the key still owes for earlier work.
+            Overloaded: the key has a debt for earlier work.
         """
         check_no_debt()
         with self._admitted():
@@ -285,10 +299,10 @@ class Library:
     async def remove(self, work: Callable[[Backend], T], of: str) -> T:
         """Run work that may read every document and then change many documents.
 
-        The CPU time is charged to the API key. If the caller leaves, the work ends between two commits.
+        The CPU time is charged to the API key. If the caller leaves, the work stops between two commits.
 
         Raises:
-            Overloaded: the key still owes for earlier work.
+            Overloaded: the key has a debt for earlier work.
         """
         check_no_debt()
         with self._admitted():
@@ -304,7 +318,7 @@ class Library:
 
     @asynccontextmanager
     async def encoder_of(self, corpus: str, *, from_store: bool = False) -> AsyncIterator[Embedder]:
-        """Keep the encoder of the corpus open during a request.
+        """Keep the encoder of a corpus open while the block runs.
 
         An open index knows its encoder. If the index is not open, or with `from_store`, a thread reads the encoder from
         the store. All encoders stay open meanwhile. At the end of a re-embedding, the index may still have vectors of
@@ -343,10 +357,10 @@ class Library:
 
 
 def check_fits(chunking: Chunking | None, embedder: Embedder) -> None:
-    """Refuse a chunking whose passages would be truncated by the model.
+    """Raise an error if the model would truncate passages of this chunking.
 
     Raises:
-        Invalid: `embedder` reads fewer tokens.
+        Invalid: passages have more tokens than `embedder` reads.
     """
     if chunking is None:
         return
@@ -357,7 +371,7 @@ def check_fits(chunking: Chunking | None, embedder: Embedder) -> None:
 
 
 def _unembedded(queries: Sequence[str] | Query) -> list[Query]:
-    """Return queries that need no encoder."""
+    """Convert queries of lexical search, which needs no encoder, to `Query` objects."""
     return [queries] if isinstance(queries, Query) else [Query(text) for text in queries]
 
 
@@ -388,9 +402,9 @@ async def _embedded_part(embedder: Embedder, texts: Sequence[str], at: At, part:
 
 
 async def _cut_before(embedder: Embedder, texts: Sequence[str]) -> int:
-    """Return the number of texts longer than the model's limit.
+    """Return the number of texts that are longer than the model's limit.
 
-    The texts already have vectors, so no embedding counts them.
+    These texts already have vectors, so no embedding counts them.
     """
     return sum([await embedder.preparation.cut(texts[part]) for part in _slices(texts)])
 
@@ -428,7 +442,7 @@ def _content(
     documents: Sequence[Document], held: Sequence[KnownText | None], chunking: Chunking | None, embedder: Embedder
 ) -> Content:
     whole = [one for one in held if one is not None]
-    assert len(whole) == len(documents), "what was not known was embedded"
+    assert len(whole) == len(documents), "every text has a stored vector or was embedded"
     spans = [one.spans or [Span(0, len(document.text))] for one, document in zip(whole, documents, strict=True)]
     vectors = np.concatenate([one.vectors for one in whole])
     fingerprint = embedder.manifest.fingerprint

@@ -1,6 +1,6 @@
-"""Maps of a corpus: a random sample of its passages, and their places on a plane.
+"""Maps of a corpus: a random sample of its passages, with positions on a plane.
 
-The places are a projection of the vectors, or those of the map that a job computed.
+The positions are a projection of the vectors, or come from the map that a job has computed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from serving.corpora.values import MAX_POINTS, Blocks, Keys, MapOrigin, Passage
 
 AXES = 2
 DECIMALS = 5
-"""Decimals of a coordinate. Further decimals are invisible on a screen and depend on the order of summation."""
+"""Number of decimals of a coordinate. Further decimals are invisible on a screen, and depend on the order of
+summation."""
 
 
 class Projection(NamedTuple):
@@ -28,7 +29,7 @@ class Projection(NamedTuple):
     points: NDArray[np.float64]
     """(N, 2) coordinates."""
     explained: NDArray[np.float64]
-    """(2,) explained share of the variance for each axis."""
+    """(2,) share of the variance that each axis explains."""
 
 
 def project(vectors: NDArray[np.float32]) -> Projection:
@@ -54,11 +55,12 @@ def project(vectors: NDArray[np.float32]) -> Projection:
 
 
 SEED = 0
-"""Seed that makes samples of the same corpus identical."""
+"""Seed of the random samples. With a fixed seed, the same corpus always gets the same sample."""
 READ_TOGETHER = 64
-"""Maximum passages that are read at a time. The whole document of each passage is in memory."""
+"""Maximum number of passages that are read in one step. The whole document of each passage is then in memory."""
 MAX_NUMBERS = MAX_POINTS * 1024
-"""Maximum numbers of all vectors of a new map together. Maps of longer vectors have fewer points."""
+"""Maximum number of components in all vectors of a new map. If vectors have more components, the map has fewer
+points."""
 EXCERPT = 200
 """Maximum characters of a passage in a sample."""
 
@@ -70,7 +72,7 @@ class Sampled(NamedTuple):
     """The id of its document."""
     excerpt: str
     value: object
-    """The value of the requested metadata field, or None if the document lacks the field."""
+    """Value of the requested metadata field. None if the document does not have the field."""
 
 
 class Sample(NamedTuple):
@@ -82,9 +84,9 @@ class Sample(NamedTuple):
 
 
 def sampled(store: Store, name: str, size: int, field: str | None = None) -> Sample:
-    """Return up to `size` passages of the corpus `name`, drawn uniformly, each with its value of `field`.
+    """Return a random sample of up to `size` passages, each with its value of `field`.
 
-    If the corpus is re-embedded meanwhile, sampling starts again, so that one encoder made all vectors.
+    If the corpus is re-embedded meanwhile, the sampling starts again, so that all vectors come from the same encoder.
     """
     while True:
         before, keys = _version(store, name), _keys(store, name)
@@ -112,7 +114,7 @@ class Unplaced(NamedTuple):
 def unplaced(store: Store, name: str) -> Unplaced:
     """Return the vectors of a corpus, or of a uniform sample, for a new map.
 
-    If the generation of the corpus changes during the read, the blocks have vectors of several encoders.
+    If the generation of the corpus changes during the read, the blocks may have vectors of several encoders.
     """
     corpus, created, keys = store.corpus(name), time.time(), _keys(store, name)
     dim = corpus.dim or 1
@@ -131,18 +133,18 @@ class Placed(NamedTuple):
     """Number of passages in the corpus."""
     origin: MapOrigin
     points: int
-    """Number of points of the whole map whose passages still exist."""
+    """Number of points on the whole map whose passages still exist."""
     added: int
-    """Number of passages that were added since the map was computed, and have no place."""
+    """Number of passages that were added after the map was computed. They have no position."""
     removed: int
     current: bool
-    """Whether the corpus has the passages and vectors of which the map was computed."""
+    """True if the passages and vectors of the corpus have not changed since the map was computed."""
 
 
 def placed(store: Store, name: str, size: int, field: str | None = None) -> Placed | None:
-    """Return up to `size` passages of the stored map, drawn uniformly, or None if there is no map.
+    """Return a random sample of up to `size` passages of the stored map. If there is no map, return None.
 
-    If the corpus is restored or re-embedded meanwhile, reading starts again.
+    If the corpus is restored or re-embedded meanwhile, the reading starts again.
     """
     while True:
         before, found, keys = _version(store, name), store.kept_map(name), _keys(store, name)
@@ -175,7 +177,7 @@ def _version(store: Store, name: str) -> tuple[str, str | None]:
 
 
 def _sampled_passages(store: Store, name: str, keys: Sequence[int], field: str | None) -> Iterator[tuple[int, Sampled]]:
-    """Yield the passages of the sorted `keys` that still exist."""
+    """Yield the passages of the sorted `keys`. Keys whose passage no longer exists are skipped."""
     for start in range(0, len(keys), READ_TOGETHER):
         for key, passage in sorted(store.passages(name, keys[start : start + READ_TOGETHER]).items()):
             document = passage.document

@@ -1,4 +1,7 @@
-"""The corpora in use: their writes, which are committed in groups, and their indexes, which follow the writes."""
+"""The open corpora with their writes and indexes.
+
+Writes are committed in groups. The indexes are updated after each commit.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from serving.operations.threads import for_others, uninterrupted
 
 log = logging.getLogger(__name__)
 OpenIndex = Callable[[Corpus, Read | None], LiveIndex]
-"""Function that opens the index of a corpus. A `Read` has vectors that were read before."""
+"""Function that opens the index of a corpus. The `Read` has vectors that were already read."""
 
 
 class OpenCorpora:
@@ -39,7 +42,7 @@ class OpenCorpora:
         self._indexes = indexes
         self._open = {name: self._opened(name) for name in store.names()}
         self._naming = threading.Lock()
-        """Lock for every change of `_open`."""
+        """Lock for all changes of `_open`."""
 
     def named(self, name: str) -> OpenCorpus:
         """Return the corpus of this name.
@@ -69,7 +72,7 @@ class OpenCorpora:
         if encoder:
             corpus = replace(corpus, fingerprint=encoder.fingerprint, dim=encoder.dim)
         if name in self._open:
-            with suppress(NotFound):  # it was dropped meanwhile
+            with suppress(NotFound):  # the corpus was deleted meanwhile
                 self._store.describe(corpus)
                 return False
         with self._naming:
@@ -81,7 +84,7 @@ class OpenCorpora:
     def drop(self, name: str) -> None:
         corpus = self.named(name)
         with corpus.copying, corpus.locked(), self._naming:
-            corpus.close(erase=True)  # first: no later corpus of that name may find this index
+            corpus.close(erase=True)  # close the index first, because a later corpus of the same name must not find it
             self._indexes.erase(name)
             try:
                 self._store.drop(name)
@@ -91,11 +94,11 @@ class OpenCorpora:
                     del self._open[name]
 
     def rename(self, name: str, to: str) -> None:
-        """Rename the corpus, and move the files of its index. Writes and searches wait."""
+        """Rename a corpus, and move the files of its index. Writes and searches wait meanwhile."""
         corpus = self.named(name)
         with corpus.copying, corpus.locked(), self._naming:
             if to in self._open:
-                raise Conflict(f"there is a corpus {to!r} already: delete it first, or use an alias")
+                raise Conflict(f"there is already a corpus {to!r}: delete it first, or use an alias")
             corpus.close()
             self._store.rename(name, to)
             self._indexes.move(name, to)
@@ -112,12 +115,12 @@ class OpenCorpora:
 
     @contextmanager
     def _replaced(self, name: str, stop: Stop, vectors: Blocks) -> Iterator[None]:
-        """Read `vectors` of a new file into an index. The block then replaces the corpus's file.
+        """Read the `vectors` of a new file into an index. The block must then replace the corpus's file.
 
         Writes and searches wait during the block, and continue with the new corpus.
 
         Raises:
-            Conflict, NotFound: the corpus was created, or dropped, at the same moment.
+            Conflict, NotFound: the corpus was created or deleted at the same moment.
         """
         with self._indexes.reading(vectors) as beside, ExitStack() as held:
             before = self._open.get(name)
@@ -126,11 +129,11 @@ class OpenCorpora:
                 held.enter_context(before.locked())
             held.enter_context(self._naming)
             if stop():
-                raise Stopped(f"corpus {name!r} stays as it was")
+                raise Stopped(f"corpus {name!r} was deleted meanwhile, so it is not replaced")
             if self._open.get(name) is not before:
                 raise Conflict(f"corpus {name!r} was created while it was being restored: restore it again")
             if before:
-                before.close(erase=True)  # first: the restored corpus must not find this index
+                before.close(erase=True)  # close the index first, because the restored corpus must not find it
                 self._indexes.erase(name)
             yield
             if before:
@@ -165,41 +168,42 @@ class OpenCorpus:
         """Lock for copies of the file, which take long. To replace or drop the file, take this lock before the
         corpus's main lock. Reads and writes then never wait for a copy."""
         self.live: LiveIndex | None = None
-        """The index if it is open, else None. A corpus that has never contained a document has no index."""
+        """The open index. None if it is not open. A corpus that has never had a document has no index."""
         self.removals = 0
-        """Number of writes that removed passages or changed metadata. If this number changes between two reads, the
-        results of the reads may be inconsistent."""
+        """Number of writes that removed passages or changed metadata. If it changes between two reads, the results of
+        the reads may not fit together."""
         self.damage: str | None = None
-        """The reason why the index can't be opened, if the corpus's file is damaged. Writes are then refused,
-        because no search would find the documents."""
+        """Reason why the index can't be opened, if the corpus's file is damaged. Writes are then refused, because
+        searches would not find the documents."""
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock during the block.
+        """Hold the lock while the block runs.
 
         Other threads commit no write during the block, so an open index contains every committed write.
 
         Raises:
-            NotFound: the corpus was dropped, possibly during the wait for the lock.
+            NotFound: the corpus was deleted, possibly during the wait for the lock.
         """
         with self._lock:
             self.check_there()
             yield
 
     def check_there(self) -> None:
-        """Raise `NotFound` if the corpus was dropped."""
+        """Raise `NotFound` if the corpus was deleted."""
         if self._gone:
             raise NotFound(f"there is no corpus {self._name!r}")
 
     def write(self, write: Write) -> Change:
-        """Commit `write` together with other waiting writes. On return, every search that starts sees it.
+        """Commit `write` together with other waiting writes. When this method returns, later searches see the write.
 
         Raises:
             Damaged: the index can't be opened, so no search would find the write.
         """
         mine = _Pending(write)
         self._pending.append(mine)
-        with self.locked(), uninterrupted():  # a read of the index must not be cancelled: the write is committed
+        # The write is committed, so a read of the index must not be cancelled any more.
+        with self.locked(), uninterrupted():
             if mine.outcome is None:
                 self._commit([self._pending.popleft() for _ in range(len(self._pending))])
         if isinstance(mine.outcome, Exception):
@@ -208,9 +212,9 @@ class OpenCorpus:
         return mine.outcome
 
     def index(self, beside: Read | None = None) -> LiveIndex | None:
-        """Return the index, opening it if necessary. The lock must be held.
+        """Return the index. Open it if necessary. The caller must hold the lock.
 
-        With `beside`, the vectors were read before, so opening takes almost no time.
+        `beside` has vectors that were already read, so that opening takes almost no time.
         """
         if self.live is None:
             try:
@@ -225,7 +229,10 @@ class OpenCorpus:
         return self.live
 
     def close(self, *, gone: bool = False, erase: bool = False) -> None:
-        """Close the index. `gone` means that the corpus no longer exists; `erase` also removes the index's files."""
+        """Close the index.
+
+        `gone` means that the corpus no longer exists. `erase` also deletes the files of the index.
+        """
         with self._lock:
             self._gone = self._gone or gone
             self.removals += 1
@@ -254,8 +261,11 @@ class OpenCorpus:
                 self._follow(pending.outcome, pending.write)
 
     def _follow(self, change: Change, write: Write) -> None:
-        """Update the index by a committed write. A failure closes the index, because the write can't be undone."""
-        hidden = isinstance(write, Expiry)  # searches did not find the removed documents before either
+        """Apply a committed write to the index.
+
+        If this fails, close the index, because the committed write can't be undone.
+        """
+        hidden = isinstance(write, Expiry)  # searches did not return expired documents before either
         self.removals += (len(change.removed) > 0 and not hidden) or isinstance(write, Patch)
         if self.live is None or isinstance(write, Patch):
             return
@@ -268,7 +278,7 @@ class OpenCorpus:
             else:
                 self.live.remove(change.removed)
         except Exception:
-            log.exception("the index of corpus %r could not be updated; it is opened anew", self._name)
+            log.exception("the index of corpus %r could not be updated, so it is opened again", self._name)
             self.close()
 
 
@@ -280,13 +290,13 @@ class _Pending:
     outcome: Change | Exception | None = None
 
 
-# Opening of indexes. One builder serves all of them.
+# The following class opens indexes. All indexes share one builder.
 
 
 class Indexes:
-    """The opener of indexes, each with its own folder under `folder`.
+    """Opener of indexes. Each index has its own folder in `folder`.
 
-    Approximate indexes begin at `least` vectors, but not below `FEWEST`.
+    Approximate indexes need at least `least` vectors, and never fewer than `FEWEST`.
 
     Raises:
         StoreError: `gpu` is set, but FAISS can't search on a GPU; the message says why.
@@ -302,7 +312,7 @@ class Indexes:
         least: int = Plan.least,
     ) -> None:
         self._folder, self._beside = folder, folder / ".beside"
-        shutil.rmtree(self._beside, ignore_errors=True)  # left by a killed server
+        shutil.rmtree(self._beside, ignore_errors=True)  # files that a killed server has left
         self._plan = Plan(max(least, FEWEST)) if approximate else Plan(kinds=())
         self._kinds = KINDS
         self._threads = threads
@@ -314,7 +324,7 @@ class Indexes:
         """Use the first CUDA device for indexes that are opened later.
 
         Returns:
-            None, or the reason why FAISS can't search on the device. In that case nothing changes.
+            None, or the reason why FAISS can't search on the device. With a reason, nothing changes.
         """
         from serving.corpora.indexes.gpu import GPU_KINDS, trouble
 
@@ -325,7 +335,7 @@ class Indexes:
         return None
 
     def read(self, vectors: Blocks) -> Read | None:
-        """Read `vectors` into a partial index before they are served. Return None if there are no vectors.
+        """Read `vectors` into the start of an index, before they are served. Return None if there are no vectors.
 
         Raises:
             InsufficientStorage, Unhealthy: the disk fails.
@@ -339,7 +349,7 @@ class Indexes:
 
     @contextmanager
     def reading(self, vectors: Blocks) -> Iterator[Read | None]:
-        """Yield the result of `read`. After the block, discard the result unless an index uses its files."""
+        """Yield the result of `read`. After the block, delete its files unless an index uses them."""
         beside = self.read(vectors)
         try:
             yield beside
@@ -350,7 +360,7 @@ class Indexes:
     def open(self, store: Store, corpus: Corpus, target: Callable[[], float], beside: Read | None = None) -> LiveIndex:
         """Open the index of `corpus`, whose dimension must be known.
 
-        `target` returns the wanted recall. `beside` is a result of `read`, if the vectors were read before.
+        `target` returns the requested recall. `beside` is a result of `read`, if the vectors were already read.
 
         Raises:
             InsufficientStorage, Unhealthy: the disk fails.
@@ -372,7 +382,7 @@ class Indexes:
             )
 
     def erase(self, name: str) -> None:
-        """Remove the files of an index that is not open, or never was.
+        """Delete the files of an index that is not open. The files need not exist.
 
         Raises:
             Unhealthy: the disk fails.

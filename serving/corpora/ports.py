@@ -1,4 +1,4 @@
-"""The ports of corpora: the protocols of an index and of a store."""
+"""Interfaces between corpora, indexes and stores: the protocols of an index and of a store."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Ranking(NamedTuple):
 
     keys: Keys
     scores: NDArray[np.floating[Any]]
-    """Scores of vectors are float32. BM25 scores are float64, because float32 would make different BM25 scores
+    """Scores of vectors are float32. BM25 scores are float64, because float32 would make some different scores
     equal."""
 
     def without(self, hidden: Keys, k: int) -> Ranking:
@@ -63,7 +63,7 @@ class IndexSize(NamedTuple):
 
 
 class Index(Protocol):
-    """Unit vectors of one dimension, each with a key, searched by inner product.
+    """Index of unit vectors with keys, which searches by inner product. All vectors have the same number of dimensions.
 
     The corpus ensures that one thread at a time writes. Any number of threads may search concurrently. A search sees
     each write completely or not at all.
@@ -89,49 +89,50 @@ class Index(Protocol):
         """
 
 
-# The protocol of a store, with what it takes besides the values of `serving.corpora.values`.
+# The protocol of a store, and the arguments that are not in `serving.corpora.values`.
 
 MAX_MARKED = 20_000
 """Maximum characters of a text that `Store.highlights` searches."""
 RESERVED_BYTES = 4 << 20
-"""Bytes of disk space that a store reserves for removals, so that documents can be removed when the disk is full."""
+"""Bytes of disk space that a store reserves for deletions, so that documents can be deleted when the disk is full."""
 
 Replacing = Callable[[Blocks], AbstractContextManager[None]]
 Stop = Callable[[], bool]
-"""Function that returns whether the caller of long work has left. The work then raises `Stopped` and changes nothing.
-"""
+"""Function that returns True if the caller of long work has left. The work then raises `Stopped`, and changes
+nothing."""
 
 
 def never() -> bool:
-    """Return False, as a `Stop` that never stops."""
+    """Return False. This is the `Stop` for work that is never stopped."""
     return False
 
 
 class StoreError(RuntimeError):
-    """The folder of the corpora, or a file in it, can't be used. The message names it."""
+    """The folder of the corpora, or a file in the folder, can't be used. The message names the folder or file."""
 
 
 class UploadLedger(Protocol):
-    """Records of accepted uploads, by corpus; see `Store.accept`."""
+    """Records of accepted uploads, by corpus. See `Store.accept`."""
 
     def names(self) -> list[str]:
         """Return the names of all corpora."""
 
     def accept(self, name: str, job: str) -> None:
-        """Start the protection of writes that are later than this job."""
+        """Record that an upload job was accepted. The job then can't overwrite later writes."""
 
     def accepted(self, name: str) -> list[str]:
         """Return the jobs that were accepted and not released, sorted."""
 
     def release(self, name: str, job: str) -> None:
-        """End the protection."""
+        """Delete the record of an accepted job."""
 
 
 class Store(Protocol):
     """The durable store of local corpora.
 
-    A method that returns has committed; one that raises has changed nothing. Thread-safe. No read for callers returns a
-    document that has expired. Reads for indexes, re-embedding and copies return it until it is removed.
+    When a method returns, its changes are committed. When it raises an error, nothing has changed. All methods are
+    thread-safe. Reads for callers never return an expired document. Reads for indexes, re-embedding and copies return
+    it until it is deleted.
 
     A document is stored as one passage or several, each with a key. Keys are positive, increase with time and are never
     reused. Every method with the name of a corpus raises `NotFound` if the corpus does not exist.
@@ -146,8 +147,8 @@ class Store(Protocol):
     def describe(self, corpus: Corpus) -> None:
         """Update an existing corpus with the description, recall target, stemming and word settings that are not None.
 
-        If other fields are searched, index the words of all documents again. Set the fingerprint if it has none.
-        Nothing changes on `Conflict`: the corpus has another fingerprint, or has documents with another stemming.
+        If other fields are searched, index the words of all documents again. If the corpus has no fingerprint, set it.
+        If the corpus has another fingerprint, or documents with another stemming, raise `Conflict` and change nothing.
         """
 
     def corpus(self, name: str) -> Corpus:
@@ -160,10 +161,10 @@ class Store(Protocol):
         """Remove a corpus with every document."""
 
     def rename(self, name: str, to: str) -> None:
-        """Give the corpus another name. Its generation, which no other corpus ever had, stays the same.
+        """Give the corpus another name. Its generation stays the same, and is different from that of any other corpus.
 
         Raises:
-            Conflict: there is a corpus `to`.
+            Conflict: a corpus already has the name `to`.
         """
 
     def write(self, name: str, writes: Sequence[Write]) -> list[Change | ServiceError]:
@@ -174,22 +175,24 @@ class Store(Protocol):
         """
 
     def accept(self, name: str, job: str) -> None:
-        """Protect later writes and removals by other requests from being overwritten by this job, until `release`."""
+        """Record that an upload job was accepted.
+
+        Until `release`, the job can't overwrite later writes and deletions of other requests.
+        """
 
     def accepted(self, name: str) -> list[str]:
         """Return the jobs that were accepted and not released, sorted."""
 
     def release(self, name: str, job: str) -> None:
-        """End the protection of a job. A job that was not accepted is ignored."""
+        """Delete the record of an accepted job. If there is no record, do nothing."""
 
     def embedded(
         self, name: str, texts: Sequence[str], chunking: Chunking | None, fingerprint: str
     ) -> list[KnownText | None]:
-        """Return the stored vectors of each text.
+        """Return the stored vectors of each text, if the corpus has the fingerprint `fingerprint`.
 
-        Return None for a text that no document contains, split in the same way.
-
-        Return None for all texts if the corpus has another fingerprint.
+        Return None for a text that no document contains, or that was split in another way. If the corpus has another
+        fingerprint, return None for all texts.
         """
 
     def document(self, name: str, document: str) -> Document:
@@ -201,37 +204,37 @@ class Store(Protocol):
     def owners(self, name: str, keys: Sequence[int]) -> dict[int, Document]:
         """Return the documents of the passages of `keys`, with empty texts. Keys without a passage are left out.
 
-        The texts are not read, so this is much faster than `passages`.
+        This is much faster than `passages`, because the texts are not read.
         """
 
     def page(self, name: str, after: int, limit: int, where: Filter | None = None) -> Page:
         """Return up to `limit` documents after the position `after` whose metadata match.
 
-        A page of large documents may have fewer than `limit`. It has at least one document, unless none is left.
+        A page of large documents may have fewer than `limit`. Unless no document is left, it has at least one.
         """
 
     def sorted_page(
         self, name: str, orders: Sequence[Sort], after: Place | None, limit: int, where: Filter | None = None
     ) -> Page:
-        """Return up to `limit` documents in the given orders after a place, as `page` does."""
+        """Return up to `limit` documents in the given orders after a place. See `page`."""
 
     def keys(self, name: str) -> Keys:
         """Return the sorted keys of all passages."""
 
     def expired(self, name: str) -> Keys:
-        """Return the sorted keys of the passages whose documents have expired and are not removed yet."""
+        """Return the sorted keys of the passages whose documents have expired and are not deleted yet."""
 
     def matching(self, name: str, where: Filter) -> Keys:
-        """Return the sorted keys of the passages of every document whose metadata match."""
+        """Return the sorted keys of the passages whose documents match a filter."""
 
     def unmatched(self, name: str, where: Filter) -> list[str]:
         """Return a warning for each condition that no document can meet: the field is missing or has other types."""
 
     def ids_matching(self, name: str, where: Filter) -> list[str]:
-        """Return the ids of every document whose metadata match."""
+        """Return the ids of all documents that match a filter."""
 
     def facets(self, name: str, values: int) -> Facets:
-        """Return the fields of the metadata, each with up to `values` of its most frequent values."""
+        """Return the fields of the metadata, each with up to `values` most frequent values."""
 
     def counts(
         self,
@@ -245,7 +248,7 @@ class Store(Protocol):
     ) -> Counts:
         """Count the passages that contain any word of `query` and whose documents match, and their documents' values.
 
-        Without `query`, all matching passages are counted. Each of `paths` has up to `values` values.
+        Without `query`, all matching passages are counted. Up to `values` values are counted for each path.
         """
 
     def words(
@@ -253,8 +256,8 @@ class Store(Protocol):
     ) -> Ranking:
         """Return the best `k` passages by BM25 that contain any word of `query`.
 
-        A greater score is better. Passages of equal score are ordered oldest first. `query` has no operators and may
-        contain any characters. Only a phrase in double quotes is special: it must occur.
+        A greater score is better. Passages of equal score are ordered oldest first. `query` may contain any characters.
+        Its only operator is a pair of double quotes: the phrase between them must occur.
 
         A store that can't search with `options` or with the settings of the corpus raises `Invalid`.
         """
@@ -264,17 +267,17 @@ class Store(Protocol):
     ) -> list[list[Span]]:
         """Return for each of `texts` the spans that match words of `query`.
 
-        Words match as in `words`. Only the first `MAX_MARKED` characters of a text are searched.
+        Words match by the same rules as in `words`. Only the first `MAX_MARKED` characters of a text are searched.
         """
 
     def vectors(self, name: str, keys: Sequence[int] | None = None, after: int = 0) -> Blocks:
         """Yield the vectors of `keys`. If `keys` is None, yield all vectors with keys greater than `after`."""
 
     def tombstones(self, name: str, upto: int) -> Keys:
-        """Return the sorted deleted keys up to `upto`; see `bury`."""
+        """Return the sorted deleted keys up to `upto`. See `bury`."""
 
     def bury(self, name: str, keys: Keys) -> None:
-        """Delete the tombstones of `keys`. No index on disk may still contain these keys."""
+        """Delete the tombstones of `keys`. This requires that no index on disk contains these keys any more."""
 
     def last_key(self, name: str) -> int:
         """Return the greatest key that was ever assigned, or 0 if there was none."""
@@ -283,16 +286,16 @@ class Store(Protocol):
         """Return key and text of up to `limit` passages that the encoder `fingerprint` has not embedded yet."""
 
     def refresh(self, name: str, fingerprint: str, keys: Keys, vectors: Floats) -> None:
-        """Store (N, D) vectors of a re-embedding beside the served vectors.
+        """Store (N, D) new vectors of a re-embedding. Searches still use the old vectors.
 
-        If the previous fresh vectors have another fingerprint, they are deleted first.
+        If the previous new vectors have another fingerprint, they are deleted first.
         """
 
     def fresh(self, name: str) -> Blocks:
-        """Yield all vectors of the re-embedding."""
+        """Yield all new vectors of the re-embedding."""
 
     def swap(self, name: str, fingerprint: str) -> bool:
-        """Replace the served vectors by the vectors of the re-embedding in one commit, and return True.
+        """Replace the old vectors by the new vectors of a re-embedding in one commit, and return True.
 
         If some passages have no new vector yet, change nothing and return False.
         """
@@ -308,15 +311,17 @@ class Store(Protocol):
         """Return the stored map, or None if there is none."""
 
     def give_back(self, name: str, least: int = 0) -> None:
-        """Return unused space of old vectors and removed documents to the disk. Concurrent writes are allowed.
+        """Return unused disk space of old vectors and deleted documents to the system.
+
+        Other threads may write meanwhile.
 
         Nothing is returned if the unused space has less than `least` bytes and is a small part of the file.
         """
 
     def copy(self, name: str, to: Path, stop: Stop = never) -> tuple[Corpus, Size]:
-        """Copy a snapshot of the corpus to the file `to`. Concurrent writes are allowed.
+        """Copy a snapshot of the corpus to the file `to`.
 
-        Return the copied corpus and its size.
+        Other threads may write meanwhile. Return the copied corpus and its size.
         """
 
     def adopt(
@@ -329,21 +334,21 @@ class Store(Protocol):
     ) -> None:
         """Serve a file written by `copy` under `name`, replacing an existing corpus.
 
-        `file` is checked, which takes long, and then moved. The move runs in the context manager `replacing`, which
-        gets all vectors of `file`.
+        `file` is first checked, which takes long, and then moved. The move happens within the context manager
+        `replacing`, which gets all vectors of `file`.
 
         Raises:
             StoreError: the file is not a complete corpus, or exceeds `bounds`; nothing has changed.
         """
 
     def verify(self, name: str) -> list[str]:
-        """Return one line for each error in the corpus: in its structure, its rows or its word index.
+        """Return one line for each error in the structure, the rows or the word index of a corpus.
 
         The whole file is read.
         """
 
     def size(self, name: str) -> Size:
-        """Return the size of a corpus with all documents that are not removed yet."""
+        """Return the size of a corpus, including documents that have expired and are not deleted yet."""
 
     def close(self) -> None:
         """Close the store. No method may be called afterwards."""

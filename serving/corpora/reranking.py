@@ -1,4 +1,4 @@
-"""Reranking of the first hits of a search, by a method that reads query and passage more closely."""
+"""Reranking of the first hits of a search with a slower and more precise method."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from serving.inference.relevance import Method, relevance
 
 @dataclass(frozen=True)
 class Reranking:
-    """Options of reranking in a search."""
+    """Options for reranking in a search."""
 
     method: Method
     candidates: int
-    """Number of first hits that are reranked. All other hits are left out."""
+    """Number of first hits that are reranked. Other hits are not returned."""
     model: str | None = None
-    """Name of the cross-encoder. None means the first."""
+    """Name of the cross-encoder. None means the first cross-encoder."""
 
 
 def first_stage(options: SearchOptions, reranking: Reranking) -> SearchOptions:
-    """Return the options of the search that finds the candidates."""
+    """Return the options of the first search, which finds the candidates."""
     return replace(options, k=reranking.candidates, offset=0, min_score=None)
 
 

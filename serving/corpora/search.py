@@ -22,22 +22,22 @@ from serving.errors import Invalid, TooLarge
 NONE: Mapping[int, Any] = MappingProxyType({})
 Mode = Literal["dense", "lexical", "hybrid"]
 DEEPEST = 16_000
-"""Number of passages after which a search looks for no more groups."""
+"""Number of passages that a search examines at most to find more groups."""
 DEEP = 2048
-"""Number of hits from which search is exact. Approximate indexes are tuned for the first hits."""
+"""Number of hits from which search is exact, because approximate indexes are tuned for fewer hits."""
 READ_TOGETHER = 1000
-"""Maximum hits whose passages are read in one step."""
+"""Maximum number of hits whose passages are read in one step."""
 READ_AT_ONCE = 64
 """Number of passages read between two checks of their total length."""
 CANDIDATES = 1000
 """Number of passages of each ranking that a hybrid search fuses. It does not depend on the requested number of hits,
 because all pages must come from the same fused ranking."""
 MARKED_TOGETHER = 1_000_000
-"""Maximum characters that one search highlights, which takes up to three seconds."""
+"""Maximum number of characters that one search highlights. This number takes up to three seconds."""
 
 
 class Examples(NamedTuple):
-    """Ids of documents that hits resemble, and of documents that hits do not resemble."""
+    """Ids of example documents: those that hits should resemble, and those that hits should not resemble."""
 
     positive: Sequence[str]
     negative: Sequence[str] = ()
@@ -48,18 +48,18 @@ class Query(NamedTuple):
 
     text: str | None
     vector: Floats | None = None
-    """(D,) vector of nonzero length."""
+    """Vector (D,) that is not zero."""
     like: Examples | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """Options of a search: which hits to return, and how to find them."""
+    """Options of a search. They determine which hits are returned, and how they are found."""
 
     k: int = 10
     offset: int = 0
     after: Cursor | None = None
-    """The end of the previous page, if any; `offset` counts from there."""
+    """End of the previous page, if any. `offset` counts from there."""
     mode: Mode = "dense"
     fusion: Fusion = "rrf"
     alpha: float = 0.5
@@ -71,17 +71,19 @@ class SearchOptions:
     words: WordOptions = NO_OPTIONS
     sort: Sequence[Sort] = ()
     diversity: float = 0.0
-    """Weight of the difference from other hits, in [0, 1]; see `arranging.diverse`."""
+    """Weight of the difference from other hits, in [0, 1]. See `arranging.diverse`."""
     group_by: str | None = None
-    """Path of a metadata field. Each of its values has up to `group_size` hits, and `k` counts values."""
+    """Path of a metadata field by whose values hits are grouped. Each group has up to `group_size` hits, and `k` counts
+    groups."""
     group_size: int = 1
     explain: bool = False
     max_characters: int | None = None
-    """Maximum characters in the documents of all hits of a search, because each document is read whole."""
+    """Maximum number of characters in the documents of all hits. It is limited because each document is read
+    completely."""
 
     @property
     def arranged(self) -> bool:
-        """Return whether hits are sorted, spread or grouped, and so chosen from the best candidates."""
+        """True if hits are sorted, diversified or grouped, so that they are chosen from the best candidates."""
         return bool(self.sort or self.diversity or self.group_by)
 
 
@@ -89,7 +91,7 @@ class Cursor(NamedTuple):
     """The end of a page of hits, where the next page begins."""
 
     generation: str
-    """The generation of the corpus that the key belongs to."""
+    """Generation of the corpus to which the key belongs."""
     seen: int
     """Number of hits on this page and all previous pages."""
     score: float
@@ -105,7 +107,7 @@ class FieldHighlights(NamedTuple):
 
 
 class Hit(NamedTuple):
-    """A passage found, with its scores and, where requested, its vector."""
+    """A passage that was found, with its scores and, if requested, its vector."""
 
     passage: Passage
     key: int
@@ -114,7 +116,7 @@ class Hit(NamedTuple):
     score: float
     """The cosine in a `dense` search, the BM25 score in a `lexical` search, or the fused score in a `hybrid` search."""
     dense: float | None = None
-    """The cosine. None unless the search is hybrid."""
+    """Cosine similarity in a hybrid search. None in other searches."""
     lexical: float | None = None
     """The BM25 score. None unless the search is hybrid and the hit is in the lexical ranking."""
     vector: Floats | None = None
@@ -125,7 +127,7 @@ class Hit(NamedTuple):
     corpus: str | None = None
     """Name of the corpus, in a search of several corpora."""
     group: Scalar = None
-    """Value of the field of `group_by`."""
+    """Value of the field that `group_by` names."""
     ranks: tuple[int | None, int | None] = (None, None)
     """Ranks in the dense and in the lexical ranking, from 1, if requested by `explain`."""
 
@@ -202,7 +204,8 @@ def find(corpus: Searchable, queries: Sequence[Query], options: SearchOptions) -
     )
     if looked_at > MARKED_TOGETHER:
         raise TooLarge(
-            f"the texts found have {looked_at} characters to look at, more than {MARKED_TOGETHER}: ask for fewer hits",
+            f"highlighting would search {looked_at} characters in the hits, more than {MARKED_TOGETHER}: ask for "
+            "fewer hits",
             field="highlight",
         )
     return [
@@ -211,10 +214,10 @@ def find(corpus: Searchable, queries: Sequence[Query], options: SearchOptions) -
 
 
 def resembling(corpus: Searchable, like: Examples, options: SearchOptions) -> tuple[list[Query], SearchOptions]:
-    """Return a query by vector for examples, and options that exclude the examples.
+    """Convert examples to a query by vector, and to options that exclude the examples from the hits.
 
-    The vector of a document is the mean of its passages, scaled to length 1. With p and n as the mean vectors of the
-    positive and of the negative examples, the query is p + (p - n), or p without negative examples.
+    The vector of a document is the mean of its passages, scaled to length 1. Let p and n be the mean vectors of the
+    positive and of the negative examples. The query is p + (p - n) or, without negative examples, p.
 
     Raises:
         Invalid: a document is not in the corpus, or the examples cancel each other out.
@@ -244,7 +247,7 @@ def _mean(corpus: Searchable, ids: Sequence[str], field: str) -> Floats:
 
 
 def _too_large(options: SearchOptions) -> TooLarge:
-    return TooLarge(f"the texts found are more than {options.max_characters} characters: ask for fewer hits")
+    return TooLarge(f"the texts of the hits have more than {options.max_characters} characters: ask for fewer hits")
 
 
 def _highlighted(corpus: Searchable, hits: Sequence[Hit], query: str, options: WordOptions) -> list[Hit]:
@@ -269,7 +272,7 @@ def _in_fields(hit: Hit, searched: Collection[str]) -> list[tuple[str, str]]:
 
 
 def _together(rankings: Sequence[_Ranked]) -> Iterator[list[_Ranked]]:
-    """Yield groups of rankings. The hits of a group are read in one step."""
+    """Yield groups of rankings whose hits are read in one step."""
     together: list[_Ranked] = []
     hits = 0
     for ranked in rankings:
@@ -283,7 +286,7 @@ def _together(rankings: Sequence[_Ranked]) -> Iterator[list[_Ranked]]:
 
 
 class _Ranked(NamedTuple):
-    """A ranking. After a hybrid search it also has the dense and the lexical scores, by key."""
+    """A ranking. After a hybrid search, it also has the dense and the lexical score of each key."""
 
     ranking: Ranking
     dense: Mapping[int, float] = NONE
@@ -299,9 +302,9 @@ class _Search:
         self._options = options
 
     def ranked(self, queries: Sequence[Query]) -> list[_Ranked]:
-        """Return the ranked page of hits for each query.
+        """Return one page of hits for each query.
 
-        If the page is not full because of writes since the previous page, search deeper.
+        If writes since the previous page have left gaps in the page, search deeper.
         """
         if self._options.arranged:
             return [self._arranged(query) for query in queries]
@@ -316,9 +319,9 @@ class _Search:
         return [self._hits(ranked, passages, vectors) for ranked in rankings]
 
     def _passages(self, keys: Sequence[int]) -> dict[int, Passage]:
-        """Read passages by key.
+        """Return the passages of `keys`.
 
-        Raise `TooLarge` at the character limit, because a thousand documents may have a thousand megabytes.
+        Raise `TooLarge` at the limit on characters, because a thousand documents may have a thousand megabytes.
         """
         passages: dict[int, Passage] = {}
         left = self._options.max_characters
@@ -356,7 +359,8 @@ class _Search:
         while True:
             keys, scores = ranked.ranking
             whole = len(keys) < depth
-            if options.mode == "hybrid" and options.after:  # skip by rank, because writes change fused scores
+            # Skip a number of hits instead of comparing scores, because writes change fused scores.
+            if options.mode == "hybrid" and options.after:
                 keys, scores = keys[options.after.seen :], scores[options.after.seen :]
             elif options.after:
                 score = options.after.score
@@ -401,7 +405,7 @@ class _Search:
         return Ranking(ranking.keys[list(order)], ranking.scores[list(order)])
 
     def _good(self, ranking: Ranking) -> Ranking:
-        """Return the hits that reach `min_score`."""
+        """Return the hits whose score is at least `min_score`."""
         if self._options.min_score is None:
             return ranking
         good = np.array([shown(score) >= self._options.min_score for score in ranking.scores.tolist()], dtype=bool)
@@ -418,7 +422,9 @@ class _Search:
         return [self._fused(query, ranking, depth) for query, ranking in zip(queries, dense, strict=True)]
 
     def _fused(self, query: Query, dense: Ranking, depth: int) -> _Ranked:
-        """Fuse the dense and the lexical ranking. Passages beyond the fused `CANDIDATES` follow by cosine.
+        """Fuse the dense and the lexical ranking.
+
+        The fused `CANDIDATES` come first, and other passages follow by cosine.
 
         Every hit gets its cosine, even if only the lexical ranking contains the hit.
         """
@@ -444,7 +450,7 @@ class _Search:
         return self._corpus.dense(_units(queries), depth, exact=exact)
 
     def _lexical(self, query: Query, depth: int) -> Ranking:
-        assert query.text is not None, "words are looked for only where the query has some"
+        assert query.text is not None, "a lexical search always has a query text"
         return self._corpus.lexical(query.text, depth, self._options.words)
 
 
@@ -458,8 +464,8 @@ def _units(queries: Sequence[Query]) -> Floats:
 
 
 def shown(score: float) -> float:
-    """Round a score to the displayed precision, which `min_score` also compares.
+    """Round a score to the precision of answers, in which `min_score` also compares.
 
-    The order of hits by BM25 depends on the unrounded scores.
+    The order of hits by BM25 depends on the scores without rounding.
     """
     return round(score, DECIMALS)

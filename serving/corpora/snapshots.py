@@ -1,4 +1,7 @@
-"""Snapshots: a corpus at one moment in one file, `tar` in `zstd`, fully verified when it is restored."""
+"""Snapshots: files with the state of a corpus at one moment, in `tar` and `zstd`.
+
+A snapshot is completely verified when it is restored.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +44,11 @@ SUFFIX = ".tar.zst"
 CONTENT = "corpus.sqlite"
 MAX_MANIFEST = 65_536
 MAX_RATIO = 200
-"""Maximum compression ratio of an uploaded snapshot. A higher ratio suggests a decompression bomb. Normal snapshots
-have a ratio of about three."""
+"""Maximum compression ratio of an uploaded snapshot. Normal snapshots have a ratio of about three. A much higher ratio
+is a sign of a decompression bomb."""
 ANY_RATIO = 1 << 28
-"""Unpacked bytes up to which any compression ratio is accepted. A legitimate text that is repeated a thousand times
-also has an extreme ratio."""
+"""Number of unpacked bytes for which any compression ratio is accepted. Even a harmless text that is repeated a
+thousand times has an extreme ratio."""
 LEVEL = 3
 T = TypeVar("T")
 PIECE = 1 << 18
@@ -59,7 +62,7 @@ class Snapshot:
     id: str
     corpus: str
     created: float
-    """Seconds since the epoch."""
+    """Time of the snapshot, in seconds since the epoch."""
     documents: int
     passages: int
     fingerprint: str | None
@@ -68,7 +71,10 @@ class Snapshot:
 
 
 class Snapshots:
-    """Snapshots of all corpora, in one folder for each corpus. `bounds` limit restored corpora. Methods block."""
+    """Snapshots of all corpora. Each corpus has its own folder. Methods block.
+
+    `bounds` limits restored corpora.
+    """
 
     def __init__(self, corpora: Backend, folder: Path, bounds: Bounds = BOUNDS) -> None:
         self._corpora = corpora
@@ -76,7 +82,7 @@ class Snapshots:
         self._bounds = bounds
 
     def create(self, name: str, progress: Progress) -> Snapshot:
-        """Write a snapshot of the current state of the corpus. Concurrent reads and writes are allowed.
+        """Write a snapshot of the current state of a corpus. Other threads may read and write meanwhile.
 
         Progress counts each byte three times: for copying, hashing and packing.
 
@@ -109,7 +115,7 @@ class Snapshots:
             return _read(file)
 
     def listing(self, name: str) -> list[Snapshot]:
-        """Return the complete snapshots of a corpus, newest first. The corpus may have been dropped.
+        """Return the complete snapshots of a corpus, newest first. The corpus may have been deleted.
 
         Raises:
             Unhealthy: the disk fails. The methods below raise this error, too.
@@ -126,35 +132,37 @@ class Snapshots:
         return sorted(found, key=lambda snapshot: (snapshot.created, snapshot.id), reverse=True)
 
     def path(self, name: str, id: str) -> Path:
-        """Return the file of a snapshot.
+        """Return the path of a snapshot's file.
 
         Raises:
-            NotFound: there is no such snapshot.
+            NotFound: the snapshot does not exist.
         """
         with self._there(name, id) as file:
             file.stat()
             return file
 
     def opened(self, name: str, id: str) -> BinaryIO:
-        """Open a snapshot for reading.
+        """Open a snapshot for reading. If it is deleted meanwhile, it can still be read.
 
-        The snapshot stays readable if it is deleted meanwhile. Raise `NotFound` as `path` does.
+        Raise `NotFound` if it does not exist.
         """
         with self._there(name, id) as file:
             return file.open("rb")
 
     def delete(self, name: str, id: str) -> None:
-        """Delete a snapshot. Raise `NotFound` as `path` does."""
+        """Delete a snapshot. Raise `NotFound` if it does not exist."""
         with self._there(name, id) as file:
             file.unlink()
             fsync(file.parent)
 
     def unpacked_bytes(self, file: BinaryIO, size: int, *, sent: bool = True) -> int:
-        """Return the unpacked size that a snapshot of `size` bytes declares. `restore` enforces the declared size.
+        """Return the unpacked size that is declared in a snapshot of `size` bytes.
+
+        `restore` enforces the declared size.
 
         Raises:
             Invalid: `file` does not begin like a snapshot.
-            TooLarge: the unpacked size exceeds the limit of a restore. For `sent` files, `MAX_RATIO` is a limit, too.
+            TooLarge: the unpacked size exceeds the limit of a restore or, for `sent` files, `MAX_RATIO`.
         """
         with _opened(file) as packed:
             unpacked = _described(packed).content.bytes
@@ -168,7 +176,7 @@ class Snapshots:
         return unpacked
 
     def restored_bytes(self, file: Path) -> int:
-        """Return the unpacked size that the snapshot in `file` declares, see `unpacked_bytes`."""
+        """Return the unpacked size that is declared in the snapshot `file`. See `unpacked_bytes`."""
         with disk_errors(file), file.open("rb") as opened:
             return self.unpacked_bytes(opened, file.stat().st_size, sent=self._folder not in file.parents)
 
@@ -198,7 +206,10 @@ class Snapshots:
 
     @contextmanager
     def _there(self, name: str, id: str) -> Iterator[Path]:
-        """Yield the file of a snapshot. Raise `NotFound` if the file does not exist when the block opens it."""
+        """Yield the path of a snapshot's file.
+
+        If the block can't open the file because it does not exist, raise `NotFound`.
+        """
         with disk_errors(self._folder / name):
             try:
                 if not _ID.match(id):
@@ -209,7 +220,7 @@ class Snapshots:
 
     @contextmanager
     def _beside(self, name: str) -> Iterator[Path]:
-        """Yield a temporary file name for a corpus, in the folder of its snapshots."""
+        """Yield the path of a temporary file for a corpus, in the folder of its snapshots."""
         folder = self._folder / name
         file = folder / f".{os.getpid()}-{time.monotonic_ns()}.sqlite"
         with disk_errors(folder):
@@ -220,7 +231,7 @@ class Snapshots:
                 file.unlink(missing_ok=True)
 
     def sweep(self) -> None:
-        """Remove unfinished files of killed processes."""
+        """Delete the unfinished files of killed processes."""
         for left in [*self._folder.glob("*/.*.sqlite*"), *self._folder.glob(f"*/*{SUFFIX}.part")]:
             left.unlink(missing_ok=True)
         for folder in self._folder.glob("*/"):
@@ -229,7 +240,7 @@ class Snapshots:
 
 
 class _Counted:
-    """A file whose reads are counted by `progress`."""
+    """A file that reports its reads to `progress`."""
 
     def __init__(self, file: IO[bytes], progress: Progress) -> None:
         self._file, self._progress = file, progress
@@ -283,10 +294,10 @@ def _unpack(file: Path, to: Path, progress: Progress) -> int:
             digest.update(piece)
             progress.add(out.write(piece))
         if digest.hexdigest() != expected.sha256:
-            raise Invalid("its content is not what its manifest says: damaged", field="snapshot")
+            raise Invalid("is damaged: its content differs from its manifest", field="snapshot")
         rest = packed.read(PIECE)
         if rest.strip(b"\0") or len(rest) == PIECE:
-            raise Invalid(f"holds more than {MANIFEST} and {CONTENT}", field="snapshot")
+            raise Invalid(f"contains more than {MANIFEST} and {CONTENT}", field="snapshot")
         out.flush()
         os.fsync(out.fileno())
         return expected.bytes
@@ -332,7 +343,7 @@ def _exactly(packed: IO[bytes], size: int) -> bytes:
     return read
 
 
-# The manifest of a snapshot.
+# The following classes describe the manifest of a snapshot.
 
 
 class Content(BaseModel):
@@ -371,7 +382,7 @@ def read_manifest(raw: bytes) -> Manifest:
         described = orjson.loads(raw)
         format = _Format.model_validate(described).format
         if format != FORMAT:
-            raise Invalid(f"of format {format}, this version reads {FORMAT}", field="snapshot")
+            raise Invalid(f"has the format {format}, but this version reads {FORMAT}", field="snapshot")
         return Manifest.model_validate(described)
     except orjson.JSONDecodeError as error:
         raise Invalid(f"{MANIFEST} is not JSON", field="snapshot") from error
@@ -382,13 +393,13 @@ def read_manifest(raw: bytes) -> Manifest:
         ) from error
 
 
-# Progress of work in a thread. The task that waits for the thread reports the progress.
+# A thread updates the progress of its work. The task that waits for the thread reports the progress.
 
 
 class Progress:
-    """Progress of work in a thread: the number of processed documents, estimated from the processed bytes.
+    """Progress of work in a thread. The number of processed documents is estimated from the processed bytes.
 
-    One thread updates the progress, and the work of `caller` then gives way to short requests of other keys. Any
+    One thread updates the progress. At each update, the work of `caller` waits for short requests of other keys. Any
     thread may read the progress.
     """
 
@@ -401,7 +412,7 @@ class Progress:
         self._token = CancelToken(caller=caller)
 
     def run(self, work: Callable[[], T]) -> T:
-        """Do the work that this progress is about, in this thread."""
+        """Run the work of this progress in the current thread."""
 
         def checked_here() -> T:
             with uninterrupted():
@@ -414,7 +425,10 @@ class Progress:
         self._token.cancel()
 
     def left(self) -> bool:
-        """Return whether the work is cancelled. It first gives way to other keys."""
+        """Return whether the work was cancelled.
+
+        Before it returns, this method waits for short requests of other keys.
+        """
         self._token.give_way()
         return self._token.cancelled
 

@@ -1,4 +1,4 @@
-"""A corpus and its contents: the values that indexes and stores take and return."""
+"""Values that describe a corpus and its contents. Stores and indexes use them as arguments and results."""
 
 from __future__ import annotations
 
@@ -16,24 +16,27 @@ from serving.operations.bounds import BOUNDS, Bounds
 
 Keys = NDArray[np.int64]
 Blocks = Iterator[tuple[Keys, Floats]]
-"""(n,) keys and (n, D) vectors, in order of keys."""
+"""Blocks of (n,) keys and (n, D) vectors, in order of keys."""
 PassageKey = int | str
-"""Key of a passage. A local store has numbers. Other backends may have strings."""
+"""Key of a passage. Local stores use numbers, and other backends may use strings."""
 
 RECALL_TARGET = 0.95
-"""The default recall@10 of a corpus's index."""
+"""Default minimum recall@10 of a corpus's index."""
 Stemming = Literal["none", "porter"]
 """Comparison of words: `none` compares whole words, and `porter` compares English stems (Porter, An algorithm for
 suffix stripping, 1980)."""
 
 
 OWN = "own"
-"""Fingerprint of a corpus whose vectors were computed by callers. No bundle has it."""
+"""Fingerprint of a corpus with vectors that callers computed. No bundle has this fingerprint."""
 
 
 @dataclass(frozen=True)
 class OwnVectors:
-    """Placeholder for the encoder of a corpus of own vectors. If `dim` is None, the first vector sets the dimension."""
+    """Marker for a corpus with own vectors, in place of an encoder.
+
+    If `dim` is None, the first vector sets the number of dimensions.
+    """
 
     dim: int | None = None
     fingerprint: str = OWN
@@ -41,26 +44,27 @@ class OwnVectors:
 
 @dataclass(frozen=True)
 class WordSettings:
-    """Settings of word search in a corpus. None means that nothing was set."""
+    """Settings of word search in a corpus. None means that a setting was never given."""
 
     synonyms: dict[str, list[str]] | None = None
-    """Further words to search for, by the word or phrase of a query that they stand for."""
+    """Synonyms. If a query has the key, a word or phrase, the search also looks for the words in the list."""
     stop_words: list[str] | None = None
-    """Words of a query that are not searched for."""
+    """Words of queries that the search ignores."""
     fields: dict[str, float] | None = None
-    """Metadata fields whose words are searched. A word counts as this many words of the text."""
+    """Metadata fields that the search includes, each with a weight. A word in the field counts as much as this number
+    of words in the text."""
 
 
 NO_SETTINGS = WordSettings()
 
 
 class WordOptions(NamedTuple):
-    """Options of one search for the words of a query that are incomplete or misspelt."""
+    """Options of one word search, for incomplete and misspelt words."""
 
     prefix: bool = False
-    """Whether the last word may be the beginning of a word."""
+    """True if the last word may be incomplete."""
     typos: bool = False
-    """Whether words that are similar to a word of the query are searched for, too."""
+    """True if the search also finds words that are similar to a word of the query."""
 
 
 NO_OPTIONS = WordOptions()
@@ -68,25 +72,25 @@ NO_OPTIONS = WordOptions()
 
 @dataclass(frozen=True)
 class Corpus:
-    """A named collection of documents, all embedded by one encoder."""
+    """A named collection of documents. One encoder embeds all of them."""
 
     name: str
     description: str | None = None
     recall_target: float | None = None
     created: float = 0.0
-    """Seconds since the epoch."""
+    """Time of creation, in seconds since the epoch."""
     fingerprint: str | None = None
-    """Fingerprint of the bundle that embeds the corpus, or `OWN`. None until the first document, unless the corpus was
+    """Fingerprint of the bundle that embeds the corpus, or `OWN`. None before the first document, unless the corpus was
     created for a bundle."""
     dim: int | None = None
     stemming: Stemming | None = None
     words: WordSettings = NO_SETTINGS
     generation: str = field(default="", compare=False)
-    """Identifier from the store. It changes whenever a key may get another passage or another vector."""
+    """Identifier that the store assigns. It changes whenever a key may refer to another passage or another vector."""
 
     @property
     def own_vectors(self) -> bool:
-        """Whether the documents bring their own vectors, so that no encoder embeds the corpus."""
+        """True if the documents are uploaded with their vectors, so that no encoder embeds the corpus."""
         return self.fingerprint == OWN
 
     @property
@@ -101,20 +105,19 @@ class Corpus:
 
 
 class Document(NamedTuple):
-    """A text with an id and metadata from the caller."""
+    """Text of a caller, with an id and metadata."""
 
     id: str
     text: str
     metadata: Mapping[str, Any]
     vector: Floats | None = None
-    """Unit vector (D,) that the caller computed. None unless the document is being uploaded to a corpus of own
-    vectors."""
+    """Unit vector (D,) that the caller computed. Only documents of an upload to a corpus with own vectors have it."""
     expires_at: int | None = None
-    """Moment (see `clock`) from which on the document is not found. None if it never expires."""
+    """Time at which the document expires (see `clock`). None if it never expires."""
 
     @property
     def length(self) -> int:
-        """Characters of the text and bytes of the vector, for limits of memory."""
+        """Number of characters of the text and of bytes of the vector, for limits on memory."""
         return len(self.text) + (0 if self.vector is None else self.vector.nbytes)
 
 
@@ -123,84 +126,90 @@ Scalar = str | int | float | bool | None
 
 
 class Span(NamedTuple):
-    """Range of a text in characters (code points), from `start` to `end`, exclusive."""
+    """Range of characters (code points) of a text, from `start` to `end`. `end` is exclusive."""
 
     start: int
     end: int
 
 
 class Chunking(NamedTuple):
-    """Lengths of the passages that texts are split into."""
+    """Lengths of the passages into which texts are split."""
 
     tokens: int
-    """Maximum tokens of a passage, without special tokens."""
+    """Maximum number of tokens in a passage, without special tokens."""
     overlap: int
-    """Maximum tokens that a passage shares with the previous one."""
+    """Maximum number of tokens that a passage shares with the previous passage."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """Documents with the (P, D) vectors of their passages, in order, and the encoder that made the vectors."""
+    """Documents, with the (P, D) vectors of their passages in order.
+
+    `fingerprint` is that of the encoder that computed the vectors.
+    """
 
     documents: Sequence[Document]
     vectors: Floats
     fingerprint: str
     spans: Sequence[Sequence[Span]] | None = None
-    """Passages of each document, at least one. None means that each document is one passage."""
+    """Passages of each document. Each document has at least one. None means that each document is one passage."""
     chunking: Chunking | None = None
     """Parameters that produced `spans`."""
     job: str | None = None
-    """Id of the upload job that writes these documents. Later writes and removals by other requests win; see
-    `Store.accept`."""
+    """Id of the upload job that writes these documents. The job does not overwrite later writes and deletions of other
+    requests. See `Store.accept`."""
 
 
 @dataclass(frozen=True)
 class Removal:
-    """Ids of documents to remove. Unknown ids are skipped."""
+    """Write that deletes documents by their ids. Unknown ids are skipped."""
 
     ids: Sequence[str]
 
 
 @dataclass(frozen=True)
 class Expiry:
-    """Removal of up to `limit` documents that expired by `moment`. Unlike `Removal`, it spares pending uploads."""
+    """Write that deletes up to `limit` documents that had expired at the time `moment`.
+
+    Unlike `Removal`, it does not affect documents of pending uploads.
+    """
 
     moment: int
     limit: int
 
 
 class Changes(NamedTuple):
-    """Changes of documents that leave texts and vectors as they are."""
+    """Changes of documents that do not change texts and vectors."""
 
     metadata: Mapping[str, Any] = MappingProxyType({})
-    """A JSON merge patch (RFC 7396) for the metadata."""
+    """JSON merge patch of the metadata (RFC 7396)."""
     expires_at: int | Literal["kept"] | None = "kept"
-    """The new moment of expiry. None removes it."""
+    """New time of expiry. With None, the documents never expire."""
 
 
 @dataclass(frozen=True)
 class Patch:
-    """Changes of documents. Unknown ids are skipped."""
+    """Write that changes documents. Unknown ids are skipped."""
 
     ids: Sequence[str]
     changes: Changes
     bounds: Bounds = BOUNDS
-    """Limits of the merged metadata."""
+    """Limits on the merged metadata."""
 
 
 Write = Content | Removal | Expiry | Patch
 
 
 class Change(NamedTuple):
-    """Effect of a committed write: the removed and the added keys of passages.
+    """Effect of a committed write: the keys of removed and of added passages.
 
-    A replaced passage has a removed and an added key.
+    A replaced passage has a removed key and an added key.
     """
 
     removed: Keys
     added: Keys
     vectors: Floats
-    """Vectors of the added keys, in order."""
+    """Vectors of the added passages, in order."""
 
     @classmethod
     def nothing(cls) -> Change:
@@ -208,7 +217,12 @@ class Change(NamedTuple):
 
 
 class Sort(NamedTuple):
-    """An order by a metadata field, given as a dotted path, or by the distance of its points from `near`."""
+    """An order by a metadata field.
+
+    With `near`, it is an order by the distance between `near` and the points in the field.
+
+    The field is a dotted path.
+    """
 
     path: str
     descending: bool = False
@@ -216,36 +230,36 @@ class Sort(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The place of a document in a sorted list."""
+    """Place of a document in a sorted list."""
 
     values: Sequence[Scalar]
-    """A value of the document for each order."""
+    """Values of the document, one for each order."""
     position: int | str
-    """The position of the document in the list that is not sorted, which decides among equal values."""
+    """Position of the document in the unsorted list. It orders documents with equal values."""
 
 
 class Page(NamedTuple):
-    """Documents in one snapshot of the corpus, oldest first, each with its position."""
+    """Documents, oldest first, each with its position. All come from one snapshot of the corpus."""
 
     rows: list[tuple[int, Document]]
     more: bool
-    """Whether more documents follow."""
+    """True if there are more documents after this page."""
     total: int
     """Number of documents on all pages."""
 
 
 class Passage(NamedTuple):
-    """A passage: its document and its span."""
+    """A passage: a document, and a span of its text."""
 
     document: Document
     span: Span | None
-    """Span of the passage in the document's text. None if the document was not split."""
+    """Span of the passage in the document's text. None if the document is a single passage."""
 
 
 class KnownText(NamedTuple):
-    """A text that was embedded before: the spans of its P passages and their (P, D) vectors.
+    """A text that is already embedded: the spans of its P passages, and their (P, D) vectors.
 
-    Without spans, the text was not split.
+    Without spans, the text is a single passage.
     """
 
     spans: Sequence[Span] | None
@@ -261,38 +275,41 @@ class Size(NamedTuple):
 
 
 class FacetValue(NamedTuple):
-    """A value of a field with its number of documents. The number is None if there are too many documents to count."""
+    """A value of a field, and the number of documents with this value.
+
+    The number is None if there are too many documents to count.
+    """
 
     value: Scalar
     documents: int | None
 
 
 class Facet(NamedTuple):
-    """Statistics of a metadata field, which is a dotted path if it is within objects."""
+    """Statistics of a metadata field. The name of a field inside objects is a dotted path."""
 
     field: str
     kinds: Sequence[str]
-    """Types that occur: number, string, boolean, null, list and object, sorted."""
+    """Sorted types of the field's values: number, string, boolean, null, list and object."""
     least: int | float | None
     greatest: int | float | None
-    """Maximum of the field's numbers. Both limits are None if there are no numbers, or if too many documents would
-    have to be read."""
+    """Greatest number in the field. `least` and `greatest` are None if there are no numbers, or if too many documents
+    would have to be read."""
     values: Sequence[FacetValue]
-    """Indexed values, most frequent first. If the values are not counted, the first values in SQLite's order."""
+    """Indexed values, most frequent first. If values are not counted, they are in SQLite's order."""
     complete: bool
-    """Whether `values` has all values of the field. False if there are more than requested, or if a value was too
-    large to be indexed."""
+    """True if `values` has all values of the field. False if there are more values than requested, or if a value was
+    too large to be indexed."""
 
 
 class Counts(NamedTuple):
-    """Number of passages that a search chooses from, and the values of some fields of their documents."""
+    """Number of passages that a search chooses from, and the values of some fields in their documents."""
 
     passages: int
     values: Mapping[str, Sequence[FacetValue]]
-    """By path, the most frequent values first."""
+    """For each path, the most frequent values, most frequent first."""
     complete: bool
-    """False if a value was too large to be indexed, or if there are too many postings to count. Counts are then
-    minimums."""
+    """False if a value was too large to be indexed, or if there are too many index entries to count. The counts are
+    then minimums."""
 
 
 MAX_POINTS = 50_000
@@ -301,18 +318,18 @@ MAX_POINTS = 50_000
 
 @dataclass(frozen=True)
 class MapOrigin:
-    """The state of a corpus when its map was computed."""
+    """State of a corpus when its map was computed."""
 
     fingerprint: str | None
     passages: int
-    """Number of passages of the corpus. The map may have fewer points."""
+    """Number of passages in the corpus. The map may have fewer points."""
     last_key: int
-    """The greatest key of these passages."""
+    """Greatest key of the passages."""
     created: float
 
 
 class Map(NamedTuple):
-    """A map of a corpus: the places of passages on a plane, and the origin of the map."""
+    """A map of a corpus: positions of passages on a plane, and the state of the corpus when the map was computed."""
 
     origin: MapOrigin
     keys: Keys
@@ -322,7 +339,7 @@ class Map(NamedTuple):
 
 
 class Facets(NamedTuple):
-    """Fields of a corpus, and whether the list is complete."""
+    """Metadata fields of a corpus, and whether the list has all of them."""
 
     fields: Sequence[Facet]
     complete: bool

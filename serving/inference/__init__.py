@@ -1,1 +1,1 @@
-"""Inference: encoders, their engines, tokenizers and request queues."""
+"""Inference: encoders with their engines, tokenizers and request queues."""

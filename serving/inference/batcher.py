@@ -32,37 +32,37 @@ FAILURES = 3
 """Consecutive failed batches after which an engine counts as failing."""
 RESERVED_SECONDS = 1.0
 """Duration, in seconds, of two states. For this long after an interactive request, bulk work leaves one of several
-streams free. For this long after consecutive requests of different keys, a batch has at most `1 / SMALL_PART` of the
-token budget."""
+streams free. For this long after requests of different keys, batches are small; see `SMALL_PART`."""
 BULK_TURN = 8
-"""Number of interactive batches in a row after which waiting bulk work gets the next batch."""
+"""Number of consecutive interactive batches after which waiting bulk work gets the next batch."""
 CULPRITS = 8
-"""Number of requests of a failed batch that are retried alone. If all of these requests fail, too, the engine counts as
-broken."""
+"""Number of requests of a failed batch that are retried separately. If all of these requests fail, too, the engine
+counts as broken."""
 KEY_SHARE = 0.75
-"""Maximum share of the queue's token limit for the requests of one API key. A key's only request may exceed the
-share."""
+"""Maximum share of the queue's token limit that the requests of one API key may use. A key's only request may exceed
+this share."""
 NOBODY: Mapping[Caller | None, int] = {}
 SMALL_PART = 8
-"""Divisor of a batch's token budget in two cases. Interactive batches are divided for `RESERVED_SECONDS` after
-consecutive requests of different keys. On a single stream, bulk batches are divided for `RESERVED_SECONDS` after an
-interactive request. Smaller batches shorten the wait of other requests."""
+"""Divisor of a batch's token budget, to shorten the wait of other requests. It applies for `RESERVED_SECONDS` in two
+cases: to interactive batches after requests of different keys, and to bulk batches on a single stream after an
+interactive request."""
 
 
 class Answer(NamedTuple):
-    """Vectors of a request's texts."""
+    """Vectors and norms of a request's texts."""
 
     vectors: Floats
-    """(N, D) unit vectors. For `EachToken` texts, (T, H) vectors of all T tokens in order, not normalised."""
+    """(N, D) unit vectors of N texts. For `EachToken` texts: (T, H) vectors of all T tokens in order, not
+    normalised."""
     norms: Floats
-    """(N,) or (T,) lengths of the vectors before normalisation."""
+    """Lengths of the vectors before normalisation, of shape (N,) or (T,)."""
     begun: float
-    """Time at which the engine started on the request's first text, in seconds of `time.perf_counter`."""
+    """Time at which the engine started to embed the request's first text, in seconds of `time.perf_counter`."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Request(Waiting):
-    """Texts of one caller, which may be embedded in several batches."""
+    """Texts of one caller. They may be embedded in several batches."""
 
     texts: Sequence[Tokens]
     future: asyncio.Future[Answer]
@@ -70,24 +70,24 @@ class Request(Waiting):
     missing: int
     """Number of texts without a vector."""
     waiting: int
-    """Tokens of this request that still count in `Batcher.queued_tokens`."""
+    """Number of this request's tokens that `Batcher.queued_tokens` still includes."""
     claim: int
-    """Padded tokens of this request that count against the queue's limit; see `Batcher.check_room`."""
+    """Number of this request's padded tokens that count towards the queue's limit. See `Batcher.check_room`."""
     places: Sequence[int | slice]
-    """Index of each text's vector in the answer, or slice of its token vectors."""
+    """Index of each text's vector in the answer. For token vectors, slice of the text's vectors in the answer."""
     begun: float | None = None
     answer: Embedded | None = None
-    """Vectors and norms of the texts embedded so far. None before the first batch."""
+    """Vectors and norms of the texts that are already embedded. None before the first batch."""
 
     @property
     def gone(self) -> bool:
-        """Return whether the request was answered, failed, or cancelled by its caller."""
+        """True if the request was answered, has failed, or was cancelled by its caller."""
         return self.future.done()
 
     def take(self, row: int, vector: Floats, norm: Floats | np.float32) -> int:
         """Store the vector (D,) of one text, or the vectors (L, H) of its tokens, with their norms.
 
-        If no other text is missing, complete the answer. Return the number of tokens that no longer count as queued.
+        After the last missing text, complete the answer. Return the number of tokens that are no longer queued.
         """
         if self.answer is None:
             last = self.places[-1]
@@ -110,22 +110,22 @@ class Embed(Protocol):
     def __call__(self, batch: Sequence[Tokens], /, *, alone: bool) -> Embedded | Mixed:
         """Embed a batch.
 
-        `alone` means that no other batch waits, or that this batch runs beside batches on all streams.
+        `alone` means that no other batch is waiting, or that this batch runs in addition to batches on all streams.
         """
 
 
 class Batcher:
-    """Queue of texts for one engine, which calls `embed` in one thread per stream of the engine.
+    """Queue of texts for one engine. `embed` runs in one thread for each stream of the engine.
 
     An idle stream starts the next batch at once, without a timer. Several idle streams share the waiting texts. A
-    request is admitted with all its texts or refused. Interactive requests and bulk work each have their own
-    `FairQueue`. Interactive requests come first. For `RESERVED_SECONDS` after an interactive request, bulk work leaves
-    one of several streams free. If interactive requests never stop, bulk work gets one batch after every `BULK_TURN`
-    interactive batches. Engines that share the streams of a machine must get the same `EngineSlots` as `shared`.
+    request is admitted with all its texts, or it is refused. Interactive requests and bulk work each have their own
+    `FairQueue`. Interactive requests are embedded first. For `RESERVED_SECONDS` after an interactive request, bulk work
+    leaves one of several streams free. If interactive requests never stop, bulk work gets one batch after every
+    `BULK_TURN` interactive batches. Engines that share the streams of a machine must get the same `EngineSlots` as
+    `shared`.
 
-    A running batch can't be stopped, and a single long text takes many times as long as a short text. With
-    `overtaking`, an interactive batch may therefore run beside the streams in an extra thread. It does so only if all
-    streams are busy with batches of other owners.
+    A running batch can't be stopped, and a long text takes many times as long as a short text. With `overtaking`, an
+    interactive batch may therefore run in an extra thread, while all streams are busy with batches of other owners.
     """
 
     def __init__(
@@ -151,10 +151,11 @@ class Batcher:
         self._interactive: FairQueue[Request] = FairQueue(max_batch_tokens)
         self._bulk: FairQueue[Request] = FairQueue(max_batch_tokens)
         self._running = {self._interactive: 0, self._bulk: 0}
-        """Number of running batches of each queue."""
+        """Number of running batches from each queue."""
         self._reserved_until = self._mixed_until = -math.inf
         self._last_owner: Hashable = None
-        """Owner of the latest request. A request of another owner makes batches smaller; see `SMALL_PART`."""
+        """Owner of the latest request. If the next request has another owner, batches become smaller. See
+        `SMALL_PART`."""
         self._since_bulk = 0
         """Number of interactive batches since the last bulk batch."""
         self._timer: asyncio.TimerHandle | None = None
@@ -163,37 +164,37 @@ class Batcher:
         self._workers: set[asyncio.Task[None]] = set()
         """One task for each stream. The first request starts the tasks."""
         self._beside: set[asyncio.Task[None]] = set()
-        """The task of the batch that runs beside the streams. Empty if there is no such batch."""
+        """The task of a batch that runs in the extra thread. Empty if there is no such batch."""
         self._live: set[asyncio.Future[Answer]] = set()
         self._tokens_per_second = 0.0
         """Measured throughput of one stream."""
         self.queued_tokens = 0
         """Tokens of texts that are not embedded yet."""
         self._claimed_tokens = 0
-        """Padded tokens of all requests that count against the queue's limit; see `check_room`."""
+        """Padded tokens of all requests that count towards the queue's limit. See `check_room`."""
         self._claimed_by: Counter[Hashable] = Counter()
-        """Padded tokens that count against the queue's limit, by API key."""
+        """Padded tokens that count towards the queue's limit, by API key."""
         self.failures: list[str] = []
         """Messages of the failed batches since the last success."""
         self._closed = False
 
     @property
     def queued_texts(self) -> int:
-        """Number of waiting texts, including texts of callers who have left, which will be skipped."""
+        """Number of waiting texts. Texts of callers who have left are included, although they will be skipped."""
         return self._interactive.texts + self._bulk.texts
 
     @property
     def waiting_tokens(self) -> Mapping[str, int]:
-        """Number of waiting tokens under the names `interactive` and `bulk`."""
+        """Number of waiting tokens by priority, with the keys `interactive` and `bulk`."""
         return {"interactive": self._interactive.tokens, "bulk": self._bulk.tokens}
 
     @property
     def failing(self) -> bool:
-        """Return whether the last `FAILURES` batches all failed."""
+        """True if the last `FAILURES` batches all failed."""
         return len(self.failures) == FAILURES
 
     async def submit(self, texts: Sequence[Tokens], *, bulk: bool = False) -> Answer:
-        """Embed N texts. Return their vectors and norms in the order of the texts.
+        """Embed N texts, and return their vectors and norms in the same order.
 
         If the caller is cancelled, its waiting texts are never embedded.
 
@@ -245,15 +246,15 @@ class Batcher:
             raise shutting_down()
 
     def check_room(self, tokens: int, coming: Mapping[Caller | None, int] = NOBODY) -> None:
-        """Raise an error if the queue has no room for `tokens` more tokens.
+        """Raise an error if the queue has no room for `tokens` additional tokens.
 
-        `coming` is the number of tokens that each caller will soon submit. The queue's limit is in tokens, and lengths
-        of texts are rounded up to the engine's `length_step`.
+        `coming` is the number of tokens that each caller will soon submit. The queue's limit counts tokens. The length
+        of a text is rounded up to the engine's `length_step`.
 
-        An interactive request occupies room for all its tokens until it is answered. By Little's law, the mean wait is
-        then the time in which the engine processes a full queue, in any order of the texts. If each text freed its room
+        An interactive request counts with all its tokens until it is answered. By Little's law, the mean wait is then
+        the time in which the engine processes a full queue, in any order of the texts. If each embedded text made room
         separately, many requests would wait for their last texts, and the mean wait would be several times as long.
-        Bulk work has no such goal, so each embedded text of bulk work frees its room.
+        Bulk work has no limit on its wait, so each embedded text of bulk work makes room.
 
         An empty queue admits any request. A key with several requests gets at most `KEY_SHARE` of the room, so that
         other keys find room.
@@ -265,11 +266,12 @@ class Batcher:
         queued, limit = self._claimed_tokens, self._max_queued_tokens
         more = sum(coming.values()) + tokens
         if queued and queued + more > limit:
-            raise self._overloaded(f"{queued} tokens are queued and {more} more would exceed {limit}")
+            raise self._overloaded(f"{queued} tokens are queued, and {more} more would exceed the limit of {limit}")
         own, share = self._claimed_by[caller] + coming.get(caller, 0), int(KEY_SHARE * limit)
         if caller and own and own + tokens > share:
             raise self._overloaded(
-                f"{own} tokens of the key {caller.key.name!r} are queued and {tokens} more would exceed its {share}"
+                f"{own} tokens of the key {caller.key.name!r} are queued, and {tokens} more would exceed the "
+                f"key's limit of {share}"
             )
 
     def _overloaded(self, why: str) -> Overloaded:
@@ -287,7 +289,7 @@ class Batcher:
             await asyncio.wait(self._live)
 
     async def close(self) -> None:
-        """Let the running batches end, then stop. Waiting requests fail with `Unhealthy`."""
+        """Wait until the running batches have ended, then stop. Waiting requests fail with `Unhealthy`."""
         self._closed = True
         if self._timer:
             self._timer.cancel()
@@ -306,7 +308,10 @@ class Batcher:
         worker.add_done_callback(self._on_worker_end)
 
     def _on_worker_end(self, worker: asyncio.Task[None]) -> None:
-        """If the worker ended because of a bug, fail all requests. The next request starts a new worker."""
+        """If the worker ended because of a bug, fail all requests.
+
+        The next request starts a new worker.
+        """
         self._workers.discard(worker)
         if not worker.cancelled() and (error := worker.exception()):
             log.error("the batcher's worker failed", exc_info=error)
@@ -319,7 +324,7 @@ class Batcher:
                 await self._arrived.wait()
 
     async def _run_next(self) -> bool:
-        """Wait for a stream and run a batch on it. Return False if no text was waiting."""
+        """Wait for a free stream, and run a batch on it. Return False if no text was waiting."""
         await self._shared.take(self)
         try:
             queue, batch = self._next_batch()
@@ -338,7 +343,7 @@ class Batcher:
             self._shared.give()
 
     def _overtake(self) -> None:
-        """Start an interactive batch beside the streams if all streams run batches of other owners."""
+        """Start an interactive batch in the extra thread if all streams run batches of other owners."""
         if not self._overtaking or self._closed or self._shared.idle or self._shared.overtaken:
             return
         budget, running = self._max_batch_tokens // SMALL_PART, self._shared.owners
@@ -354,7 +359,7 @@ class Batcher:
             await self._run(batch, alone=True)
 
     def _counted(self, batch: Sequence[Item[Request]]) -> AbstractContextManager[None]:
-        """Return a context in which the batch's owners count as running.
+        """Return a context in which the owners of a batch count as running.
 
         Without `overtaking`, the context does nothing.
         """
@@ -373,7 +378,7 @@ class Batcher:
             item.request.begun = item.request.begun or started
         try:
             self._observe(lengths)
-        except Exception as error:  # report the error to the callers, so that the next batch can run
+        except Exception as error:  # pass the error to the callers, so that the next batch can run
             self._fail({item.request.future for item in batch}, error)
             return
         raised = await self._try_batch(batch, alone)
@@ -387,19 +392,21 @@ class Batcher:
         self.failures.clear()
 
     async def _try_batch(self, batch: Sequence[Item[Request]], alone: bool = False) -> Exception | None:
-        """Embed a batch and store its vectors in the requests. Return the engine's exception, or None."""
+        """Embed a batch, and store the vectors in its requests. Return the engine's exception, or None."""
         embed = partial(self._embed, [item.request.texts[item.row] for item in batch], alone=alone)
         try:
             self._deliver(batch, await asyncio.get_running_loop().run_in_executor(self._threads, embed))
-        except Exception as error:  # an engine may raise any exception
+        except Exception as error:  # an engine may raise exceptions of any type
             return error
         return None
 
     async def _retry_in_halves(self, batch: Sequence[Item[Request]], error: Exception) -> bool:
-        """Retry a failed batch in halves, until only faulty requests fail. Return whether any request succeeded.
+        """Retry a failed batch in halves, until only the requests that cause the error fail.
 
-        If `CULPRITS` requests failed alone and no request succeeded, the remaining requests fail without a retry. If
-        the engine was failing before this batch, one such request is enough.
+        Return whether any request succeeded.
+
+        After `CULPRITS` requests have failed alone and none has succeeded, the remaining requests fail without a retry.
+        If the engine was already failing before this batch, one failed request is enough.
         """
         works, tries = False, 1 if self.failing else CULPRITS
         parts = [(list(batch), error)]
@@ -421,8 +428,7 @@ class Batcher:
     def _next_batch(self) -> tuple[FairQueue[Request], list[Item[Request]]]:
         """Choose the next batch. Return its queue and its texts.
 
-        After `BULK_TURN` interactive batches in a row, bulk work comes first. Otherwise interactive requests come
-        first.
+        Interactive requests come first. After `BULK_TURN` consecutive interactive batches, bulk work comes first.
         """
         queues = [(self._interactive, self._interactive_batch), (self._bulk, self._bulk_batch)]
         for queue, taken in reversed(queues) if self._since_bulk >= BULK_TURN else queues:
@@ -451,7 +457,7 @@ class Batcher:
         return min(self._streams - sum(self._running.values()), self._shared.idle + 1)
 
     def _wake(self) -> None:
-        """Let bulk work use the stream that was reserved for interactive requests."""
+        """Wake a worker, so that bulk work uses the stream that was reserved for interactive requests."""
         self._timer = None
         self._arrived.set()
 
@@ -479,7 +485,7 @@ class Batcher:
                 future.set_exception(_service_error(error))
 
     def _release(self, request: Request) -> None:
-        """Stop counting an answered, failed or cancelled request against the queue's limit."""
+        """Stop counting a request towards the queue's limit, because it was answered, has failed or was cancelled."""
         self.queued_tokens -= request.waiting
         self._claim(request, -request.claim)
         request.waiting = request.claim = 0
@@ -496,5 +502,5 @@ class Batcher:
 
 
 def _service_error(error: Exception) -> ServiceError:
-    """Return the error for callers that corresponds to an engine's exception."""
+    """Convert an engine's exception to an error for callers."""
     return error if isinstance(error, ServiceError) else Backend(f"the engine failed: {error}")

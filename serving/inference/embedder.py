@@ -1,4 +1,4 @@
-"""Embedding of texts or token ids with one encoder: limits, prompts, tokenisation, batching, truncation, scaling."""
+"""Embedding of texts or token ids with one encoder: limits, prompts, tokenisation, batching, truncation and scaling."""
 
 from __future__ import annotations
 
@@ -36,17 +36,19 @@ from serving.operations.metrics import Metrics, Timing
 from serving.settings import Settings
 
 NOT_MATRYOSHKA = "not-matryoshka"
-"""Code of the warning for vectors truncated to dimensions for which the encoder had no Matryoshka training."""
-NOT_FINITE = "the engine gave numbers that are not finite"
+"""Code of a warning: vectors were truncated to a number of dimensions for which the encoder had no Matryoshka
+training."""
+NOT_FINITE = "the engine returned numbers that are not finite"
 KINDS = {
-    ENCODER: "{name!r} is an encoder, which scores no pairs: name a cross-encoder",
-    CROSS_ENCODER: "{name!r} is a cross-encoder, which gives texts no vectors: /rerank and /predict use it",
+    ENCODER: "{name!r} is an encoder, which can't score pairs: use a cross-encoder",
+    CROSS_ENCODER: "{name!r} is a cross-encoder, which can't embed texts: use it with /rerank or /predict",
 }
-"""Error messages for a request that names a model of the wrong kind, by the kind of the named model."""
+"""Error messages for requests that name a model of the wrong kind, by the kind of this model."""
 NO_PROMPT = {"default_prompt": None, "default_prompt_name": None}
-"""Server settings for a cross-encoder, which has no prompts."""
+"""Server settings for a cross-encoder. They switch off the default prompt, because a cross-encoder has no prompts."""
 TOKENS_SHARE = 8
-"""The token cache gets `1 / TOKENS_SHARE` of the configured cache bytes. The vector cache gets the remaining bytes."""
+"""Divisor of the configured cache bytes for the token cache, which gets `1 / TOKENS_SHARE` of them. The vector cache
+gets the remaining bytes."""
 
 
 def check_kind(manifest: Manifest, kind: str) -> None:
@@ -60,12 +62,12 @@ def check_kind(manifest: Manifest, kind: str) -> None:
 
 
 class Embedder:
-    """A loaded encoder: its model, engine and batcher, and its limits.
+    """A loaded encoder: its model, its engine, its batcher and its limits.
 
     Embedders with the same `shared` streams take turns on these streams.
 
     Raises:
-        EngineError: the bundle lacks the server's default prompt.
+        EngineError: the bundle does not have the server's default prompt.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class Embedder:
         default = settings if model.manifest.kind == ENCODER else settings.model_copy(update=NO_PROMPT)
         self.prompts = Prompts(model.manifest.prompts, default)
         self.overtaking = engine.device == "cpu" and settings.api_keys_file is not None
-        """Whether a batch of one key may run beside batches of other keys that occupy all streams."""
+        """True if a batch of one key may run in an extra thread while batches of other keys occupy all streams."""
         self._holders = 0
         self._free = asyncio.Event()
         self._free.set()
@@ -133,14 +135,14 @@ class Embedder:
 
         In error messages, `field` names the inputs, and `at` maps an input's index to the input's name.
 
-        Token ids are embedded unchanged. `beside` is the number of inputs that don't count towards the limit on texts,
-        such as the query of a reranking request. `prompts` has one prompt for each input. A caller may split a large
-        list of texts into several calls and pass each call's number as `part`. The key's rate limit can refuse only
-        part 0.
+        Token ids are embedded unchanged. `beside` is the number of inputs that do not count towards the limit on texts.
+        The query of a reranking request is an example. `prompts` has one prompt for each input. A caller may split a
+        large list of texts into several calls. It then passes the number of each call as `part`, and the key's rate
+        limit can refuse only part 0.
 
         Raises:
-            Empty, TooLarge, Invalid, ForeignTokens: the request is at fault.
-            Overloaded, Backend: the server is at fault.
+            Empty, TooLarge, Invalid, ForeignTokens: the request is not valid.
+            Overloaded, Backend: the server can't answer now.
         """
         check_kind(self.manifest, ENCODER)
         with self._metrics.request(len(inputs)):
@@ -175,12 +177,11 @@ class Embedder:
     ) -> TokenEmbeddings:
         """Return the vector of each token of texts or token ids, including special tokens.
 
-        `most` is the maximum number of components of all token vectors together. `embed` describes the other
-        parameters.
+        `most` is the maximum number of components in all token vectors together. See `embed` for the other parameters.
 
         Raises:
-            Empty, TooLarge, Invalid, ForeignTokens: the request is at fault, or the bundle has no token vectors.
-            Overloaded, Backend: the server is at fault.
+            Empty, TooLarge, Invalid, ForeignTokens: the request is not valid, or the bundle has no token vectors.
+            Overloaded, Backend: the server can't answer now.
         """
         check_kind(self.manifest, ENCODER)
         with self._metrics.request(len(inputs)):
@@ -194,7 +195,8 @@ class Embedder:
             total, limit = sum(map(len, tokens)), min(most // width, self._settings.max_request_tokens)
             if total > limit:
                 raise TooLarge(
-                    f"the vectors of {total} tokens are more than the {limit} of one request: send fewer texts",
+                    f"the texts have {total} tokens, but a request for token vectors may have at most {limit}: "
+                    "send fewer texts",
                     field=field,
                 )
             each = [EachToken(one.ids, one.length) for one in tokens]
@@ -203,15 +205,15 @@ class Embedder:
             return TokenEmbeddings(**vars(computed), vectors=answer.vectors, norms=answer.norms, texts=each)
 
     def _token_dim(self) -> int:
-        """Return the width of token vectors.
+        """Width of token vectors.
 
         Raises:
             Invalid: the bundle's graph has no output for token vectors.
         """
         if (width := self.engine.token_dim) is None:
             raise Invalid(
-                f"the bundle of {self.manifest.name!r} was exported without the vectors of tokens: "
-                "`isosphere export` it again",
+                f"the bundle of {self.manifest.name!r} was exported without token vectors: export it again by "
+                "`isosphere export`",
                 field="model",
             )
         return width
@@ -224,8 +226,8 @@ class Embedder:
         In error messages, `field` names the pairs, and `at` maps a pair's index to the pair's name.
 
         Raises:
-            Empty, TooLarge, Invalid: the request is at fault, or the model is no cross-encoder.
-            Overloaded, Backend: the server is at fault.
+            Empty, TooLarge, Invalid: the request is not valid, or the model is not a cross-encoder.
+            Overloaded, Backend: the server can't answer now.
         """
         check_kind(self.manifest, CROSS_ENCODER)
         with self._metrics.request(len(pairs)):
@@ -251,9 +253,9 @@ class Embedder:
         warning: str | None = None,
         part: int | None = None,
     ) -> tuple[Answer, Computed]:
-        """Charge the key for the tokens of `inputs`, and embed `tokens` with `submit`.
+        """Charge the tokens of `inputs` to the key, and embed `tokens` with `submit`.
 
-        `began` is the time at which the request arrived. `embed` describes `part`.
+        `began` is the time at which the request arrived. See `embed` for `part`.
 
         Raises:
             TooLarge: the request has too many tokens.
@@ -267,7 +269,7 @@ class Embedder:
         record("tokenise", began, tokenized, texts=len(tokens), tokens=total)
         try:
             answer = await submit(tokens, bulk=is_bulk())
-        except Overloaded:  # no work was done
+        except Overloaded:  # refused before any work was done
             refund(total)
             raise
         done = perf_counter()
@@ -291,8 +293,8 @@ class Embedder:
         """Return all tokens of each text with its prompt, without truncation.
 
         Raises:
-            Empty, TooLarge, Invalid: the request is at fault.
-            Overloaded: the server is at fault.
+            Empty, TooLarge, Invalid: the request is not valid.
+            Overloaded: the server can't answer now.
         """
         check_count(len(texts), self._settings.max_request_texts, field)
         check_some(texts, field)
@@ -305,8 +307,8 @@ class Embedder:
     async def beginnings(self, texts: Sequence[str], tokens: int, field: str) -> tuple[Sequence[str], int]:
         """Truncate each text to `tokens` tokens. Return the texts and the number of truncated texts.
 
-        If the model's own limit is at most `tokens`, the texts are returned unchanged and the number is 0. The model
-        itself truncates these texts later.
+        If the model's maximum length is at most `tokens`, the texts are returned unchanged, and the number is 0. The
+        model truncates these texts later.
 
         Raises:
             Empty, TooLarge, Invalid, Overloaded: as for `pieces`.
@@ -326,14 +328,16 @@ class Embedder:
         """Decode each list of token ids.
 
         Raises:
-            Empty, TooLarge, ForeignTokens: the request is at fault.
+            Empty, TooLarge, ForeignTokens: the request is not valid.
         """
         check_some(ids, field, "token id")
         check_count(len(ids), self._settings.max_request_texts, field)
         return await self._vocabulary.decoded(ids, skip_special_tokens=skip_special_tokens, field=field)
 
     async def probe(self) -> None:
-        """Embed a short text to test whether the engine works again. Metrics exclude this request.
+        """Embed a short text to test whether the engine works again.
+
+        The metrics do not include this request.
 
         Raises:
             Backend: the engine failed.
@@ -343,7 +347,7 @@ class Embedder:
 
     @contextmanager
     def held(self) -> Iterator[Embedder]:
-        """Keep this encoder open for a request, even if a reload replaces it."""
+        """Keep this encoder open while the block runs, even if a reload replaces it."""
         self._holders += 1
         self._free.clear()
         try:
@@ -372,7 +376,8 @@ class Embedder:
         embedded = self.engine.embed(batch, alone=alone)
         if embedded.vectors.shape != (len(batch), self.manifest.dim):
             raise Backend(
-                f"the engine gave vectors of shape {embedded.vectors.shape}, not ({len(batch)}, {self.manifest.dim})"
+                f"the engine returned vectors of shape {embedded.vectors.shape}, not ({len(batch)}, "
+                f"{self.manifest.dim})"
             )
         if not (np.isfinite(embedded.vectors).all() and np.isfinite(embedded.norms).all()):
             raise Backend(NOT_FINITE)
@@ -385,7 +390,7 @@ class Embedder:
         return vectors
 
     def _checked_options(self, options: EmbedOptions) -> str | None:
-        """Raise an error if the options do not fit the encoder.
+        """Raise an error if the encoder does not support the options.
 
         Return `NOT_MATRYOSHKA` if the encoder was not trained for the requested dimensions, else None.
         """
@@ -394,8 +399,8 @@ class Embedder:
             raise Invalid(f"must be between 1 and {native}", field=options.dimensions_field)
         if options.calibrated and self.model.int8_limit is None:
             raise Invalid(
-                "this bundle has no range for int8 and uint8; `isosphere export` gives it one, "
-                "binary and ubinary need none"
+                "this bundle has no calibrated range for int8 and uint8: export it by `isosphere export`, or "
+                "use binary or ubinary"
             )
         whole = options.dimensions in (None, native)
         return None if whole or options.dimensions in self.model.matryoshka else NOT_MATRYOSHKA

@@ -18,7 +18,7 @@ from serving.operations.metrics import Timing
 Inputs = Sequence[str] | Sequence[Sequence[int]]
 """Texts, or the token ids of each text."""
 Role = Literal["search_query", "search_document", "classification", "clustering"]
-"""Purpose of an embedding. The values are those of Cohere's `input_type`."""
+"""Role of a text. The values are those of Cohere's `input_type`."""
 Encoding = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]
 
 
@@ -31,21 +31,21 @@ class EmbedOptions:
     direction: Direction = "right"
     """The side on which a long text is truncated."""
     prompt: str | None = None
-    """Prompt prepended to every text. The empty string overrides the server's default prompt."""
+    """Prompt that is put before every text. An empty string overrides the server's default prompt."""
     prompt_name: str | None = None
-    """Key of one of the bundle's prompts."""
+    """Name of one of the bundle's prompts."""
     role: Role | None = None
-    """Role of the texts, which selects one of the bundle's prompts. `prompt` and `prompt_name` override the role."""
+    """Role of the texts, which selects one of the bundle's prompts. `prompt` and `prompt_name` override it."""
     by_the_bundle: bool = False
-    """Whether to use the bundle's prompts and ignore the server's default prompt. Vectors of a corpus must not depend
-    on the options of the server."""
+    """True to ignore the server's default prompt and use only the bundle's prompts. This is for corpora, because their
+    vectors must not depend on the server's options."""
     dimensions: int | None = None
     """Number of leading dimensions to return. Vectors are truncated first and normalised afterwards. None returns all
     dimensions."""
     dimensions_field: str = "dimensions"
-    """Name that the caller's request format gives to `dimensions`, for error messages."""
+    """Name of the field for `dimensions` in the request, for error messages."""
     calibrated: bool = False
-    """Whether the vectors will be quantised to int8 or uint8. Quantisation needs a bundle with a calibrated range."""
+    """True if the vectors will be quantised to int8 or uint8. Quantisation needs a bundle with a calibrated range."""
 
 
 AS_THEY_ARE = EmbedOptions(prompt="")
@@ -58,12 +58,12 @@ AS_DOCUMENTS = EmbedOptions(role="search_document", by_the_bundle=True)
 
 @dataclass(frozen=True, kw_only=True)
 class Computed:
-    """Facts about the computation that answered a request."""
+    """Facts about the computation of an answer."""
 
     characters: int
     """Number of characters in the texts of the request. For token ids, the number of ids."""
     tokens: int
-    """Number of tokens that the model read, including special tokens."""
+    """Number of tokens that the model has read, including special tokens."""
     truncated: int
     """Number of truncated texts."""
     timing: Timing
@@ -93,17 +93,17 @@ class TokenEmbeddings(Computed):
 
 @dataclass(frozen=True, kw_only=True)
 class Embeddings(Computed):
-    """Result of an embedding request."""
+    """Result of a request for embeddings."""
 
     vectors: Floats
-    """(N, D) finite vectors, truncated and scaled as requested."""
+    """(N, D) finite vectors, truncated and scaled as the request asks."""
     unit: Floats
-    """Unit vectors of shape (N, dimensions of the encoder). Vectors quantised to integers or bits are computed from
-    these vectors."""
+    """Unit vectors of shape (N, dimensions of the encoder). Integer and binary encodings are computed from these
+    vectors."""
     int8_limit: float | None
 
     def numbers(self, encoding: Encoding) -> NDArray[np.float32] | NDArray[np.uint8] | NDArray[np.int8]:
-        """Return the vectors (N, D) in the given encoding.
+        """Return the vectors (N, D) in an encoding.
 
         Integer and binary encodings are computed from unit vectors truncated to D dimensions. Binary vectors are packed
         into the shape (N, ⌈D / 8⌉). All other encodings have the shape (N, D).
@@ -121,7 +121,7 @@ class Embeddings(Computed):
 
 
 def finished(vectors: Floats, norms: Floats, options: EmbedOptions) -> Floats:
-    """Truncate and scale unit vectors (N, D) by `options`. `norms` (N,) are the lengths before normalisation."""
+    """Truncate and scale unit vectors (N, D) as the options ask. `norms` (N,) are the lengths before normalisation."""
     dimensions = options.dimensions or vectors.shape[1]
     if dimensions < vectors.shape[1]:
         vectors = vectors[:, :dimensions]

@@ -1,4 +1,4 @@
-"""Registry of served models. Models are loaded, replaced and removed while the server answers requests.
+"""Registry of served models. Models can be loaded, replaced and removed while the server answers requests.
 
 Before a model serves requests, its vectors are compared with the golden vectors of its bundle.
 """
@@ -38,8 +38,8 @@ T = TypeVar("T")
 class Encoders:
     """The served models, one for each bundle. The first is the default model.
 
-    A new encoder is loaded and tested, and then replaces the old encoder in one assignment. Requests that use the old
-    encoder finish on the old encoder, which is then closed. Only one change runs at a time.
+    A new encoder is loaded and tested, and then replaces the old encoder in one assignment. Running requests keep the
+    old encoder, which is closed after the last of them. Only one change runs at a time.
 
     Raises:
         BundleError: two bundles have the same name.
@@ -50,9 +50,9 @@ class Encoders:
         if said := clash(self._served) or unfit(self._served[0]):
             raise BundleError(said)
         self._binding = len(models) > 1
-        """Whether unknown model names are refused. A server with one model accepts any name, because many clients send
-        a fixed name of their own. Once the server has had a second model, an unknown name may be that of a removed
-        model, so unknown names are refused."""
+        """True if unknown model names are refused. A server with one model accepts any name, because many clients send
+        a fixed name of their own. After the server has had a second model, an unknown name may be the name of a removed
+        model."""
         self._roots = {root for folder in settings.bundles if (root := folder.absolute().parent.resolve()).name}
         self._roots.add(settings.adapted.resolve())
         self._loader = Loader(settings, metrics)
@@ -62,7 +62,7 @@ class Encoders:
 
     @property
     def served(self) -> tuple[ServedModel, ...]:
-        """All served models. The default model is first."""
+        """All served models, the default model first."""
         return tuple(self._served)
 
     @property
@@ -72,12 +72,12 @@ class Encoders:
 
     @property
     def loaded(self) -> list[Embedder]:
-        """The loaded encoders. The default encoder is first."""
+        """The loaded encoders, the default encoder first."""
         return [served.embedder for served in self._served if served.embedder]
 
     @property
     def fingerprints(self) -> list[str]:
-        """Fingerprints of the served bundles. The default bundle is first."""
+        """Fingerprints of the served bundles, the default bundle first."""
         return [served.model.manifest.fingerprint for served in self._served]
 
     def named(self, name: str) -> ServedModel:
@@ -93,7 +93,9 @@ class Encoders:
         raise NotFound(f"there is no model {name!r}; this server runs {names}", field="model")
 
     def requested(self, name: str | None) -> ServedModel:
-        """Return the model for the model name in a request. A server that has only ever had one model accepts any name.
+        """Return the model for the model name in a request.
+
+        A server that has never had a second model accepts any name.
 
         Raises:
             NotFound: the name is unknown.
@@ -114,7 +116,7 @@ class Encoders:
     def cross_encoder(self, name: str | None) -> ServedModel:
         """Return the cross-encoder of this name. None returns the first cross-encoder.
 
-        The returned model may be of another kind if a request names it. Such a model refuses pairs of texts itself.
+        If a request names a model of another kind, this model is returned. The model itself refuses pairs of texts.
 
         Raises:
             NotFound: the name is unknown, or no cross-encoder is served.
@@ -125,7 +127,9 @@ class Encoders:
             if served.model.manifest.kind == CROSS_ENCODER:
                 return served
         raise NotFound(
-            "this server has no cross-encoder: `isosphere export` one, and start with a --bundle for it", field="model"
+            "this server has no cross-encoder: export one by `isosphere export`, and start the server with a "
+            "--bundle for it",
+            field="model",
         )
 
     def scorer(self, name: str | None, method: Method | None) -> tuple[ServedModel, Method]:
@@ -141,10 +145,12 @@ class Encoders:
         return served, method or ("cross_encoder" if crosses else "cosine")
 
     async def load(self, report: Callable[[str], None]) -> None:
-        """Load and test all encoders when the server starts. `report` receives a description of each step.
+        """Load and test all encoders when the server starts.
+
+        `report` receives a description of each step.
 
         Raises:
-            EngineError: an encoder does not reproduce its bundle's golden vectors, or can't run on this machine.
+            EngineError: an encoder does not reproduce its bundle's golden vectors, or this machine can't run it.
         """
         for served in self._served:
             served.put(await self._loader.load(served.model, report))
@@ -165,8 +171,8 @@ class Encoders:
     async def add(self, folder: Path) -> ServedModel:
         """Serve another bundle.
 
-        Its folder must be below the parent folder of a bundle with which the server was started, or be of an adapted
-        encoder.
+        The folder must be in a folder that also contains a bundle with which the server was started, or be the folder
+        of an adapted encoder.
 
         Raises:
             Forbidden: the folder is in another place.
@@ -175,17 +181,17 @@ class Encoders:
         try:
             above = folder.resolve().parents
         except (OSError, RuntimeError, ValueError) as error:  # circular links, or a NUL byte in the path
-            raise Invalid(f"no path: {error}", field="bundle") from error
+            raise Invalid(f"is not a path: {error}", field="bundle") from error
         if self._roots.isdisjoint(above):
             among = ", ".join(map(str, sorted(self._roots)))
             raise Forbidden(
-                f"bundles are loaded from {among} only, the places of the bundles that the server was started with and "
-                "of adapted encoders"
+                f"bundles must be in {among}: these folders contain the bundles with which the server was "
+                "started, and adapted encoders"
             )
         return await self._change(lambda: self._add(folder))
 
     def remove(self, name: str) -> None:
-        """Stop serving a model. Running requests of the model are completed.
+        """Stop serving a model after its running requests are completed.
 
         Raises:
             NotFound: there is no model of this name.
@@ -193,7 +199,7 @@ class Encoders:
         """
         served = self.named(name)
         if served is self.default:
-            raise Conflict(f"{name!r} is the default model: it stays")
+            raise Conflict(f"{name!r} is the default model, which can't be unloaded")
         self._check_settled()
         self._served.remove(served)
         self._retire(served.embedder)
@@ -201,7 +207,10 @@ class Encoders:
 
     @property
     def failing(self) -> str:
-        """Return a message about engines whose latest batches all failed. The message is empty if there are none."""
+        """Return a message about the engines whose latest batches all failed.
+
+        If there are none, the message is empty.
+        """
         return "; ".join(
             f"the last {len(one.batcher.failures)} batches of {one.manifest.name} failed: {one.batcher.failures[-1]}"
             for one in self.loaded
@@ -237,7 +246,7 @@ class Encoders:
             await embedder.close()
 
     async def _change(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run `work` as the only change. The change continues even if the caller is cancelled."""
+        """Run `work` if no other change is running. The work continues even if the caller is cancelled."""
         self._check_settled()
         task: asyncio.Task[T] = asyncio.create_task(work())
         self._changing = task
@@ -252,12 +261,12 @@ class Encoders:
             raise Conflict("a reload is running, or a bundle is being loaded")
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        """Log and count the result of a change. Its caller may have disconnected."""
+        """Log and count the result of a change, because its caller may have disconnected."""
         self._changing = None
         failure = None if task.cancelled() else task.exception()
         self._metrics.reloads.labels("failed" if task.cancelled() or failure else "done").inc()
         if failure:
-            log.error("the change failed, and the encoders that served before still serve: %s", failure)
+            log.error("the change failed, so the served encoders stay the same: %s", failure)
 
     async def _replace(self, old: Sequence[ServedModel]) -> list[Reloaded]:
         fresh = [ServedModel(served.folder, await self._opened(served.folder)) for served in old]
@@ -270,7 +279,7 @@ class Encoders:
     def _put(self, served: ServedModel, embedder: Embedder) -> Reloaded:
         before = served.model.manifest.fingerprint
         self._retire(served.put(embedder))
-        log.info("reloaded: %s serves (fingerprint %s)", served.name, embedder.manifest.fingerprint)
+        log.info("reloaded: %s is served (fingerprint %s)", served.name, embedder.manifest.fingerprint)
         return Reloaded(served.name, before, embedder.manifest.fingerprint)
 
     async def _add(self, folder: Path) -> ServedModel:
@@ -279,7 +288,7 @@ class Encoders:
             fresh.put(embedder)
         self._served.append(fresh)
         self._binding = True
-        log.info("loaded: %s is served, too (fingerprint %s)", fresh.name, fresh.model.manifest.fingerprint)
+        log.info("loaded: %s is served in addition (fingerprint %s)", fresh.name, fresh.model.manifest.fingerprint)
         return fresh
 
     async def _opened(self, folder: Path) -> Model:
@@ -287,7 +296,7 @@ class Encoders:
             return await self._loader.open(folder)
         except (BundleError, OSError) as error:
             raise Invalid(str(error), field="bundle") from error
-        except Exception as error:  # exceptions of runtimes about a graph have no common class
+        except Exception as error:  # runtimes raise errors about a graph of many types
             raise Backend(f"{folder}: {error}") from error
 
     async def _loaded(self, fresh: Sequence[ServedModel], *, beside: Sequence[ServedModel]) -> list[Embedder]:
@@ -299,7 +308,7 @@ class Encoders:
             for served in fresh:
                 try:
                     embedders.append(await self._loader.load(served.model))
-                except Exception as error:  # see `_opened`
+                except Exception as error:  # runtimes raise errors of many types
                     raise Backend(f"{served.folder}: {error}") from error
         except BaseException:
             for embedder in embedders:
@@ -308,14 +317,14 @@ class Encoders:
         return embedders
 
     def _retire(self, embedder: Embedder | None) -> None:
-        assert embedder, "nothing changes before the first load"
+        assert embedder, "no change is possible before the first load"
         retiring = asyncio.create_task(_closed_when_released(embedder))
         self._retiring.add(retiring)
         retiring.add_done_callback(self._retiring.discard)
 
 
 class Reloaded(NamedTuple):
-    """A reloaded model, with the fingerprints of its old and new bundle."""
+    """Fingerprints of a reloaded model's old and new bundle."""
 
     name: str
     old: str
@@ -328,7 +337,7 @@ class ServedModel:
 
     folder: Path
     model: Model
-    """The model that is served or is being loaded."""
+    """The model that is served, or that is being loaded."""
     embedder: Embedder | None = None
     """The loaded encoder with its engine, queue, manifest and report. None until the encoder is loaded."""
 
@@ -349,28 +358,31 @@ class ServedModel:
         return self.embedder
 
     def put(self, embedder: Embedder) -> Embedder | None:
-        """Serve `embedder` from now on, and return the previous one."""
+        """Serve `embedder` instead of the previous embedder. Return the previous embedder."""
         old, self.embedder, self.model = self.embedder, embedder, embedder.model
         return old
 
 
 def clash(served: Iterable[ServedModel]) -> str:
-    """Return a message about two models of the same name. The message is empty if all names differ."""
+    """Return a message about two models of the same name. If all names differ, the message is empty."""
     served = list(served)
     name, count = Counter(served.name for served in served).most_common(1)[0]
     folders = " and ".join(str(served.folder) for served in served if served.name == name)
-    return f"{folders} are both called {name!r}: export one of them under another name (--name)" if count > 1 else ""
+    return f"{folders} have the same name {name!r}: export one of them under another name (--name)" if count > 1 else ""
 
 
 def unfit(default: ServedModel) -> str:
-    """Return a message about a default model that is no encoder. The message is empty for an encoder."""
+    """Return a message if the default model is not an encoder. For an encoder, the message is empty."""
     if default.model.manifest.kind == ENCODER:
         return ""
-    return f"{default.folder}: a cross-encoder can't be the default model: give --bundle with an encoder before it"
+    return (
+        f"{default.folder}: the first model is the default model, which can't be a cross-encoder: give the "
+        "--bundle of an encoder first"
+    )
 
 
 class Loader:
-    """Loader of a server's encoders, which share options, metrics and streams."""
+    """Loader of a server's encoders. All encoders get the same options, metrics and streams."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings = settings
@@ -389,7 +401,7 @@ class Loader:
         """Load and test an encoder. `report` receives a description of each step.
 
         Raises:
-            EngineError: the encoder does not reproduce the bundle's golden vectors, or can't run on this machine.
+            EngineError: the encoder does not reproduce the bundle's golden vectors, or this machine can't run it.
         """
         report(f"loading {model.manifest.name}")
         engine = await in_daemon_thread(lambda: model.load(EngineOptions.of(self._settings)))
@@ -405,17 +417,17 @@ class Loader:
 
 
 def in_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Run `work` in a daemon thread and return its future.
+    """Run `work` in a daemon thread, and return its future.
 
-    A load can't be interrupted, and a daemon thread does not delay the server's exit.
+    A load can't be interrupted. A daemon thread does not delay the exit of the server.
     """
     outcome = concurrent.futures.Future[T]()
-    outcome.set_running_or_notify_cancel()  # otherwise a cancelled waiter would cancel the future
+    outcome.set_running_or_notify_cancel()  # otherwise the cancellation of a waiting task would cancel the future
 
     def run() -> None:
         try:
             result = work()
-        except BaseException as error:  # the awaiting caller gets this exception
+        except BaseException as error:  # the caller that awaits the future gets this exception
             outcome.set_exception(error)
         else:
             outcome.set_result(result)
@@ -425,7 +437,10 @@ def in_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
 
 
 async def _self_test(embedder: Embedder) -> None:
-    """Compare the engine's vectors with the bundle's golden vectors. The test does not count in the metrics."""
+    """Compare the engine's vectors with the bundle's golden vectors.
+
+    The metrics do not include this test.
+    """
     golden = embedder.manifest.golden
     if not golden:
         return
@@ -433,7 +448,7 @@ async def _self_test(embedder: Embedder) -> None:
         await _test_scores(embedder)
         return
     tokens = await asyncio.to_thread(embedder.engine.tokenize, [one.text for one in golden], "right")
-    if embedder.overtaking:  # the first batch beside the streams may compile the graph, which takes long
+    if embedder.overtaking:  # the first batch in the extra thread may compile the graph, which takes long
         await asyncio.to_thread(embedder.engine.embed, tokens[:1], alone=True)
     answer = await embedder.batcher.submit(tokens)
     for one, vector in zip(golden, answer.vectors, strict=True):
@@ -441,8 +456,8 @@ async def _self_test(embedder: Embedder) -> None:
         cosine = float(vector @ expected / max(float(np.linalg.norm(expected)), 1e-12))
         if not (math.isfinite(cosine) and cosine >= GOLDEN_COSINE):
             raise EngineError(
-                f"the engine gives {one.text!r} a vector whose cosine to the bundle's is {cosine:.6f}, "
-                f"below {GOLDEN_COSINE}"
+                f"the engine's vector of {one.text!r} differs from the golden vector of the bundle: their cosine "
+                f"is {cosine:.6f}, below {GOLDEN_COSINE}"
             )
 
 
@@ -453,7 +468,10 @@ async def _test_scores(embedder: Embedder) -> None:
     answer = await embedder.batcher.submit(tokens)
     difference = largest_difference(answer.vectors[:, 0], [one.vector[0] for one in golden])
     if not difference <= GOLDEN_DIFFERENCE:
-        raise EngineError(f"the engine's scores differ from the bundle's by {difference:.6f}, not {GOLDEN_DIFFERENCE}")
+        raise EngineError(
+            f"the engine's scores differ from the golden scores of the bundle by {difference:.6f}, "
+            f"more than {GOLDEN_DIFFERENCE}"
+        )
 
 
 async def _closed_when_released(embedder: Embedder) -> None:

@@ -1,4 +1,4 @@
-"""Interface of an engine, and facts about the model that an engine loads."""
+"""Interface of an engine, and facts about the model that the engine loads."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ Floats = base.Floats
 
 
 class EngineError(RuntimeError):
-    """The engine can't run on this machine, or not as the bundle requires. The message says why and what to change."""
+    """The engine can't run on this machine, or can't run as the bundle requires.
+
+    The message gives the reason and a remedy.
+    """
 
 
 class Engine(Protocol):
     """A loaded model.
 
-    Up to `streams` threads call `embed` at the same time. Other threads may call the other methods meanwhile, including
-    `tokenize`. On a CPU, one extra thread may call `embed` with `alone`.
+    Up to `streams` threads call `embed` at the same time. On a CPU, one extra thread may call `embed` with `alone`.
+    Meanwhile, other threads may call the other methods, such as `tokenize`.
     """
 
     name: str
@@ -33,13 +36,13 @@ class Engine(Protocol):
     device: str
     vocab_size: int
     streams: int
-    """Maximum number of batches that the engine embeds concurrently."""
+    """Maximum number of batches that the engine embeds at the same time."""
     batch_tokens: int
-    """Batch size in padded tokens above which throughput no longer increases."""
+    """Batch size in padded tokens beyond which throughput does not increase."""
     length_step: int
     """Sequence lengths are padded to a multiple of this number of tokens."""
     choice: Choice
-    """The selected runtime and precision, and the reason."""
+    """The runtime and precision in use, and the reason for this choice."""
 
     @property
     def token_dim(self) -> int | None:
@@ -64,9 +67,9 @@ class Engine(Protocol):
         """Return the text of token ids."""
 
     def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
-        """Embed one padded batch. Row i of the result belongs to text i.
+        """Embed a padded batch. Row i of the result belongs to text i.
 
-        `alone` means that no other batch runs, or that this batch runs beside batches on all streams.
+        `alone` means that no other batch is running, or that this batch runs in addition to batches on all streams.
         """
 
     def embed_tokens(self, batch: Sequence[Tokens], *, alone: bool = False) -> list[Floats]:
@@ -75,32 +78,35 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class EngineOptions(base.Options):
-    """Resources and precision of an engine. None lets the engine choose the value."""
+    """Resources and precision of an engine. The engine chooses values that are None."""
 
     precision: str | None = None
 
     @classmethod
     def of(cls, settings: Settings) -> EngineOptions:
-        """Return the options in `settings`. By default an engine has as many threads as the CPU quota allows."""
+        """Return the options in `settings`.
+
+        By default, an engine has as many threads as the CPU quota allows.
+        """
         precision = None if settings.precision == "auto" else settings.precision
         return cls(settings.device, settings.threads or cpus.available(), precision)
 
 
 @dataclass(frozen=True)
 class Model:
-    """Facts about a model that are known before its weights are read, and the function that loads the model."""
+    """Facts about a model that are known before its weights are loaded, and the function that loads it."""
 
     manifest: Manifest
     load: Callable[[EngineOptions], Engine]
     check: Callable[[EngineOptions], None] = lambda _: None
-    """Function that raises EngineError if `load` would certainly fail on this machine. It is fast."""
+    """Function that quickly detects whether `load` would certainly fail on this machine. It then raises EngineError."""
     report: bytes | None = None
     """The promotion report as JSON."""
     report_page: bytes | None = None
     """The promotion report as HTML."""
     int8_limit: float | None = None
-    """Calibrated range of int8 output. None if the bundle was not calibrated."""
+    """Calibrated range of int8 output. None for a bundle without calibration."""
     label: str = ""
-    """Name of a cross-encoder's output label. Empty for other models."""
+    """Name of a cross-encoder's output. Empty for other models."""
     matryoshka: Collection[int] = ()
     """Numbers of dimensions for which the model had Matryoshka training."""

@@ -1,4 +1,4 @@
-"""Engines by name. An engine opens a bundle quickly and loads its weights later."""
+"""Engines by name. Each opens a bundle quickly, and loads its weights later."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from serving.inference.engine import Embedded, EngineError, EngineOptions, Model
 
 
 class RuntimeEngine:
-    """Engine that runs a bundle's graph on a runtime, with the bundle's tokenizer."""
+    """Engine that runs the graph of a bundle on a runtime, with the tokenizer of the bundle."""
 
     def __init__(self, choice: Choice, runtime: Runtime, tokenizer: Tokenizer) -> None:
         self.choice, self._runtime = choice, runtime
@@ -51,13 +51,19 @@ class RuntimeEngine:
         return self._runtime.run(*self._tokenizer.pad(batch), alone=alone)
 
     def embed_tokens(self, batch: Sequence[Tokens], *, alone: bool = False) -> list[Floats]:
-        """Run the graph once on the padded batch. Return the token vectors without those of the padding."""
+        """Run the graph once on the padded batch.
+
+        Return the token vectors of each text, without those of padding tokens.
+        """
         vectors = self._runtime.run_tokens(*self._tokenizer.pad(batch), alone=alone)
         return [row[: len(tokens)] for row, tokens in zip(vectors, batch, strict=True)]
 
 
 class PairEngine(RuntimeEngine):
-    """Cross-encoder on ONNX Runtime in float32. `embed` returns the score of each pair as a vector of one dimension."""
+    """Cross-encoder on ONNX Runtime in float32.
+
+    `embed` returns the score of each pair as a vector of one dimension.
+    """
 
     def __init__(self, runtime: PairRuntime, tokenizer: Tokenizer) -> None:
         super().__init__(Choice(REFERENCE), runtime, tokenizer)
@@ -69,9 +75,10 @@ class PairEngine(RuntimeEngine):
 
 
 def open_bundle(folder: Path, *, runtime: str | None = None) -> Model:
-    """Open and verify the bundle in `folder`. The model will run on `runtime`.
+    """Open and verify the bundle in `folder`.
 
-    With None, the fastest runtime is measured once on this host. Cross-encoders always run on ONNX Runtime in float32.
+    The model will run on `runtime`. If `runtime` is None, the fastest runtime is measured once on this machine.
+    Cross-encoders always run on ONNX Runtime in float32.
 
     Raises:
         BundleError: the bundle is incomplete, or its tokenizer has tokens without an embedding.
@@ -106,7 +113,10 @@ def open_bundle(folder: Path, *, runtime: str | None = None) -> Model:
 
 @contextmanager
 def _as_asked(runtime: str | None, options: EngineOptions) -> Iterator[None]:
-    """Convert a runtime's refusal to an EngineError whose message names the requested options."""
+    """Convert the error of a runtime that refuses its options to an EngineError.
+
+    The message of the EngineError names the requested options.
+    """
     try:
         yield
     except RuntimeUnavailable as error:

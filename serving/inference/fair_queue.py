@@ -1,4 +1,6 @@
-"""Fair scheduling: the order in which waiting requests get into batches, and encoders get the streams of a machine.
+"""Fair scheduling.
+
+It decides which waiting requests get into the next batch, and which encoder gets the next free stream.
 
 This module uses no threads and no clock.
 """
@@ -18,33 +20,32 @@ from weakref import WeakKeyDictionary
 WINDOW = 512
 """Maximum number of waiting texts that are considered for one batch."""
 TEXTS_IN_TURN = 32
-"""Maximum number of texts that one request puts into the second half of the window before the next request does.
-Requests often have 32 texts."""
+"""Maximum number of consecutive texts of one request in the second half of the window. Requests often have 32 texts."""
 PADDING = 1.25
 """Maximum ratio of padded tokens to real tokens in a batch."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Waiting:
-    """A request with texts that still wait for a batch."""
+    """A request with texts that wait for a batch."""
 
     lengths: Sequence[int]
     """Number of tokens of each text."""
     padded: Sequence[int]
     """Number of tokens of each text, rounded up to the engine's `length_step`."""
     owner: Hashable = None
-    """Owner of the request. Owners take turns, however many requests each of them has."""
+    """Owner of the request. The owners take turns, however many requests each owner has."""
     left: list[int] = field(init=False)
     """Indices of the waiting texts, longest first."""
     tokens_left: int = field(init=False)
     """Total tokens of the waiting texts."""
     patience: int = 0
-    """Number of tokens of later requests that may still be batched before this request's next text."""
+    """Number of tokens of later requests that may still be embedded before this request's next text."""
     new: bool = True
     """True until a batch contains a text of this request."""
     latest_batch: int = 0
-    """Number of the owner's batch, counted by `_Line.batches`, that must contain a text of this request at the
-    latest."""
+    """Limit on the wait of a new request: the number of the owner's batch, as counted by `_Line.batches`, that must
+    contain a text of this request."""
     taken: int = 0
     """Tokens of this request in the batches that it has led in its current turn. See `FairQueue`."""
 
@@ -79,13 +80,13 @@ class _Line(Generic[W]):
     batches: int = 0
     """Number of batches led by requests of this owner."""
     last: int = -1
-    """Sequence number of the owner's last batch among the batches of all owners."""
+    """Sequence number of the owner's last batch, counted over the batches of all owners."""
     leader: W | None = None
     """Request that led the owner's last batch."""
 
 
 class FairQueue(Generic[W]):
-    """Fair scheduler of texts. The owner whose last batch is oldest leads the next batch.
+    """Fair scheduler of texts. The owner that has waited longest since its last batch leads the next batch.
 
     Each batch is led by a request of that owner. The batch starts with the request's longest waiting text. It is filled
     with texts of nearly the same length from any request, so that there is little padding. Among texts of the same
@@ -96,13 +97,13 @@ class FairQueue(Generic[W]):
     moves to the end of its owner's requests.
 
     The wait for the first text of a request is bounded. Before this text, its owner leads at most one batch for each
-    earlier request of the same owner. An earlier request that led the owner's last batch is not counted. Before each
+    earlier request of the same owner. The earlier request that led the owner's last batch is not counted. Before each
     batch of the owner, every other owner leads at most one batch. With a single owner, the batches before the text have
     at most twice the tokens that were queued when the request arrived, plus one batch. A request of any size therefore
     delays a later request with a single text by one batch, and no sequence of requests delays a text forever.
 
-    To keep the bound, a new request may lead a batch out of turn. Between two batches led in turn, only requests that
-    arrived before the end of the first batch may lead out of turn.
+    To keep the bound, a new request may lead a batch out of turn. After a batch led in turn, only requests that arrived
+    before the end of this batch may lead out of turn, until the next batch led in turn.
     """
 
     def __init__(self, max_batch_tokens: int) -> None:
@@ -110,14 +111,14 @@ class FairQueue(Generic[W]):
         self._requests: list[W] = []
         """Requests with waiting texts, in the order of their turns."""
         self._lines: dict[Hashable, _Line[W]] = {}
-        """State of each owner with waiting requests. An idle owner's state is kept while its last batch is more recent
-        than the last batch of a waiting owner."""
+        """Scheduling state of each owner with waiting requests. The state of an idle owner is kept as long as its last
+        batch is more recent than the last batch of a waiting owner."""
         self._batches = 0
         """Number of batches that the queue has returned."""
 
     @property
     def texts(self) -> int:
-        """Number of waiting texts, including texts of callers who have left, which will be skipped."""
+        """Number of waiting texts. Texts of callers who have left are included, although they will be skipped."""
         return sum(len(request.left) for request in self._requests)
 
     @property
@@ -127,18 +128,18 @@ class FairQueue(Generic[W]):
 
     @property
     def empty(self) -> bool:
-        """Return whether the queue has no request. Requests whose caller has left count as requests."""
+        """True if the queue has no request. Requests whose caller has left count as requests."""
         return not self._requests
 
     @property
     def waiting(self) -> bool:
-        """Return whether a caller that has not left still waits for a text."""
+        """True if a caller that has not left still waits for a text."""
         return any(request.left and not request.gone for request in self._requests)
 
     def add(self, request: W, *, queued: int) -> None:
-        """Add a request at the end.
+        """Add a request at the end of the queue.
 
-        `queued` is the number of tokens that were queued before the request, including running batches.
+        `queued` is the number of tokens that were queued before this request, including running batches.
         """
         request.patience = self._patience(queued)
         line, own = self._lines.setdefault(request.owner, _Line()), self._places(request.owner)
@@ -151,9 +152,9 @@ class FairQueue(Generic[W]):
     ) -> list[Item[W]]:
         """Choose a batch: a text of the request whose turn is next, and texts of similar length.
 
-        The batch contains no text of the owners in `besides`, and these owners keep their turns.
+        The batch has no text of the owners in `besides`. These owners keep their turns.
 
-        The budget is also limited to `1 / parts` of the waiting tokens, so that idle streams share the texts. `queued`
+        The batch is also limited to `1 / parts` of the waiting tokens, so that idle streams share the texts. `queued`
         is the number of queued tokens, including running batches.
         """
         self._drop_gone()
@@ -184,7 +185,7 @@ class FairQueue(Generic[W]):
     def _line(self, owner: Hashable) -> _Line[W]:
         """Return the scheduling state of an owner.
 
-        Forget idle owners whose last batch is older than that of any waiting owner.
+        Delete the state of idle owners whose last batch is older than that of every waiting owner.
         """
         waiting = {request.owner for request in self._requests}
         longest = min(self._lines[one].last for one in waiting)
@@ -197,12 +198,11 @@ class FairQueue(Generic[W]):
     def _leading(self, owner: Hashable, line: _Line[W]) -> int:
         """Return the index of the request that leads the owner's next batch.
 
-        A new request leads out of turn if it would otherwise exceed its bounded wait. In all other cases, the owner's
-        first request leads.
+        This is the owner's first request, unless a new request would otherwise exceed its bounded wait.
         """
         own = self._places(owner)
         newcomers = [place for place in own if self._requests[place].new]
-        # New requests are checked in order of arrival, because each also waits for the new requests before it.
+        # Check new requests in order of arrival, because each of them also waits for the new requests before it.
         late = any(self._requests[place].latest_batch - line.batches <= i for i, place in enumerate(newcomers))
         return newcomers[0] if late else own[0]
 
@@ -212,7 +212,7 @@ class FairQueue(Generic[W]):
         return min(self._max_batch_tokens, math.ceil(sum(one.tokens_left for one in self._requests) / parts))
 
     def _window(self, leading: int, besides: Container[Hashable]) -> list[Item[W]]:
-        """Return the leader's longest text, then up to `WINDOW` - 1 waiting texts, longest first in each request.
+        """Return the leader's longest text, and then up to `WINDOW` - 1 waiting texts, longest first in each request.
 
         Texts of the owners in `besides` are left out.
         """
@@ -226,9 +226,10 @@ class FairQueue(Generic[W]):
         return [Item(leader, leading, first, leader.padded[first]), *islice(others, WINDOW - 1)]
 
     def _in_turn(self) -> Iterator[Item[W]]:
-        """Yield one text of each of the first requests, so that the window contains short requests.
+        """Yield the waiting texts in the order in which the window takes them.
 
-        Then yield the remaining texts request by request, so that the requests whose turn is next are completed.
+        The first round has one text of each of the first requests, so that the window contains short requests. Then
+        each request in turn adds up to `TEXTS_IN_TURN` texts, so that the requests whose turn is next are completed.
         """
         half, requests = WINDOW // 2, list(enumerate(self._requests[:WINDOW]))
         for place, one in requests[:half]:
@@ -242,12 +243,12 @@ class FairQueue(Generic[W]):
                     yield Item(one, place, row, one.padded[row])
 
     def _chosen(self, window: Sequence[Item[W]], budget: int) -> list[Item[W]]:
-        """Choose the first text of `window`, and then the texts whose length differs least from its length.
+        """Choose the first text of `window`, and then the texts with the most similar lengths.
 
         The batch respects the token `budget`, the ratio `PADDING`, and the patience of every request that it overtakes.
         """
         first, *others = window
-        # The patience at an index is the least patience of all requests before the index, except the leader.
+        # At each index, this is the smallest patience of the requests before the index, without the leader.
         each = (budget if one is first.request else one.patience for one in self._requests[:WINDOW])
         patience = list(accumulate(each, min, initial=budget))
         longest = useful = first.length
@@ -281,33 +282,34 @@ class FairQueue(Generic[W]):
                 request.patience -= passing
 
     def _patience(self, queued: int) -> int:
-        """Return the patience of a new request: the number of tokens queued before the request, plus one batch."""
+        """Return the patience of a new request: the number of tokens queued before it, plus one batch."""
         return queued + self._max_batch_tokens
 
 
 class EngineSlots:
-    """A fixed number of streams, shared by encoders.
+    """A fixed number of streams that several encoders share.
 
-    A free stream goes to the waiting encoder whose last turn is oldest. Every other encoder therefore starts at most
-    one batch while an encoder waits.
+    A free stream goes to the waiting encoder whose last turn is oldest. While an encoder waits, every other encoder
+    therefore starts at most one batch.
     """
 
     def __init__(self, number: int) -> None:
         self._number = number
         self.idle = number
         self._waiting: dict[object, deque[asyncio.Future[None]]] = {}
-        """Futures of each encoder's waiting batches, in order of arrival. No stream is idle while a batch waits."""
+        """For each encoder, the futures of its waiting batches in order of arrival. While a batch waits, no stream is
+        idle."""
         self._begun = count()
         self._last: WeakKeyDictionary[object, int] = WeakKeyDictionary()
         """Sequence number of the last turn of each encoder."""
         self.owners: Counter[Hashable] = Counter()
         """Number of texts in running batches, by owner."""
         self.overtaken = False
-        """True while a batch runs beside the streams."""
+        """True while a batch runs in an extra thread, in addition to batches on all streams."""
 
     @property
     def busy(self) -> int:
-        """Number of streams in use."""
+        """Number of streams that run a batch."""
         return self._number - self.idle
 
     @contextmanager
@@ -331,12 +333,12 @@ class EngineSlots:
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():  # the task got a stream before it was cancelled
+            if not turn.cancelled():  # the task had got a stream before it was cancelled
                 self.give()
             raise
 
     def give(self) -> None:
-        """Release a stream. The next waiting encoder gets the stream."""
+        """Release a stream, and give it to the next waiting encoder."""
         while self._waiting:
             encoder = min(self._waiting, key=lambda one: self._last.get(one, -1))
             turns = self._waiting[encoder]

@@ -1,7 +1,7 @@
 """A fake model that computes vectors from hashes, for tests and for trying out the API.
 
-The model is fast and deterministic, and needs no bundle. A text's vector is the sum of a fixed random direction per
-word, so texts that share words are near each other.
+The fake model is fast and deterministic, and needs no bundle. Each word has a fixed random direction, and a text's
+vector is the sum of its words' directions. Texts that share words therefore have similar vectors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_LENGTH = 128
 VOCAB_SIZE = 8192
 START, END = 0, 1
 INT8_LIMIT = 0.5
-"""Calibrated range of int8 output. Components of the fake vectors rarely exceed this limit."""
+"""Calibrated range of int8 output. Components of the fake vectors are rarely larger."""
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -38,7 +38,7 @@ def _directions() -> Floats:
 class FakeEngine:
     """Engine that maps each word to an id by CRC-32, and each id to a random direction.
 
-    A text's vector is the sum of these directions.
+    A text's vector is the sum of the directions of its words.
     """
 
     name = "fake"
@@ -56,25 +56,25 @@ class FakeEngine:
         return [_tokens(text, direction) for text in texts]
 
     def tokenize_pairs(self, pairs: Sequence[TextPair], direction: Direction) -> list[Tokens]:
-        """Return the words of both texts as one list of tokens. The fake model scores no pairs."""
+        """Return the words of both texts as one list of tokens. The fake model can't score pairs."""
         return [_tokens(f"{first} {second}", direction) for first, second in pairs]
 
     def pieces(self, texts: Sequence[str], special_tokens: bool) -> list[list[Piece]]:
-        """Return the words of each text and their positions."""
+        """Return the words of each text with their positions."""
         return [_pieces(text, special_tokens) for text in texts]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
-        """Return the ids themselves as text, because a hash can't be inverted."""
+        """Return the ids as text, because hashes can't be decoded to words."""
         return " ".join(f"#{id}" for id in ids if not (skip_special_tokens and id in (START, END)))
 
     def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:  # noqa: ARG002 - it has one thread
-        """Return the sum of each text's directions, scaled to unit length."""
+        """Return for each text the sum of the directions of its words, scaled to unit length."""
         pooled = np.stack([_directions()[tokens.ids].sum(axis=0) for tokens in batch])
         norms = np.linalg.norm(pooled, axis=1)
         return Embedded(pooled / norms[:, None], norms)
 
     def embed_tokens(self, batch: Sequence[Tokens], *, alone: bool = False) -> list[Floats]:  # noqa: ARG002
-        """Return the random direction of each token. The sum of these vectors is the text's vector."""
+        """Return the random direction of each token, before their sum becomes the text's vector."""
         return [_directions()[tokens.ids] for tokens in batch]
 
 
@@ -97,7 +97,7 @@ def _id(word: str) -> int:
 
 
 def open_bundle(folder: Path) -> Model:  # noqa: ARG001 - every engine is opened with a folder
-    """Return the fake model. The folder is not read."""
+    """Return the fake model. The folder is never read."""
     engine = FakeEngine()
     text = "Hashing is not understanding."
     golden = Golden(text=text, vector=engine.embed(engine.tokenize([text], "right")).vectors[0].tolist())
@@ -127,4 +127,4 @@ def _load(options: EngineOptions) -> FakeEngine:
 
 def _check(options: EngineOptions) -> None:
     if options.precision not in (None, FakeEngine.precision):
-        raise EngineError(f"--precision {options.precision}: the fake engine has {FakeEngine.precision} only")
+        raise EngineError(f"--precision {options.precision}: the fake engine supports only {FakeEngine.precision}")

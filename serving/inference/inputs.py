@@ -1,6 +1,7 @@
-"""Preparation of model inputs: texts with their prompts, truncated to the model's length, or token ids from a request.
+"""Preparation of a model's inputs: texts with their prompts, or token ids from a request.
 
-The prompt comes from the request, from the bundle by name or role, or from the server's default.
+Texts are truncated to the model's maximum length. The prompt comes from the request, from the bundle by name or role,
+or from the server's default.
 """
 
 from __future__ import annotations
@@ -31,23 +32,23 @@ NAMES: Mapping[Role, tuple[str, ...]] = {
     "classification": ("classification",),
     "clustering": ("clustering",),
 }
-"""Names under which bundles store the prompt for a role."""
+"""Names by which bundles store their prompts, for each role."""
 MAX_BYTES = 10_000
-"""Maximum bytes of a prompt. Prompts are repeated before every text."""
+"""Maximum bytes of a prompt. A prompt is repeated before every text, so it must be short."""
 At = Callable[[int], str]
-"""Function from the index of an input to its name in error messages."""
+"""Function that returns the name of an input in error messages, given its index."""
 CHARACTERS_EACH = 5
-"""Assumed characters per token in prose, to estimate token counts before texts are tokenised."""
+"""Assumed number of characters per token, to estimate token counts before texts are tokenised."""
 CHARACTERS_PER_TOKEN = 250
-"""Texts are truncated to this many characters per token of the model's maximum length before they are tokenised.
-text-embeddings-inference does the same."""
+"""Number of characters per token of the model's maximum length, to which texts are truncated before they are tokenised.
+text-embeddings-inference uses the same number."""
 
 
 class Prompts:
-    """A bundle's prompts by name, and the server's default.
+    """The prompts of a bundle by name, and the server's default prompt.
 
     Raises:
-        EngineError: the bundle lacks the default prompt.
+        EngineError: the bundle does not have the default prompt.
     """
 
     def __init__(self, known: Mapping[str, str], settings: Settings) -> None:
@@ -55,18 +56,18 @@ class Prompts:
         self._of_role = {role: prompt_for(known, names) for role, names in NAMES.items()}
         name = settings.default_prompt_name
         if name is not None and name not in known:
-            raise EngineError(f"--default-prompt-name {name}: the bundle has no such prompt (it has: {self._names})")
+            raise EngineError(f"--default-prompt-name: the bundle has no prompt {name!r} (it has: {self._names})")
         self._default = settings.default_prompt or (known[name] if name is not None else "")
 
     def before(self, options: EmbedOptions) -> str:
-        """Return the prompt for each text.
+        """Return the prompt for each text of a request.
 
         Raises:
-            Invalid: the name is unknown, two prompts are given, or the prompt is not Unicode.
+            Invalid: the name is unknown, the request gives two prompts, or the prompt is not Unicode.
             TooLarge: the prompt has more than `MAX_BYTES`.
         """
         if options.prompt is not None and options.prompt_name is not None:
-            raise Invalid("give prompt or prompt_name, not both", field="prompt")
+            raise Invalid("give only one of prompt and prompt_name", field="prompt")
         if options.prompt is not None:
             check_text(options.prompt, MAX_BYTES, "prompt")
             return options.prompt
@@ -77,10 +78,10 @@ class Prompts:
         return "" if options.by_the_bundle else self._default
 
     def of_a_search(self, texts: int, options: EmbedOptions) -> list[str]:
-        """Return the prompts of a search: the query's prompt, followed by one prompt for each of `texts` documents.
+        """Return the prompts for a query and for `texts` documents. The prompt for the query is first.
 
         Raises:
-            Invalid, TooLarge: as for `before`.
+            Invalid, TooLarge: see `before`.
         """
         asking = self.before(replace(options, role="search_query"))
         answering = self.before(replace(options, role="search_document"))
@@ -97,7 +98,7 @@ class Prompts:
 
 
 class InputPreparation:
-    """Converter from the texts or token ids of a request to one encoder's tokens.
+    """Converter of a request's texts or token ids to the tokens of one encoder.
 
     Before texts are tokenised, the converter checks whether the `batcher`'s queue has room for them.
     """
@@ -121,8 +122,8 @@ class InputPreparation:
         self._vocabulary = vocabulary
         self._batcher = batcher
         self._coming: Counter[Caller | None] = Counter()
-        """Estimated tokens of the texts that are being tokenised, by API key. Checks of the queue's room include these
-        tokens."""
+        """Estimated tokens of the texts that are being tokenised, by API key. Checks of the queue's room add these
+        tokens to the queued ones."""
 
     @cached_property
     def special_ids(self) -> list[int]:
@@ -131,20 +132,20 @@ class InputPreparation:
 
     @cached_property
     def length(self) -> int:
-        """Maximum tokens of a text that the model reads, without special tokens."""
+        """Maximum number of a text's tokens that the model reads, without special tokens."""
         return self._manifest.max_length - len(self.special_ids)
 
     @cached_property
     def document_length(self) -> int:
-        """Maximum tokens of a corpus document that the model reads after the document prompt."""
+        """Maximum number of a document's tokens that the model reads after the prompt for documents."""
         prompt = self._prompts.before(AS_DOCUMENTS)
         return self.length - len(self._engine.pieces([prompt], special_tokens=False)[0])
 
     async def cut(self, texts: Sequence[str]) -> int:
-        """Return the number of corpus documents in `texts` that exceed the model's maximum length."""
+        """Return the number of documents in `texts` that exceed the model's maximum length."""
         prompt = self._prompts.before(AS_DOCUMENTS)
-        # An ASCII text has at most one token for each character, plus one for a leading space. A non-ASCII character
-        # may become several tokens.
+        # In an ASCII text, the number of tokens is at most the number of characters, plus one for a leading space. A
+        # character beyond ASCII can become several tokens.
         short = self.length - len(prompt) if prompt.isascii() else 0
         doubtful = [text for text in texts if len(text) >= short or not text.isascii()]
         return sum(tokens.truncated for tokens in await self.tokens(doubtful, AS_DOCUMENTS, str)) if doubtful else 0
@@ -154,7 +155,7 @@ class InputPreparation:
     ) -> Sequence[str]:
         """Put a prompt before each text.
 
-        `prompts` has one prompt for each text. None uses the request's prompt for all texts.
+        `prompts` has one prompt for each text. If `prompts` is None, all texts get the prompt of the request.
 
         Raises:
             Empty, TooLarge, Invalid: a text is not valid for the model.
@@ -174,7 +175,7 @@ class InputPreparation:
         """Return the tokens of texts with their prompts, or of given token ids, truncated to the model's length.
 
         Raises:
-            Empty, TooLarge, Invalid, ForeignTokens: the request is at fault.
+            Empty, TooLarge, Invalid, ForeignTokens: the request is not valid.
             Overloaded: the tokenizer's queue or the encoder's queue has no room.
         """
         if _is_ids(inputs):
@@ -185,8 +186,8 @@ class InputPreparation:
         long = [i for i, text in enumerate(texts) if len(text) > limit]
         if long and not options.truncate:
             raise TooLarge(
-                f"{len(texts[long[0]])} characters are more than the {limit} that are read for the model's "
-                f"{self._manifest.max_length} tokens, and truncate is false",
+                f"{len(texts[long[0]])} characters are more than the {limit} that the server reads for the "
+                f"model's {self._manifest.max_length} tokens, and truncate is false",
                 field=at(long[0]),
             )
         kept = [text[:limit] if options.direction == "right" else text[-limit:] for text in texts]
@@ -212,12 +213,13 @@ class InputPreparation:
         """Return the tokens of pairs of texts, truncated together to the model's length.
 
         Raises:
-            TooLarge, Invalid: the request is at fault.
+            TooLarge, Invalid: the request is not valid.
             Overloaded: the tokenizer has no room.
         """
         if options.prompt is not None or options.prompt_name is not None:
             raise Invalid(
-                "a cross-encoder has no prompts", field="prompt" if options.prompt_name is None else "prompt_name"
+                "a cross-encoder does not support prompts",
+                field="prompt" if options.prompt_name is None else "prompt_name",
             )
         for i, pair in enumerate(pairs):
             for text in pair:
@@ -241,7 +243,7 @@ class InputPreparation:
         """Return the number of truncated inputs.
 
         Raises:
-            TooLarge: an input is truncated, but the request forbids truncation.
+            TooLarge: an input would be truncated, but the request forbids truncation.
         """
         cut = [i for i, one in enumerate(tokens) if one.truncated]
         if cut and not options.truncate:
@@ -255,12 +257,12 @@ class InputPreparation:
     def _given(self, inputs: Sequence[Sequence[int]], options: EmbedOptions, at: At) -> list[Tokens]:
         if self._settings.token_arrays == "reject":
             raise ForeignTokens(
-                "this server takes text, no token ids; with LangChain's OpenAIEmbeddings set "
+                "this server accepts texts but no token ids; with LangChain's OpenAIEmbeddings, set "
                 "check_embedding_ctx_length=False so that it sends text",
                 field=at(0),
             )
         if options.prompt or options.prompt_name:
-            raise Invalid("can't be put before token ids", field="prompt" if options.prompt else "prompt_name")
+            raise Invalid("can't be combined with token ids", field="prompt" if options.prompt else "prompt_name")
         for i, ids in enumerate(inputs):
             self._vocabulary.check(ids, at(i))
         limit = self._manifest.max_length

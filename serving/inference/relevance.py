@@ -1,6 +1,6 @@
-"""Relevance scores of texts for a query, by one of three methods.
+"""Relevance scores of texts for a query.
 
-The methods are the cosine of two text vectors, late interaction between token vectors, and a cross-encoder.
+There are three methods: the cosine of two text vectors, late interaction between token vectors, and a cross-encoder.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from serving.inference.embeddings import Computed, EmbedOptions
 
 Method = Literal["cosine", "late_interaction", "cross_encoder"]
 MOST_COMPONENTS = 1 << 26
-"""Maximum number of components of all token vectors of a request. In float32, this is 256 MB."""
+"""Maximum number of components in all token vectors of a request. In float32, they have 256 MB."""
 DECIMALS = 6
-"""Scores are rounded to this many decimals, as in searches, because float32 can't represent decimals exactly."""
+"""Number of decimals to which scores are rounded, as in searches. float32 has no exact decimals."""
 MIN_NORM = 1e-12
-"""Lower bound of a vector's length before division, so that a zero vector stays zero."""
+"""Lower bound of a vector's length before a division. It keeps zero vectors zero."""
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,18 @@ class Relevance:
     """Scores of N texts for a query."""
 
     scores: Floats
-    """(N,) scores, rounded to `DECIMALS` decimals. Equal texts have equal scores."""
+    """(N,) scores, rounded to `DECIMALS`. Equal texts have equal scores."""
     computed: Computed
     method: Method
 
     @property
     def bounded(self) -> Floats:
-        """Scores within fixed limits: cosines from -1 to 1, or the sigmoid of a cross-encoder's logits."""
+        """Scores in a fixed range: cosines from -1 to 1, or the sigmoid of a cross-encoder's logits from 0 to 1."""
         return squashed(self.scores) if self.method == "cross_encoder" else self.scores
 
 
 def squashed(scores: Floats) -> Floats:
-    """Return the sigmoid of scores."""
+    """Return the sigmoid of the scores."""
     sigmoid: Floats = (1 / (1 + np.exp(-scores.astype(np.float64)))).astype(np.float32)
     return sigmoid
 
@@ -50,9 +50,9 @@ def squashed(scores: Floats) -> Floats:
 async def relevance(
     embedder: Embedder, query: str, texts: Sequence[str], options: EmbedOptions, field: str, *, method: Method
 ) -> Relevance:
-    """Score texts for a query. In error messages, `field` names the texts.
+    """Score N texts for a query.
 
-    An encoder's prompts are those of its bundle for queries and documents.
+    In error messages, `field` names the texts. An encoder uses the prompts of its bundle for queries and documents.
 
     Raises:
         ServiceError: see `Embedder.embed`, `Embedder.embed_tokens` and `Embedder.score`.
@@ -72,7 +72,7 @@ async def relevance(
         parts = vectors.vectors, vectors.norms, vectors.texts, embedder.preparation.special_ids
         return Relevance(await asyncio.to_thread(late_interaction, *parts), vectors, method)
     made = await embedder.embed(inputs, options, field, at, beside=1, prompts=prompts)
-    cosines = np.vecdot(made.vectors[1:], made.vectors[0]).round(DECIMALS)  # computed as in searches
+    cosines = np.vecdot(made.vectors[1:], made.vectors[0]).round(DECIMALS)  # computed in the same way as in searches
     return Relevance(np.clip(cosines, -1, 1), made, method)
 
 

@@ -1,4 +1,4 @@
-"""Requests for token vectors. They share the queue and the batches of requests for text vectors."""
+"""Requests for token vectors. They use the same queue and the same batches as requests for text vectors."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from models.runtimes.base import Embedded, Floats
 
 @dataclass(frozen=True, slots=True)
 class EachToken(Tokens):
-    """Tokens of a text whose caller wants a vector of each token instead of one vector of the text."""
+    """Tokens of a text for which the caller wants one vector per token, instead of one vector for the text."""
 
 
 class Mixed(NamedTuple):
-    """Output of a batch that contains `EachToken` texts. A text has one vector (D,) or its token vectors (L, H)."""
+    """Output of a batch that contains `EachToken` texts.
+
+    Each text has either one vector (D,) or token vectors (L, H).
+    """
 
     vectors: Sequence[Floats]
     norms: Sequence[Floats]
-    """The lengths of each text's vectors before normalisation."""
+    """Lengths of each text's vectors before normalisation."""
 
 
 def places(texts: Sequence[Tokens]) -> Sequence[slice]:
-    """Return a slice for each text: the rows of its tokens in the concatenated token vectors."""
+    """Return a slice for each text, which selects its rows in the concatenated token vectors."""
     ends = np.cumsum([len(text) for text in texts]).tolist()
     return [slice(end - len(text), end) for end, text in zip(ends, texts, strict=True)]
 

@@ -1,7 +1,7 @@
-"""The queue of an encoder's tokenizer, and its vocabulary.
+"""The queue of an encoder's tokenizer, and the encoder's vocabulary.
 
-The tokenizer runs in its own thread. Short texts are tokenised on the event loop instead. Texts that arrive while the
-thread is busy are tokenised together in the next call.
+The tokenizer runs in its own thread, except for short texts, which are tokenised on the event loop. Texts that arrive
+while the thread is busy are tokenised together in the next call.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from serving.inference.engine import Engine
 from serving.operations.lru import Lru
 
 TOKENIZED_AT_ONCE = 10_000
-"""Approximate number of characters in one tokenizer call. A call takes about 4 ms. A small request behind a large
-request waits for one call."""
+"""Approximate number of characters in one tokenizer call, which takes about 4 ms. A small request behind a large
+request therefore waits for one call."""
 TOKENIZED_ON_THE_SPOT = 600
-"""Maximum characters that are tokenised on the event loop. This takes 0.2 ms, less than a thread switch. Each text
-counts as 20 additional characters."""
+"""Maximum characters that are tokenised on the event loop. They take 0.2 ms, less than a switch to another thread. Each
+text counts as 20 additional characters."""
 T = TypeVar("T")
 Tokenize = Callable[[Sequence[str], Direction], list[Tokens]]
 
@@ -38,20 +38,20 @@ class _Turn:
     direction: Direction
     future: asyncio.Future[list[Tokens]]
     alone: bool = False
-    """Whether these texts get a tokenizer call of their own, because a call shared with other texts failed."""
+    """True if these texts get a separate tokenizer call, because a call together with other texts has failed."""
 
 
 class Tokenizing:
     """Queue of the tokenizer.
 
-    Each request is split into turns of about `TOKENIZED_AT_ONCE` characters. Requests alternate by turn, oldest first.
+    Each request is split into turns of about `TOKENIZED_AT_ONCE` characters. The requests alternate, oldest first.
     Small turns of several requests are merged into one call.
     """
 
     def __init__(self, tokenize: Tokenize, cache_bytes: int = 0, max_characters: float = math.inf) -> None:
         self._tokenize = _failing_alone(tokenize)
         self._characters = 0
-        """Number of characters of admitted requests."""
+        """Number of characters of all admitted requests."""
         self._max_characters = max_characters
         self._kept: Lru[tuple[str, Direction], Tokens] | None = Lru(cache_bytes) if cache_bytes else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
@@ -68,8 +68,8 @@ class Tokenizing:
         """
         if self._characters and self._characters + characters > self._max_characters:
             raise Overloaded(
-                f"{self._characters} characters wait for the tokenizer and {characters} more would exceed "
-                f"{self._max_characters}",
+                f"{self._characters} characters wait for the tokenizer, and {characters} more would exceed the "
+                f"limit of {self._max_characters}",
                 retry_after=1,
             )
         self._characters += characters
@@ -109,17 +109,17 @@ class Tokenizing:
         return fresh
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run `work` in the tokenizer's thread, between two turns.
+        """Run `work` in the tokenizer's thread, between two calls of the tokenizer.
 
         Raises:
-            Unhealthy: the tokenizer was closed before.
+            Unhealthy: the tokenizer was closed before `work` could run.
         """
         if self._closed:
             raise shutting_down()
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def close(self) -> None:
-        """Let the running call end, then stop. Waiting requests fail with `Unhealthy`."""
+        """Wait until the running call has ended, then stop. Waiting requests fail with `Unhealthy`."""
         self._closed = True
         for turn in self._waiting:
             if not turn.future.done():
@@ -146,7 +146,7 @@ class Tokenizing:
             running.add_done_callback(lambda done: self._deliver(turns, done))
 
     def _next(self) -> list[_Turn]:
-        """Take the oldest turn whose caller still waits, and following turns that fit into the same call."""
+        """Take the oldest turn whose caller still waits, and later turns that fit into the same call."""
         turns: list[_Turn] = []
         characters = 0
         while self._waiting:
@@ -161,7 +161,8 @@ class Tokenizing:
 
     def _deliver(self, turns: Sequence[_Turn], done: asyncio.Future[list[Tokens]]) -> None:
         failure = done.exception() or _miscounted(sum(len(turn.texts) for turn in turns), done.result())
-        if failure and len(turns) > 1 and not self._closed:  # retry each turn alone: only bad texts fail
+        # Retry each turn separately, so that only texts that cause the error fail.
+        if failure and len(turns) > 1 and not self._closed:
             for turn in reversed(turns):
                 turn.alone = True
                 self._waiting.appendleft(turn)
@@ -179,7 +180,7 @@ class Tokenizing:
 
 
 def _failing_alone(tokenize: Tokenize) -> Tokenize:
-    """Return `tokenize` with `TokenizerFailure` converted to `Backend`, the error for callers."""
+    """Wrap `tokenize` so that a `TokenizerFailure` becomes a `Backend` error for callers."""
 
     def tokenized(texts: Sequence[str], direction: Direction) -> list[Tokens]:
         try:
@@ -195,11 +196,11 @@ def _together(first: _Turn, turn: _Turn) -> bool:
 
 
 def _miscounted(texts: int, tokens: Sequence[Tokens]) -> Exception | None:
-    return None if len(tokens) == texts else Backend(f"the tokenizer gave {len(tokens)} results for {texts} texts")
+    return None if len(tokens) == texts else Backend(f"the tokenizer returned {len(tokens)} results for {texts} texts")
 
 
 def in_turns(texts: Sequence[str]) -> Iterator[list[str]]:
-    """Split `texts` in order into lists of about `TOKENIZED_AT_ONCE` characters."""
+    """Split `texts` into lists of about `TOKENIZED_AT_ONCE` characters, in order."""
     turn, characters = list[str](), 0
     for text in texts:
         turn.append(text)
@@ -212,7 +213,7 @@ def in_turns(texts: Sequence[str]) -> Iterator[list[str]]:
 
 
 class Vocabulary:
-    """Vocabulary of an engine. Its methods run in the tokenizer's thread."""
+    """Vocabulary of an engine's tokenizer. The methods run in the tokenizer's thread."""
 
     def __init__(self, engine: Engine, tokenizing: Tokenizing) -> None:
         self._engine = engine
@@ -227,7 +228,7 @@ class Vocabulary:
         """
         size = self._engine.vocab_size
         if not ids:
-            raise Empty("must hold at least one token id", field=field)
+            raise Empty("must contain at least one token id", field=field)
         if min(ids) < 0 or max(ids) >= size:
             foreign = next(i for i in ids if not 0 <= i < size)
             raise ForeignTokens(

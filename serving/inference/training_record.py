@@ -1,4 +1,4 @@
-"""Training facts and scores of an encoder, read from its manifest for `/info` and the log."""
+"""Training facts and scores of an encoder, for `/info` and the log. They come from the encoder's manifest."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from typing import Any
 from models.bundle.bundle import Manifest
 
 PARITY = "onnx_parity"
-"""Key, among the manifest's scores, of the exported ONNX graph's numerical error. This value is not a benchmark
-score."""
+"""Key of the exported ONNX graph's numerical error in the manifest's scores. This value is not a benchmark score."""
 SUMMARIES = ("mean", "nDCG@10")
-"""Suffixes of the score names that summarise a benchmark."""
+"""Suffixes by which the names of summary scores end, such as the mean of a benchmark."""
 DEFAULT_CORPUS = "python-docs"
-"""Name of the training corpus if the run's configuration names no file."""
+"""Name of the training corpus if the training's configuration names no file."""
 
 
 def training(manifest: Manifest) -> dict[str, Any] | None:
     """Return the training facts in the manifest, or None if it has no training record.
 
-    The record is untrusted input, so a fact of a wrong type counts as missing. Paths are reduced to file names.
+    The record is untrusted input, so a fact of a wrong type is treated as missing. Paths are reduced to file names.
     """
     run = manifest.run
     if run is None:
@@ -41,7 +40,7 @@ def training(manifest: Manifest) -> dict[str, Any] | None:
 
 
 def summary(manifest: Manifest) -> str:
-    """Return one line with the encoder's name, its training and its scores."""
+    """Return the encoder's name, its training and its scores as one line."""
     known, backbone = training(manifest) or {}, _name(manifest.backbone)
     objective = known.get("objective") or manifest.objective
     about = (known.get("about") or "").removesuffix(".")
@@ -56,7 +55,7 @@ def summary(manifest: Manifest) -> str:
 
 
 def _fact(run: Mapping[str, Any], name: str) -> Any:
-    """Return a fact of a training run, from the run's record or from the configuration in it."""
+    """Return a fact of a training run, from the run's record or from the configuration in the record."""
     return run[name] if run.get(name) is not None else _object(run.get("config")).get(name)
 
 
@@ -76,10 +75,7 @@ def _corpus(run: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _name(value: Any) -> str | None:
-    """Return the name of a model, or the last part of a path.
-
-    `owner/name` is a Hugging Face id and is returned whole.
-    """
+    """Return the name of a model. A path is reduced to its last part, but a Hugging Face id `owner/name` is kept."""
     name = _line(value)
     if name is None or (name.count("/") <= 1 and name[0] not in "/.~"):
         return name
@@ -95,12 +91,15 @@ def _list(value: Any) -> list[Any]:
 
 
 def _count(value: Any) -> int | None:
-    """Return `value` if it is an integer of less than 2**53, which JSON parsers of any language can read, else None."""
+    """Return `value` if it is an integer below 2**53, else None.
+
+    JSON parsers of all languages can read such integers.
+    """
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53 else None
 
 
 def _line(value: Any) -> str | None:
-    """Return a text as one printable line without control characters. Return None for any other type."""
+    """Return a text as one printable line without control characters, or None for a value of another type."""
     if not isinstance(value, str):
         return None
     return " ".join("".join(one if one.isprintable() else " " for one in value).split()) or None

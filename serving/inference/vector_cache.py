@@ -1,4 +1,4 @@
-"""Cache of vectors. Simultaneous requests for the same text share one engine run."""
+"""Cache of vectors. Simultaneous requests for the same text share one run of the engine."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from serving.operations.lru import Lru
 
 
 class Submit(Protocol):
-    """Function that embeds texts in an encoder's queue."""
+    """Function that embeds texts by an encoder's queue."""
 
     async def __call__(self, texts: Sequence[Tokens], *, bulk: bool = False) -> Answer:
-        """Return the vectors and norms of N texts in order."""
+        """Return the vectors and norms of N texts, in the same order."""
 
 
 class _Row(NamedTuple):
@@ -46,22 +46,22 @@ class _Flight:
 
 @dataclass(eq=False)
 class VectorCache:
-    """Cache in front of one encoder's queue.
+    """Cache of vectors in front of one encoder's queue.
 
-    The key of a vector is the token ids of its text, because the encoder reads only token ids. Simultaneous requests
-    share an engine run if each lacks exactly one vector, for the same text and with the same priority. If the run
-    fails, all these requests fail. If all callers leave, the run is cancelled. A request that lacks several vectors
-    never waits for another request's run.
+    The cache key of a vector is the token ids of its text, because a vector depends on nothing else. Simultaneous
+    requests share one run of the engine if each of them needs exactly one vector that is not cached, for the same text
+    and with the same priority. If the run fails, all these requests fail. If all callers leave, the run is cancelled. A
+    request that needs several such vectors never waits for another request's run.
     """
 
     submit: Submit
     max_bytes: int
     observe: Callable[[int, int], None] = lambda *_: None
-    """Function called once per request with two numbers. The first counts texts that were cached or already running.
-    The second counts texts sent to the engine."""
+    """Function that is called once per request with two numbers. The first counts texts whose vector was cached or
+    already being computed. The second counts texts that were sent to the engine."""
     _kept: Lru[bytes, _Row] = field(init=False)
     _flights: dict[tuple[bytes, bool], _Flight] = field(init=False, default_factory=dict)
-    """Running texts. The key is the text's token ids and its `bulk` flag."""
+    """Texts that are being embedded. The key is the text's token ids and its `bulk` flag."""
 
     def __post_init__(self) -> None:
         self._kept = Lru(self.max_bytes)
@@ -94,7 +94,7 @@ class VectorCache:
         return Answer(np.stack(vectors), np.array(norms, dtype=np.float32), begun)
 
     async def _shared(self, key: bytes, text: dict[bytes, Tokens], bulk: bool) -> _Landed:
-        """Wait for the running embedding of a single text. Start it if there is none."""
+        """Wait for the vector of a single text. If no run computes it yet, start one."""
         place = key, bulk
         if not (flight := self._flights.get(place)):
             flight = self._flights[place] = _Flight(asyncio.create_task(self._run(text, bulk)))
@@ -109,7 +109,7 @@ class VectorCache:
                 flight.task.cancel()
 
     def _leave(self, place: tuple[bytes, bool], flight: _Flight) -> None:
-        """Remove the run from `_flights`, so that no further request joins the run."""
+        """Remove the run from `_flights`, so that no more requests wait for it."""
         if self._flights.get(place) is flight:
             del self._flights[place]
 

@@ -1,4 +1,4 @@
-"""Background jobs. Jobs survive restarts of the server."""
+"""Background jobs. A restart of the server does not lose them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Adaptation of an encoder to the texts of a corpus. `isosphere adapt` trains it in a process of its own."""
+"""Adaptation of an encoder to the texts of a corpus.
+
+A child process trains the encoder with the command `isosphere adapt`.
+"""
 
 from __future__ import annotations
 
@@ -33,26 +36,28 @@ from serving.operations.threads import check_cancelled
 from serving.settings import Settings
 
 MODULE = "isosphere"
-MISSING = "adapting an encoder needs the extra 'train', which is not installed here: pip install 'isosphere[train]'"
+MISSING = (
+    "adapting an encoder needs the extra 'train', which is not installed on the server: pip install 'isosphere[train]'"
+)
 MOST_PASSAGES = 10_000
-"""Maximum number of passages that an encoder is trained on. More would take hours. Of a larger corpus, every n-th
-passage is taken."""
+"""Maximum number of passages for training, because more would take hours. Of a larger corpus, every n-th passage is
+used."""
 MOST_CHARACTERS = 5000
-"""Maximum characters of a passage that are read. An encoder reads fewer."""
+"""Maximum characters of a passage that are used for training. Encoders read fewer characters than that."""
 MOST_TITLE_CHARACTERS = 500
 MOST_KEPT = 5
-"""Maximum number of adapted encoders that are kept for a corpus."""
+"""Maximum number of adapted encoders that the server keeps for a corpus."""
 NICE = 10
-"""Difference between the niceness of the process and that of the server. Requests are served first."""
+"""Amount by which the niceness of the child process exceeds that of the server, so that requests are served first."""
 GRACE_SECONDS = 10.0
-"""Seconds in which a cancelled process may end its step and save a checkpoint."""
+"""Seconds that a cancelled child process has to finish its step and save a checkpoint."""
 INHERITED = ("CUDA_VISIBLE_DEVICES", "HOME", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "XDG_CACHE_HOME")
-"""Environment variables that the process inherits."""
+"""Environment variables that the child process inherits."""
 RESULT = "result.json"
 STEP = re.compile(rb"step (\d+)/(\d+): ")
-"""Beginning of a line of progress (`training.checkpoints.progress`)."""
+"""Pattern for the beginning of a progress line (`training.checkpoints.progress`)."""
 COMPLAINT = "isosphere: "
-"""Beginning of the line that says why a command failed."""
+"""Prefix of the line in which a command reports why it failed."""
 LAST_LINES = 20
 
 
@@ -62,38 +67,39 @@ def is_installed() -> bool:
 
 
 def check_allowed(settings: Settings) -> None:
-    """Raise `Unsupported` if the server does not adapt encoders, or the packages for training are not installed."""
+    """Raise `Unsupported` if `--no-adapt` is set or the packages for training are not installed."""
     if settings.no_adapt:
-        raise Unsupported("this server adapts no encoders: it was started with --no-adapt")
+        raise Unsupported("this server does not adapt encoders, because it was started with --no-adapt")
     if not is_installed():
         raise Unsupported(MISSING)
 
 
 @dataclass(frozen=True)
 class Adaptations:
-    """The folders of jobs under way, and of the encoders that jobs made. Methods block.
+    """The folders of running jobs and of adapted encoders. Its methods block.
 
-    Both have a folder for each corpus, so that they count towards the disk quota of its keys.
+    Each kind has a separate folder for each corpus, so that the folders count towards the disk quota of the corpus's
+    keys.
     """
 
     working: Path
     made: Path
 
     def work(self, job: Job) -> Path:
-        """Return the folder in which a job works. It has the texts and the checkpoints of the training."""
+        """Return the folder in which a job works. It contains the texts and checkpoints of the training."""
         return self.working / job.corpus / job.id
 
     def check_room(self, job: Job) -> None:
-        """Raise `Conflict` if as many encoders as may be are kept for the corpus of a new job.
+        """Raise `Conflict` if the server already keeps `MOST_KEPT` encoders for the corpus of a new job.
 
-        Nothing is deleted to make room, because a server may be started with any of them.
+        Nothing is deleted to make room, because a server may be started with any of these encoders.
         """
         made = self.made / job.corpus
         kept = [one for one in made.glob("*") if not one.name.startswith(_name(job))]
         if len(kept) >= MOST_KEPT:
             raise Conflict(
-                f"{len(kept)} encoders were adapted to the corpus {job.corpus!r}, as many as are kept: the "
-                f"operator of the server can delete folders in {made} that no server uses"
+                f"the server already keeps {len(kept)} encoders for the corpus {job.corpus!r}, which is the "
+                f"maximum: ask its operator to delete folders in {made} that no server uses"
             )
 
     def discard(self, job: Job) -> None:
@@ -101,7 +107,10 @@ class Adaptations:
         shutil.rmtree(self.work(job), ignore_errors=True)
 
     def sweep(self, unfinished: Callable[[str], Sequence[str]]) -> None:
-        """Delete the folders of jobs that have ended. `unfinished` returns the ids of a corpus's other jobs."""
+        """Delete the work folders of jobs that have ended.
+
+        `unfinished` returns the ids of a corpus's unfinished jobs.
+        """
         for folder in self.working.glob("*/*"):
             if folder.name not in unfinished(folder.parent.name):
                 shutil.rmtree(folder, ignore_errors=True)
@@ -112,12 +121,12 @@ def adapted(
 ) -> dict[str, Any]:
     """Adapt a served encoder to the passages of a corpus, and report the finished steps. This call blocks.
 
-    A job that was interrupted continues from the last checkpoint of its training, with the texts that it began with.
+    An interrupted job continues from the last checkpoint of its training, with the texts that it had at the start.
 
     Raises:
-        Stopped: the current work was cancelled. The process has ended then.
-        Invalid: the corpus has too few passages, or single sentences.
-        TooLarge, Unhealthy: the process failed.
+        Stopped: the current work was cancelled. The child process has then ended.
+        Invalid: the corpus has too few passages, or a passage has too few sentences.
+        TooLarge, Unhealthy: the child process failed.
         InsufficientStorage: the disk is full.
     """
     work, name = adaptations.work(job), _name(job)
@@ -126,7 +135,8 @@ def adapted(
         if not texts.exists():
             _write(corpora, job.corpus, texts)
         start.unlink(missing_ok=True)
-        start.symlink_to(served.folder.absolute())  # so that neither errors nor the result name folders of the server
+        # A link, so that neither errors nor the result contain paths of the server.
+        start.symlink_to(served.folder.absolute())
         options = ["--backbone", f"./{start.name}", "--out", name, "--json", RESULT]
         options += ["--max-steps", str(steps)] if (steps := job.options.get("max_steps")) else []
         options += ["--resume"] if (work / "runs" / f"{name}-trained" / "config.json").exists() else []
@@ -144,22 +154,23 @@ def adapted(
 
 
 def _name(job: Job) -> str:
-    """Return the name of the job's whitened encoder. The name of its trained encoder begins with it."""
+    """Return the name of the job's whitened encoder. It is also the prefix of the name of the trained encoder."""
     return f"{job.corpus}-{job.id[:8]}"
 
 
 def _kept(bundle: Path, made: Path) -> Path:
-    """Move a bundle to the folder of a corpus's adapted encoders. Return its new path."""
+    """Move a bundle to the folder of a corpus's adapted encoders. Return the new path of the bundle."""
     kept = made.absolute() / bundle.name
     make_folder(made)
-    shutil.rmtree(kept, ignore_errors=True)  # of this job, if the server was killed at the job's end
+    # An earlier run of this job may have moved a bundle before the server was killed.
+    shutil.rmtree(kept, ignore_errors=True)
     bundle.rename(kept)
     fsync(made)
     return kept
 
 
 def _next(bundle: Path, corpus: str) -> list[dict[str, Any]]:
-    """Return the requests that serve a bundle, and that then embed the corpus by it."""
+    """Return the requests that load a bundle, and that then embed the corpus with it."""
     return [
         {"method": "POST", "path": "/admin/models", "body": {"bundle": str(bundle)}},
         {"method": "POST", "path": f"/corpora/{corpus}/reembed", "body": {"model": bundle.name}},
@@ -167,7 +178,7 @@ def _next(bundle: Path, corpus: str) -> list[dict[str, Any]]:
 
 
 def _write(corpora: Backend, name: str, file: Path) -> None:
-    """Write passages of a corpus to a file of JSON lines, each with its title if the document has one."""
+    """Write passages of a corpus to a file of JSON lines, with the titles of their documents."""
     _, size = corpora.corpus(name)
     some = islice(_rows(corpora.contents(name)), 0, None, max(1, -(-size.passages // MOST_PASSAGES)))
     with replacing(file) as part, part.open("w", encoding="utf-8") as written:
@@ -187,10 +198,10 @@ def _rows(contents: Iterable[Content]) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[int]:
-    """Lock a folder during the block, and yield the descriptor of the lock.
+    """Lock a folder while the block runs, and yield the file descriptor of the lock.
 
-    The process of a job inherits the descriptor. If the server is killed, the process keeps the lock until it ends, and
-    the next server waits for that.
+    The child process of a job inherits the descriptor. If the server is killed, the child process keeps the lock until
+    it ends, and the next server waits for that.
     """
     make_folder(folder)
     descriptor = os.open(folder, os.O_RDONLY)
@@ -220,9 +231,9 @@ def _run(folder: Path, lock: int, progress: Progress, *arguments: str) -> None:
         folder=folder,
         descriptors=[lock],
     ) as child:
-        with suppress(OSError):  # a sandbox may forbid it
+        with suppress(OSError):  # a sandbox may forbid this call
             os.setpriority(os.PRIO_PROCESS, child.pid, min(os.nice(0) + NICE, 19))
-        with suppress(OSError):  # if memory runs out, Linux ends this process and not the server
+        with suppress(OSError):  # if memory runs out, Linux then kills this process instead of the server
             Path(f"/proc/{child.pid}/oom_score_adj").write_text("1000")
         try:
             for line in lines(child):
@@ -232,7 +243,7 @@ def _run(folder: Path, lock: int, progress: Progress, *arguments: str) -> None:
                     progress.expect(total, total)
                     progress.add(done - progress.done)
         except Stopped:
-            child.terminate()  # training saves a checkpoint after its step
+            child.terminate()  # the process saves a checkpoint after the current training step
             drained(child, GRACE_SECONDS)
             raise
         if status := reaped(child):
@@ -240,9 +251,9 @@ def _run(folder: Path, lock: int, progress: Progress, *arguments: str) -> None:
 
 
 def _ended(status: int, said: Sequence[str]) -> ServiceError:
-    """Return the error of a process that failed. `said` has the last lines of its output."""
+    """Return the error for a child process that failed. `said` has the last lines of its output."""
     if status == -signal.SIGKILL:
-        return TooLarge("adapting the encoder needs more memory than there is")
+        return TooLarge("adapting the encoder needs more memory than the server has")
     why = next((line.removeprefix(COMPLAINT) for line in reversed(said) if line.startswith(COMPLAINT)), None)
     if status == 2 and why:
         return Invalid(why)

@@ -1,4 +1,4 @@
-"""Ingestion of a large upload. All rows are checked first. Then documents are embedded and stored in blocks."""
+"""Ingestion of a large upload. All rows are checked first. Documents are then embedded and stored in blocks."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 BLOCK_DOCUMENTS, BLOCK_CHARACTERS = 256, 100_000
-"""Maximum documents, and maximum characters, of one block. Each block is stored in one commit."""
+"""Maximum number of documents, and maximum number of characters, in one block. Each block is stored in one commit."""
 IN_FLIGHT = 6
-"""Maximum number of concurrent blocks. Some blocks are embedded while others are read or committed. Concurrent blocks
-share the engine and end at about the same time, so progress is first reported after about this many blocks."""
+"""Maximum number of blocks that are processed at the same time. Some blocks are embedded while others are read or
+committed. Blocks share the engine and end at about the same time, so the first progress is reported after about this
+number of blocks."""
 LOOKED_AT = 2000
-"""Number of rows that a thread checks per call."""
+"""Number of rows that are checked in one call in a thread."""
 
 
 async def ingest(library: Library, settings: Settings, disk_quota: DiskQuota, job: Running) -> dict[str, Any]:
-    """Store an upload. `Options` says whether invalid rows are skipped or make the job fail.
+    """Store an upload. `Options` determines whether invalid rows are skipped or make the job fail.
 
-    If the disk or the quota is full, the documents stored so far are kept.
+    If the disk or the quota is full, the documents that are already stored are kept.
 
-    With `on_error=fail`, an invalid row fails the job before anything is stored. Rows without ids get ids derived from
-    the job's id. A row that is stored again after a restart therefore replaces itself.
+    With `on_error=fail`, an invalid row makes the job fail before any document is stored. Rows without ids get ids
+    derived from the job's id. A row that is stored again after a restart therefore replaces itself.
     """
     options = Options.model_validate(job.options)
     rule = await retry_while_busy(lambda: library.vector_rule(job.corpus))
@@ -60,10 +61,10 @@ async def ingest(library: Library, settings: Settings, disk_quota: DiskQuota, jo
 class _Upload:
     options: Options
     read: Callable[[], Generator[Checked]]
-    """Function that yields all rows, starting at the first row. It stops when `left` is set."""
+    """Function that yields all rows from the first one. It stops when `left` is set."""
     left: Event
-    """Set when the reader's caller has left. Otherwise the thread would read on, and skipping a million rows takes 15
-    seconds."""
+    """Event that makes the reader stop, because the caller has left. Without it, skipping a million rows would occupy a
+    thread for 15 seconds."""
 
     @classmethod
     def of(cls, job: Running, options: Options, settings: Settings, rule: VectorRule) -> _Upload:
@@ -79,14 +80,15 @@ class _Upload:
         return cls(options, read, left)
 
     async def taken(self, take: Callable[[], list[T]]) -> list[T]:
-        """Call `take` in a thread, and return its rows. If the caller is cancelled, set `left`."""
+        """Call `take` in a thread, and return the rows. If the caller is cancelled, set `left`."""
         return await in_thread(take, on_cancel=self.left.set)
 
 
 async def _examine(job: Running, upload: _Upload) -> frozenset[int]:
-    """Count valid rows and report invalid rows. Return the numbers of rows that repeat an earlier id.
+    """Count the valid rows, and report the invalid rows. Return the numbers of the rows that repeat an earlier id.
 
-    Only an 8-byte hash of each id is stored. Rows whose hash occurs twice are read again, and their ids are compared.
+    Only an 8-byte hash of each id is kept in memory. Rows whose hash occurs twice are read again, and their ids are
+    compared.
     """
     job.forget_errors()
     hashes = array("q")
@@ -121,9 +123,9 @@ async def _examine(job: Running, upload: _Upload) -> frozenset[int]:
 
 
 def _looked_at(row: Checked) -> tuple[Checked, int | None]:
-    """Return the row without its document, and the hash of its id.
+    """Return a row without its document, and the hash of its id.
 
-    The document is dropped, because the texts of many rows may take gigabytes.
+    The document is dropped, because the texts of many rows may have gigabytes.
     """
     return row._replace(document=None), None if row.document is None else hash(row.document.id)
 
@@ -137,7 +139,7 @@ class _Flying:
         self.following = rows[-1].number + 1
         """Number of the first row after this block."""
         self.stored = False
-        """Whether the block was stored. A cancelled block is also stored if the cancellation came after its commit."""
+        """True if the block was stored. A block that is cancelled after its commit is also stored."""
         self.adding = asyncio.create_task(
             retry_while_busy(
                 lambda: library.add(
@@ -162,12 +164,12 @@ class _Flying:
 async def _store(
     library: Library, disk_quota: DiskQuota, job: Running, upload: _Upload, left_out: frozenset[int]
 ) -> None:
-    """Store all rows from the job's `position`, a row number, to the end."""
+    """Store all rows, from the job's `position` to the end of the upload."""
     begin = job.position or 0
     flying = deque[_Flying]()
 
     async def land() -> None:
-        """Await the oldest block. Then save one checkpoint for all consecutive blocks that have ended."""
+        """Wait for the oldest block. Then save one checkpoint for it and the following blocks that have ended, too."""
         await flying[0].adding
         documents = 0
         while flying and flying[0].ended_well:

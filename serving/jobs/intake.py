@@ -1,4 +1,7 @@
-"""Acceptance of new jobs. A job is on disk, with its upload, before its caller gets an answer."""
+"""Acceptance of new jobs.
+
+A job and its upload are on disk before the caller gets an answer.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,16 @@ from serving.operations.limits import current_caller
 from serving.operations.threads import run_to_end
 
 Answered = tuple[Keyed, Callable[[Job], Answer]]
-"""A request with an idempotency key, and the function that makes the request's answer from its new job."""
+"""A request with an idempotency key, and the function that creates its answer from the new job."""
 Note = Callable[[Job], None]
 RETRY_SECONDS = 10
 
 
 class Intake:
-    """Acceptance of new jobs. Each corpus has its own lock, so that a slow commit does not delay other corpora."""
+    """Acceptance of new jobs.
+
+    Each corpus has its own lock, so that a slow commit does not delay other corpora.
+    """
 
     def __init__(
         self,
@@ -36,7 +42,10 @@ class Intake:
         dropped: Note,
         most: int,
     ) -> None:
-        """Create the intake. A caller without its own limit may have `most` waiting and running jobs."""
+        """Create the intake.
+
+        `most` is the maximum number of waiting and running jobs of a caller without its own limit.
+        """
         self._ledger, self._requests, self._spools, self._unended = ledger, requests, spools, unfinished
         self._accepting, self._dropped, self._most = accepting, dropped, most
         self._taking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -44,7 +53,7 @@ class Intake:
         """Number of jobs that are being submitted, by caller."""
         self._closing: list[str] = []
         self.closed = False
-        """Whether the server is stopping. The next server process then starts newly accepted jobs."""
+        """True if the server is stopping. Newly accepted jobs are then started by the next server process."""
 
     async def take(self, job: Job, spool: Spool | None, answered: Answered | None, taken: Note) -> None:
         """Store a job with its upload and the answer to its request, then call `taken`.
@@ -56,7 +65,7 @@ class Intake:
             if self.closed:
                 raise shutting_down()
             if job.corpus in self._closing:
-                raise Conflict(f"corpus {job.corpus!r} is being deleted or renamed: ask again in a moment")
+                raise Conflict(f"corpus {job.corpus!r} is being deleted or renamed: try again in a moment")
             if same := next((one for one in self._unended.values() if one.digest == job.digest), None):
                 raise Duplicate(same.id)
             self._check_few(job.caller)
@@ -71,13 +80,15 @@ class Intake:
         most = ((key := current_caller()) and key.jobs) or self._most
         if own >= most:
             whose = f" of the key {caller!r}" if caller else ""
-            raise Overloaded(f"{own} jobs{whose} are waiting or running, as many as may", retry_after=RETRY_SECONDS)
+            raise Overloaded(
+                f"{own} jobs{whose} are waiting or running, which is the maximum", retry_after=RETRY_SECONDS
+            )
 
     @asynccontextmanager
     async def closing(self, corpus: str) -> AsyncIterator[None]:
-        """Refuse new jobs for a corpus during the block.
+        """Refuse new jobs for a corpus while the block runs.
 
-        The block begins after jobs that are being submitted are stored.
+        The block begins after all jobs that are being submitted are stored.
         """
         async with self._alone(corpus):
             self._closing.append(corpus)
@@ -99,7 +110,7 @@ class Intake:
                 insert(connection, job)
                 if answered:
                     self._requests.keep(connection, answered[0], answered[1](job), job.id)
-        except BaseException:  # the caller does not know about the job
+        except BaseException:  # the caller will not learn the id of the job, so the job is dropped
             (self._spools / job.id).unlink(missing_ok=True)
             self._dropped(job)
             raise

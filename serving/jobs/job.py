@@ -1,4 +1,4 @@
-"""`Job`, the record of a job; `Running`, the interface for its work function; and retries of a job's steps."""
+"""The record of a job, the interface for the function that does its work, and retries of its steps."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ from serving.operations.context import bulk_work
 T = TypeVar("T")
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 MAX_ERRORS = 100
-"""Maximum number of errors that are stored for one job. Further errors are only counted."""
+"""Maximum number of errors that are stored for a job. Further errors are only counted."""
 MAX_PLACE, MAX_ERROR = 200, 500
-"""Maximum characters of an error's location in the upload, and of its message."""
+"""Maximum characters of an error's place in the upload, and maximum characters of its message."""
 MAX_ERROR_BYTES = 100_000
-"""Maximum bytes of one job's stored errors, as JSON in UTF-8. The error that made the job fail is stored in
-addition."""
+"""Maximum bytes of a job's stored errors, as JSON in UTF-8. The error that made the job fail is stored in addition to
+them."""
 MAX_STARTS = 2
-"""Maximum consecutive starts of a job without progress. After these starts, the job is not started again, because it
-may crash the server."""
+"""Maximum number of consecutive starts of a job without progress. The job is then not started again, because it may
+have crashed the server."""
 WINDOW = 10.0
-"""Seconds over which the speed of a job is measured."""
+"""Period in seconds over which the speed of a job is measured."""
 TRIES = 6
-"""Maximum attempts of a job's step that fails in the engine. The delay doubles after each attempt."""
+"""Maximum number of attempts for a step of a job that fails in the engine. The delay between attempts doubles each
+time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A job on a corpus, and its progress. Times are seconds since the epoch."""
+    """A job on a corpus, and its progress. All times are in seconds since the epoch."""
 
     id: str
     kind: str
@@ -45,53 +46,52 @@ class Job:
     """Name of the API key that submitted the job. Empty if the server requires no keys."""
     options: Mapping[str, Any] = field(default_factory=dict)
     digest: str = ""
-    """Digest of the job's kind, corpus, options and upload. Two jobs with the same digest never run at the same
-    time."""
+    """Digest of the job's kind, corpus, options and upload. Jobs with the same digest are never queued or running at
+    the same time."""
     state: State = "queued"
     done: int = 0
     total: int | None = None
-    """Total amount of work. None while it is unknown."""
+    """Total amount of work. None if it is not known yet."""
     position: int | None = None
-    """Position to resume from. None means the beginning."""
+    """Position from which the job resumes. None means the beginning."""
     starts: int = 0
-    """Number of starts since the job's last progress. A start does not count if a regular shutdown interrupted the
-    job."""
+    """Number of starts since the last progress. A start that ended with a regular shutdown does not count."""
     errors: tuple[Mapping[str, str], ...] = ()
-    """Errors with the keys `place` (the location in the upload) and `error`. There are at most `MAX_ERRORS` errors, in
-    at most `MAX_ERROR_BYTES`."""
+    """Errors with the keys `place` (in the upload) and `error`. There are at most `MAX_ERRORS`, with at most
+    `MAX_ERROR_BYTES`."""
     error_count: int = 0
     result: Mapping[str, Any] = field(default_factory=dict)
     created: float = 0.0
     started: float | None = None
     finished: float | None = None
     rate: float | None = None
-    """Recent speed, in the unit of `total` per second. None unless the job is running."""
+    """Current speed, in units of `total` per second. None unless the job is running."""
 
     @property
     def ended(self) -> bool:
-        """Return whether the job has reached a final state."""
+        """True if the job is in a final state."""
         return self.state not in ("queued", "running")
 
     @property
     def eta_s(self) -> float | None:
-        """Estimated remaining seconds at the current rate."""
+        """Estimated remaining seconds at the current speed."""
         if self.ended or self.total is None or not self.rate:
             return None
         return max(0, self.total - self.done) / self.rate
 
 
 def progress_of(job: Job, things: str) -> str:
-    """Return the progress of a job as text. `things` names the unit of the amounts."""
+    """Return the progress of a job as text. `things` is the unit of the amounts."""
     if job.state == "queued":
-        return "it waits for the jobs before it"
+        return "it waits for earlier jobs"
     far = f"{job.done:,} of {job.total:,} {things} are done" if job.total else "it has begun"
     return far if job.eta_s is None else f"{far}, about {job.eta_s:.0f} s are left"
 
 
 def error_of(place: str, message: str) -> Mapping[str, str]:
-    """Return an error as it is stored in the ledger.
+    """Return an error in the format of the ledger.
 
-    Location and message are shortened, because they may quote the upload.
+    Place and message are shortened, because they may quote the upload.
     """
     return {"place": shortened(place, MAX_PLACE), "error": shortened(message, MAX_ERROR)}
 
@@ -102,7 +102,7 @@ def as_json(value: Any) -> str:
 
 
 def size_of(error: Mapping[str, str]) -> int:
-    """Return the number of bytes of an error in the ledger."""
+    """Return the number of bytes that an error needs in the ledger."""
     return len(as_json(error).encode())
 
 
@@ -111,22 +111,25 @@ class Duplicate(Conflict):
 
     def __init__(self, job: str) -> None:
         self.job = job
-        super().__init__(f"the same is being done already: job {job}")
+        super().__init__(f"an equal job is already queued or running: job {job}")
 
 
 def digest_of(kind: str, corpus: str, options: Mapping[str, Any], content: str) -> str:
-    """Return the digest of a job's kind, corpus, options and upload. `content` is the digest of the upload."""
+    """Return the digest of a job. `content` is the digest of the upload."""
     return hashlib.sha256(json.dumps([kind, corpus, options, content], sort_keys=True).encode()).hexdigest()
 
 
 class Pace:
-    """Rate of progress over the last `WINDOW` seconds."""
+    """Speed of a job over the last `WINDOW` seconds."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int]] = deque()
 
     def add(self, done: int) -> None:
-        """Record the amount of work done so far. Time before the first progress does not count."""
+        """Record the total amount of work that is done.
+
+        The time before the first progress does not count.
+        """
         now = time.monotonic()
         if len(self._samples) == 1 and self._samples[0][1] == done:
             self._samples.clear()
@@ -136,7 +139,7 @@ class Pace:
 
     @property
     def rate(self) -> float | None:
-        """Units per second; None before the first progress."""
+        """Units of work per second. None before the first progress."""
         if len(self._samples) < 2:
             return None
         (began, before), (_, after) = self._samples[0], self._samples[-1]
@@ -147,20 +150,20 @@ Save = Callable[[Job], Awaitable[None]]
 
 
 class Running:
-    """Interface for a job's work function: the task, the position to resume from, and methods to report progress.
+    """Interface that a job's work function gets: its task, the position to resume from, and methods to report progress.
 
-    asyncio cancels the work if its caller cancels the job, or if the server stops. The next server process resumes a
-    job that was stopped by the server. Work after the last checkpoint is then repeated.
+    asyncio cancels the work if its caller cancels the job, or if the server stops. A job that the server stopped is
+    resumed by the next server process. The work after the last checkpoint is then repeated.
     """
 
     def __init__(self, job: Job, spool: Path | None, save: Save) -> None:
         self.job = job
         self.spool = spool
-        """The uploaded file."""
+        """The uploaded file, if the job has one."""
         self.total = job.total
-        """The total amount of work. The work function sets it."""
+        """Total amount of work. The work function sets it."""
         self.result: dict[str, Any] = dict(job.result)
-        """Facts that become the job's result. Every checkpoint stores them."""
+        """Facts for the job's result. Every checkpoint stores them."""
         self._errors, self._error_count = list(job.errors), job.error_count
         self._error_bytes = sum(map(size_of, job.errors))
         self._beyond = 0
@@ -191,22 +194,25 @@ class Running:
         return self.job.done
 
     def stored_beyond(self, done: int) -> None:
-        """Set the amount of work that was stored after the last checkpoint. A job that stops reports it as done.
+        """Set the amount of work that was stored after the last checkpoint.
 
-        If the job resumes, it repeats this work.
+        If the job stops, it reports this work as done. If it resumes, it repeats this work.
         """
         self._beyond = done
 
     async def checkpoint(self, position: int, done: int) -> None:
-        """Store that all work before `position` is done. When this method returns, the checkpoint is on disk."""
+        """Store a checkpoint: all work before `position` is done.
+
+        When this method returns, the checkpoint is on disk.
+        """
         now = replace(self._now(), position=position, done=done)
         before = -1 if self.position is None else self.position
         await self._save(replace(now, starts=0) if (position, done) > (before, self.done) else now)
 
     async def report(self, done: int) -> None:
-        """Report the amount of work done, without a checkpoint.
+        """Report the amount of completed work without a checkpoint.
 
-        After a restart, work since the last checkpoint is repeated.
+        After a restart, the work since the last checkpoint is repeated.
         """
         await self._save(replace(self._now(), done=done))
 
@@ -216,7 +222,10 @@ class Running:
         self._pace.add(job.done)
 
     def error(self, place: str, message: str) -> None:
-        """Report an error in one part of the job. The job continues. The next checkpoint stores the error."""
+        """Report an error in one part of the job, which continues.
+
+        The next checkpoint stores the error.
+        """
         self._error_count += 1
         if len(self._errors) < MAX_ERRORS:
             error = error_of(place, message)
@@ -227,13 +236,13 @@ class Running:
     def forget_errors(self) -> None:
         """Delete the reported errors.
 
-        Call this before work is repeated, because repeated work reports the same errors again.
+        Call this before work is repeated, because the repeated work reports the same errors again.
         """
         self._errors, self._error_count, self._error_bytes = [], 0, 0
 
     @property
     def seen(self) -> Job:
-        """The current state of the job, including its rate."""
+        """Current state of the job, including its speed."""
         now = self._now()
         return replace(now, done=now.done + self._beyond, rate=self._pace.rate)
 
@@ -248,10 +257,10 @@ class Running:
 
 
 async def retry_while_busy(work: Callable[[], Awaitable[T]]) -> T:
-    """Run `work` as bulk work. Retry while the server is overloaded or stopping, the disk is full or the engine fails.
+    """Run `work` as bulk work. Retry while the server is overloaded or stopping, the disk is full, or the engine fails.
 
     Raises:
-        ServiceError: an error that does not go away by waiting, such as damaged data or a key's full disk quota.
+        ServiceError: an error that a retry can't solve, such as damaged data or a key's full disk quota.
     """
     failures = count(1)
     while True:

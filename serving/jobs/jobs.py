@@ -1,4 +1,4 @@
-"""The server's job queue: submit, run, observe, cancel and resume jobs."""
+"""The server's job queue. It can submit, run, observe, cancel and resume jobs."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from serving.operations.threads import run_to_end
 
 log = logging.getLogger(__name__)
 Work = Callable[[Running], Awaitable[dict[str, Any] | None]]
-"""Work function of a kind of job. Its return value is added to the job's result. If the function raises a
-`ServiceError`, the job fails."""
+"""Function that does the work of one kind of job. It returns facts for the job's result. If it raises a `ServiceError`,
+the job fails."""
 
 
 class Jobs:
     """Job queue.
 
-    Up to `at_once` jobs run at the same time. A corpus has at most one running job, not counting jobs of the kinds in
-    `beside`. Of each kind in `alone`, at most one job runs. API keys take turns, and one key can't occupy all `at_once`
-    places. A key's first job therefore does not wait for a hundred jobs of another key. Among jobs of one key, and
-    among jobs of one corpus, the oldest runs first.
+    Up to `at_once` jobs run at the same time. A corpus has at most one running job, except for jobs of the kinds in
+    `beside`. Of each kind in `alone`, at most one job runs at a time. API keys take turns, and one key can't occupy all
+    `at_once` places. The first job of a key therefore does not wait for a hundred jobs of another key. Among jobs of
+    one key, and among jobs of one corpus, the oldest runs first.
 
     The ledger stores each change of a job before callers see the change. The next server process resumes unfinished
-    jobs. `accepting` is called when a job is submitted, and `ended` is called when a job ends. Both functions may
-    block. Jobs run on one event loop, between `start` and `stop`.
+    jobs. `accepting` is called when a job is submitted, and `ended` when a job ends. Both functions may block. Jobs run
+    on one event loop, between `start` and `stop`.
 
     Raises:
         StoreError: the folder or the ledger can't be used.
@@ -64,10 +64,10 @@ class Jobs:
         kept: int = 1000,
         answer_bytes: int = 32_000_000,
     ) -> None:
-        """Open the ledger.
+        """Open the ledger of jobs.
 
-        `waiting` is a caller's maximum number of waiting and running jobs. `kept` is a caller's maximum number of
-        stored ended jobs. `answer_bytes` limits the bytes of a caller's stored answers (see `Requests`).
+        Three limits apply to each caller. `waiting` limits its waiting and running jobs, `kept` its ended jobs in the
+        ledger, and `answer_bytes` its stored answers (see `Requests`).
         """
         self._kinds, self._beside, self._alone = kinds, frozenset(beside), frozenset(alone)
         self._ended = ended
@@ -83,33 +83,33 @@ class Jobs:
             self._unended = {job.id: job for job in self._ledger.unfinished()}
         except ServiceError as error:
             raise StoreError(error.message) from None
-        """Queued and running jobs by id, oldest first. The ledger has the same jobs."""
+        """Queued and running jobs by id, oldest first. The ledger contains the same jobs."""
         self._running: dict[str, Running] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._busy: dict[str, str] = {}
-        """Corpora of the jobs in `_tasks`, by the job's id, except jobs of the kinds in `beside`. No other job of such
-        a corpus may start."""
+        """Corpora of the jobs in `_tasks`, by the job's id, except for jobs of the kinds in `beside`. No other job of
+        these corpora may start."""
         self._callers: dict[str, str] = {}
         """Callers of the jobs in `_tasks`, by the job's id."""
         self._turns: dict[str, int] = {}
-        """Sequence number of the last started job of each caller."""
+        """Sequence number of each caller's last started job."""
         self._begun = count(1)
         self._cancelled: set[str] = set()
         self._stalled: set[str] = set()
-        """Ids of jobs that stopped because of an unexpected error. The next server process resumes them. Later jobs of
-        the same corpus wait."""
+        """Ids of jobs that stopped because of an unexpected error. The next server process resumes them. Until then,
+        later jobs of the same corpus wait."""
         self._suspects = frozenset(job.id for job in self._unended.values() if job.state == "running")
         """Ids of jobs that were running when the previous server process was killed. They run one at a time, because
-        one of these jobs may have killed the server."""
+        one of them may have killed the server."""
         self._not_begun_again = set(self._suspects)
-        """Suspects that this server process has not started yet. Their `starts` count only starts by earlier server
+        """Suspects that this server process has not started yet. Their `starts` counts only starts by earlier server
         processes."""
         self._kept_before = frozenset(self._unended)
         """Ids of jobs that an earlier server process accepted. Their uploads are checked before they run, because files
-        may have changed while no server ran."""
+        may have changed while no server was running."""
         self._changes = Changes()
         self._payers: dict[str, Caller] = {}
-        """Callers who are charged for the tokens of jobs, by the job's id. Jobs accepted by an earlier server process
+        """Callers to whom the tokens of jobs are charged, by the job's id. Jobs that an earlier server process accepted
         are not charged."""
         self._intake = Intake(
             self._ledger, self.requests, self._spools, self._unended, accepting=accepting, dropped=ended, most=waiting
@@ -124,7 +124,7 @@ class Jobs:
             self._schedule()
 
     async def stop(self) -> None:
-        """Stop the queue. The next server process resumes the jobs that were running."""
+        """Stop the queue. The next server process resumes the running jobs."""
         self._stopped = self._intake.closed = True
         for task in self._tasks.values():
             task.cancel()
@@ -134,20 +134,20 @@ class Jobs:
         self._changes.tell_all()
 
     def _record_interruption(self) -> None:
-        """Record that the running jobs were interrupted by a regular shutdown, not by a crash."""
+        """Record that a regular shutdown, not a crash, interrupted the running jobs."""
         try:
             for job in list(self._unended.values()):
                 if job.state == "running" and job.id not in self._not_begun_again:
                     self._ledger.save(replace(job, state="queued", starts=max(0, job.starts - 1)))
         except (ServiceError, OSError) as error:
-            log.error("could not record that the running jobs were interrupted: %s", error)
+            log.error("could not record that a shutdown interrupted the running jobs: %s", error)
 
     def close(self) -> None:
         """Close the ledger."""
         self._ledger.close()
 
     def spool(self) -> Spool:
-        """Create a spool for an upload."""
+        """Create a temporary storage for an upload."""
         return Spool(self._spools)
 
     async def submit(
@@ -161,8 +161,8 @@ class Jobs:
     ) -> Job:
         """Queue a job.
 
-        When this method returns, the job is on disk and will be done even if the server restarts. The job takes over
-        `spool`.
+        When this method returns, the job is on disk and will be done even if the server restarts. The job becomes the
+        owner of `spool`.
 
         `answered` has the idempotency key and the answer of the request. They are stored together with the job.
 
@@ -186,22 +186,19 @@ class Jobs:
         self._schedule()
 
     def unfinished(self, kind: str, corpus: str) -> list[str]:
-        """Return the ids of queued and running jobs of a kind for a corpus, oldest first."""
+        """Return the ids of a corpus's queued and running jobs of a kind, oldest first."""
         return [job.id for job in list(self._unended.values()) if (job.kind, job.corpus) == (kind, corpus)]
 
     def under_way(self, kind: str, corpus: str) -> Job | None:
-        """Return the oldest queued or running job of a kind for a corpus, with its progress.
-
-        Return None if there is no such job.
-        """
+        """Return a corpus's oldest queued or running job of a kind, with its progress. Return None if there is none."""
         for id in self.unfinished(kind, corpus):
             return running.seen if (running := self._running.get(id)) else self._unended[id]
         return None
 
     def uploaded(self, of: Callable[[str], bool], besides: str) -> int:
-        """Return the bytes of pending uploads for corpora that `of` accepts, except those of the job `besides`.
+        """Return the bytes of the uploads of unfinished jobs, for corpora that `of` accepts. This call blocks.
 
-        This call blocks.
+        The upload of the job `besides` is not counted.
 
         Raises:
             Unhealthy: the disk fails.
@@ -230,15 +227,15 @@ class Jobs:
         behind: str | None = None,
         read: Callable[[Callable[[], list[Job]]], Awaitable[list[Job]]] = asyncio.to_thread,
     ) -> list[Job]:
-        """List jobs for corpora that `of` accepts, newest first.
+        """List the jobs of corpora that `of` accepts, newest first.
 
-        `behind` is the id of the last job on the previous page. `read` runs the ledger's query in a thread.
+        `behind` is the id of the last job on the previous page. `read` runs the query of the ledger in a thread.
         """
         found = await read(lambda: self._ledger.newest(of, limit, behind))
         return [running.seen if (running := self._running.get(job.id)) else job for job in found]
 
     async def cancel(self, id: str) -> Job:
-        """Cancel a job. Work that is already done is kept. A job that has ended does not change.
+        """Cancel a job. Completed work is kept. If the job has already ended, nothing changes.
 
         Raises:
             NotFound: the job does not exist.
@@ -251,14 +248,15 @@ class Jobs:
     async def deleting(self, corpus: str) -> AsyncIterator[None]:
         """Stop all jobs of a corpus that is being deleted, so that no old job affects a new corpus of the same name.
 
-        Running jobs of kinds in `beside` continue, except kinds in `alone`, which would take long. During the block,
-        new jobs for the corpus are refused.
+        Running jobs of the kinds in `beside` continue, except for the kinds in `alone`, which would take long. While
+        the block runs, new jobs for the corpus are refused.
 
         Raises:
             Unhealthy: the server is shutting down, and the next server process would resume the jobs.
         """
         async with self._intake.closing(corpus):
-            for job in reversed(list(self._unended.values())):  # newest first, so that no waiting job starts meanwhile
+            # Newest first, so that the end of a job starts no waiting job.
+            for job in reversed(list(self._unended.values())):
                 begun = job.kind in self._beside - self._alone and job.id in self._tasks
                 if job.corpus == corpus and not begun:
                     await run_to_end(self._cancel(job))
@@ -266,14 +264,16 @@ class Jobs:
 
     @asynccontextmanager
     async def renaming(self, name: str, to: str) -> AsyncIterator[None]:
-        """Refuse new jobs of both names during the block, because a job refers to its corpus by name.
+        """Refuse new jobs of both names while the block runs, because a job stores the name of its corpus.
 
         Raises:
-            Conflict: a job of one of the names has not ended.
+            Conflict: a job of one of the corpora has not ended.
         """
         async with self._intake.closing(name), self._intake.closing(to):
             if left := next((job for job in self._unended.values() if job.corpus in (name, to)), None):
-                raise Conflict(f"job {left.id} of corpus {left.corpus!r} has not ended: rename when it has")
+                raise Conflict(
+                    f"job {left.id} of corpus {left.corpus!r} has not ended: rename the corpus after the job has ended"
+                )
             yield
 
     async def _cancel(self, job: Job) -> None:
@@ -293,7 +293,7 @@ class Jobs:
     async def events(self, id: str, *, quiet: float = 15.0) -> AsyncIterator[Job | None]:
         """Yield the job now and after each change, until the job ends or the server stops.
 
-        Yield None after `quiet` seconds without a change.
+        After `quiet` seconds without a change, yield None.
 
         The stream also ends if the job ends and is deleted before the caller reads again.
         """
@@ -315,12 +315,12 @@ class Jobs:
             if job.kind not in self._beside:
                 self._busy[job.id] = job.corpus
             self._callers[job.id], self._turns[job.caller] = job.caller, next(self._begun)
-            # A new context, because the current context belongs to another request, which may already be answered.
+            # Use a new context, because the current context belongs to another request, which may already be answered.
             self._tasks[job.id] = task = asyncio.create_task(self._run(job), context=Context())
             task.add_done_callback(partial(self._left, job.id))
 
     def _next(self) -> Job | None:
-        """Return the next job to start, or None if no job may start.
+        """Return the next job to start, or None if no job may start now.
 
         The next job is the oldest ready job of the caller with the fewest running jobs. Among callers with equally many
         running jobs, it is a job of the caller whose last job was started longest ago.
@@ -333,9 +333,9 @@ class Jobs:
         return max(1, self._at_once - 1) if caller else self._at_once
 
     def _ready(self) -> Iterator[Job]:
-        """Yield the waiting jobs whose corpus is free, oldest first.
+        """Yield the waiting jobs whose corpus has no running job, oldest first.
 
-        A yielded job may still have to wait for the limit `at_once` or for its key's turn.
+        A yielded job may still have to wait because of the limit `at_once`, or because other keys are first.
         """
         taken, begun = set(self._busy.values()), self._cancelled | self._stalled | self._tasks.keys()
         alone = self._alone & {job.kind for job in self._unended.values() if job.id in self._tasks}
@@ -345,13 +345,16 @@ class Jobs:
             if job.kind not in self._beside:
                 if job.corpus in taken:
                     continue
-                taken.add(job.corpus)  # later jobs of the corpus wait, even if it is their caller's turn
+                # Later jobs of the corpus must wait for this one, even if their caller's turn comes earlier.
+                taken.add(job.corpus)
             if not (job.id in self._suspects and self._suspects & self._tasks.keys()):
                 yield job
 
     def _left(self, id: str, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()):
-            log.error("job %s stopped because of an error, and resumes when the server restarts", id, exc_info=error)
+            log.error(
+                "job %s stopped because of an unexpected error; it resumes when the server restarts", id, exc_info=error
+            )
             self._stalled.add(id)
         else:
             self._busy.pop(id, None)
@@ -363,7 +366,10 @@ class Jobs:
 
     async def _run(self, job: Job) -> None:
         if job.starts >= MAX_STARTS:
-            why = f"the server was killed {job.starts} times in a row while it did this, and begins it no more"
+            why = (
+                f"the server was killed {job.starts} times in a row while this job was running, so the job is not "
+                "started again"
+            )
             await retry_while_busy(lambda: self._end(job, "failed", (job.kind, why)))
             return
         job = replace(job, state="running", started=job.started or _now(job.created), starts=job.starts + 1)
@@ -376,7 +382,7 @@ class Jobs:
     async def _worked(self, running: Running) -> tuple[State, tuple[str, str] | None]:
         work = self._kinds.get(running.job.kind)
         if work is None:
-            return "failed", (running.job.kind, "this server knows no such work")
+            return "failed", (running.job.kind, "this server does not support this kind of job")
         try:
             if running.id in self._kept_before:
                 await check_kept(running.job, self._spools / running.id)
@@ -386,11 +392,11 @@ class Jobs:
             return "failed", (error.field or running.job.kind, error.message)
         except Exception as error:
             log.exception("job %s failed", running.id)
-            return "failed", (running.job.kind, f"internal error: {type(error).__name__}; the server's log has it")
+            return "failed", (running.job.kind, f"internal error: {type(error).__name__}; the server's log has details")
         return "succeeded", None
 
     async def _end(self, job: Job, state: State, error: tuple[str, str] | None = None) -> None:
-        if error:  # the error that made the job fail is always stored
+        if error:  # store the error that made the job fail, even if there are many errors
             kept = (*job.errors[: MAX_ERRORS - 1], error_of(*error))
             job = replace(job, errors=kept, error_count=job.error_count + 1)
         ended = replace(job, state=state, finished=_now(job.started or job.created), rate=None)
@@ -441,32 +447,32 @@ def _now(after: float) -> float:
     return max(time.time(), after)
 
 
-# Notification of callers that wait for a change of a job.
+# The following class notifies callers of the changes of a job.
 
 
 class Changes:
-    """One event for each job that a caller waits for. The event is set at the next change of the job."""
+    """One event for each job for which a caller waits. The event is set at the next change of the job."""
 
     def __init__(self) -> None:
         self._events: dict[str, asyncio.Event] = {}
 
     def next(self, id: str) -> asyncio.Event:
-        """Return the event that is set at the next change of the job."""
+        """Return the event that will be set at the next change of the job."""
         return self._events.setdefault(id, asyncio.Event())
 
     def tell(self, id: str) -> None:
-        """Notify the callers that wait for a job: the job has changed."""
+        """Notify the callers that wait for a change of the job."""
         if event := self._events.pop(id, None):
             event.set()
 
     def tell_all(self) -> None:
-        """Notify all waiting callers, because no more changes will follow."""
+        """Notify all waiting callers, because no more changes will happen."""
         for id in list(self._events):
             self.tell(id)
 
 
 async def set_within(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for an event, and return whether it was set within `seconds`."""
+    """Wait for an event for at most `seconds`. Return whether the event was set."""
     try:
         await asyncio.wait_for(event.wait(), seconds)
     except TimeoutError:

@@ -1,4 +1,4 @@
-"""Work functions by the kind of job."""
+"""Functions that do the work of each kind of job."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from serving.settings import Settings
 
 SNAPSHOT, REEMBED, MAP, ADAPT = "snapshot", "reembed", "map", "adapt"
 CHANGE_NOTHING = (SNAPSHOT, MAP, ADAPT)
-"""Kinds of jobs that may run at the same time as other jobs of the same corpus."""
+"""Kinds of jobs that may run at the same time as other jobs on the same corpus."""
 ALONE = (ADAPT,)
-"""Kinds of jobs of which one runs at a time, because each takes long and uses several CPUs."""
+"""Kinds of jobs of which only one runs at a time, because they take long and use several CPUs."""
 ADDING = (UPLOAD, SNAPSHOT, RESTORE, MAP, ADAPT)
-"""Kinds of jobs that add data to the disk. They need room in the key's disk quota."""
+"""Kinds of jobs that add data to the disk, so they need room in the key's disk quota."""
 PROGRESS_SECONDS = 1.0
 """Seconds between two reports of progress."""
 
 
 @dataclass(frozen=True)
 class JobKinds:
-    """Dependencies of a server's jobs, and the work function of each kind of job."""
+    """The work function of each kind of job, with everything that these functions need."""
 
     settings: Settings
     encoders: Encoders
@@ -63,12 +63,14 @@ class JobKinds:
         }
 
     def accept(self, job: Job) -> None:
-        """Check the disk quota and record a job before the job is confirmed to its caller. This call blocks.
+        """Check the disk quota and record a job, before the server tells the caller that the job is accepted.
+
+        This call blocks.
 
         Raises:
             NotFound: the corpus does not exist.
-            InsufficientStorage, Unhealthy: the disk fails, or the key's corpora have used up its disk quota.
-            Conflict: enough encoders were adapted to the corpus.
+            InsufficientStorage, Unhealthy: the disk fails, or the corpora of the key have used up its disk quota.
+            Conflict: the server already keeps the maximum number of adapted encoders for the corpus.
         """
         if job.kind in ADDING:
             self.disk_quota.check(job.id)
@@ -77,22 +79,22 @@ class JobKinds:
         self.upload_order.accept(job)
 
     def ended(self, job: Job) -> None:
-        """Delete what a job needed only while it ran. This call blocks."""
+        """Delete data that a job needed only while it ran. This call blocks."""
         self.upload_order.release(job)
         self.adaptations.discard(job)
 
     async def _begun(self, job: Running) -> None:
         """Check the disk quota again when a job starts, because earlier jobs may have filled the quota.
 
-        A job without room fails. Waiting for room would delay other jobs.
+        If there is no room, the job fails, because a waiting job would delay other jobs.
         """
         await retry_while_busy(lambda: in_thread(lambda: self.disk_quota.check(job.id)))
 
     async def _upload(self, job: Running) -> dict[str, Any]:
         """Store the upload.
 
-        The acceptance is recorded again, because the record may be missing. It is missing after the corpus was
-        restored, or if the corpus was damaged when the server started.
+        The acceptance is recorded again, because the record is missing if the corpus was restored, or was damaged when
+        the server started.
         """
         await retry_while_busy(lambda: self.library.run(lambda _: self.upload_order.accept(job.job), of=job.corpus))
         return await ingest(self.library, self.settings, self.disk_quota, job)
@@ -110,7 +112,8 @@ class JobKinds:
     async def _map(self, job: Running) -> dict[str, Any]:
         """Compute a map.
 
-        The previous map is served until the new map is complete. After a restart, the computation begins again.
+        The previous map is served until the new map is complete. After a restart, the computation starts from the
+        beginning.
         """
         await self._begun(job)
         name, corpora = job.corpus, self.library.corpora
@@ -147,7 +150,7 @@ class JobKinds:
 
 @contextmanager
 def _naming(snapshot: Path) -> Iterator[None]:
-    """Add the snapshot's name to errors in the block."""
+    """Add the name of the snapshot to errors that the block raises."""
     try:
         yield
     except (Invalid, TooLarge) as error:
@@ -156,7 +159,7 @@ def _naming(snapshot: Path) -> Iterator[None]:
 
 @asynccontextmanager
 async def reporting_progress(job: Running) -> AsyncIterator[Progress]:
-    """Yield a `Progress` for work in a thread. Report its values as the progress of `job`."""
+    """Yield a `Progress` for work in a thread, and report its values as the progress of `job`."""
     progress = Progress(current_caller())
 
     async def report() -> None:

@@ -1,4 +1,4 @@
-"""SQLite file with jobs and with the answers to requests that have an idempotency key.
+"""SQLite file with the jobs, and with the answers to requests that have an idempotency key.
 
 Every change is on disk before callers see it.
 """
@@ -68,7 +68,7 @@ _COLUMNS = (
 )
 _STATES: dict[str, State] = {state: state for state in get_args(State)}
 EVERY = -1
-"""SQLite's value of LIMIT for no limit."""
+"""Value of LIMIT in SQLite that means no limit."""
 _JSON = ("options", "errors", "result")
 _UNFINISHED = "state IN ('queued', 'running')"
 _ENDED = "state NOT IN ('queued', 'running')"
@@ -76,7 +76,7 @@ IDEMPOTENCY_KEY = "Idempotency-Key"
 KEPT_SECONDS = 24 * 3600
 MAX_KEY = 255
 ROW_BYTES = 1000
-"""Estimated bytes of a stored answer in addition to its headers and body, such as its key and digest."""
+"""Estimated bytes of a stored answer besides its headers and its body, such as its key and its digest."""
 _EVICT = """
 DELETE FROM answers WHERE caller = :caller AND key IN (
   SELECT key FROM (
@@ -85,8 +85,8 @@ DELETE FROM answers WHERE caller = :caller AND key IN (
   ) WHERE kept > :room
 )
 """
-"""SQL statement that deletes old answers, but never the answer to `key`. If the clock was set back, that new answer may
-seem old."""
+"""SQL statement that deletes old answers, but never the answer to `key`. If the clock was set back, this new answer may
+seem to be old."""
 _SPACE = uuid.UUID("5ab4ce0e-3c9f-4f43-8f5b-8a9a7a7f0c11")
 
 
@@ -94,7 +94,7 @@ class Ledger:
     """The SQLite file of jobs. Its methods block. Any thread may call them.
 
     Raises:
-        StoreError: the file can't be used; the message names it.
+        StoreError: the file can't be used; the message names the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -106,27 +106,27 @@ class Ledger:
                     _make(path)
                 self._connection = opened.enter_context(closing(connect(path)))
                 (format,) = self._connection.execute("PRAGMA user_version").fetchone()
-                if format > FORMAT:  # check this before the file is changed
+                if format > FORMAT:  # raise the error before the file is changed
                     raise StoreError(
-                        f"{path}: it has the format {format}, this server reads up to {FORMAT}; start the version that "
-                        "wrote it"
+                        f"{path}: has the format {format}, but this server supports formats up to {FORMAT}; use "
+                        "the version that wrote the file"
                     )
                 self._connection.row_factory = sqlite3.Row
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 self._connection.execute("PRAGMA synchronous = FULL")
                 (wrong,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
             except (sqlite3.Error, OSError) as error:
-                advice = "; move it away to start without the jobs it knows" if is_damage(error) else ""
+                advice = "; move the file away to start without its jobs" if is_damage(error) else ""
                 raise StoreError(f"{path}: {error}{advice}") from None
             if not format:
-                raise StoreError(f"{path}: holds no jobs and no room for them; move it away to start with a new one")
+                raise StoreError(f"{path}: has no tables for jobs; move the file away to start with a new one")
             if wrong != "ok":
-                raise StoreError(f"{path}: {wrong}; move it away to start without the jobs it knows")
-            opened.pop_all()  # keeps the connection open
+                raise StoreError(f"{path}: {wrong}; move the file away to start without its jobs")
+            opened.pop_all()  # keep the connection open
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Make the changes in the block in one transaction. After the block, the changes are on disk.
+        """Run the block in one transaction. After the block, its changes are on disk.
 
         Raises:
             InsufficientStorage, Unhealthy: the disk fails.
@@ -146,10 +146,10 @@ class Ledger:
         return self._jobs(f"WHERE {_UNFINISHED} ORDER BY number")
 
     def newest(self, of: Callable[[str], bool], limit: int, behind: str | None) -> list[Job]:
-        """Return the newest `limit` jobs for corpora that `of` accepts, newest first.
+        """Return the newest `limit` jobs of corpora that `of` accepts, newest first.
 
-        `behind` is the id of a job. If it is given, only older jobs are returned. Of jobs for other corpora, only the
-        corpus is read.
+        If `behind` is the id of a job, only older jobs are returned. For jobs of other corpora, only the corpus is
+        read.
         """
         return self._jobs(
             "WHERE (:behind IS NULL OR number < (SELECT number FROM jobs WHERE id = :behind)) AND listed(corpus) "
@@ -176,7 +176,7 @@ class Ledger:
         reach("jobs.after-checkpoint")
 
     def prune(self, caller: str, kept: int) -> None:
-        """Delete a caller's ended jobs, except the newest `kept` jobs."""
+        """Delete the ended jobs of a caller, except for the newest `kept` jobs."""
         ended = f"FROM jobs WHERE caller = :caller AND {_ENDED}"
         with self.transaction() as connection:
             connection.execute(
@@ -199,7 +199,10 @@ class Ledger:
 
 
 def _make(path: Path) -> None:
-    """Create the file. It gets its final name when it is complete, so an empty file of that name is always damaged."""
+    """Create the file.
+
+    The file gets its final name when it is complete, so an empty file with this name is always damaged.
+    """
     part = path.with_name(f".{path.name}.part")
     remove(part)
     with closing(sqlite3.connect(part, isolation_level=None)) as connection:
@@ -225,10 +228,10 @@ def _job(row: sqlite3.Row) -> Job:
         found |= {name: json.loads(found[name]) for name in _JSON}
         return Job(**found | {"errors": tuple(found["errors"]), "state": _STATES[found["state"]]})
     except (KeyError, TypeError, ValueError):
-        raise DamageError(f"what is written of the job {found['id']!r} is damaged") from None
+        raise DamageError(f"the row of the job {found['id']!r} is damaged") from None
 
 
-# `Idempotency-Key`: a repeated request gets the answer to the first request and changes nothing.
+# With `Idempotency-Key`, a repeated request gets the answer to the first request, and changes nothing.
 
 
 class Answer(NamedTuple):
@@ -243,7 +246,7 @@ class Keyed(NamedTuple):
     """A request with an idempotency key. It is executed only once."""
 
     caller: str
-    """Name of the caller's API key. Each caller has separate idempotency keys. Empty if the server has no API keys."""
+    """Name of the caller's API key. Each caller has its own idempotency keys. Empty if the server has no API keys."""
     key: str
     request: str
     """Digest of the whole request."""
@@ -253,15 +256,12 @@ class Keyed(NamedTuple):
 
     @property
     def space(self) -> uuid.UUID:
-        """UUID namespace for document ids.
-
-        If the request runs twice because of a crash, both runs create the same ids.
-        """
+        """UUID namespace for document ids. If a crash makes the request run twice, both runs create the same ids."""
         return uuid.uuid5(_SPACE, json.dumps([self.caller, self.key, self.request]))
 
 
 def check_key(key: str) -> str:
-    """Return the key if it is legal.
+    """Return the key if it is valid.
 
     Raises:
         Invalid: the key is empty or too long.
@@ -272,9 +272,10 @@ def check_key(key: str) -> str:
 
 
 class Requests:
-    """Stored answers, and requests that are being answered. The ledger stores answers for a day.
+    """Stored answers, and requests that are being answered.
 
-    For each caller, the newest answers are stored, up to `most` bytes.
+    The ledger stores answers for a day. Each caller has at most `most` bytes of answers, and the oldest are deleted
+    first.
     """
 
     def __init__(self, ledger: Ledger, most: int) -> None:
@@ -284,7 +285,9 @@ class Requests:
 
     @asynccontextmanager
     async def once(self, keyed: Keyed | None) -> AsyncIterator[Answer | None]:
-        """Yield the stored answer to a repeated request. Yield None for a new request; the block must then do its work.
+        """Yield the stored answer to a repeated request.
+
+        Yield None for a new request, which the block must then execute.
 
         Raises:
             Conflict: the first request with this key is still running.
@@ -295,7 +298,7 @@ class Requests:
             return
         place = keyed[:2]
         if place in self._under_way:
-            raise Conflict(f"{IDEMPOTENCY_KEY}: the request that first came with this key is not answered yet")
+            raise Conflict(f"{IDEMPOTENCY_KEY}: the first request with this key is not answered yet")
         self._under_way.add(place)
         try:
             yield await asyncio.to_thread(self._find, keyed)
@@ -312,13 +315,15 @@ class Requests:
         await asyncio.to_thread(work)
 
     def keep(self, connection: sqlite3.Connection, keyed: Keyed, answer: Answer, job: str | None = None) -> None:
-        """Store an answer within a transaction. `job` is the id of the job that the request submitted, if any.
+        """Store an answer within a transaction, and delete expired answers.
 
-        Delete expired answers.
+        `job` is the id of the job that the request submitted, if any.
         """
         now, headers = time.time(), json.dumps(dict(answer.headers))
-        of_today = now - KEPT_SECONDS, now + KEPT_SECONDS  # the clock may have been wrong
-        connection.execute("DELETE FROM answers WHERE created < ? OR created > ?", of_today)  # uses the index twice
+        # Answers from the future are deleted, too, because the clock may have been wrong.
+        of_today = now - KEPT_SECONDS, now + KEPT_SECONDS
+        # Two conditions, so that SQLite can use the index for each.
+        connection.execute("DELETE FROM answers WHERE created < ? OR created > ?", of_today)
         size = ROW_BYTES + len(headers) + len(answer.body)
         if size > self._most:
             return
@@ -346,7 +351,7 @@ class Requests:
         if row is None:
             return None
         if row["request"] != keyed.request:
-            raise Invalid("another request was sent with this key before", field=IDEMPOTENCY_KEY)
+            raise Invalid("another request has already used this key", field=IDEMPOTENCY_KEY)
         if row["generation"] != keyed.generation or row["state"] in ("failed", "cancelled"):
             return None
         return Answer(row["status"], json.loads(row["headers"]), row["body"])

@@ -1,4 +1,7 @@
-"""Maps of corpora. A separate process (`serving.mapping`) computes a map while the corpus answers searches."""
+"""Computation of maps of corpora.
+
+A child process (`serving.mapping`) computes the map. The corpus answers searches meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from serving.operations.child_process import lines, reaped, running
 from serving.operations.threads import check_cancelled
 
 MODULE = "serving.mapping"
-MISSING = "a map by t-SNE needs the extra 'map', which is not installed here: pip install 'isosphere[map]'"
+MISSING = "a map by t-SNE needs the extra 'map', which is not installed on the server: pip install 'isosphere[map]'"
 
 
 def check_installed() -> None:
@@ -45,12 +48,13 @@ def mapped(corpora: Backend, name: str, progress: Progress) -> tuple[Map, str]:
 def computed(dim: int, blocks: Blocks, progress: Progress) -> tuple[Keys, NDArray[np.float64]]:
     """Compute a map of N unit vectors with `dim` dimensions. Return their N keys and (N, 2) coordinates.
 
-    The process that calls this function never has all vectors in memory.
+    The calling process never has all vectors in memory.
     """
     keys = [np.empty(0, np.int64)]
     with running(MODULE, str(dim)) as child:
         assert child.stdin is not None
-        with suppress(BrokenPipeError), child.stdin as stdin:  # the process may end early; see its status
+        # The child process may end early, and its status then tells why.
+        with suppress(BrokenPipeError), child.stdin as stdin:
             for some, vectors in blocks:
                 check_cancelled()
                 stdin.write(np.ascontiguousarray(vectors, np.float32).data)
@@ -65,11 +69,11 @@ def computed(dim: int, blocks: Blocks, progress: Progress) -> tuple[Keys, NDArra
             raise _ended(status, last)
     places = np.array(last["places"], np.float64).reshape(-1, 2)
     if not np.isfinite(places).all():
-        raise Unhealthy("the layout of the map did not converge: compute it again")
+        raise Unhealthy("the layout of the map did not converge: compute the map again")
     return np.concatenate(keys), places
 
 
 def _ended(status: int, last: dict[str, Any]) -> ServiceError:
     if status == -signal.SIGKILL:
-        return TooLarge("the map needs more memory than there is")
+        return TooLarge("the map needs more memory than the server has")
     return Unhealthy(f"the process that computes maps failed: {last.get('error', f'exit status {status}')}")

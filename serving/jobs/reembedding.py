@@ -1,4 +1,4 @@
-"""Re-embedding of a corpus with another encoder. Searches use the old vectors meanwhile."""
+"""Re-embedding of a corpus with another encoder. Searches use the old vectors until it is complete."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ BLOCK = 512
 async def reembed(library: Library, encoders: Encoders, job: Running) -> dict[str, Any]:
     """Embed a corpus with the encoder `model` of the job's options, and then replace the corpus's vectors.
 
-    Documents that are written meanwhile are also embedded before the replacement. After a restart, the job embeds only
-    passages that have no new vector. If the encoder's bundle is replaced meanwhile, the job starts again with the new
-    bundle.
+    Documents that are written meanwhile are also embedded before the vectors are replaced. After a restart, the job
+    embeds only passages that have no new vector. If the encoder's bundle is replaced meanwhile, the job starts again
+    with the new bundle.
     """
     while True:
         with encoders.requested(job.options.get("model")).ready_embedder.held() as embedder:
             fingerprint = embedder.manifest.fingerprint
             truncated = await _moved(library, encoders, job, embedder)
             if truncated is not None and fingerprint in encoders.fingerprints:
-                await job.checkpoint(0, job.total or 0)  # also needed if no passage had to be embedded
+                await job.checkpoint(0, job.total or 0)  # needed even if no passage had to be embedded
                 return {"fingerprint": fingerprint, "model": embedder.manifest.name, "truncated": truncated}
         await job.checkpoint(0, 0)
 
 
 def check_replaced(corpus: Corpus, options: Mapping[str, Any]) -> None:
-    """Raise an error if callers computed the corpus's vectors themselves, unless the options name those vectors.
+    """Raise an error if callers computed the corpus's vectors, unless the options allow their replacement.
 
     Raises:
-        Conflict: the message says what to do.
+        Conflict: the options do not allow the replacement; the message gives a remedy.
     """
     if corpus.own_vectors and not options.get("replace_own_vectors"):
         raise Conflict(
@@ -50,13 +50,13 @@ def check_replaced(corpus: Corpus, options: Mapping[str, Any]) -> None:
 
 
 async def _moved(library: Library, encoders: Encoders, job: Running, embedder: Embedder) -> int | None:
-    """Embed all passages and replace the corpus's vectors. Return the number of truncated passages.
+    """Embed all passages, and replace the corpus's vectors. Return the number of truncated passages.
 
     If the encoder is no longer served, keep the old vectors and return None.
     """
     name, fingerprint = job.corpus, embedder.manifest.fingerprint
     corpus, size = await library.run(lambda corpora: corpora.corpus(name), of=name)
-    check_replaced(corpus, job.options)  # an earlier job may have restored another corpus
+    check_replaced(corpus, job.options)  # an earlier job may have restored a corpus with other vectors
     job.total = size.passages
     truncated = await _embedded(library, encoders, job, embedder)
     beside = await library.stoppable(lambda corpora: corpora.read_fresh(name), of=name)
@@ -64,7 +64,8 @@ async def _moved(library: Library, encoders: Encoders, job: Running, embedder: E
         while fingerprint in encoders.fingerprints:
             if await library.run(lambda corpora: corpora.swap(name, fingerprint, beside), of=name):
                 return truncated
-            truncated += await _embedded(library, encoders, job, embedder)  # documents that were written meanwhile
+            # Embed documents that were written meanwhile.
+            truncated += await _embedded(library, encoders, job, embedder)
     finally:
         if beside:
             await asyncio.to_thread(beside.discard)
@@ -72,7 +73,7 @@ async def _moved(library: Library, encoders: Encoders, job: Running, embedder: E
 
 
 async def _embedded(library: Library, encoders: Encoders, job: Running, embedder: Embedder) -> int:
-    """Embed all passages that have no vector of the new encoder. Return the number of truncated passages."""
+    """Embed all passages that have no vector of the new encoder yet. Return the number of truncated passages."""
     name, fingerprint, truncated = job.corpus, embedder.manifest.fingerprint, 0
     while fingerprint in encoders.fingerprints:
         if not (rows := await library.run(lambda corpora: corpora.stale(name, fingerprint, BLOCK), of=name)):

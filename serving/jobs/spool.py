@@ -1,4 +1,4 @@
-"""Temporary storage of an upload. A small upload stays in memory, and a larger upload is written to a file."""
+"""Temporary storage of uploads. A small upload stays in memory, and a larger upload is written to a file."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ from serving.operations.files import disk_errors
 from serving.operations.threads import in_thread
 
 IN_MEMORY = 1 << 20
-"""Maximum bytes of an upload that stays in memory."""
+"""Maximum bytes of an upload that is kept in memory."""
 HASHED_AT_ONCE = 1 << 24
-"""Number of bytes per read when an upload is checked."""
+"""Number of bytes that one read takes when an upload is checked."""
 
 
 class Spool:
-    """Received bytes of an upload, and their SHA-256. `close` deletes the bytes unless `keep` was called."""
+    """The received bytes of an upload, and their SHA-256 digest.
+
+    `close` deletes the bytes, unless `keep` was called before.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / f"{uuid.uuid4().hex}.part"
@@ -54,7 +57,7 @@ class Spool:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all bytes written."""
+        """SHA-256 digest of all written bytes."""
         digest = self._sha256.copy()
         digest.update(self._memory)
         return digest.hexdigest()
@@ -100,7 +103,9 @@ class Spool:
 
 
 async def check_kept(job: Job, path: Path) -> None:
-    """Raise an error if a job's upload has changed since the job was accepted. A job without upload is not checked.
+    """Raise an error if the upload of a job has changed since the job was accepted.
+
+    Jobs without an upload are not checked.
 
     Raises:
         Damaged: the file has changed or is missing.
@@ -109,8 +114,9 @@ async def check_kept(job: Job, path: Path) -> None:
     content = ""
     with disk_errors(path), suppress(FileNotFoundError), path.open("rb") as file:
         sha256 = hashlib.sha256()
-        while piece := await in_thread(lambda: file.read(HASHED_AT_ONCE)):  # cancellation waits for one read
+        # A cancelled job waits for the end of one read only.
+        while piece := await in_thread(lambda: file.read(HASHED_AT_ONCE)):
             await in_thread(partial(sha256.update, piece))
         content = sha256.hexdigest()
     if digest_of(job.kind, job.corpus, job.options, content) != job.digest:
-        raise Damaged(f"{path.parent.name}/{path.name} is not what was uploaded any more: upload it again")
+        raise Damaged(f"{path.parent.name}/{path.name} has changed since the upload: upload the documents again")

@@ -1,4 +1,8 @@
-"""Order of uploads and other writes. An upload takes effect at its acceptance, so its corpus records the acceptance."""
+"""Order of uploads and other writes.
+
+An upload takes effect when it is accepted, although its job stores the documents later. The corpus therefore records
+the acceptance.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +15,20 @@ from serving.jobs import Job, Jobs
 
 log = logging.getLogger(__name__)
 UPLOAD, RESTORE = "ingest", "restore"
-"""Kinds of jobs."""
+"""Kinds of jobs: uploads and restores."""
 
 
 class UploadOrder:
-    """Recorder of accepted uploads; see `Store.accept`. Its methods block.
+    """Recorder of accepted uploads (see `Store.accept`). Its methods block.
 
-    If another request writes or removes a document after the acceptance, the upload does not overwrite that change.
+    If another request writes or deletes a document after the acceptance, the upload does not overwrite this change.
     """
 
     def __init__(self, store: UploadLedger) -> None:
         self._store = store
 
     def accept(self, job: Job) -> None:
-        """Record an accepted job. Call this before the job is confirmed to its caller.
+        """Record an accepted job, before the server tells the caller that the job is accepted.
 
         Raises:
             NotFound: the corpus does not exist.
@@ -34,11 +38,11 @@ class UploadOrder:
             self._store.accept(job.corpus, job.id)
 
     def release(self, job: Job) -> None:
-        """Delete the record of an ended job. If the disk fails, the server deletes the record at its next start."""
+        """Delete the record of an ended job. If the disk fails, the next start of the server deletes it."""
         if job.kind == UPLOAD:
             try:
                 self._store.release(job.corpus, job.id)
-            except NotFound:  # the records were deleted with the corpus
+            except NotFound:  # the corpus was deleted with its records
                 pass
             except ServiceError as error:
                 log.error(
@@ -46,9 +50,10 @@ class UploadOrder:
                 )
 
     def begin(self, unfinished: Callable[[str], Sequence[str]]) -> None:
-        """Correct the records when the server starts: delete those of missing jobs, and record all `unfinished` jobs.
+        """Correct the records when the server starts.
 
-        Records may be wrong if a server was killed after its write to the ledger and before its write to the corpus.
+        Delete the records of missing jobs, and record all `unfinished` jobs. The records are wrong if a server was
+        killed after its write to the ledger and before its write to the corpus.
         """
         for name in self._store.names():
             try:
@@ -62,10 +67,10 @@ class UploadOrder:
 
 
 def check_stays(jobs: Jobs, corpus: str) -> None:
-    """Raise an error if a pending restore would discard a write. Call this when the write is committed.
+    """Raise an error if a pending restore would discard a write. Call this function at the commit of the write.
 
     Raises:
         Conflict: a job will restore the corpus.
     """
     if restoring := jobs.unfinished(RESTORE, corpus):
-        raise Conflict(f"corpus {corpus!r} is being restored by job {restoring[0]}: write when that has ended")
+        raise Conflict(f"corpus {corpus!r} is being restored by job {restoring[0]}: try again after the job has ended")

@@ -1,4 +1,4 @@
-"""`python -m serving.mapping D < VECTORS` places unit vectors on a plane, and writes its progress as JSON lines."""
+"""`python -m serving.mapping D < VECTORS` computes a map of unit vectors, and prints its progress as JSON lines."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 
 
 def main() -> int:
-    """Read (N, D) float32 on standard input. The last line has the (N, 2) coordinates."""
-    with suppress(OSError):  # a sandbox may forbid it
+    """Read (N, D) float32 numbers from standard input. The last line of the output has the (N, 2) coordinates."""
+    with suppress(OSError):  # a sandbox may forbid this call
         os.nice(10)
     vectors = np.frombuffer(sys.stdin.buffer.read(), np.float32).reshape(-1, int(sys.argv[1]))
     from serving.mapping.layout import placed
@@ -20,7 +20,7 @@ def main() -> int:
     try:
         print(json.dumps({"places": placed(vectors, _report).tolist()}))
         return 0
-    except BrokenPipeError:  # the server was killed
+    except BrokenPipeError:  # the parent process was killed
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}))

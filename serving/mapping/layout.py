@@ -1,7 +1,7 @@
-"""Layout of vectors on a plane by t-SNE (van der Maaten and Hinton 2008), as openTSNE computes it.
+"""Layout of vectors on a plane by t-SNE (van der Maaten and Hinton 2008), with the settings of openTSNE.
 
-The layout starts from the principal components, which keep the clusters in their order (Kobak and Berens 2019). One
-thread computes it, so equal vectors always get the same map.
+The layout starts from the principal components, which preserves the relative positions of clusters (Kobak and Berens
+2019). A single thread computes the layout, so equal vectors always get the same map.
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ from serving.corpora.maps import project
 
 Floats = NDArray[np.float32]
 Report = Callable[[int, int], None]
-"""Function that gets the number of finished steps and of all steps."""
+"""Function that receives the number of finished steps and the number of all steps."""
 SEED = 0
 FEWEST = 8
-"""Minimum number of vectors for t-SNE. Fewer are placed by their principal components."""
+"""Minimum number of vectors for t-SNE. Fewer vectors get the coordinates of their principal components."""
 PERPLEXITY = 30
 EXACT = 4096
-"""Maximum number of vectors whose neighbours are found by comparing all pairs."""
+"""Maximum number of vectors for which neighbours are found by comparing all pairs."""
 PROBED = 16
-"""Lists of the inverted file that are searched for the neighbours of a vector."""
+"""Number of lists of the inverted file that are searched for the neighbours of a vector."""
 PHASES = (250, 12.0, 0.5), (500, 1.0, 0.8)
-"""Iterations, exaggeration of the attraction, and momentum, as in openTSNE."""
+"""For each phase: number of iterations, exaggeration of the attraction, and momentum, as in openTSNE."""
 STEPS = 1000
-"""Steps of the whole work. The search for neighbours has the steps before those of the phases."""
+"""Number of steps of the whole work, for progress. The steps of the search for neighbours come before the steps of the
+phases."""
 REPORTED_EVERY = 5
 BLOCK = 1000
-"""Vectors whose neighbours are searched at a time."""
+"""Number of vectors whose neighbours are searched in one call."""
 DECIMALS = 4
 
 
 def placed(vectors: Floats, report: Report) -> NDArray[np.float64]:
-    """Return (N, 2) coordinates of (N, D) unit vectors."""
+    """Compute the (N, 2) coordinates of (N, D) unit vectors."""
     faiss.omp_set_num_threads(1)
     first, _ = project(vectors)
     if len(vectors) < FEWEST or not first.any():
@@ -50,7 +51,7 @@ def placed(vectors: Floats, report: Report) -> NDArray[np.float64]:
     affinities = PerplexityBasedNN(
         knn_index=PrecomputedNeighbors(indices, distances), perplexity=min(PERPLEXITY, len(indices[0]) / 3), n_jobs=1
     )
-    start = jitter(rescale(first), random_state=SEED)  # points must not all be on a line
+    start = jitter(rescale(first), random_state=SEED)  # t-SNE can't leave a line if all points are on it
     layout = TSNEEmbedding(start, affinities, n_jobs=1)
     for iterations, exaggeration, momentum in PHASES:
 
@@ -70,7 +71,7 @@ def placed(vectors: Floats, report: Report) -> NDArray[np.float64]:
 
 
 def neighbours(vectors: Floats, report: Callable[[float], None]) -> tuple[NDArray[np.int64], Floats]:
-    """Return for each vector its (N, K) nearest other vectors and their distances."""
+    """Return the (N, K) nearest other vectors of each vector, and their distances."""
     count, dim = vectors.shape
     wanted = min(3 * PERPLEXITY, count - 1)
     index: faiss.Index = faiss.IndexFlatIP(dim)
@@ -83,12 +84,13 @@ def neighbours(vectors: Floats, report: Callable[[float], None]) -> tuple[NDArra
     for start in range(0, count, BLOCK):
         some = slice(start, start + BLOCK)
         cosines, found = index.search(vectors[some], wanted + 1)
-        if (few := (found < 0).any(axis=1)).any():  # the lists that were searched have too few vectors
+        if (few := (found < 0).any(axis=1)).any():  # the searched lists have fewer than K vectors
             index.nprobe = lists
             cosines[few], found[few] = index.search(vectors[some][few], wanted + 1)
             index.nprobe = PROBED
         itself = found == np.arange(start, start + len(found))[:, None]
-        itself[~itself.any(axis=1), -1] = True  # more equal vectors than neighbours
+        # More equal vectors than neighbours, so the vector itself may be missing.
+        itself[~itself.any(axis=1), -1] = True
         indices[some] = found[~itself].reshape(-1, wanted)
         distances[some] = np.sqrt(np.maximum(0, 2 - 2 * cosines[~itself])).reshape(-1, wanted)
         report(min(1.0, (start + BLOCK) / count))

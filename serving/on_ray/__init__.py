@@ -1,1 +1,1 @@
-"""Command `isosphere serve --on ray`: run replicas of the server on a Ray cluster."""
+"""Command `isosphere serve --on ray`, which runs replicas of the server on a Ray cluster."""

@@ -13,7 +13,7 @@ from serving.settings import Settings
 
 NAME = "isosphere"
 MAX_ONGOING = 1000
-"""Maximum number of concurrent requests of a replica. The replica's own queue limits their tokens, and answers 429 when
+"""Maximum number of concurrent requests of a replica. The replica's own queue limits their tokens, and answers 429 if
 it is full."""
 MAX_WAITING = 1000
 """Maximum number of requests that wait at a proxy for a replica. The proxy answers further requests with 429."""
@@ -21,12 +21,13 @@ RETRY_SECONDS = 2
 
 
 def application(options: dict[str, Any]) -> Any:
-    """Return the Ray Serve application for the options of `isosphere serve`. The keys of `options` are setting names.
+    """Return the Ray Serve application for the options of `isosphere serve`.
 
-    A configuration file of Ray Serve names this function as `import_path` and gives the options as `args`.
+    The keys of `options` are the names of settings. A configuration file of Ray Serve gives this function as
+    `import_path`, and the options as `args`.
 
     Raises:
-        ValidationError: an option is unknown or its value is not legal.
+        ValidationError: an option is unknown, or its value is not valid.
         Refused, BundleError, SourceError: an encoder does not exist.
     """
     return _application(Settings(**options))
@@ -64,16 +65,16 @@ def _application(settings: Settings) -> Any:
         app: Any
 
         async def reconfigure(self, _: Any) -> None:
-            """Reload the encoders after a change of `user_config`. Meanwhile, the old encoders answer requests."""
+            """Reload the encoders after a change of `user_config`. The old encoders answer requests meanwhile."""
             await self.app.service.reload()
 
         def __init__(self) -> None:
             self._mirror: Mirror | None = None
 
         async def check_health(self) -> None:
-            """Raise an error if `/readyz` would report that the server is not ready.
+            """Raise an error if `/readyz` would answer that the server is not ready.
 
-            Ray Serve calls this every few seconds.
+            Ray Serve calls this method every few seconds.
             """
             self._mirror = self._mirror or Mirror(self.app.service.metrics.registry)
             self._mirror.update()

@@ -1,4 +1,4 @@
-"""Export of a replica's metrics to Ray, which collects the metrics of all replicas and nodes."""
+"""Export of a replica's metrics to Ray. Ray collects the metrics of all replicas and nodes."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ from ray.serve.metrics import Gauge
 
 
 class Mirror:
-    """Copies of a server's metrics in Ray. Ray adds labels for the replica, and the prefix `ray_` to each name."""
+    """Copies of a server's metrics in Ray.
+
+    Ray adds labels for the replica, and the prefix `ray_` to each name.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
         self._gauges: dict[str, Gauge] = {}
 
     def update(self) -> None:
-        """Copy all values.
+        """Copy the values of all metrics.
 
-        Counters and histogram buckets become gauges. Prometheus queries work on these gauges, too.
+        Counters and histogram buckets become gauges. Prometheus's functions for counters and histograms also work on
+        these gauges.
         """
         for family in self._registry.collect():
             for sample in family.samples:

@@ -1,6 +1,6 @@
-"""One replica: the server's application with its encoders and their queues, in a process of Ray Serve.
+"""A replica of the server on Ray: the server's application and its encoders, in a process of Ray Serve.
 
-A replica serves only the routes for inference. A corpus, a job or a snapshot would exist in one replica only, and the
+A replica serves only the routes for inference. A corpus, a job or a snapshot would exist in one replica only, but the
 next request may go to another replica.
 """
 
@@ -23,13 +23,13 @@ from serving.settings import Settings
 
 
 class UnhealthyReplica(RuntimeError):
-    """The replica can't answer. Ray Serve replaces it."""
+    """The replica can't answer requests. Ray Serve replaces it."""
 
 
 class Application:
-    """ASGI application that reports its start when its encoders are loaded.
+    """ASGI application that reports its start after its encoders are loaded.
 
-    Ray Serve does not pass on the state of the ASGI lifespan, so this class adds the state to each request.
+    Ray Serve does not pass the state of the ASGI lifespan to requests, so this class adds the state to each request.
     """
 
     def __init__(self, service: Service) -> None:
@@ -54,15 +54,15 @@ class Application:
 
 
 def build(settings: Settings) -> Application:
-    """Build the application in a replica's process.
+    """Build the application in the process of a replica.
 
     Raises:
-        BundleError, SourceError, EngineError: an encoder can't be served on this node.
+        BundleError, SourceError, EngineError: this node can't serve an encoder.
     """
     logs.configure(settings.log_format)
     own = settings.model_copy(
         update={
-            # If all replicas shared a store, it would be opened here, and all routers would replace `INFERENCE`.
+            # A store that all replicas share would be opened here. All routers would then replace `INFERENCE`.
             "store": "memory",
             "no_demo": True,
             "data": Path(tempfile.mkdtemp(prefix="isosphere-replica-")),
@@ -73,6 +73,9 @@ def build(settings: Settings) -> Application:
 
 
 def bundles(settings: Settings) -> str:
-    """Return the encoders' bundle folders on this node. Encoders given by name are written to the user's cache."""
+    """Return the folders of the encoders' bundles on this node.
+
+    Encoders that are given by name are written to the user's cache.
+    """
     cache = cache_folder() or Path(tempfile.gettempdir())
     return ":".join(str(as_bundle(str(folder), cache / "encoders")) for folder in settings.bundles)

@@ -1,1 +1,1 @@
-"""Server operation: API keys, limits, logs, metrics, traces, threads and failpoints."""
+"""Operation of the server: API keys, limits, logs, metrics, traces, threads and failpoints."""

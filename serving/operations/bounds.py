@@ -1,4 +1,4 @@
-"""Limits on requests and on restored corpora, and validation of corpus names and document ids."""
+"""Limits on requests and on restored corpora, and checks of corpus names and document ids."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from serving.errors import Empty, Invalid, TooLarge
 CORPUS_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 MAX_ID_BYTES = 512
 NAMED_CORPORA = 50
-"""Default number of corpora with a label of their own in the metrics. Each adds 0.16 ms to a scrape, during which the
-server answers no request."""
+"""Default number of corpora that have their own label in the metrics. Each label adds 0.16 ms to a scrape, and the
+server answers no other request meanwhile."""
 MAX_COLUMN = 256
-"""Maximum characters in the name of the column or field that contains texts or ids."""
+"""Maximum characters in the name of the column or field with the texts or the ids."""
 MAX_COLUMN_TYPES = 8192
 """Maximum characters of the JSON that gives the types of columns."""
 MAX_METADATA = 2048
 """Maximum characters of the JSON metadata that an upload gives to all its documents."""
 _CORPUS = re.compile(CORPUS_NAME.rstrip("$") + r"\Z")
 MAX_VECTOR = 65_536
-"""Maximum number of components of a vector. No encoder has so many dimensions."""
+"""Maximum number of components of a vector. No encoder has that many dimensions."""
 About = Annotated[str, Field(max_length=2000)]
-"""Description of a corpus, as a request field."""
+"""Description of a corpus, as a field of a request."""
 RecallTarget = Annotated[float, Field(gt=0, le=1)]
 Fingerprint = Annotated[str, Field(max_length=255)]
-"""Fingerprint of a bundle, as a request field."""
+"""Fingerprint of a bundle, as a field of a request."""
 MAX_SETTING_BYTES = 65_536
-"""Maximum bytes of a keyword-search setting as JSON."""
+"""Maximum bytes, as JSON, of one setting for keyword search."""
 
 
 def _check_setting(given: Any) -> Any:
@@ -49,7 +49,8 @@ _Words = Annotated[str, Field(min_length=1, max_length=100)]
 Synonyms = Annotated[
     dict[_Words, Annotated[list[_Words], Field(max_length=20)]], Field(max_length=1000), AfterValidator(_check_setting)
 ]
-"""Synonyms: words or phrases to search for in addition, by the word or phrase of the query."""
+"""Synonyms for keyword search. If a query has the key, a word or phrase, the search also looks for the words and
+phrases in the list."""
 StopWords = Annotated[list[_Words], Field(max_length=1000), AfterValidator(_check_setting)]
 """Words that keyword search ignores in queries."""
 _FieldPath = Annotated[str, Field(min_length=1, max_length=512)]
@@ -59,20 +60,21 @@ SearchedFields = Annotated[
     Field(max_length=MAX_SEARCHED_FIELDS),
     AfterValidator(_check_setting),
 ]
-"""Metadata fields that keyword search includes, with the weight of a word there relative to a word of the text."""
+"""Metadata fields that keyword search includes, each with a weight. The weight is relative to a word in the text of a
+document."""
 Moment = Annotated[FiniteFloat, Field(ge=0, lt=253_402_300_800)]
-"""Seconds since the epoch, before the year 10000."""
+"""A time in seconds since the epoch, before the year 10000."""
 MAX_COUNT = 2**48
-"""Maximum number of passages added to a corpus over its lifetime. At a million passages per second, this number lasts
-nine years."""
+"""Maximum number of passages that can ever be added to a corpus. At a million passages per second, this number is
+reached after nine years."""
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
 
 def check_corpus_name(name: str, field: str = "corpus") -> str:
-    """Return the name if it is legal.
+    """Return `name` if it is a valid corpus name.
 
     Raises:
-        Invalid: the name is not legal.
+        Invalid: the name is not valid.
     """
     if not _CORPUS.match(name):
         raise Invalid(f"{name[:80]!r} is not a corpus name: it must match {CORPUS_NAME}", field=field)
@@ -80,13 +82,13 @@ def check_corpus_name(name: str, field: str = "corpus") -> str:
 
 
 def check_document_id(name: str, field: str) -> str:
-    """Return the id if it is legal: 1 to 512 bytes of UTF-8 without NUL, and neither `.` nor `..`.
+    """Return `name` if it is a valid id: 1 to 512 bytes of UTF-8 without NUL, and neither `.` nor `..`.
 
     Clients remove `.` and `..` from a URL path, even if they are percent-encoded (RFC 3986, 5.2.4). A request for the
     document `..` would otherwise act on its corpus.
 
     Raises:
-        Invalid: the id is not legal.
+        Invalid: the id is not valid.
     """
     if "\x00" in name:
         raise Invalid("must not contain NUL", field=field)
@@ -103,14 +105,14 @@ def check_document_id(name: str, field: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Limits of a document and of a restored corpus."""
+    """Limits on a document and on a restored corpus."""
 
     text_bytes: int = 999_999
-    """Maximum UTF-8 bytes of the text."""
+    """Maximum bytes of the text in UTF-8."""
     metadata_bytes: int = 65_536
     """Maximum bytes of the metadata as JSON."""
     restored_bytes: int = 16_000_000_000
-    """Maximum bytes of an unpacked snapshot."""
+    """Maximum bytes of a snapshot after decompression."""
 
 
 BOUNDS = Bounds()
@@ -121,40 +123,43 @@ def check_some(given: Sized, field: str, of: str = "text") -> None:
     """Raise an error if the list is empty.
 
     Raises:
-        Empty: `given` is empty.
+        Empty: the list is empty.
     """
     if not len(given):
-        raise Empty(f"must hold at least one {of}", field=field)
+        raise Empty(f"must contain at least one {of}", field=field)
 
 
 def check_count(given: int, limit: int, field: str, of: str = "texts") -> None:
     """Raise an error if a request has more than `limit` items.
 
     Raises:
-        TooLarge: `given` is more than `limit`.
+        TooLarge: the request has more items.
     """
     if given > limit:
         raise TooLarge(f"{given} {of} are more than the {limit} of one request", field=field)
 
 
 def check_max_tokens(asked: int | None, read: int, field: str) -> None:
-    """Raise an error if the requested token limit is below the model's maximum length `read`.
+    """Raise an error if a request limits texts to fewer tokens than the model reads.
+
+    `asked` is the limit in the request, and `read` is the model's maximum length.
 
     Raises:
-        Invalid: the caller asks for fewer tokens.
+        Invalid: `asked` is less than `read`.
     """
     if asked is not None and asked < read:
         raise Invalid(
-            f"texts are cut to the {read} tokens that the model reads, not to fewer: cut them before you send them",
+            f"must be at least {read}, the number of tokens that the model reads: truncate texts to fewer tokens "
+            "before you send them",
             field=field,
         )
 
 
 def check_text(text: str, limit: int, field: str) -> None:
-    """Raise an error if a text can't be embedded or is too long.
+    """Raise an error if a text is not valid Unicode or is too long.
 
     Raises:
-        Invalid: the text has a lone surrogate.
+        Invalid: the text contains a lone surrogate.
         TooLarge: the text has more than `limit` bytes in UTF-8.
     """
     try:
@@ -166,13 +171,13 @@ def check_text(text: str, limit: int, field: str) -> None:
 
 
 def check_metadata(metadata: Any, limit: int, field: str) -> None:
-    """Raise an error unless `metadata` is an object that can be stored as JSON within `limit` bytes.
+    """Raise an error unless `metadata` is an object that can be stored as JSON with at most `limit` bytes.
 
     Raises:
-        Invalid: the metadata are no object, or contain a value that can't be stored.
+        Invalid: the metadata are not an object, or contain a value that can't be stored.
         TooLarge: the metadata have more than `limit` bytes as JSON.
     """
-    from serving.operations.json_body import misfit  # loads NumPy, which the server's help does not need
+    from serving.operations.json_body import misfit  # this import loads NumPy, which the server's help does not need
 
     if not isinstance(metadata, Mapping):
         raise Invalid("must be an object", field=field)
@@ -180,6 +185,6 @@ def check_metadata(metadata: Any, limit: int, field: str) -> None:
         raise Invalid(wrong[1], field=f"{field}.{wrong[0]}")
     if (size := len(orjson.dumps(metadata))) > limit:
         raise TooLarge(
-            f"{size} bytes are more than the {limit} of one document's metadata, all its other fields included",
+            f"{size} bytes are more than the {limit} of one document's metadata, including all its other fields",
             field=field,
         )

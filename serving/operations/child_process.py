@@ -1,4 +1,4 @@
-"""Child processes that run this server's own modules, for work that must not share its memory or its threads."""
+"""Child processes that run modules of this server. They do work that must not share the server's memory or threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import IO
 from serving.operations.threads import check_cancelled, spend
 
 CHECKED_EVERY = 0.2
-"""Seconds between two checks for cancellation while a process produces no output."""
+"""Seconds between two checks for cancellation while the child process produces no output."""
 PART = 1 << 20
 
 
@@ -30,10 +30,10 @@ def running(
     folder: Path | None = None,
     descriptors: Sequence[int] = (),
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a module as a child process until the end of the block.
+    """Run a module as a child process while the block runs.
 
     The process works in `folder`, and inherits the open files in `descriptors`. It does not inherit the server's
-    environment variables, such as tokens. Ctrl-C does not reach it.
+    environment variables, such as tokens. Ctrl-C does not stop it.
     """
     environment = {
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
@@ -60,7 +60,10 @@ def running(
 
 
 def drained(child: subprocess.Popen[bytes], seconds: float) -> None:
-    """Read and ignore the output of a process until it ends, or until `seconds` have passed. It is not reaped."""
+    """Read and ignore the output of a process until it ends, or for at most `seconds`.
+
+    This function does not reap the process.
+    """
     assert child.stdout is not None
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
@@ -69,7 +72,7 @@ def drained(child: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 def reaped(child: subprocess.Popen[bytes]) -> int:
-    """Wait for the end of a process, and charge its CPU time to the current work. Return its exit status."""
+    """Wait until a process has ended, and charge its CPU time to the current work. Return the exit status."""
     _, status, usage = os.wait4(child.pid, 0)
     spend(usage.ru_utime + usage.ru_stime)
     child.returncode = os.waitstatus_to_exitcode(status)
@@ -77,7 +80,7 @@ def reaped(child: subprocess.Popen[bytes]) -> int:
 
 
 def lines(child: subprocess.Popen[bytes]) -> Iterator[bytes]:
-    """Yield the lines that a process writes to stdout.
+    """Yield the lines that a process writes to standard output.
 
     Raises:
         Stopped: the current work was cancelled.

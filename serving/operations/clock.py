@@ -1,7 +1,4 @@
-"""Moments as integers, in microseconds since 1970 in UTC.
-
-They are read from the system clock and from RFC 3339 timestamps.
-"""
+"""Times as integers, in microseconds since 1970 in UTC. They come from the system clock or from RFC 3339 timestamps."""
 
 from __future__ import annotations
 
@@ -16,24 +13,26 @@ _TIMESTAMP = re.compile(
 )
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 EARLIEST, LATEST = ((year.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND for year in (datetime.min, datetime.max))
-"""The first and last moment that RFC 3339 can express, in the years 1 and 9999."""
+"""The first and the last time that RFC 3339 can express, in the years 1 and 9999."""
 
 
 def now() -> int:
-    """Return the current moment, in microseconds since 1970."""
+    """Return the current time in microseconds since 1970."""
     return time_ns() // 1000
 
 
 def moment(text: object, field: str) -> int:
-    """Parse an RFC 3339 timestamp. Return its moment in microseconds since 1970. Further digits are ignored.
+    """Parse an RFC 3339 timestamp. Return its time in microseconds since 1970.
+
+    Digits beyond microseconds are ignored.
 
     Raises:
-        Invalid: `text` is no timestamp with a time of day and an offset.
+        Invalid: `text` is not a timestamp with a time of day and an offset.
     """
     if isinstance(text, str) and _TIMESTAMP.fullmatch(text):
         try:
             found = (datetime.fromisoformat(text.upper()) - _EPOCH) // _MICROSECOND
-        except ValueError:  # a date that does not exist, such as 30 February
+        except ValueError:  # the date does not exist, such as 30 February
             found = LATEST + 1
         if EARLIEST <= found <= LATEST:
             return found
@@ -41,5 +40,5 @@ def moment(text: object, field: str) -> int:
 
 
 def timestamp(moment: int) -> str:
-    """Return the RFC 3339 timestamp of a moment, in UTC."""
+    """Return the RFC 3339 timestamp of a time, in UTC."""
     return (_EPOCH + moment * _MICROSECOND).isoformat().replace("+00:00", "Z")

@@ -1,4 +1,7 @@
-"""The OpenTelemetry collector that receives traces. OpenTelemetry is only imported if a collector is configured."""
+"""Configuration of the OpenTelemetry collector that receives traces.
+
+OpenTelemetry is imported only if a collector is configured.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,20 @@ if TYPE_CHECKING:
     from serving.operations.otlp import Collector
 
 ENVIRONMENT = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-"""OpenTelemetry's environment variables that also configure a collector."""
+"""Environment variables of OpenTelemetry that also configure a collector."""
 
 
 class TracingError(RuntimeError):
-    """A collector is configured, but traces can't be exported. The message says what to do."""
+    """A collector is configured, but traces can't be exported. The message gives a remedy."""
 
 
 def collector(endpoint: HttpUrl | None) -> Collector | None:
-    """Return the collector at `endpoint` or in OpenTelemetry's environment variables. Return None if neither is set.
+    """Return the collector at `endpoint`, or the collector in OpenTelemetry's environment variables.
+
+    If neither is set, return None.
 
     Raises:
-        TracingError: the packages are missing.
+        TracingError: the packages for traces are missing.
     """
     if endpoint is None and not any(os.environ.get(name) for name in ENVIRONMENT):
         return None

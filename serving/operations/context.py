@@ -1,4 +1,4 @@
-"""Context variables inherited by tasks: the priority of work, and the recorder of trace spans."""
+"""Context variables that tasks inherit: the priority of work, and the recorder of trace spans."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def holding(variable: ContextVar[T], value: T) -> Iterator[None]:
         variable.reset(token)
 
 
-# Priority of work: bulk work may wait for interactive requests.
+# The priority of work. Bulk work may wait for interactive requests.
 
 PRIORITY = "x-priority"
 _bulk: ContextVar[bool] = ContextVar("bulk", default=False)
@@ -35,15 +35,15 @@ def is_bulk() -> bool:
 
 
 def bulk_work(bulk: bool = True) -> AbstractContextManager[None]:
-    """Mark work within the block as bulk work, or as interactive with `bulk=False`."""
+    """Mark the work in the block as bulk work or, if `bulk` is false, as interactive."""
     return holding(_bulk, bulk)
 
 
 def parse_priority(header: str | None) -> bool:
-    """Parse the header `x-priority`. Return whether the request is bulk work.
+    """Parse the header `x-priority`. Return True if the request is bulk work.
 
     Raises:
-        Invalid: the header has another value.
+        Invalid: the header has an unknown value.
     """
     value = "interactive" if header is None else header.strip().lower()
     if value not in ("interactive", "bulk"):
@@ -51,7 +51,7 @@ def parse_priority(header: str | None) -> bool:
     return value == "bulk"
 
 
-# Recorder of trace spans. Nothing is recorded unless a collector is configured.
+# The recorder of trace spans. Without a configured collector, it records nothing.
 
 Record = Callable[[str, float, float, Mapping[str, int]], None]
 _RECORD: ContextVar[Record | None] = ContextVar("record", default=None)
@@ -68,12 +68,15 @@ def record(name: str, began: float, ended: float, **counts: int) -> None:
 
 @contextmanager
 def recorded(name: str) -> Iterator[None]:
-    """Record the block as a span of the current request. A block that raises is not recorded."""
+    """Record the run of the block as a span of the current request.
+
+    A block that raises an exception is not recorded.
+    """
     began = perf_counter()
     yield
     record(name, began, perf_counter())
 
 
 def recording(write: Record | None) -> AbstractContextManager[None]:
-    """Call `write` for each span that is recorded within the block. None means that the request is not traced."""
+    """Call `write` for each span that the block records. With None, the request is not traced."""
     return holding(_RECORD, write)

@@ -1,4 +1,4 @@
-"""Decompression of request bodies in pieces, so that a small body can't fill the memory."""
+"""Decompression of request bodies. It works in pieces, so that a small body can't fill the memory."""
 
 from __future__ import annotations
 
@@ -19,46 +19,49 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 MAX_RATIO = 100
-"""Maximum ratio of decompressed to compressed size. Text has a ratio of about 10. A much higher ratio suggests a
-decompression bomb."""
+"""Maximum ratio of decompressed size to compressed size. Text has a ratio of about 10. A much higher ratio is a sign of
+a decompression bomb."""
 ANY_RATIO = 1_000_000
-"""Number of decompressed bytes up to which the ratio is not checked."""
+"""Number of decompressed bytes for which any ratio is allowed."""
 MAX_PARTS = 1000
-"""Number of gzip members or zstd frames above which `PART_BYTES` applies. Even an empty member costs time. bgzip writes
-500 members for 32 MB."""
+"""Number of gzip members or zstd frames above which `PART_BYTES` applies. Decompression of even an empty member costs
+time. bgzip writes 500 members for 32 MB."""
 PART_BYTES = 4096
-"""Minimum mean decompressed bytes of a member or frame if there are more than `MAX_PARTS`. The members of bgzip have
-65,280 bytes."""
+"""Minimum mean number of decompressed bytes per member or frame, if there are more than `MAX_PARTS`. Members of bgzip
+have 65,280 bytes."""
 PIECE = 65_536
 BUFFER = 1 << 18
 ZSTD_WINDOW: dict[int, int] = {zstd.DecompressionParameter.window_log_max: 23}
-"""Maximum zstd window of 8 MB. RFC 9659 requires decoders to support this size."""
+"""Option that limits the window of zstd to 8 MB, the size that decoders must support by RFC 9659."""
 
 
 class Part(Protocol):
-    """A gzip member or zstd frame that is being decompressed. The methods have the names of `compression.zstd`."""
+    """A gzip member or a zstd frame that is being decompressed.
+
+    The methods have the same names as in `compression.zstd`.
+    """
 
     @property
     def eof(self) -> bool:
-        """Return whether the end of the part was read."""
+        """True if the end of the part was read."""
 
     @property
     def needs_input(self) -> bool:
-        """Return whether the part needs more input to produce more output."""
+        """True if the part needs more input to produce more output."""
 
     @property
     def unused_data(self) -> bytes:
-        """Input that followed the end of the part."""
+        """Input after the end of the part."""
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        """Return up to `max_length` decompressed bytes. Keep unused `data` for the next call."""
+        """Return up to `max_length` decompressed bytes. The next call uses the rest of `data`."""
 
 
 class _Member:
-    """A gzip member as a `Part`."""
+    """A gzip member with the interface of `Part`."""
 
     def __init__(self) -> None:
-        self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)  # 16 selects gzip's header and checksum
+        self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)  # 16 selects the header and the checksum of gzip
 
     @property
     def eof(self) -> bool:
@@ -83,7 +86,7 @@ CODINGS: dict[str, Callable[[], Part]] = {
 
 
 def content_coding(header: str) -> str:
-    """Return the coding in the header `Content-Encoding`. Return "" if the body is not compressed.
+    """Return the coding that the header `Content-Encoding` names. For a body without compression, return "".
 
     Raises:
         UnsupportedMedia: the header names an unsupported coding, or several codings.
@@ -92,7 +95,9 @@ def content_coding(header: str) -> str:
     if coding in ("", "identity"):
         return ""
     if coding not in CODINGS:
-        raise UnsupportedMedia(f"{header[:80]!r} is not read, only {' and '.join(CODINGS)}", field="content-encoding")
+        raise UnsupportedMedia(
+            f"{header[:80]!r} is not supported, only {' and '.join(CODINGS)}", field="content-encoding"
+        )
     return coding
 
 
@@ -109,13 +114,13 @@ def inflated(body: bytes, coding: str, limit: int) -> bytes:
 def inflating(packed: BinaryIO, size: int, coding: str, limit: int) -> BinaryIO:
     """Return a stream that decompresses `packed`, which has `size` bytes.
 
-    Reads from the stream raise the errors of `inflated`.
+    Reads from the stream raise the same errors as `inflated`.
     """
     return stream_of(_checked(packed, size, coding, limit))
 
 
 def stream_of(pieces: Iterator[bytes]) -> BinaryIO:
-    """Return a stream of the concatenated `pieces`."""
+    """Return a stream of all `pieces`, one after another."""
     return cast("BinaryIO", io.BufferedReader(_Pieces(pieces), BUFFER))
 
 
@@ -157,13 +162,13 @@ def _checked(packed: BinaryIO, size: int, coding: str, limit: int) -> Iterator[b
 def _pieces(source: BinaryIO, coding: str) -> Iterator[bytes]:
     parts = unpacked = 0
     while packed := source.read(PIECE):
-        while packed := packed.lstrip(b"\0") if parts else packed:  # like gzip(1), skip zeros after a member
+        while packed := packed.lstrip(b"\0") if parts else packed:  # skip zeros after a member, as gzip(1) does
             if parts >= MAX_PARTS and unpacked < parts * PART_BYTES:
                 raise TooLarge(f"the body has more than {MAX_PARTS} members or frames of {coding}")
             part, parts = CODINGS[coding](), parts + 1
             while not part.eof:
                 if not packed and part.needs_input and not (packed := source.read(PIECE)):
-                    raise EOFError("it is cut short")
+                    raise EOFError("its end is missing")
                 piece = part.decompress(packed, PIECE)
                 unpacked, packed = unpacked + len(piece), b""
                 yield piece

@@ -1,6 +1,6 @@
-"""Failpoints: named places in the code where a test can kill the server, raise an error or make it wait.
+"""Failpoints: named places in the code where a test can kill the server, make it wait or raise an error.
 
-Failpoints do nothing unless the environment arms them:
+Failpoints do nothing unless an environment variable arms them:
 `ISOSPHERE_FAILPOINTS="store.before-commit=kill@3,index.before-manifest=raise:ENOSPC"`. The actions are `kill` (as `kill
 -9`), `raise:ERRNO` (an OSError; EIO by default) and `hold:FILE` (wait until that file is gone). `@n` applies the action
 only the n-th time that this process reaches the place. Without `@n`, `kill` acts the first time, and the other actions
@@ -26,17 +26,20 @@ _NUMBERS = {name: number for number, name in errno.errorcode.items()}
 
 
 class FailpointsError(ValueError):
-    """The environment variable is malformed. The message quotes the malformed part."""
+    """The environment variable is malformed. The message quotes the wrong part."""
 
 
 def reach(name: str) -> None:
-    """Run the action, if any, that is armed for the failpoint `name`. Names have the form `component.place`."""
+    """Run the action that is armed for the failpoint `name`, if any.
+
+    Names have the form `component.place`.
+    """
     if act := _armed.get(name):
         act()
 
 
 def arm(environment: Mapping[str, str]) -> None:
-    """Arm the failpoints in `ISOSPHERE_FAILPOINTS`, and disarm all others.
+    """Arm the failpoints in `ISOSPHERE_FAILPOINTS`, and disarm all other failpoints.
 
     Raises:
         FailpointsError: a part of the variable is malformed.
@@ -48,7 +51,9 @@ def arm(environment: Mapping[str, str]) -> None:
 
 def _act(part: str) -> tuple[str, Callable[[], None]]:
     if not (spec := _SPEC.fullmatch(part)):
-        raise FailpointsError(f"{VARIABLE}: {part!r} is not room.place=kill|raise[:ERRNO]|hold:FILE, maybe with @n")
+        raise FailpointsError(
+            f"{VARIABLE}: {part!r} is not component.place=kill|raise[:ERRNO]|hold:FILE, with or without @n"
+        )
     name, value, turn = spec["name"], spec["value"], int(spec["turn"]) if spec["turn"] else None
     match spec["action"]:
         case "kill" if not value:
@@ -57,11 +62,13 @@ def _act(part: str) -> tuple[str, Callable[[], None]]:
             return name, _at(turn, lambda: _fail(number, name))
         case "hold" if value:
             return name, _at(turn, lambda: _wait(Path(value)))
-    raise FailpointsError(f"{VARIABLE}: {part!r}: kill takes nothing, raise the name of an errno, hold a file")
+    raise FailpointsError(
+        f"{VARIABLE}: {part!r}: kill needs no value, raise needs the name of an errno, and hold needs a file"
+    )
 
 
 def _at(turn: int | None, act: Callable[[], None]) -> Callable[[], None]:
-    reached = itertools.count(1)  # next() on a counter is atomic among threads
+    reached = itertools.count(1)  # threads can call next() on a counter without a lock
 
     def at() -> None:
         if turn in (None, next(reached)):

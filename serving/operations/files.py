@@ -1,4 +1,4 @@
-"""File errors, and SQLite databases with their side files."""
+"""Errors of files, and functions for SQLite databases with their side files."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ log = logging.getLogger(__name__)
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError, orjson.JSONDecodeError)
-"""Exceptions that SQLite and parsers raise if a file is damaged."""
+"""Exceptions by which SQLite and parsers report a damaged file."""
 PATIENCE = 60.0
-"""Timeout of SQLite locks in seconds. Locks are held briefly, so only a bug can cause a timeout."""
+"""Timeout of SQLite's locks, in seconds. Locks are held briefly, so only a bug can cause a timeout."""
 _SIDE = ("-journal", "-wal", "-shm")
 """Suffixes of SQLite's side files. These files exist while the database is open, and after a crash."""
 
 
 class DamageError(Exception):
-    """A row differs from what was written. The message names the row. `logged` is the message without document ids."""
+    """A stored row is not the row that was written.
+
+    The message names the row. `logged` is the message without ids of documents.
+    """
 
     def __init__(self, message: str, logged: str | None = None) -> None:
         super().__init__(message)
@@ -37,13 +40,13 @@ class DamageError(Exception):
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Convert disk errors, which name no file, to the server's errors for the file `path`.
+    """Convert errors of the disk, which do not name the file, to the server's errors for the file `path`.
 
     A failed SQL statement means a damaged file, because the statements are fixed and the file's format was checked.
 
     Raises:
         InsufficientStorage: the disk is full.
-        Damaged: the file differs from what was written.
+        Damaged: the content of the file is not what was written.
         Unhealthy: the file can't be read or written.
         Stopped: the caller has left.
     """
@@ -60,7 +63,10 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def _logged(error: Exception) -> str:
-    """Return the message of `error` without document content. sqlite3 quotes text that it can't decode."""
+    """Return the message of `error` without content of documents.
+
+    sqlite3 quotes text that it can't decode.
+    """
     return str(getattr(error, "logged", error)).partition(" with text ")[0]
 
 
@@ -71,7 +77,7 @@ def _is_full(error: Exception) -> bool:
 
 
 def is_damage(error: Exception) -> bool:
-    """Return whether `error` means that the file is damaged.
+    """Return whether `error` shows that the file is damaged.
 
     The lowest byte of a SQLite error code is the kind of error. The higher bytes are details. Python's own error for
     text that is not UTF-8 has no code.
@@ -83,13 +89,13 @@ def is_damage(error: Exception) -> bool:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open an existing SQLite file exclusively for this process. Any thread may use the connection.
+    """Open an existing SQLite file. No other process can open it. Any thread may use the connection.
 
     Raises:
         sqlite3.OperationalError: the file does not exist.
     """
-    # The VFS unix-excl keeps the index of the write-ahead log in memory. The default VFS writes the index to a file,
-    # which fails on a full disk. The database would then be unreadable.
+    # With the VFS unix-excl, SQLite keeps the index of the write-ahead log in memory. With the default VFS, SQLite
+    # writes the index to a file. This write fails on a full disk, and the database would then be unreadable.
     existing = f"{path.absolute().as_uri()}?mode=rw&vfs=unix-excl"
     return sqlite3.connect(
         existing, uri=True, timeout=PATIENCE, isolation_level=None, check_same_thread=False, factory=_Connection
@@ -97,10 +103,10 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 class _Connection(sqlite3.Connection):
-    """A connection whose rollback also closes its cursors.
+    """A connection that closes its cursors when it rolls back.
 
-    After a stopped read, the exception may still refer to a cursor with unread rows. An open cursor would keep its
-    snapshot of the file even after the rollback.
+    After a stopped read, the exception may still refer to a cursor with unread rows. The open cursor would keep its
+    snapshot of the file, even after the rollback.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -126,18 +132,21 @@ def remove(path: Path) -> None:
 
 
 def remove_side_files(path: Path) -> None:
-    """Delete the side files. Otherwise SQLite would replay an old log into a new database of the same name."""
+    """Delete the side files of a database.
+
+    Otherwise SQLite would apply an old log to a new database of the same name.
+    """
     for beside in with_side_files(path)[1:]:
         beside.unlink(missing_ok=True)
 
 
 def with_side_files(path: Path) -> list[Path]:
-    """Return the paths of the database and of its possible side files."""
+    """Return the paths of a database and of its side files, which may not exist."""
     return [path.with_name(path.name + suffix) for suffix in ("", *_SIDE)]
 
 
 def move(file: Path, to: Path) -> None:
-    """Rename `file` to `to` atomically. `to` must not be open."""
+    """Rename `file` to `to` atomically. No process may have `to` open."""
     remove_side_files(to)
     file.replace(to)
     fsync(to.parent)

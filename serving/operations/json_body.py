@@ -1,4 +1,4 @@
-"""JSON parser for request bodies. Valid bodies are parsed fast, and invalid bodies get precise error messages."""
+"""JSON parser for request bodies. It parses valid bodies fast, and gives precise error messages for invalid bodies."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from serving.errors import Malformed, TooLarge
 MAX_DEPTH = 32
 TOO_DEEP = f"nested deeper than {MAX_DEPTH}"
 MAX_CONTAINERS = 1_000_000
-"""Maximum lists and objects in a body. A list takes two bytes in the body, and 100 to 200 bytes in memory."""
+"""Maximum number of lists and objects in a body. A list takes two bytes in the body, and 100 to 200 bytes in memory."""
 MAX_VALUES = 200_000
-"""Maximum commas in a body, not counting those between allowed token ids. Even values of unknown fields are parsed, and
-parsing blocks other threads."""
+"""Maximum number of commas in a body, not counting commas between allowed token ids. Even values of unknown fields are
+parsed, and parsing blocks other threads."""
 LEAST, MOST = -(2**63), 2**64 - 1
-"""Range of storable integers. orjson reads and writes exactly this range."""
+"""Range of integers that can be stored. orjson reads and writes exactly this range."""
 FITS = "from -2^63 to 2^64 - 1"
 _SHOWN = 80
 _CONTAINERS = (dict, list)
 """Types of JSON containers. `isinstance` is faster with a tuple than with a union."""
 LARGE = 65_536
-"""Body size in bytes from which the garbage collector is paused during parsing. Otherwise it would scan the new
-objects repeatedly."""
+"""Body size in bytes from which the garbage collector is paused during parsing. Otherwise it would scan the new objects
+again and again."""
 SLICE = 1 << 17
-"""Number of bytes that one step scans. A step blocks other threads."""
+"""Number of bytes that are scanned in one step. A step blocks other threads."""
 _LONG_INTEGER = re.compile(rb"[0-9](?=[0-9]{18})")
-"""Pattern of 19 digits. Shorter integers fit into 64 bits."""
+"""Pattern of 19 digits in a row. Integers with fewer digits fit into 64 bits."""
 
 
 def parse_json(body: bytes, tokens: int = 0) -> Any:
     """Parse `body`, which may contain up to `tokens` token ids.
 
-    orjson refuses NaN, Infinity and lone surrogates. The body is then parsed by the standard library, which accepts
-    them, so that validation can name the field. A body is malformed only if both parsers refuse it.
+    orjson refuses NaN, Infinity and lone surrogates. The standard library accepts them, so it parses a refused body
+    again, and validation can name the field. A body is malformed only if both parsers refuse it.
 
     Raises:
         TooLarge: the body has more than `MAX_CONTAINERS` lists and objects, or too many values.
@@ -66,11 +66,11 @@ def check_containers(body: bytes, limit: int | None = None, of: str = "request")
     Brackets within strings are not counted.
 
     Raises:
-        TooLarge: there are more than `limit`, by default `MAX_CONTAINERS`.
+        TooLarge: there are more than `limit` lists and objects, by default `MAX_CONTAINERS`.
     """
     limit = MAX_CONTAINERS if limit is None else limit
     if _holds_more(body, b"[{", limit):
-        raise TooLarge(f"more than {limit} lists and objects, which one {of} may hold")
+        raise TooLarge(f"more than {limit} lists and objects, the maximum of one {of}")
 
 
 def check_values(body: bytes, tokens: int = 0) -> None:
@@ -81,18 +81,18 @@ def check_values(body: bytes, tokens: int = 0) -> None:
     """
     limit = MAX_VALUES + tokens
     if _holds_more(body, b",", limit):
-        raise TooLarge(f"more than {limit} values, which one request may hold")
+        raise TooLarge(f"more than {limit} values, the maximum of one request")
 
 
 def _holds_more(body: bytes, marks_of: bytes, limit: int) -> bool:
-    """Return whether JSON contains more than `limit` of the characters in `marks_of` outside of strings."""
+    """Return whether JSON contains more than `limit` of the characters in `marks_of`, not counting those in strings."""
     if len(body) <= limit:
         return False
     others = bytes(set(range(256)) - {*b'"', *marks_of})
     found = start = within = 0
     while start < len(body) and found <= limit:
         end = start + SLICE
-        while body[end - 1 : end] == b"\\":  # an escape belongs to the next slice
+        while body[end - 1 : end] == b"\\":  # an escape sequence must not be split between two slices
             end += 1
         unescaped = body[start:end].replace(rb"\\", b"").replace(rb"\"", b"")
         marks = np.frombuffer(unescaped.translate(None, others), np.uint8)
@@ -113,7 +113,7 @@ def _parsed(body: bytes, read: Callable[[bytes], Any], tokens: int = 0) -> Any:
 
 
 class _CollectorPause:
-    """Context manager that pauses the garbage collector until no thread is parsing."""
+    """Context manager that pauses the garbage collector as long as any thread parses a body."""
 
     def __init__(self) -> None:
         self._lock, self._inside, self._enabled = threading.Lock(), 0, False
@@ -144,12 +144,12 @@ def _read_fast(body: bytes) -> Any:
 
 def _read(body: bytes) -> Any:
     try:
-        text = body.decode("utf-8-sig", "surrogatepass")  # json.loads of bytes would also accept UTF-16
+        text = body.decode("utf-8-sig", "surrogatepass")  # json.loads of bytes would accept UTF-16, too
         try:
             return json.loads(text)
         except json.JSONDecodeError as error:
             raise Malformed(f"not JSON: {error}") from None
-        except ValueError:  # an integer has more digits than Python converts
+        except ValueError:  # an integer has more digits than Python can convert
             return json.loads(text, parse_int=_integer)
     except RecursionError:
         raise Malformed("not JSON that can be read: nested too deeply") from None
@@ -158,14 +158,17 @@ def _read(body: bytes) -> Any:
 
 
 def _integer(digits: str) -> int:
-    """Parse an integer. If it has too many digits for Python, return another integer beyond the storable range."""
+    """Parse an integer.
+
+    If it has too many digits for Python, return another integer outside the storable range.
+    """
     if len(digits) < sys.int_info.str_digits_check_threshold:
         return int(digits)
     return LEAST - 1 if digits.startswith("-") else MOST + 1
 
 
 def unwritable(value: Any) -> str | None:
-    """Return the reason why `value` can't be stored as JSON without loss. Return None if `value` can be stored."""
+    """Return the reason why `value` can't be stored as JSON without loss. If it can be stored, return None."""
     for depth, level in enumerate(levels(value)):
         if depth == MAX_DEPTH:
             return TOO_DEEP
@@ -177,9 +180,9 @@ def unwritable(value: Any) -> str | None:
 
 
 def misfit(value: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the dotted path of the first part of `value` that can't be stored, and the reason.
+    """Return the first part of `value` that can't be stored, as a dotted path, and the reason.
 
-    Return None if all parts can be stored.
+    If all parts can be stored, return None.
     """
     reason = unwritable(value)
     if reason is None:
@@ -195,10 +198,7 @@ def misfit(value: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def no_json(values: Sequence[Any]) -> str | None:
-    """Return the reason why one of the values can't be written as JSON in UTF-8.
-
-    Return None if all values can be written.
-    """
+    """Return the reason why one of the values can't be written as JSON in UTF-8. If all can be written, return None."""
     kinds = set(map(type, values))
     if float in kinds and not all(map(math.isfinite, [one for one in values if isinstance(one, float)])):
         return "numbers must be finite"
@@ -210,7 +210,7 @@ def no_json(values: Sequence[Any]) -> str | None:
 def levels(value: Any) -> Iterator[list[Any]]:
     """Yield the values at each level of nesting, starting with `value`.
 
-    Recursion would fail on deeply nested values.
+    This function is not recursive, because recursion would fail on deeply nested values.
     """
     level = [value]
     while level:
@@ -223,7 +223,7 @@ def _children(value: Mapping[str, Any] | list[Any]) -> list[Any]:
 
 
 def is_unicode(text: str) -> bool:
-    """Return whether UTF-8 can encode `text`. UTF-8 can't encode lone surrogates."""
+    """Return whether UTF-8 can encode `text`. It can't encode lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:

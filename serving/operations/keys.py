@@ -1,7 +1,7 @@
 """API keys: a file with the name, hash, scopes and limits of each key. The keys themselves are not stored.
 
-A key is 256 random bits, so its plain SHA-256 hash is safe. Slow hashes protect guessable secrets. For random keys, a
-slow hash would only help attackers to overload the server.
+A key is 256 random bits, so its plain SHA-256 hash is safe. Slow hashes protect secrets that can be guessed, which
+random keys can't. A slow hash would only help attackers to overload the server.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 Scope = Literal["read", "write", "admin"]
-"""`read`: embed and search. `write`: change corpora. `admin`: change what the server runs. No scope includes another
-scope."""
+"""Permissions of a key. `read`: embed and search. `write`: change corpora. `admin`: change what the server runs. No
+scope includes another scope."""
 Rate = Annotated[float, Field(ge=1e-6, allow_inf_nan=False)]
-"""Rate per second. The minimum is about one in twelve days. A smaller rate would overflow the clocks, and was probably
-meant as 0."""
+"""A rate per second. The minimum is about one in twelve days, because a smaller rate would overflow the clocks and is
+probably meant as 0."""
 
 PREFIX = "iso_"
-"""Prefix by which people and secret scanners recognise an API key."""
+"""Prefix of every API key, by which people and secret scanners recognise keys."""
 FORMAT = 1
 
 
@@ -37,11 +37,11 @@ class KeysError(ValueError):
 
 
 class UnreadableError(KeysError):
-    """The key file can't be read, so its current keys are unknown."""
+    """The key file can't be read, so the currently valid keys are unknown."""
 
 
 class Key(BaseModel):
-    """Permissions and limits of a key. A limit of None means the server's default limit for keys."""
+    """Permissions and limits of a key. If a limit is None, the server's default limit applies."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -49,7 +49,8 @@ class Key(BaseModel):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     scopes: tuple[Scope, ...] = Field(min_length=1)
     corpora: tuple[str, ...] | None = None
-    """Shell patterns, such as `docs-*`, of the names of accessible corpora. None gives access to every corpus."""
+    """Shell patterns for the names of corpora that the key can access, such as `docs-*`. None gives access to all
+    corpora."""
     requests_per_second: Rate | None = None
     tokens_per_second: Rate | None = None
     concurrency: PositiveInt | None = None
@@ -58,10 +59,10 @@ class Key(BaseModel):
     unread_bytes: PositiveInt | None = None
     jobs: PositiveInt | None = None
     created: str = ""
-    """Time of creation in ISO 8601. The server does not use it."""
+    """Time of creation in ISO 8601, for people. The server does not use it."""
 
     def sees(self, corpus: str) -> bool:
-        """Return whether the key has access to a corpus of this name. The corpus need not exist."""
+        """Return whether the key has access to a corpus of this name, even if the corpus does not exist."""
         return self.corpora is None or any(fnmatchcase(corpus, pattern) for pattern in self.corpora)
 
 
@@ -78,16 +79,16 @@ def new_secret() -> str:
 
 
 def digest(secret: str) -> str:
-    """Return the SHA-256 hash of an API key, as stored in key files."""
+    """Return the SHA-256 hash of an API key, as key files store it."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def read_keys(path: Path) -> tuple[Key, ...]:
-    """Return the keys of a key file, in the order of the file.
+    """Return the keys in a key file, in the order of the file.
 
     Raises:
         UnreadableError: the file can't be read.
-        KeysError: the file is no key file, or has a name or hash twice.
+        KeysError: the file is not a key file, or has two keys with the same name or hash.
     """
     try:
         keys = _File.model_validate_json(path.read_bytes()).keys
@@ -99,7 +100,7 @@ def read_keys(path: Path) -> tuple[Key, ...]:
     by_name, by_hash = dict[str, Key](), dict[str, Key]()
     for key in keys:
         if by_name.setdefault(key.name, key) is not key:
-            raise KeysError(f"{path}: two keys are called {key.name!r}")
+            raise KeysError(f"{path}: two keys have the name {key.name!r}")
         if (same := by_hash.setdefault(key.sha256, key)) is not key:
             raise KeysError(f"{path}: {same.name!r} and {key.name!r} are the same key: their sha256 are equal")
     return keys
@@ -107,19 +108,22 @@ def read_keys(path: Path) -> tuple[Key, ...]:
 
 @contextmanager
 def changed_keys(path: Path) -> Iterator[list[Key]]:
-    """Yield the list of keys in a file. The block may change the list, and the list then replaces the file atomically.
+    """Yield the list of keys in a file, so that the block can change it.
+
+    After the block, a file with the changed list replaces the file atomically.
 
     Only its owner can read the file. If root changes the file, its owner stays the same.
 
     Raises:
-        KeysError: as for `read_keys`, except that a missing file has no keys; or the file can't be written.
+        KeysError: the file can't be read or written, or is not a key file. A missing file counts as a file without
+            keys.
     """
     try:
         folder = os.open(path.parent, os.O_RDONLY)
     except OSError as error:
         raise KeysError(f"{path.parent}: {error.strerror}") from None
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX)  # a concurrent change must not restore a revoked key
+        fcntl.flock(folder, fcntl.LOCK_EX)  # otherwise a concurrent change could restore a revoked key
         keys = list(read_keys(path)) if path.exists() else []
         yield keys
         _replace(path, keys)
@@ -133,7 +137,7 @@ def _replace(path: Path, keys: Collection[Key]) -> None:
     try:
         with tempfile.NamedTemporaryFile(
             "w", dir=path.parent, prefix=f".{path.name}-", delete=False, encoding="utf-8"
-        ) as new:  # the file is created with mode 600
+        ) as new:  # the file has the mode 600 from the start
             try:
                 json.dump(content, new, indent=2)
                 new.write("\n")

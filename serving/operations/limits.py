@@ -1,4 +1,4 @@
-"""The callers of a server: their API keys, and the limits of each key."""
+"""The callers of a server: the API keys, their limits and their current usage."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Clock = Callable[[], int]
 """Clock in nanoseconds that never goes back."""
 SECOND = 1_000_000_000
 RETRY_SECONDS = 1
-"""Value of `Retry-After`, in seconds, for a key that has too many running requests. The value is a guess of the time
-until one of these requests ends."""
+"""Value of `Retry-After`, in seconds, for a key that has too many running requests. It estimates the time until one of
+these requests ends."""
 SHORT_SECONDS = 0.1
-"""Maximum duration, in seconds, of a short request. While a request is this young, long work of other keys gives way to
-it."""
+"""Maximum age, in seconds, of a short request. While a request of a key is at most this old, long work of other keys
+pauses for it."""
 CPU_SHARE = 0.2
 """Share of a CPU that the long work of a key may use while short requests of other keys wait."""
 CPU_BURST_SECONDS = 0.01
@@ -39,13 +39,14 @@ Version = tuple[int, int, int, int]
 
 
 class Keyring:
-    """The callers in a key file.
+    """The callers whose keys are in a key file.
 
-    If a change makes the content of the file invalid, the old keys stay valid and the error is logged. A mistake in an
-    edit must neither lock everybody out nor let everybody in.
+    If a change makes the content of the file invalid, the old keys stay valid, and the error is logged. A mistake in an
+    edit thus neither locks everybody out nor lets everybody in.
 
-    If the file becomes unreadable, it may have revoked a key. The old keys therefore stay valid for only `grace`
-    seconds after the last successful check. Then all keys are refused. In both cases, every check reads the file again.
+    If the file can't be read, a key may have been revoked in it. The old keys therefore stay valid for only `grace`
+    seconds after the last successful check. Then all keys are refused. In both cases, every check tries to read the
+    file again.
 
     Raises:
         KeysError: the file can't be read when the server starts.
@@ -63,17 +64,19 @@ class Keyring:
         self._looked = self._known = clock()
 
     def find(self, secret: str) -> Caller | None:
-        """Return the caller with this key. The comparison takes constant time.
+        """Return the caller with this key, or None.
+
+        The comparison takes constant time.
 
         Raises:
-            Unhealthy: the file has been unreadable for too long.
+            Unhealthy: the key file could not be read for too long.
         """
         now = self._clock()
         if now - self._looked >= LOOK_AGAIN:
             self._look(now)
         if self._unreadable and now - self._known > self._grace:
             raise Unhealthy(
-                "the file of keys can't be read; the server's log says why", retry_after=LOOK_AGAIN / SECOND
+                "the file of keys can't be read; the server's log has the reason", retry_after=LOOK_AGAIN / SECOND
             )
         given, found = digest(secret), None
         for caller in self._callers:
@@ -91,12 +94,13 @@ class Keyring:
         except KeysError as error:
             self._unreadable, complaint = isinstance(error, UnreadableError), str(error)
             if complaint != self._complaint:
-                log.error("the keys stay as they were: %s", error)
+                log.error("the old keys stay valid: %s", error)
         self._complaint = complaint
 
     def _read(self) -> None:
-        """Read the file. A key of the same name keeps its current usage, even if its limits have changed."""
-        version = _version(self._path)  # read before the content, so that a concurrent replacement is noticed
+        """Read the file. A key keeps its current usage if its name stays the same, even if its limits have changed."""
+        # Read before the content, so that a replacement in between is noticed at the next check.
+        version = _version(self._path)
         keys, kept = read_keys(self._path), {caller.key.name: caller for caller in self._callers}
         self._callers = tuple(kept.get(key.name) or Caller(key, self._defaults, self._clock) for key in keys)
         for caller, key in zip(self._callers, keys, strict=True):
@@ -113,7 +117,7 @@ def _version(path: Path) -> Version:
     return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
 
-# Limits of one key: requests and tokens per second, concurrency, threads, disk space, unread answers and jobs.
+# The limits of one key: requests and tokens per second, concurrency, threads, disk space, unread answers and jobs.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,16 +128,20 @@ class Limits:
     tokens_per_second: float | None = None
     concurrency: int | None = None
     disk_bytes: int | None = None
-    """Maximum bytes of all corpora to which the key has access."""
+    """Maximum bytes of all corpora to which the key has access, on disk."""
     unread_bytes: int | None = None
     threads: int = 2
-    """Maximum threads that read corpora for the key, and maximum threads that write. Further work waits."""
+    """Maximum number of threads that read corpora for the key, and maximum number of threads that write. Further work
+    waits."""
     jobs: int | None = None
     """Maximum waiting and running jobs."""
 
 
 class Caller:
-    """An API key with its current usage. `defaults` are the limits that apply where the key sets none."""
+    """An API key with its limits and its current usage.
+
+    `defaults` are the limits that apply where the key sets none.
+    """
 
     def __init__(self, key: Key, defaults: Limits, clock: Clock = time.monotonic_ns) -> None:
         self._defaults, self._clock = defaults, clock
@@ -146,14 +154,15 @@ class Caller:
         self.limit(key)
 
     def limit(self, key: Key) -> None:
-        """Replace the key and its limits by `key`. The current usage stays."""
+        """Replace the key and its limits by those of `key`. The current usage does not change."""
         defaults = self._defaults
         self.key = key
         self.threads = key.threads or defaults.threads
         self._concurrency = key.concurrency or defaults.concurrency
         self._disk_bytes = key.disk_bytes or defaults.disk_bytes
         self.jobs = key.jobs or defaults.jobs
-        """Maximum waiting and running jobs of the key. With None, the limit for callers without a key applies."""
+        """Maximum number of waiting and running jobs of the key. If it is None, the limit for callers without a key
+        applies."""
         if unread := key.unread_bytes or defaults.unread_bytes:
             self.unread = self.unread or UnreadBytes(unread, f"answers to the key {key.name!r}")
             self.unread.limit = unread
@@ -170,14 +179,15 @@ class Caller:
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
-        """Admit a request. Within the block, charge its tokens to this key.
+        """Admit a request. Tokens that the block uses are charged to this key.
 
         Raises:
-            Overloaded: too many requests are running, or the rate is exceeded.
+            Overloaded: the key has too many running requests, or has exceeded its rate.
         """
         if self._concurrency and self._running >= self._concurrency:
             raise Overloaded(
-                f"{self._running} requests of the key {self.key.name!r} are running, its limit is {self._concurrency}",
+                f"{self._running} requests of the key {self.key.name!r} are running, and its limit is "
+                f"{self._concurrency}",
                 retry_after=RETRY_SECONDS,
             )
         self._take(self._requests, 1, "requests")
@@ -194,22 +204,22 @@ class Caller:
     def check_room(self, used: Callable[[], int], adding: int = 0) -> None:
         """Raise an error if the key's corpora have reached its disk quota, or would exceed it with `adding` more bytes.
 
-        With `adding` 0, a write that begins below the limit is accepted as a whole.
+        If `adding` is 0, a write that begins below the quota is accepted completely.
 
         Raises:
             NoRoom: the quota is used up or would be exceeded.
         """
         if self._disk_bytes and ((taken := used()) >= self._disk_bytes or taken + adding > self._disk_bytes):
-            more = f", {adding} more would come" if adding > 0 else ""
+            more = f", and the request needs {adding} more" if adding > 0 else ""
             raise NoRoom(
-                f"the corpora of the key {self.key.name!r} take {taken} bytes of the {self._disk_bytes} that they may"
-                f"{more}: delete documents, snapshots or corpora"
+                f"the corpora of the key {self.key.name!r} use {taken} of {self._disk_bytes} allowed bytes{more}: "
+                "delete documents, snapshots or corpora"
             )
 
     def charge(self, tokens: float, *, begun: bool = False) -> None:
         """Charge tokens to the key's rate limit.
 
-        If the work has `begun`, its tokens are charged even if the key has a debt.
+        If the work has already `begun`, its tokens are charged even if the key has a debt.
 
         Raises:
             Overloaded: the key has a debt; nothing is charged.
@@ -217,7 +227,7 @@ class Caller:
         self._take(self._tokens, tokens, "tokens", begun=begun)
 
     def refund(self, tokens: int) -> None:
-        """Give back tokens that were charged for work that was not done."""
+        """Return tokens to the key's rate limit, because their work was not done."""
         if self._tokens:
             self._tokens[1].take(-tokens)
 
@@ -226,15 +236,15 @@ class Caller:
             rate, bucket = limit
             if not begun and (wait := bucket.wait()):
                 raise Overloaded(
-                    f"the key {self.key.name!r} has used up its {rate:g} {what} a second", retry_after=wait / SECOND
+                    f"the key {self.key.name!r} has used up its {rate:g} {what} per second", retry_after=wait / SECOND
                 )
             bucket.take(amount)
 
 
 class CpuShare:
-    """Meter of the CPU time that a key's reading threads use.
+    """Meter of the CPU time of a key's reading threads.
 
-    Its state is one point in time, as in `Bucket`.
+    Its state is a single point in time, as in `Bucket`.
     """
 
     def __init__(self) -> None:
@@ -245,25 +255,25 @@ class CpuShare:
 
     @property
     def exceeded(self) -> bool:
-        """Return whether the key has used more CPU time than its allowance.
+        """True if the key has used more CPU time than it may.
 
-        The allowance is `CPU_SHARE` of a CPU, plus `CPU_BURST_SECONDS` at the beginning.
+        It may use `CPU_SHARE` of a CPU, and `CPU_BURST_SECONDS` in addition at the beginning.
         """
         return self._paid - time.monotonic() > CPU_BURST_SECONDS / CPU_SHARE
 
 
 _BEGUN: dict[Caller, float] = {}
-"""Start time of the latest request of each caller with running requests, in seconds of `time.monotonic`."""
+"""For each caller with running requests, the start time of the latest one, in seconds of `time.monotonic`."""
 
 
 def others_wait(caller: Caller) -> bool:
-    """Return whether another caller waits for a request that started within the last `SHORT_SECONDS`."""
+    """Return whether another caller waits for a request that is at most `SHORT_SECONDS` old."""
     since = time.monotonic() - SHORT_SECONDS
     return any(one is not caller and begun > since for one, begun in list(_BEGUN.items()))
 
 
 class UnreadBytes:
-    """Counter of answer bytes that the server has not yet sent to callers."""
+    """Counter of answer bytes that clients have not read yet."""
 
     def __init__(self, limit: int, whose: str) -> None:
         self.limit, self._whose = limit, whose
@@ -271,20 +281,20 @@ class UnreadBytes:
 
     @contextmanager
     def holding(self, size: int, *, refusable: bool = True) -> Iterator[None]:
-        """Count an answer of `size` bytes as unread within the block.
+        """Count an answer of `size` bytes as unread while the block runs.
 
-        The limit does not apply to an answer that is not `refusable`.
+        If the answer is not `refusable`, the limit does not apply.
 
         Raises:
             TooLarge: the answer alone exceeds the limit.
             Overloaded: the answer and the unread answers together exceed the limit.
         """
         if refusable and size > self.limit:
-            raise TooLarge(f"the answer of {size} bytes is more than the {self.limit} that may be sent: ask for less")
+            raise TooLarge(f"the answer has {size} bytes, but only {self.limit} may be sent: ask for less")
         if refusable and self._bytes + size > self.limit:
             raise Overloaded(
-                f"{self._whose} that nobody has read hold {self._bytes} bytes; this answer of {size} bytes would "
-                f"exceed the limit of {self.limit} bytes",
+                f"unread {self._whose} have {self._bytes} bytes; this answer of {size} bytes would exceed the "
+                f"limit of {self.limit} bytes",
                 retry_after=RETRY_SECONDS,
             )
         self._bytes += size
@@ -297,11 +307,11 @@ class UnreadBytes:
 class Bucket:
     """A token bucket whose balance may become negative.
 
-    A caller without debt may take any amount, even more tokens than the rate per second. The caller then waits until
-    the debt is paid. Unused tokens of at most one second are saved.
+    A caller without debt may take any amount, even more tokens than the rate per second. The caller must then wait
+    until the debt is paid. Unused tokens of at most one second are saved.
 
-    The state is one point in time in whole nanoseconds, as in the generic cell rate algorithm (ITU-T I.371). Without
-    rounding, a caller who has waited for `Retry-After` never has to wait again.
+    The state is one point in time in whole nanoseconds, as in the generic cell rate algorithm (ITU-T I.371). Whole
+    nanoseconds avoid rounding errors. A caller who has waited for `Retry-After` therefore never has to wait again.
     """
 
     def __init__(self, rate: float, clock: Clock) -> None:
@@ -320,16 +330,16 @@ class Bucket:
         self._paid = max(now + int((self._paid - now) * self._unit / unit), now - self._saved)
 
     def wait(self) -> int:
-        """Return the nanoseconds until the debt is paid, or 0."""
+        """Return the time in nanoseconds until the debt is paid. Without a debt, return 0."""
         return max(0, self._paid - self._clock())
 
     def take(self, amount: float) -> None:
-        """Take an amount of any size. A negative amount puts tokens back into the bucket."""
+        """Take any amount from the bucket. A negative amount returns tokens to the bucket."""
         self._paid = max(self._paid, self._clock() - self._saved) + int(amount * self._unit)
 
 
 class LoopTurn:
-    """FIFO queue of a key's steps on the event loop. If the queue is empty, a step runs at once."""
+    """FIFO queue for a key's steps on the event loop. If no step waits, a step runs immediately."""
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -352,7 +362,7 @@ class LoopTurn:
         self._taken = False
         while self._waiting and not self._taken:
             turn = self._waiting.popleft()
-            if not turn.done():  # the caller was not cancelled
+            if not turn.done():  # skip callers who were cancelled
                 turn.set_result(None)
                 self._take()
 
@@ -366,31 +376,30 @@ def current_caller() -> Caller | None:
 
 
 async def loop_turn() -> None:
-    """If a step of the current key has already run in this iteration of the event loop, wait for the next iteration."""
+    """Wait for the next iteration of the event loop if a step of the current key has already run in this one."""
     if caller := _CALLER.get():
         await caller.loop_turn.take()
 
 
 def charged_to(caller: Caller | None) -> AbstractContextManager[None]:
-    """Charge work in the block to a caller. The caller's request may already be answered."""
+    """Charge the work in the block to a caller, even if the caller's request is already answered."""
     return holding(_CALLER, caller)
 
 
 def is_patient() -> bool:
-    """Return whether the current work may wait in its key's queues without a time limit.
-
-    The work of jobs is patient.
-    """
+    """Return whether the current work may wait in its key's queues without a time limit, as jobs may."""
     return _PATIENT.get()
 
 
 def patient() -> AbstractContextManager[None]:
-    """Mark work within the block as patient: no connection waits for its result."""
+    """Allow work in the block to wait without a time limit, because no connection waits for its result."""
     return holding(_PATIENT, True)
 
 
 def charge(tokens: float, *, begun: bool = False) -> None:
-    """Charge tokens to the key of the current request. Without a key, nothing is charged.
+    """Charge tokens to the key of the current request.
+
+    If there is no key, nothing is charged.
 
     Raises:
         Overloaded: see `Caller.charge`.
@@ -400,7 +409,9 @@ def charge(tokens: float, *, begun: bool = False) -> None:
 
 
 def check_no_debt() -> None:
-    """Raise an error if the current key has a debt. Call this function before work whose cost is charged at its end.
+    """Raise an error if the key of the current request has a debt.
+
+    Call this function before work whose cost is charged at the end.
 
     Raises:
         Overloaded: see `Caller.charge`.
@@ -409,6 +420,6 @@ def check_no_debt() -> None:
 
 
 def refund(tokens: int) -> None:
-    """Give back tokens that `charge` took for work that was not done."""
+    """Return tokens that `charge` took, because their work was not done."""
     if caller := _CALLER.get():
         caller.refund(tokens)

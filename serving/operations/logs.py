@@ -1,7 +1,7 @@
-"""Logs on stderr, as lines for people or as one JSON object per line.
+"""Logs on standard error, as lines for people or as one JSON object per line.
 
-Log lines contain no document, text or API key. Tracebacks have frames and exception types, but no messages, because
-these may quote a caller's data.
+Log lines contain no document, no text and no API key. Tracebacks have frames and exception types but no messages,
+because messages may quote a caller's data.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _Failure = tuple[type[BaseException], BaseException, TracebackType | None] | tup
 
 
 def configure(form: LogFormat) -> None:
-    """Send the lines of every logger to stderr. `auto` means pretty lines on a terminal, and JSON otherwise."""
+    """Send the log lines of all loggers to standard error.
+
+    `auto` selects pretty lines on a terminal, and JSON otherwise.
+    """
     pretty = form == "pretty" or (form == "auto" and sys.stderr.isatty())
     destination = logging.StreamHandler(sys.stderr)
     destination.setFormatter(Pretty() if pretty else Json())
@@ -33,13 +36,16 @@ def configure(form: LogFormat) -> None:
 
 
 def loop_failed(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:  # noqa: ARG001 - asyncio calls it
-    """Log an exception that nobody awaits. asyncio's own handler would quote the exception's message."""
+    """Log an exception that no task awaits.
+
+    asyncio's own handler would quote the message of the exception.
+    """
     said, callback, _ = str(context["message"]).partition("callback")
     log.error("%s", said + callback, exc_info=context.get("exception"))
 
 
 class Pretty(logging.Formatter):
-    """Formatter for people: the message, followed by its non-empty fields as `name=value`."""
+    """Formatter for people. It writes the message, and then the fields that are not empty as `name=value`."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = (f"{name}={value}" for name, value in _fields(record).items() if value is not None)
@@ -47,7 +53,7 @@ class Pretty(logging.Formatter):
         return "\n".join([" ".join(said), *([self.formatException(record.exc_info)] if record.exc_info else [])])
 
     def formatException(self, ei: _Failure) -> str:
-        """Return frames and types of the exception and its causes, without their messages."""
+        """Return the frames and types of an exception and its causes, without their messages."""
         return _traceback(ei[1])
 
 
@@ -68,7 +74,7 @@ class Json(Pretty):
 
 
 def _writable(value: Any) -> Any:
-    """Escape lone surrogates of a text. File names may have lone surrogates, which UTF-8 can't encode."""
+    """Escape the lone surrogates of a text, which UTF-8 can't encode. Names of files may contain them."""
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 

@@ -10,12 +10,11 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 OVERHEAD = 300
-"""Estimated overhead of an entry, in bytes, for objects and table slots. The `size` given by the caller does not
-include it."""
+"""Estimated bytes that an entry needs in addition to its `size`, for objects and table slots."""
 
 
 class Lru(Generic[K, V]):
-    """Mapping that evicts its least recently used entries beyond `max_bytes`. Not thread-safe."""
+    """Mapping that deletes its least recently used entries when it exceeds `max_bytes`. Not thread-safe."""
 
     def __init__(self, max_bytes: int) -> None:
         self.bytes = 0
@@ -26,7 +25,7 @@ class Lru(Generic[K, V]):
         return len(self._entries)
 
     def get(self, key: K) -> V | None:
-        """Return the value of `key`, or None. The entry becomes the most recently used."""
+        """Return the value of `key`, or None. The entry becomes the most recently used one."""
         if not (entry := self._entries.get(key)):
             return None
         self._entries.move_to_end(key)
@@ -35,7 +34,7 @@ class Lru(Generic[K, V]):
     def put(self, key: K, value: V, size: int) -> None:
         """Store `value`.
 
-        `size` is the number of bytes of the value and its key. A value larger than the cache is not stored.
+        `size` is the number of bytes of the value and its key. A value that is larger than the cache is not stored.
         """
         self._drop(key)
         size += OVERHEAD

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the server: those of text-embeddings-inference (`te_*`), and additional metrics.
+"""Prometheus metrics of the server: the metrics of text-embeddings-inference (`te_*`), and additional metrics.
 
 docs/metrics.md lists the metrics. Only the thread of the event loop reads and writes them.
 """
@@ -36,23 +36,22 @@ _SECONDS = tuple(0.000_5 * 1.75**i for i in range(20))
 _POWERS = tuple(float(2**i) for i in range(15))
 _SHARES = (0.01, 0.02, 0.05, *(i / 10 for i in range(1, 11)))
 _STAGES = {
-    "duration": "Seconds to a result",
-    "tokenization_duration": "Seconds to tokenise",
-    "queue_duration": "Seconds until the engine took it up",
-    "inference_duration": "Seconds from then to the last vector",
+    "duration": "Seconds until the result of a request",
+    "tokenization_duration": "Seconds to tokenise a request",
+    "queue_duration": "Seconds until the engine started with a request",
+    "inference_duration": "Seconds from the engine's start with a request to the last vector",
 }
 _FAILURES: Mapping[Kind, str] = {"Tokenizer": "tokenization", "Backend": "inference", "Empty": "validation"}
-"""Label values that text-embeddings-inference uses for kinds of errors. Kinds that are not listed keep their own
-name."""
+"""Label values that text-embeddings-inference uses for kinds of errors. Other kinds keep their own names."""
 OTHERS = "_others"
-"""Label of all corpora without a label of their own. It is not a legal corpus name."""
+"""Label for all corpora that have no label of their own. It is not a valid corpus name."""
 
 
 class Histogram(Collector):
-    """Prometheus histogram with the upper `bounds`: one series, or one series for each value of `label`.
+    """Prometheus histogram with upper `bounds`. It has one series, or one series for each value of `label`.
 
-    `observe` takes many equal values in one call. The histogram of prometheus_client observes one value per call, at
-    three times the cost.
+    `observe` takes many equal values in one call. The histogram of prometheus_client takes one value per call, which
+    costs three times as much.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class Histogram(Collector):
         self._counts: defaultdict[str, list[int]] = defaultdict(lambda: [0] * (len(bounds) + 1))
         self._sums: defaultdict[str, float] = defaultdict(float)
         if not label:
-            self.observe(0, times=0)  # creates the series before the first observation
+            self.observe(0, times=0)  # create the series before its first observation
         registry.register(self)
 
     def observe(self, value: float, *, times: int = 1, of: str = "") -> None:
@@ -101,26 +100,25 @@ disable_created_metrics()  # type: ignore[no-untyped-call] # one more series for
 
 @dataclass(frozen=True)
 class Timing:
-    """Durations of the stages of a request, in seconds."""
+    """Duration of each stage of a request, in seconds."""
 
     tokenization: float
     queue: float
-    """Seconds until the first text of the request reached the engine."""
+    """Seconds until the engine started with the first text of the request."""
     inference: float
-    """Seconds from the time at which the first text reached the engine until the last text was embedded, including
-    waits in between."""
+    """Seconds from the start of the first text until the end of the last text, including pauses between them."""
     total: float
 
     @classmethod
     def between(cls, began: float, tokenized: float, begun: float, done: float) -> Timing:
-        """Return the durations between four times: arrival, end of tokenisation, start of inference and end."""
+        """Return the durations between four times: arrival, end of tokenisation, start of inference, and end."""
         return cls(tokenized - began, begun - tokenized, done - begun, done - began)
 
 
 class Labels:
-    """Corpora with a label of their own.
+    """Labels of corpora in the metrics.
 
-    The first `limit` corpora get a label, and a deleted corpus frees its label.
+    Up to `limit` corpora have their own label. When a corpus is deleted, its label becomes free.
     """
 
     def __init__(self, limit: int) -> None:
@@ -128,13 +126,13 @@ class Labels:
         self._named: set[str] = set()
 
     def of(self, corpus: str) -> str:
-        """Return the label of a corpus: its name, or `OTHERS` if all labels are taken."""
+        """Return the label of a corpus: its name, or `OTHERS` if all labels are in use."""
         if corpus not in self._named and len(self._named) < self._limit:
             self._named.add(corpus)
         return corpus if corpus in self._named else OTHERS
 
     def keep(self, corpora: Collection[str]) -> set[str]:
-        """Remove the labels of corpora that are not in `corpora`. Return these labels."""
+        """Remove the labels of corpora that are not in `corpora`, and return these labels."""
         gone = self._named.difference(corpora)
         self._named -= gone
         return gone
@@ -143,10 +141,10 @@ class Labels:
 class Metrics:
     """Metrics of one server, in one registry.
 
-    TEI's counters have no suffix `_total`, but prometheus_client adds this suffix to every counter. TEI's counters are
-    therefore exported as gauges that only increase.
+    The counters of text-embeddings-inference (TEI) have no suffix `_total`, but prometheus_client adds this suffix to
+    every counter. They are therefore exported as gauges that only increase.
 
-    Only `corpora` corpora have a label of their own. Otherwise callers who create corpora could fill Prometheus.
+    At most `corpora` corpora have their own label. Otherwise callers who create many corpora could fill Prometheus.
     """
 
     def __init__(self, corpora: int = NAMED_CORPORA) -> None:
@@ -154,49 +152,55 @@ class Metrics:
         to = self.registry
         self._labels = Labels(corpora)
         requests = Gauge("te_request_count", "Requests for inference", ["method"], registry=to)
-        successes = Gauge("te_request_success", "Requests answered with a result", ["method"], registry=to)
+        successes = Gauge("te_request_success", "Successful requests", ["method"], registry=to)
         self._requests = {method: requests.labels(method) for method in ("single", "batch")}
         self._successes = {method: successes.labels(method) for method in self._requests}
-        self._failure = Gauge(
-            "te_request_failure", "Requests answered with an error, by its kind", ["err"], registry=to
-        )
+        self._failure = Gauge("te_request_failure", "Failed requests, by kind of error", ["err"], registry=to)
         self._request_seconds = [Histogram(f"te_request_{name}", says, _SECONDS, to) for name, says in _STAGES.items()]
         self._text_seconds = [
-            Histogram(f"te_embed_{name}", f"{says}, of its request for each text", _SECONDS, to)
+            Histogram(f"te_embed_{name}", f"{says}, counted once for each text", _SECONDS, to)
             for name, says in _STAGES.items()
         ]
         self._input_length = Histogram("te_request_input_length", "Tokens of each text", _POWERS, to)
-        self._texts = Gauge("te_embed_count", "Texts to embed", registry=to)
+        self._texts = Gauge("te_embed_count", "Texts in requests", registry=to)
         self._embedded = Gauge("te_embed_success", "Texts embedded", registry=to)
-        self._truncated = Counter("isosphere_truncated_inputs", "Texts that were cut", registry=to)
-        cache = Counter("isosphere_cache", "Texts looked up among kept vectors", ["result"], registry=to)
+        self._truncated = Counter("isosphere_truncated_inputs", "Texts that were truncated", registry=to)
+        cache = Counter("isosphere_cache", "Texts looked up in the vector cache", ["result"], registry=to)
         self._hits, self._misses = cache.labels("hit"), cache.labels("miss")
         self._queue_size = Gauge("te_queue_size", "Texts waiting", registry=to)
-        self._queued_tokens = Gauge("isosphere_queued_tokens", "Tokens admitted and not yet embedded", registry=to)
-        self._waiting_tokens = Gauge("isosphere_waiting_tokens", "Tokens in no batch yet", ["lane"], registry=to)
+        self._queued_tokens = Gauge("isosphere_queued_tokens", "Admitted tokens that are not embedded yet", registry=to)
+        self._waiting_tokens = Gauge("isosphere_waiting_tokens", "Tokens that wait for a batch", ["lane"], registry=to)
         self._batch_size = Histogram("te_batch_next_size", "Texts in a batch", _POWERS, to)
-        self._batch_tokens = Histogram("te_batch_next_tokens", "Tokens that a batch computes", _POWERS, to)
-        self._fill = Histogram("isosphere_batch_fill_ratio", "Of a batch's budget, the part it computes", _SHARES, to)
-        self._useful = Counter("isosphere_useful_tokens", "Tokens of texts that were computed", registry=to)
-        self._padded = Counter("isosphere_padded_tokens", "Tokens computed, padding and all", registry=to)
+        self._batch_tokens = Histogram("te_batch_next_tokens", "Tokens in a batch, including padding", _POWERS, to)
+        self._fill = Histogram(
+            "isosphere_batch_fill_ratio", "Fraction of the token budget that a batch uses", _SHARES, to
+        )
+        self._useful = Counter("isosphere_useful_tokens", "Computed tokens, without padding", registry=to)
+        self._padded = Counter("isosphere_padded_tokens", "Computed tokens, including padding", registry=to)
         self._searches = Histogram(
-            "isosphere_search_duration_seconds", "Seconds to search, once there are vectors", _SECONDS, to, "corpus"
+            "isosphere_search_duration_seconds",
+            "Seconds to search, without embedding the query",
+            _SECONDS,
+            to,
+            "corpus",
         )
         self._corpora = Gauge("isosphere_corpora", "Corpora", registry=to)
         self._vectors = Gauge("isosphere_index_vectors", "Vectors in the index of a corpus", ["corpus"], registry=to)
-        self._bytes = Gauge("isosphere_index_bytes", "Bytes in memory of the index", ["corpus"], registry=to)
+        self._bytes = Gauge("isosphere_index_bytes", "Bytes of the index in memory", ["corpus"], registry=to)
         self._model = Gauge(
-            "isosphere_model", "1 for each one served", ["name", "fingerprint", "engine", "precision"], registry=to
+            "isosphere_model", "1 for each served model", ["name", "fingerprint", "engine", "precision"], registry=to
         )
-        self.reloads = Counter("isosphere_reloads", "Attempts to serve another bundle", ["outcome"], registry=to)
-        self._ready = Gauge("isosphere_ready", "1 while requests are served", registry=to)
-        build = Info("isosphere_build", "1 for the version that runs", registry=to)
+        self.reloads = Counter(
+            "isosphere_reloads", "Attempts to change the served bundles, by result", ["outcome"], registry=to
+        )
+        self._ready = Gauge("isosphere_ready", "1 while the server is ready for requests", registry=to)
+        build = Info("isosphere_build", "1 for the running version of the server", registry=to)
         build.info({"version": version("isosphere"), "python": platform.python_version()})
         ProcessCollector(registry=to)
 
     @contextmanager
     def request(self, texts: int) -> Iterator[None]:
-        """Count a request to embed `texts` texts. At the end of the block, count its result."""
+        """Count a request to embed `texts` texts. At the end of the block, also count its result."""
         method = "single" if texts == 1 else "batch"
         self._requests[method].inc()
         self._texts.inc(texts)
@@ -209,29 +213,29 @@ class Metrics:
         self._embedded.inc(texts)
 
     def lengths(self, lengths: Sequence[int], truncated: int) -> None:
-        """Count the tokens of each text of a request, and the texts that were truncated."""
+        """Observe the number of tokens of each text in a request, and count the texts that were truncated."""
         self._input_length.observe_all(lengths)
         self._truncated.inc(truncated)
 
     def timing(self, timing: Timing, texts: int) -> None:
-        """Observe the stages of a request with `texts` texts."""
+        """Observe the duration of each stage of a request with `texts` texts."""
         stages = (timing.total, timing.tokenization, timing.queue, timing.inference)
         for seconds, of_request, of_text in zip(stages, self._request_seconds, self._text_seconds, strict=True):
             of_request.observe(seconds)
             of_text.observe(seconds, times=texts)
 
     def cached(self, hits: int, misses: int) -> None:
-        """Count cache hits and misses.
+        """Count cache hits and cache misses.
 
-        Hits are texts that were cached or already running. Misses are texts sent to the engine.
+        Hits are texts whose vector was cached or already being computed. Misses are texts that were sent to the engine.
         """
         self._hits.inc(hits)
         self._misses.inc(misses)
 
     def batch(self, lengths: Sequence[int], *, length_step: int, max_length: int, max_tokens: int) -> None:
-        """Observe a batch of texts of `lengths` tokens.
+        """Observe a batch of texts with `lengths` tokens.
 
-        The engine pads to a multiple of `length_step`, up to `max_length`.
+        The engine pads lengths to a multiple of `length_step`, up to `max_length`.
         """
         longest = max(lengths)
         padded = len(lengths) * (longest + min(-longest % length_step, max(max_length - longest, 0)))
@@ -243,13 +247,16 @@ class Metrics:
 
     @contextmanager
     def search(self, corpus: str) -> Iterator[None]:
-        """Observe the duration of a search. A failed search is not observed, because its corpus may not exist."""
+        """Observe the duration of a search.
+
+        A failed search is not observed, because its corpus may not exist.
+        """
         began = perf_counter()
         yield
         self._searches.observe(perf_counter() - began, of=self._labels.of(corpus))
 
     def waiting(self, texts: int, tokens: int, by_lane: Mapping[str, int]) -> None:
-        """Set the size of the queue.
+        """Set the sizes of the queue.
 
         `tokens` includes running batches. `texts` and `by_lane` include only waiting texts and tokens. `by_lane` has
         the tokens of interactive requests and of bulk work.
@@ -260,7 +267,7 @@ class Metrics:
             self._waiting_tokens.labels(lane).set(waiting)
 
     def serving(self, ready: bool, encoders: Iterable[tuple[Manifest, str, str]]) -> None:
-        """Set the served models with their runtimes and precisions.
+        """Set the served models, each with its runtime and precision.
 
         Until a model is loaded, its runtime and precision are empty strings.
         """
@@ -270,7 +277,7 @@ class Metrics:
             self._model.labels(manifest.name, manifest.fingerprint, runtime, precision).set(1)
 
     def indexes(self, sizes: Mapping[str, tuple[int, int]]) -> None:
-        """Set the number of vectors and the bytes of each corpus's index. Remove the series of deleted corpora."""
+        """Set the number of vectors and the bytes of each corpus's index, and remove the series of deleted corpora."""
         for gone in self._labels.keep(sizes):
             self._searches.forget(gone)
         self._corpora.set(len(sizes))

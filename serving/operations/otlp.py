@@ -1,6 +1,6 @@
-"""Exporter of OpenTelemetry traces by OTLP over HTTP. It is only imported if a collector is configured.
+"""Exporter of OpenTelemetry traces by OTLP over HTTP. This module is imported only if a collector is configured.
 
-Spans contain counts, routes, statuses, and the ids of the trace and the request. Spans contain no other data of the
+Spans contain counts, routes, statuses, and the ids of the trace and the request. They contain no other data of the
 caller.
 """
 
@@ -29,8 +29,7 @@ SECONDS_TO_SEND = 5.0
 class Collector:
     """Sender of spans in the background. If its queue is full, spans are dropped.
 
-    All options except `endpoint` come from OpenTelemetry's environment variables: headers, timeout, certificates,
-    sampling.
+    The headers, timeout, certificates and sampling come from OpenTelemetry's environment variables.
     """
 
     def __init__(self, endpoint: HttpUrl | None) -> None:
@@ -43,12 +42,12 @@ class Collector:
 
     @contextmanager
     def request(self, name: str, headers: Mapping[str, str]) -> Iterator[Span]:
-        """Record the block as the span of a request, in the trace given by its headers `traceparent` and `tracestate`.
+        """Record the run of the block as the span of a request.
 
-        The headers follow W3C Trace Context.
+        The request's headers `traceparent` and `tracestate` give the trace (W3C Trace Context).
         """
         began = time.perf_counter()
-        epoch = time.time_ns() - round(1e9 * began)  # one epoch for all spans of a trace
+        epoch = time.time_ns() - round(1e9 * began)  # all spans of a trace need the same epoch
 
         def at(moment: float) -> int:
             return epoch + round(1e9 * moment)

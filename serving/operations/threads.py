@@ -1,8 +1,8 @@
-"""Blocking work in threads. If the caller is cancelled, the work is completed or stopped.
+"""Blocking work in threads. If its caller is cancelled, the work is either completed or stopped.
 
 A thread can't be stopped from outside. Long work therefore calls `check_cancelled` at points where it can stop without
 harm: at each read of the store, each condition of a filter and each block of vectors. SQLite calls `is_cancelled`
-itself. A write never checks, so a write that has begun is finished.
+itself. A write never checks, so a write that has begun is always finished.
 """
 
 from __future__ import annotations
@@ -27,32 +27,34 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Share = Literal["read", "write", "containers"]
 THREADS, CORPUS_THREADS = 16, 8
-"""Maximum threads of all corpora together, and maximum threads of one corpus. Further work waits in a queue."""
+"""Maximum number of threads for all corpora together, and for one corpus. Further work waits in a queue."""
 WAITING = 256
 """Maximum number of steps of one key that wait for the key's threads."""
 TOKENS_PER_SECOND = 1000
-"""Tokens that a second of CPU time costs a key. One token is one millisecond."""
+"""Tokens that are charged to a key for one second of CPU time. One token is thus one millisecond."""
 
 SLICE_SECONDS = 0.002
-"""Seconds between two checks of whether long work must give way to short requests of other keys."""
+"""Seconds between two checks whether long work must wait for short requests of other keys."""
 NAP_SECONDS = 0.001
 
-# Cancellation of work whose caller has left, whose deadline has passed, or whose server is stopping.
+# Work is cancelled if its caller has left, its deadline has passed, or the server is stopping.
 
 
 class CancelToken:
-    """Cancellation token of one piece of blocking work. Cancelling the `parent` also cancels this token."""
+    """Cancellation token for one piece of blocking work.
+
+    If the `parent` is cancelled, this token is cancelled, too.
+    """
 
     def __init__(self, parent: CancelToken | None = None, caller: Caller | None = None) -> None:
         self.parent = parent
         self._caller = caller
-        """The key whose work gives way to other keys. None means that the work never gives way."""
+        """The key whose long work waits for short requests of other keys. None means that the work never waits."""
         self._slice_ends = 0.0
         self._counted = 0.0
-        """CPU time of the thread, in seconds, that is already included in `cpu_seconds`."""
+        """CPU time of the thread, in seconds, that `cpu_seconds` already includes."""
         self.cpu_seconds = 0.0
-        """CPU seconds that the work has used in its thread and in its child processes. Time spent waiting is not
-        included."""
+        """CPU seconds that the work has used in its thread and in its child processes, without waiting time."""
         self._cancelled = False
 
     @property
@@ -60,11 +62,11 @@ class CancelToken:
         return self._cancelled or (self.parent is not None and self.parent.cancelled)
 
     def cancel(self) -> None:
-        """Make the work stop at its next check. This method may be called from any thread."""
+        """Make the work stop at its next check. Any thread may call this method."""
         self._cancelled = True
 
     def run(self, work: Callable[[], T]) -> T:
-        """Run `work` in this thread. `check_cancelled` within the work checks this token.
+        """Run `work` in this thread. Its calls of `check_cancelled` check this token.
 
         Raises:
             Stopped: the token was cancelled, possibly before the work began.
@@ -83,7 +85,7 @@ class CancelToken:
     def give_way(self) -> None:
         """Wait for short requests of other keys if this key has exceeded its share of a CPU.
 
-        The check is made once every `SLICE_SECONDS`.
+        The check happens once every `SLICE_SECONDS`.
         """
         if self._caller and perf_counter() >= self._slice_ends:
             self._count(thread_time())
@@ -96,7 +98,7 @@ class CancelToken:
             self._slice_ends = perf_counter() + SLICE_SECONDS
 
     def _count(self, now: float) -> None:
-        """Add the CPU time up to `now`, in CPU seconds of the thread."""
+        """Add the CPU time since the last call. `now` is the CPU time of the thread in seconds."""
         if self._caller:
             self._caller.cpu_share.use(now - self._counted)
         self._counted = now
@@ -108,7 +110,7 @@ _CURRENT: ContextVar[CancelToken | None] = ContextVar("cancel_token", default=No
 def is_cancelled() -> bool:
     """Return whether the current work should stop. Work without a token is never cancelled.
 
-    Before it returns, long work gives way to other keys.
+    Before it returns, long work waits for short requests of other keys.
     """
     token = _CURRENT.get()
     if token is None:
@@ -120,17 +122,17 @@ def is_cancelled() -> bool:
 def check_cancelled() -> None:
     """Raise `Stopped` if the current work was cancelled."""
     if is_cancelled():
-        raise Stopped("nobody waits for it any more")
+        raise Stopped("no caller waits for the result any more")
 
 
 def spend(cpu_seconds: float) -> None:
-    """Add the CPU time of another process to that of the current work."""
+    """Add the CPU time of another process to the CPU time of the current work."""
     if token := _CURRENT.get():
         token.cpu_seconds += cpu_seconds
 
 
 def for_others() -> AbstractContextManager[None]:
-    """Keep work in the block running even if its caller leaves, because other callers need its result, too.
+    """Continue the work in the block even if its caller leaves, because other callers also need its result.
 
     The work still stops when the server stops.
     """
@@ -139,15 +141,15 @@ def for_others() -> AbstractContextManager[None]:
 
 
 def uninterrupted() -> AbstractContextManager[None]:
-    """Disable checks for cancellation in the block, for a write and the steps that must follow the write."""
+    """Disable cancellation in the block, for a write and for the steps that must follow it."""
     return holding(_CURRENT, None)
 
 
-# Completion of work after its caller was cancelled.
+# The following functions complete work after its caller was cancelled.
 
 
 async def run_to_end(work: Coroutine[Any, Any, T], on_cancel: Callable[[], None] = lambda: None) -> T:
-    """Complete `work` even if the caller is cancelled.
+    """Complete `work` even if its caller is cancelled.
 
     If the caller is cancelled, `on_cancel` is called, so that the work can stop early.
     """
@@ -161,51 +163,54 @@ async def run_to_end(work: Coroutine[Any, Any, T], on_cancel: Callable[[], None]
 
 
 async def in_thread(work: Callable[[], T], on_cancel: Callable[[], None] = lambda: None) -> T:
-    """Run blocking work in a thread. If the caller is cancelled, call `on_cancel` and wait until the work has ended."""
+    """Run blocking work in a thread.
+
+    If the caller is cancelled, call `on_cancel`, and wait until the work has ended.
+    """
     return await run_to_end(asyncio.to_thread(work), on_cancel)
 
 
 async def log_errors_of(work: asyncio.Future[Any]) -> None:
-    """Wait until `work` ends. Log its exception, unless it is a `ServiceError` for the caller."""
+    """Wait until `work` ends, and log its exception, unless it is a `ServiceError`."""
     work.add_done_callback(_log_error)
     await asyncio.wait([work])
 
 
 def _log_error(work: asyncio.Future[Any]) -> None:
     if not work.cancelled() and (error := work.exception()) and not isinstance(error, ServiceError):
-        log.error("work whose caller was cancelled failed", exc_info=error)
+        log.error("work failed after its caller was cancelled", exc_info=error)
 
 
-# The threads of all corpora. A limit for each corpus ensures that a busy corpus delays only its own callers.
+# All corpora share these threads. Each corpus has its own limit, so that a busy corpus delays only its own callers.
 
 
 class CorpusThreads:
-    """A thread pool with a limit for each name, such as that of a corpus.
+    """A thread pool with a limit for each name, such as the name of a corpus.
 
-    Each API key also has a limit for reads and a separate limit for writes. A long restore therefore doesn't delay the
-    key's searches.
+    Each API key also has a limit on reads, and another limit on writes. A long restore therefore does not delay the
+    searches of its key.
     """
 
     def __init__(self, each: int = CORPUS_THREADS) -> None:
-        """Create the pool. At most `each` threads work for a name at a time."""
+        """Create the pool. At most `each` threads work for a name at the same time."""
         self._each = each
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="corpora")
         self._corpora: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._shares: WeakValueDictionary[tuple[str, Share, int], asyncio.Semaphore] = WeakValueDictionary()
-        """Semaphores by API key, kind of work and the key's current number of threads."""
+        """Semaphores by API key, kind of work, and the key's current maximum number of threads."""
         self._held: Counter[tuple[str, Share]] = Counter()
-        """Number of steps that use or await a thread, by API key and kind of work."""
+        """Number of steps that use a thread or wait for one, by API key and kind of work."""
         self._going = CancelToken()
-        """The parent token of all stoppable work. Cancelling it stops the work."""
+        """Parent token of all work that can be stopped. If it is cancelled, this work stops."""
         self._left: set[asyncio.Task[Any]] = set()
-        """Tasks of reads whose callers have left. The set keeps a reference, so that the tasks are not
+        """Tasks of reads whose callers have left. The set refers to them, because they would otherwise be
         garbage-collected."""
 
     async def run(self, name: str, work: Callable[[], T], on_cancel: Callable[[], None] = lambda: None) -> T:
         """Run `work` within the limit of `name`.
 
-        If the caller is cancelled, `on_cancel` is called. Work that has started still counts towards the limit until it
-        has ended. Work that has not started is dropped.
+        If the caller is cancelled, `on_cancel` is called. Work that has started counts towards the limit until it has
+        ended. Work that has not started is dropped.
 
         Raises:
             Overloaded: `WAITING` steps wait for the key's threads.
@@ -227,9 +232,9 @@ class CorpusThreads:
                 raise
 
     async def stoppable(self, name: str, work: Callable[[], T], *, charged: bool = False) -> T:
-        """Run work that calls `check_cancelled`. The work stops when its caller is cancelled or the server stops.
+        """Run work that calls `check_cancelled`. It stops when its caller is cancelled or the server stops.
 
-        With `charged`, the used CPU time is charged to the key, even if the work fails.
+        With `charged`, the CPU time of the work is charged to the key, even if the work fails.
 
         Raises:
             Unhealthy: the server is stopping.
@@ -246,9 +251,9 @@ class CorpusThreads:
                 charge(token.cpu_seconds * TOKENS_PER_SECOND, begun=True)
 
     async def read(self, name: str, work: Callable[[], T], *, charged: bool = False) -> T:
-        """Run stoppable work that changes nothing.
+        """Run work that changes nothing and calls `check_cancelled`.
 
-        If the caller is cancelled, the call ends at once. The work counts towards the limit until it has ended.
+        If the caller is cancelled, the call ends immediately. The work counts towards the limit until it has ended.
         """
         reading = asyncio.create_task(self.stoppable(name, work, charged=charged))
         try:
@@ -260,7 +265,7 @@ class CorpusThreads:
             raise
 
     def stop(self) -> None:
-        """Cancel all current and later stoppable work."""
+        """Cancel all current and future work that can be stopped."""
         self._going.cancel()
 
     def containers(self) -> AbstractAsyncContextManager[None]:
@@ -275,13 +280,15 @@ class CorpusThreads:
 
     @asynccontextmanager
     async def _share(self, what: Share) -> AsyncIterator[None]:
-        """Within the block, occupy one of the threads of the current key. Without a key, there is no limit."""
+        """Use one of the current key's threads while the block runs. Without a key, there is no limit."""
         if (caller := current_caller()) is None:
             yield
             return
         name, threads = caller.key.name, 1 if what == "containers" else caller.threads
         if self._held[name, what] >= threads + WAITING and not is_patient():
-            raise Overloaded(f"{WAITING} requests wait for the threads of the key {name!r}", retry_after=RETRY_SECONDS)
+            raise Overloaded(
+                f"{WAITING} requests already wait for the threads of the key {name!r}", retry_after=RETRY_SECONDS
+            )
         self._held[name, what] += 1
         try:
             async with self._shares.setdefault((name, what, threads), asyncio.Semaphore(threads)):
@@ -292,5 +299,5 @@ class CorpusThreads:
                 del self._held[name, what]
 
     def close(self) -> None:
-        """Wait until all threads have ended. No method may be called afterwards."""
+        """Wait until all threads have ended. No method may be called after this."""
         self._threads.shutdown()

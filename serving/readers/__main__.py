@@ -1,4 +1,4 @@
-"""Command `python -m serving.readers FORMAT OPTIONS < FILE`: print the documents of a file as JSON lines."""
+"""Command `python -m serving.readers FORMAT OPTIONS < FILE`, which prints the documents of a file as JSON lines."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ READERS = {
     "docx": "serving.readers.docx:sections",
 }
 MEMORY_SPARE = 1 << 20
-"""Bytes that are reserved at the start. They are freed if memory runs out, so that the error can be reported."""
+"""Bytes that are reserved at the start, and freed if memory runs out. The error can then be reported."""
 
 
 def main() -> int:
-    """Read the file on standard input. If there is an error, the last line of the output contains it."""
+    """Read the file from standard input, and print its documents.
+
+    If there is an error, the last line of the output has the error.
+    """
     format, options = sys.argv[1], json.loads(sys.argv[2])
     limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_DATA: options["memory_bytes"]}
     limits |= {resource.RLIMIT_CPU: options["cpu_seconds"]} if options["cpu_seconds"] else {}
@@ -33,7 +36,11 @@ def main() -> int:
         for what, most in limits.items():
             _limit(what, most)
     except (OSError, ValueError) as error:
-        _report(f"no file is read, because its reader can't be limited here: {error}", "Unhealthy")
+        _report(
+            "the server can't limit the memory and time of the reader, so it does not read files of this "
+            f"format: {error}",
+            "Unhealthy",
+        )
         return 1
     spare = bytearray(MEMORY_SPARE)
     try:

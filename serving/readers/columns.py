@@ -1,4 +1,4 @@
-"""Rows of Parquet and Arrow files, read in batches."""
+"""Reader of the rows of Parquet and Arrow files. It works in batches."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pyarrow.parquet import ParquetFile
 from serving.readers.unreadable import Record, Records, Unreadable, check_begins, damage
 
 ROWS_AT_ONCE = 64
-"""Number of rows that are converted at a time. Each row may have a megabyte of text."""
+"""Number of rows that are converted in one step. Each row may have a megabyte of text."""
 READ_AT_ONCE = 1 << 20
 MAGIC = b"ARROW1"
 PANDAS_INDEX = "__index_level_"
 """Prefix of the column names that pandas gives to an index without a name."""
 EXACT_DIGITS = 15
-"""Maximum digits of a decimal number that every float conversion preserves."""
+"""Maximum number of digits of a decimal number that a conversion to float preserves."""
 _SIMPLE = (
     *(types.is_null, types.is_boolean, types.is_integer, types.is_floating),
     *(types.is_decimal, types.is_date, types.is_time),
@@ -31,7 +31,7 @@ _SIMPLE = (
 
 
 def parquet(file: BinaryIO, _: dict[str, Any]) -> Records:
-    """Yield the rows of a Parquet file. Only a part of a row group is in memory at a time."""
+    """Yield the rows of a Parquet file. Memory contains only a part of a row group at a time."""
     check_begins(file.read(4), (b"PAR1",), "Parquet")
     with damage("Parquet"):
         table = ParquetFile(pyarrow.memory_map(f"/dev/fd/{file.fileno()}"), buffer_size=READ_AT_ONCE, pre_buffer=False)
@@ -40,7 +40,7 @@ def parquet(file: BinaryIO, _: dict[str, Any]) -> Records:
 
 
 def arrow(file: BinaryIO, _: dict[str, Any]) -> Records:
-    """Yield the rows of an Arrow file or stream. Only one record batch is in memory at a time."""
+    """Yield the rows of an Arrow file or stream. Memory contains only one record batch at a time."""
     is_file = file.read(len(MAGIC)) == MAGIC
     with damage("Arrow"):
         source = pyarrow.memory_map(f"/dev/fd/{file.fileno()}")
@@ -67,23 +67,23 @@ def _values(column: pyarrow.Array, name: str, type: pyarrow.DataType) -> Sequenc
     try:
         return [_plain(value) for value in column.to_pylist(maps_as_pydicts="strict")]
     except KeyError:
-        raise Unreadable("a map has a key twice", "Invalid", name) from None
+        raise Unreadable("a map has the same key twice", "Invalid", name) from None
 
 
 def _columns(schema: pyarrow.Schema) -> dict[str, pyarrow.DataType]:
-    """Return the columns to read, with the type to which each is first converted.
+    """Return the columns to read. For each, return the type to which its values are first converted.
 
     Raises:
         Unreadable: two columns have the same name, or the values of a column can't be stored.
     """
     names = [name for name in schema.names if name and not name.startswith(PANDAS_INDEX)]
     if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise Unreadable(f"the column {twice[0]!r} is there twice", "Invalid")
+        raise Unreadable(f"two columns have the name {twice[0]!r}", "Invalid")
     return {name: _stored_type(schema.field(name).type, name) for name in names}
 
 
 def _stored_type(type: pyarrow.DataType, name: str) -> pyarrow.DataType:
-    """Return the nearest Arrow type that Python and JSON can represent. Times lose their nanoseconds."""
+    """Return the nearest Arrow type with values that Python and JSON can represent. Times lose their nanoseconds."""
     inner = partial(_stored_type, name=name)
     if isinstance(type, pyarrow.BaseExtensionType) and not isinstance(type, pyarrow.UuidType):
         stored = inner(type.storage_type)
@@ -104,7 +104,7 @@ def _stored_type(type: pyarrow.DataType, name: str) -> pyarrow.DataType:
     elif _is_text(type) or isinstance(type, pyarrow.UuidType) or any(is_one(type) for is_one in _SIMPLE):
         stored = type
     else:
-        raise Unreadable(f"values of the type {type} can't be stored: leave the column out", "Invalid", name)
+        raise Unreadable(f"values of the type {type} can't be stored: leave out this column", "Invalid", name)
     return stored
 
 
@@ -113,7 +113,7 @@ def _is_text(type: pyarrow.DataType) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value to the types of JSON."""
+    """Convert a value to the types that JSON has."""
     match value:
         case dict():
             plain: Any = {name: _plain(one) for name, one in value.items()}
@@ -133,7 +133,7 @@ def _plain(value: Any) -> Any:
 
 
 def _number(value: Decimal) -> int | float | str:
-    """Convert a decimal number to an integer or a float if no digits are lost, and otherwise to a string."""
+    """Convert a decimal number to an integer or a float. If digits would be lost, convert it to a string."""
     if value == value.to_integral_value():
         return int(value)
     digits = len(value.normalize().as_tuple().digits)

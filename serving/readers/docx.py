@@ -1,4 +1,4 @@
-"""Sections of a DOCX file."""
+"""Reader of the sections of a DOCX file."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ from serving.readers.unreadable import Records, Unreadable, check_begins, damage
 MAIN = "word/document.xml"
 OLE = b"\xd0\xcf\x11\xe0"
 MAX_RATIO = 100
-"""Maximum ratio of decompressed to compressed size, for files of more than `ANY_SIZE` decompressed bytes."""
+"""Maximum ratio of decompressed size to compressed size, for files that have more than `ANY_SIZE` decompressed
+bytes."""
 ANY_SIZE = 1_000_000
 _HEADING = re.compile(r"Heading ([1-9])")
 
 
 def sections(file: BinaryIO, options: dict[str, Any]) -> Records:
-    """Yield the sections of a DOCX file. Its headings are the paragraphs with the styles Heading 1 to Heading 9."""
+    """Yield the sections of a DOCX file.
+
+    Paragraphs with the styles Heading 1 to Heading 9 are headings.
+    """
     with damage("DOCX"):
         _check_container(file)
         document = docx.Document(file)
@@ -39,7 +43,9 @@ def sections(file: BinaryIO, options: dict[str, Any]) -> Records:
 def _check_container(file: BinaryIO) -> None:
     start = file.read(4)
     if start == OLE:
-        raise Unreadable("the file is encrypted, or is a .doc: save it as .docx without a password", "Invalid")
+        raise Unreadable(
+            "the file is encrypted, or is in the old format .doc: save it as .docx without a password", "Invalid"
+        )
     check_begins(start, (b"PK",), "DOCX")
     members = zipfile.ZipFile(file).infolist()
     packed = file.seek(0, 2)
@@ -51,7 +57,10 @@ def _check_container(file: BinaryIO) -> None:
 
 
 def _paragraph(paragraph: Paragraph, found: Sections) -> str:
-    """Add a paragraph to `found`. Return its text if it is the title of the file, and otherwise ""."""
+    """Add a paragraph to `found`.
+
+    If the paragraph is the title of the file, return its text, else "".
+    """
     text, style = paragraph.text.strip(), paragraph.style.name if paragraph.style else None
     if text and (level := _HEADING.fullmatch(style or "")):
         found.heading(int(level[1]), " ".join(text.split()))
@@ -63,5 +72,5 @@ def _paragraph(paragraph: Paragraph, found: Sections) -> str:
 
 def _table(table: Table, found: Sections) -> None:
     for row in table.rows:
-        cells = {id(cell._tc): " ".join(cell.text.split()) for cell in row.cells}  # merged cells occur repeatedly
+        cells = {id(cell._tc): " ".join(cell.text.split()) for cell in row.cells}  # `row.cells` repeats merged cells
         found.block(" | ".join(filter(None, cells.values())), "row")

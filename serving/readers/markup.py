@@ -1,4 +1,7 @@
-"""Sections of Markdown and HTML files. Markdown is converted to HTML first, so that both give the same text."""
+"""Reader of the sections of Markdown and HTML files.
+
+Markdown is first converted to HTML, so that both formats give the same text.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ SKIPPED = frozenset(
         *("select", "datalist", "textarea", "button", "dialog"),
     )
 )
-"""HTML elements that are not part of the page's text: scripts, pictures, forms, and links to other pages."""
+"""HTML elements whose content is not text of the page, such as scripts, pictures, forms, and links to other pages."""
 INLINE = frozenset(("br", "img", "td", "th"))
 OWN_BLOCKS = frozenset(("main", "table", "tr", "pre"))
 BLOCKS = frozenset(
@@ -41,13 +44,13 @@ BLOCKS = frozenset(
     )
 )
 SECTIONING = frozenset(("section", "div", "a", "span"))
-"""Elements that may have the anchor of the next heading. Sphinx and GitHub write anchors this way."""
+"""HTML elements that may have the anchor of the next heading, as in pages by Sphinx and GitHub."""
 _FRONT_MATTER = re.compile(r"\ufeff?---[ \t]*\r?\n(.*?)^(?:---|\.\.\.)[ \t]*\r?$\n?", re.DOTALL | re.MULTILINE)
 _SPACE = re.compile(r"\s+")
 
 
 def markdown(file: BinaryIO, options: dict[str, Any]) -> Records:
-    """Yield the sections of a Markdown file (CommonMark with tables). Front matter becomes metadata."""
+    """Yield the sections of a Markdown file (CommonMark with tables). The front matter becomes metadata."""
     from markdown_it import MarkdownIt
 
     front, text = _front_matter(_decoded(file.read()))
@@ -57,7 +60,10 @@ def markdown(file: BinaryIO, options: dict[str, Any]) -> Records:
 
 
 def html(file: BinaryIO, options: dict[str, Any]) -> Records:
-    """Yield the sections of an HTML page. If the page has a `main` element, only its sections are returned."""
+    """Yield the sections of an HTML page.
+
+    If the page has a `main` element, only the sections in this element are returned.
+    """
     page = Page(_decoded(file.read()))
     yield from documents(page.sections, dict(titled(page.title)), options)
 
@@ -67,7 +73,8 @@ def _decoded(content: bytes) -> str:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Unreadable(
-            f"not UTF-8: byte {error.start + 1} is 0x{content[error.start]:02x}: save it as UTF-8, or name its charset"
+            f"not UTF-8: byte {error.start + 1} is 0x{content[error.start]:02x}: save the file as UTF-8, or "
+            "give its charset"
         ) from None
     if "\0" in text:
         raise Unreadable("not text: it contains NUL")
@@ -75,9 +82,10 @@ def _decoded(content: bytes) -> str:
 
 
 def _front_matter(text: str) -> tuple[dict[str, Any], str]:
-    """Return the YAML between `---` lines at the beginning as metadata, and the remaining text.
+    """Split a text into its front matter and the remaining text.
 
-    YAML that is not a mapping stays part of the text.
+    The front matter is YAML between `---` lines at the beginning, and is returned as metadata. YAML that is not a
+    mapping stays a part of the text.
     """
     import yaml
 
@@ -114,7 +122,7 @@ class Page(HTMLParser):
         self._sections = Sections()
         self._text: list[str] = []
         self._hidden: list[str] = []
-        """Open elements of `SKIPPED`."""
+        """The open elements that are in `SKIPPED`."""
         self._anchor = ""
         self._in_heading = self._in_title = self._in_row = self._in_pre = self._has_main = self._is_over = False
         self._item = ""
@@ -145,16 +153,16 @@ class Page(HTMLParser):
             self._anchor = given.get("id") or given.get("name") or self._anchor
 
     def _inline(self, tag: str, given: dict[str, str | None]) -> str:
-        """Return the text that represents the start tag of an element within a block."""
+        """Return the text that replaces a start tag within a block."""
         match tag:
             case "br":
                 return " " if self._in_row else "\n"
             case "img":
                 return given.get("alt") or ""
-        return " | " if self._has_text() else ""  # a cell
+        return " | " if self._has_text() else ""  # cells of a table row are separated
 
     def _begin(self, tag: str) -> None:
-        """Begin an element with its own treatment: a heading, `pre`, a table row or `main`."""
+        """Begin an element that needs special treatment: a heading, `pre`, a table row or `main`."""
         self._in_heading = tag in HEADINGS
         self._in_pre = tag == "pre"
         self._in_row = tag == "tr"
@@ -189,7 +197,10 @@ class Page(HTMLParser):
         return any(map(str.strip, self._text))
 
     def _break(self) -> None:
-        """End a block. Within a heading or a table row, only a space separates blocks."""
+        """End a block.
+
+        Within a heading or a table row, blocks are only separated by a space.
+        """
         if self._in_row or self._in_heading:
             self._text.append(" ")
         else:

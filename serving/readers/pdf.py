@@ -1,4 +1,4 @@
-"""Pages of a PDF file."""
+"""Reader of the pages of a PDF file."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pypdf.generic import Destination
 from serving.readers.sections import document, titled
 from serving.readers.unreadable import Records, Unreadable, damage
 
-NO_TEXT = "the file has no text, as if it was scanned: recognise its text first, for example by `ocrmypdf`"
+NO_TEXT = "the file has no text and was probably scanned: recognise its text first, for example by `ocrmypdf`"
 SHORT = 0.7
-"""A line that ends with a sentence ends a paragraph if its length is less than this fraction of the page's longest
-line."""
+"""Maximum length of the last line of a paragraph, relative to the longest line of the page. A shorter line that ends a
+sentence also ends the paragraph."""
 HEADER = 1024
-"""Number of bytes at the beginning of a file in which a PDF header must occur (ISO 32000, appendix H)."""
+"""Number of bytes at the beginning of a file that must contain the PDF header (ISO 32000, appendix H)."""
 _ENDS = re.compile(r"""[.!?:…]["'”’»)\]]*$""")
 _HYPHENATED = re.compile(r"[^\W\d_]-$")
 
 
 def pages(file: BinaryIO, options: dict[str, Any]) -> Records:
-    """Yield one document for each page with text or, with `split: file`, one for the whole file.
+    """Yield a document for each page with text or, with `split: file`, one document for the whole file.
 
-    The metadata of a page are its number, and the headings of the outline that apply at its beginning.
+    The metadata of a page are its number and the headings of the outline that apply to the page.
     """
     if b"%PDF-" not in (start := file.read(HEADER)):
         raise Unreadable(f"not PDF: it begins with {start[:8]!r}" if start else "the file is empty")
@@ -35,7 +35,7 @@ def pages(file: BinaryIO, options: dict[str, Any]) -> Records:
 
 def _documents(reader: PdfReader, options: dict[str, Any]) -> Records:
     if reader.is_encrypted and not reader.decrypt(""):
-        raise Unreadable("the file is encrypted: save it without its password", "Invalid")
+        raise Unreadable("the file is encrypted: save it without a password", "Invalid")
     about = dict(titled(reader.metadata and reader.metadata.title))
     texts = ((number, reflowed(page.extract_text())) for number, page in enumerate(reader.pages, start=1))
     found = ((number, text) for number, text in texts if text)
@@ -56,14 +56,14 @@ def _documents(reader: PdfReader, options: dict[str, Any]) -> Records:
 
 
 def _headings(reader: PdfReader) -> dict[int, list[str]]:
-    """Return the headings that apply to each page, from the outermost heading of the outline to the innermost.
+    """Return the headings that apply to each page, from the outermost to the innermost.
 
-    The innermost heading is the last entry of the outline that begins on or before the page.
+    The innermost heading of a page is the last entry of the outline that begins on this page or before it.
     """
     try:
         with damage("PDF"):
             begins = dict(_outline(reader, reader.outline, []))
-    except Unreadable:  # the outline is optional
+    except Unreadable:  # a file needs no outline
         return {}
     headings, last = dict[int, list[str]](), list[str]()
     for number in range(1, len(reader.pages) + 1):
@@ -73,7 +73,7 @@ def _headings(reader: PdfReader) -> dict[int, list[str]]:
 
 
 def _outline(reader: PdfReader, entries: list[Any], path: list[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield a page for each entry of the outline, with the titles of the entry and of the entries above it."""
+    """Yield the page of each entry of the outline, with the titles of the entry and of the entries above it."""
     title = ""
     for entry in entries:
         if isinstance(entry, list):
@@ -86,9 +86,9 @@ def _outline(reader: PdfReader, entries: list[Any], path: list[str]) -> Iterator
 
 
 def reflowed(text: str) -> str:
-    """Return the text of a page with one line for each paragraph, and blank lines between them.
+    """Return the text of a page with one line for each paragraph, and with blank lines between paragraphs.
 
-    Hyphenation is undone.
+    Words that were hyphenated at the end of a line are joined.
     """
     lines = [" ".join(line.split()) for line in text.split("\n")]
     longest = max(map(len, lines))

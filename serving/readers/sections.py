@@ -14,7 +14,7 @@ _PUNCTUATION = re.compile(r"[^\w\- ]")
 
 
 class Section(NamedTuple):
-    """A section of a file, with its headings from the outermost heading to its own heading."""
+    """A section of a file, with its headings from the outermost to its own."""
 
     anchor: str
     headings: list[str]
@@ -22,7 +22,7 @@ class Section(NamedTuple):
 
 
 class Sections:
-    """Collector of a file's blocks, in their order."""
+    """Collector of a file's blocks, in order."""
 
     def __init__(self) -> None:
         self._path: list[tuple[int, str]] = []
@@ -40,9 +40,9 @@ class Sections:
         self._anchor = self._unique(anchor or slug(text))
 
     def block(self, text: str, kind: Literal["", "row", "item"] = "") -> None:
-        """Add a paragraph, a row of a table or an item of a list. Rows and items follow each other without blank lines.
+        """Add a paragraph, a row of a table or an item of a list.
 
-        A blank block is skipped.
+        Consecutive rows or items are not separated by blank lines. An empty block is skipped.
         """
         if not text.strip():
             return
@@ -63,7 +63,7 @@ class Sections:
         self._blocks = []
 
     def _unique(self, anchor: str) -> str:
-        """Return the anchor. If it occurred before, append a number to it as GitHub does."""
+        """Make an anchor unique. If the anchor occurred before, append a number, as GitHub does."""
         self._anchors[anchor] += 1
         return anchor if self._anchors[anchor] == 1 else f"{anchor}-{self._anchors[anchor] - 1}"
 
@@ -94,14 +94,17 @@ def documents(sections: list[Section], metadata: dict[str, Any], options: dict[s
 
 
 def _is_bare(section: Section, following: Section | None) -> bool:
-    """Return whether a section consists of a heading only and the next section is one of its subsections."""
+    """Return whether a section has only a heading, and the next section is one of its subsections."""
     path = section.headings
     deeper = following is not None and len(following.headings) > len(path) and following.headings[: len(path)] == path
     return bool(path) and section.text == path[-1] and deeper
 
 
 def document(place: str, text: str, anchor: str, metadata: dict[str, Any], options: dict[str, Any]) -> Record:
-    """Return the document of a part of a file. If the file has a name, the document's id begins with it."""
+    """Return the document for a part of a file.
+
+    If the file has a name, the id of the document begins with it.
+    """
     if not (source := options["source"]):
         return Record(place, {"text": text, "metadata": metadata})
     id = f"{source}#{anchor}" if anchor else source

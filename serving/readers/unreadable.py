@@ -1,4 +1,4 @@
-"""Error of a file that can't be read, and the record of a read document."""
+"""The error for files that can't be read, and the record of a document that was read."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 Kind = Literal["Malformed", "Invalid", "TooLarge", "Empty"]
-"""Name of the server's error class."""
+"""Name of the class of the server's error."""
 
 
 class Unreadable(Exception):
-    """The file can't be read. The message is one line that says why."""
+    """A file can't be read. The message is one line with the reason."""
 
     def __init__(self, message: object, kind: Kind = "Malformed", place: str = "") -> None:
         self.kind, self.place = kind, place
@@ -19,7 +19,7 @@ class Unreadable(Exception):
 
 
 class Record(NamedTuple):
-    """A raw document, and its location in the file."""
+    """A document as it was read, and its place in the file."""
 
     place: str
     value: dict[str, Any]
@@ -30,7 +30,9 @@ Records = Iterator[Record]
 
 @contextmanager
 def damage(called: str) -> Iterator[None]:
-    """Convert any error of a parser. Damaged files cause more kinds of errors than parsers document.
+    """Convert all errors of a parser to `Unreadable`.
+
+    Damaged files cause more kinds of errors than parsers document.
 
     Raises:
         Unreadable: the file is damaged.
@@ -44,7 +46,7 @@ def damage(called: str) -> Iterator[None]:
 
 
 def check_begins(start: bytes, marks: tuple[bytes, ...], called: str) -> None:
-    """Raise an error if a file's first bytes do not match its format.
+    """Raise an error if the first bytes of a file do not match its format.
 
     Raises:
         Unreadable: `start` begins with none of the `marks`.

@@ -1,4 +1,4 @@
-// Adapting an encoder to a corpus: offered where the server can do it, and what came of it.
+// Controls for adapting an encoder to a corpus, and the result of an adaptation.
 
 import { call } from "./api.js";
 import { served } from "./app.js";
@@ -10,11 +10,11 @@ import { hasKey } from "./key.js";
 import { asCurl, copier } from "./snippets.js";
 import { left } from "./states.js";
 
-const STAGES = { trained: "Trained on the corpus", whitened: "Trained, and whitened in part" };
+const STAGES = { trained: "Trained on the corpus", whitened: "Trained, and partly whitened" };
 const DOES = "Trains an encoder on the passages of this corpus, without labels, so that a sentence finds its passage.";
-const TAKES = "It takes about ten minutes on two CPUs, longer for more than 2,000 passages. Searches go on, and nothing that is served changes.";
+const TAKES = "It takes about ten minutes on two CPUs, longer for more than 2,000 passages. Searches continue, and the served encoders do not change.";
 
-// The control in a corpus's card; nothing where training is not installed. `models` and `begin` are those of `corpusCard`.
+// Return the control for a corpus's card, or nothing if training is not installed. See `corpusCard` for `models` and `begin`.
 export function offer(name, { models, begin }) {
 	if (!served.adapts) return null;
 	async function start() {
@@ -30,7 +30,7 @@ export function offer(name, { models, begin }) {
 	return [el("h3", "Encoder"), el("p.muted", `${DOES} ${TAKES}`), div("actions", button("Adapt the encoder to this corpus …", start))];
 }
 
-// What the job found: the encoders side by side, queries that changed most, and how to serve the better one.
+// Show the result of the job: a comparison of the encoders, the queries that changed most, and how to serve the better encoder.
 export function comparison({ corpus, result }, { begin, failed }) {
 	const { encoders, queries, passages, start, model, examples } = result;
 	if (!encoders.length) return el("p", "Too few passages were held out to compare the encoders, so nothing was kept. Add documents, and try again.");
@@ -59,7 +59,7 @@ function shown(examples) {
 	return el("details", el("summary", "Queries that changed most"), scrolled("Examples", table(head, rows)));
 }
 
-// A page may load an encoder only with a key that may; without keys, the server takes that from its own machine alone.
+// Loading an encoder needs a key with the scope `admin`. A server without keys allows it only from its own machine.
 function further(corpus, { model, bundle, next }, begin, failed) {
 	const [load, reembed] = next.map((request) => ({ ...request, path: request.path.slice(1) }));
 	const said = status();
@@ -67,7 +67,7 @@ function further(corpus, { model, bundle, next }, begin, failed) {
 	async function serve() {
 		try {
 			await call(load.path, load).catch((error) => {
-				if (error.status !== 409) throw error; // it is served already
+				if (error.status !== 409) throw error; // the encoder is already served
 			});
 			begin(reembed);
 		} catch (error) {

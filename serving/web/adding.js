@@ -1,4 +1,4 @@
-// Where documents are added: a file is dropped, chosen or pasted, looked at, and sent.
+// Area for adding documents: the user drops, chooses or pastes a file, reviews it, and sends it.
 
 import { button, div, filePicker, labelled, touched, typing } from "./controls.js";
 import { el, fill } from "./dom.js";
@@ -6,13 +6,13 @@ import { ACCEPT, Unreadable, preview } from "./preview.js";
 import { review } from "./review.js";
 import { loading } from "./states.js";
 
-// `known()` gives the corpora and the names of the encoders served; started(upload) is called for each upload.
+// `known()` returns the corpora and the names of the served encoders. `started(upload)` is called for each upload.
 export function adding({ known, signal, started }) {
-	let aim = null; // the corpus that the person wants to add to
+	let aim = null; // the corpus to which the user wants to add
 	const [stage, said] = [div("stage"), el("p.wrong.clip", { role: "alert" })];
 	const element = el("section.card.adding", { "aria-label": "Add documents" }, stage, said);
-	let looking = 0; // a later file takes the place of one that is still being looked at
-	let settled; // what the stage shows, and shows again if the next file can't be read
+	let looking = 0; // number of the latest file; a previous file that is still being read is dropped
+	let settled; // content of the stage, which is restored if the next file can't be read
 
 	function settle(...shown) {
 		looking++;
@@ -32,7 +32,7 @@ export function adding({ known, signal, started }) {
 		);
 	}
 
-	// Another file, for this corpus or for any.
+	// Ask for another file, for this corpus or for any corpus.
 	function again(corpus = null) {
 		aim = corpus;
 		choose();
@@ -41,7 +41,7 @@ export function adding({ known, signal, started }) {
 	}
 
 	function paste() {
-		const text = el("textarea", { rows: 8, placeholder: "A text a line; or CSV with a header; or a JSON object a line" });
+		const text = el("textarea", { rows: 8, placeholder: "One text per line, CSV with a header, or one JSON object per line" });
 		const use = () => text.value.trim() && look(new File([text.value], "pasted"));
 		settle(labelled("Texts", text), div("actions", button("Look at it", use, { class: "primary" }), button("Cancel", () => again())));
 		text.focus();

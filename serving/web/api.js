@@ -6,15 +6,15 @@ import { askForKey, authorization } from "./key.js";
 export class ApiError extends Error {
 	constructor(status, message, answer) {
 		super(message);
-		this.status = status; // 0: no answer came
-		this.answer = answer; // the body, where it was JSON
+		this.status = status; // 0 if there was no answer
+		this.answer = answer; // the body, if it was JSON
 	}
 }
 
-// The answer's JSON; undefined where there is none. `body`: an object is sent as JSON, anything else as it is.
+// Return the JSON of the answer, or undefined if there is none. A `body` that is an object is sent as JSON, and any other `body` unchanged.
 export const call = async (path, options) => parsed(await connected((await send(path, options)).text()));
 
-// The answer itself, for its headers or its stream.
+// Return the answer itself, for its headers or its stream.
 export function send(path, { method, body, signal, headers } = {}) {
 	const plain = body && Object.getPrototypeOf(body) === Object.prototype;
 	return answered(() =>
@@ -27,10 +27,10 @@ export function send(path, { method, body, signal, headers } = {}) {
 	);
 }
 
-// As `call`, but tells how many bytes are on their way: progress(sent, total).
+// Like `call`, but report the number of sent bytes by progress(sent, total).
 export const upload = async (path, body, options) => parsed(await (await answered(() => uploaded(path, body, options))).text());
 
-// What request() is answered, asked again where the server wants a key.
+// Return the answer to request(). If the server requires a key, ask the user for a key and send the request again.
 async function answered(request) {
 	for (;;) {
 		const answer = await connected(request());
@@ -67,13 +67,13 @@ function uploaded(path, body, { method, headers, signal, progress }) {
 
 function refused({ status, headers }, text) {
 	const answer = parsed(text);
-	if (status === 401) return new ApiError(status, "This server answers only who has a key: give one with “API key” above.", answer);
+	if (status === 401) return new ApiError(status, "This server requires an API key: give one with “API key” above.", answer);
 	const said = answer?.error?.message ?? answer?.error ?? answer?.message ?? `the server answered ${status}`;
-	const after = Number(headers.get("retry-after")); // seconds; 0 or NaN where it says none
+	const after = Number(headers.get("retry-after")); // seconds; 0 or NaN without the header
 	return new ApiError(status, sentence(said) + (after ? ` Try again in ${after} s.` : ""), answer);
 }
 
-// Names that it begins with, of files and fields, stay as they are.
+// A message that begins with the name of a file or field keeps its lower case.
 function sentence(text) {
 	const whole = String(text).trim();
 	return whole.replace(/^[a-z](?=[a-z]* )/, (first) => first.toUpperCase()) + (/[.!?]$/.test(whole) ? "" : ".");

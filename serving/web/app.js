@@ -1,11 +1,11 @@
-// The shell: which view the address asks for, and what is around it.
+// The frame of the page. It shows the view that the address names.
 
 import { ApiError, call } from "./api.js";
 import { el, fill } from "./dom.js";
 import { changeKey, forgetRefusal, keysMatter } from "./key.js";
 import { failure, left, loading } from "./states.js";
 
-// Each in views/<name>.js, which exports `show(place, state)`.
+// Each view is a module views/<name>.js that exports `show(place, state)`.
 const VIEWS = {
 	search: "Search",
 	corpora: "Corpora",
@@ -20,22 +20,22 @@ const tabs = document.getElementById("views");
 const encoder = document.getElementById("encoder");
 const key = document.getElementById("key");
 let leaving = new AbortController();
-export let served; // what /info says
+export let served; // the answer of /info
 
-// What a view is given beside its place, to build itself anew from.
+// State from which a view builds itself.
 class State {
 	constructor(address, signal, remembered) {
 		this.address = address; // URLSearchParams
-		this.signal = signal; // aborted when the view is left
-		this.remembered = remembered; // what remember() was given when this entry of the history was left
+		this.signal = signal; // aborted when the user leaves the view
+		this.remembered = remembered; // last argument of remember() for this entry of the history
 	}
 
-	// What back, forward and reload find again, and no link carries: kept in the history, as JSON.
+	// Store a value as JSON in the history. Back, forward and reload restore it, but links do not contain it.
 	remember(changes) {
 		if (!this.signal.aborted) remember(changes);
 	}
 
-	// Put these into the address. With `push` the back button leads to what was.
+	// Put these changes into the address. With `push`, the back button leads to the previous address.
 	keep(changes, { push = false } = {}) {
 		if (this.signal.aborted) return;
 		const before = query(this.address);
@@ -46,7 +46,7 @@ class State {
 		if ("corpus" in changes) mark(this.address);
 	}
 
-	// The same, and the view is shown anew.
+	// Put these changes into the address, and show the view again.
 	go(changes) {
 		this.keep(changes, { push: true });
 		return show({ moved: true });
@@ -63,7 +63,7 @@ function enter(address) {
 
 const query = (address) => `?${address}`;
 
-// Each value of a list is a parameter of its own; "", null and an empty list take the name out of the address.
+// Each value of a list becomes a separate parameter. "", null and an empty list remove the name from the address.
 function put(address, changes) {
 	for (const [name, value] of Object.entries(changes)) {
 		const [first, ...others] = [value].flat().filter((one) => (one ?? "") !== "");
@@ -74,14 +74,14 @@ function put(address, changes) {
 	return address;
 }
 
-// The address of a view: link("search", { corpus: "notes" }).
+// Return the address of a view, as in link("search", { corpus: "notes" }).
 export const link = (view, address = {}) => query(put(new URLSearchParams({ view }), address));
 
-// The address of the same view with these changes.
+// Return the address of the current view with these changes.
 export const changed = (address, changes) => query(put(new URLSearchParams(address), changes));
 
 async function show({ moved = false } = {}) {
-	const remembered = history.state ?? {}; // before anything scrolls
+	const remembered = history.state ?? {}; // read this before the page scrolls
 	leaving.abort();
 	leaving = new AbortController();
 	const { signal } = leaving;
@@ -90,7 +90,7 @@ async function show({ moved = false } = {}) {
 	address.set("view", name);
 	forgetRefusal();
 	mark(address);
-	fill(main, loading()); // nobody types into what is left
+	fill(main, loading()); // replace the old view, so that the user can't type into it
 	try {
 		const [view] = await Promise.all([import(`./views/${name}.js`), ready(signal)]);
 		signal.throwIfAborted();
@@ -110,7 +110,7 @@ async function show({ moved = false } = {}) {
 	}
 }
 
-// Once the server can be asked; until then, the page says how far it is.
+// Wait until the server is ready. Until then, the page shows its state.
 async function ready(signal) {
 	served = await call("info", { signal });
 	encoder.textContent = `${served.served_model_name} · ${served.dim} dimensions`;
@@ -127,7 +127,7 @@ async function ready(signal) {
 	}
 }
 
-// The tabs lead to the corpus that is looked at.
+// The tabs keep the current corpus.
 function mark(address) {
 	const kept = address.get("corpus") ? { corpus: address.get("corpus") } : {};
 	fill(
@@ -145,7 +145,7 @@ function showKey() {
 document.addEventListener("click", (event) => {
 	const href = event.target.closest?.("a")?.getAttribute("href");
 	if (href === "#main") {
-		event.preventDefault(); // the address stays that of the view
+		event.preventDefault(); // the address must stay the same
 		main.focus();
 	}
 	if (!href?.startsWith("?") || event.button !== 0 || event.ctrlKey || event.metaKey || event.shiftKey) return;
@@ -153,7 +153,7 @@ document.addEventListener("click", (event) => {
 	enter(href);
 	show({ moved: true });
 });
-history.scrollRestoration = "manual"; // what was scrolled to is there only when the view is
+history.scrollRestoration = "manual"; // the view restores the position, because its content loads late
 window.addEventListener("scrollend", scrolled);
 window.addEventListener("popstate", () => show({ moved: true }));
 document.addEventListener("keychange", showKey);

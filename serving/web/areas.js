@@ -1,18 +1,18 @@
 // Areas of a map: points that are close together, and the words that distinguish them from the others.
 
-export const MOST = 8; // as many as there are colours
+export const MOST = 8; // areas; there are as many colours
 const LEAST = 15; // points of an area, on average
 const ROUNDS = 25; // of k-means
-const ENOUGH = 5000; // points that areas are found by; the others belong to the nearest
+const ENOUGH = 5000; // points from which areas are computed; other points join the nearest area
 const WORDS = 3;
-const FEW = 3; // passages that a word must be in
-const OFTENER = 1.5; // at least, than everywhere
-const SHORT = 3; // letters of a word that tells something
+const FEW = 3; // passages that must contain a word
+const OFTENER = 1.5; // minimum ratio of a word's frequency in the area to that everywhere
+const SHORT = 3; // minimum letters of a useful word
 const WORD = /[\p{L}\p{N}]+/gu;
 const UNSPACED = /[\p{sc=Han}\p{sc=Hira}\p{sc=Kana}\p{sc=Thai}\p{sc=Lao}\p{sc=Khmr}\p{sc=Mymr}]/u; // scripts without spaces
 const segmenter = new Intl.Segmenter(undefined, { granularity: "word" });
 
-// Of { x, y, text }: the areas { x, y, name, members }, largest first. Few points have none. The same points have the same areas.
+// Return the areas { x, y, name, members } of points { x, y, text }, largest first. Few points have no areas. Equal points always get equal areas.
 export function areas(all) {
 	const step = Math.ceil(all.length / ENOUGH);
 	const points = all.filter((_, i) => i % step === 0);
@@ -26,7 +26,7 @@ export function areas(all) {
 	return found;
 }
 
-// k-means: Lloyd's algorithm, from the starts of k-means++.
+// k-means by Lloyd's algorithm, with the starts of k-means++.
 function clustered(points, k) {
 	let middles = starts(points, k);
 	let clusters = [];
@@ -43,16 +43,16 @@ function clustered(points, k) {
 	}
 }
 
-// Each next one is drawn with a chance by its squared distance from those before.
+// Draw each next start with a probability proportional to its squared distance from the previous starts.
 function starts(points, k) {
 	let seed = 1;
-	const random = () => (seed = (16807 * seed) % 2147483647) / 2147483647; // Park and Miller: the same for all visits
+	const random = () => (seed = (16807 * seed) % 2147483647) / 2147483647; // Park and Miller, with a fixed seed: all visits get the same areas
 	const found = [points[Math.floor(random() * points.length)]];
 	const far = points.map((point) => distance(point, found[0]));
 	while (found.length < k) {
 		let left = random() * far.reduce((sum, one) => sum + one, 0);
 		const next = points[far.findIndex((one) => (left -= one) < 0)];
-		if (!next) break; // all are at places that were taken
+		if (!next) break; // all other points equal a start
 		found.push(next);
 		points.forEach((point, i) => (far[i] = Math.min(far[i], distance(point, next))));
 	}

@@ -3,7 +3,7 @@
 import { button, div } from "./controls.js";
 import { el } from "./dom.js";
 
-// What was filled in, as FormData; null where the person thought better of it. `fields` are elements with names; `ready(given)`
+// Return the input as FormData, or null if the user cancels. `fields` are elements with names; `ready(given)`
 // says whether the answer may be given, by default always.
 export function ask({ title, text, fields = [], action, danger = false, ready = () => true }) {
 	return new Promise((resolve) => {
@@ -32,7 +32,7 @@ export function ask({ title, text, fields = [], action, danger = false, ready = 
 		}
 
 		look();
-		window.addEventListener("popstate", () => box.close(), { once: true }); // what it asks about is left
+		window.addEventListener("popstate", () => box.close(), { once: true }); // the user leaves the page of the question
 		document.body.append(box);
 		box.showModal();
 		form.querySelector("input, select")?.focus();

@@ -1,10 +1,10 @@
-// Which cosine may be chance: that of sentences which have nothing to do with each other.
+// The cosine that unrelated sentences can reach by chance.
 
 import { call } from "./api.js";
 import { served } from "./app.js";
 import { left } from "./states.js";
 
-const DEVIATIONS = 4; // above the mean: of some ten thousand such sentences one comes as near
+const DEVIATIONS = 4; // standard deviations above the mean, which about one of ten thousand unrelated sentences exceeds
 const UNRELATED = [
 	"The ferry to the island leaves at seven in the morning.",
 	"Her grandmother taught her to knit during the winter.",
@@ -24,8 +24,8 @@ const UNRELATED = [
 	"Add the onions when the butter begins to brown.",
 ];
 
-// The cosine above which a hit of `corpus` is no chance; null where it can't be asked for, or where another encoder than the
-// default made the vectors.
+// Return the cosine above which a hit of `corpus` is not chance. Return null if it is not available, or if the vectors come from
+// another encoder than the default one.
 export async function chance(corpus, signal) {
 	try {
 		return served.fingerprint === corpus.fingerprint ? await measured(signal) : null;

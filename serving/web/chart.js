@@ -3,7 +3,7 @@
 import { el, svg } from "./dom.js";
 
 const [WIDTH, HEIGHT] = [320, 96];
-const [LEFT, RIGHT, TOP, BOTTOM] = [48, 4, 6, 18]; // room for what is written
+const [LEFT, RIGHT, TOP, BOTTOM] = [48, 4, 6, 18]; // margins for labels
 
 // lines: lists of [x, y], y null where nothing is known; style of each by its place. marked: an x that is told apart.
 // The axis ends at the data, or begins at 0. written: how a y is told.
@@ -29,6 +29,6 @@ export function chart(label, lines, { written = String, zero = false, marked = n
 	);
 }
 
-// A chart with its name and what is to be read off it.
+// A chart with its name and its current value.
 export const figure = (name, told, drawn) =>
 	el("figure.figure", el("figcaption.row", el("span.muted", name), el("strong", told)), drawn);

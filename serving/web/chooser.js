@@ -1,4 +1,4 @@
-// Which corpus a view is about.
+// Choice of the corpus that a view shows.
 
 import { call } from "./api.js";
 import { link } from "./app.js";
@@ -7,10 +7,10 @@ import { el, fill } from "./dom.js";
 import { count } from "./format.js";
 import { empty, loading } from "./states.js";
 
-// All corpora, as the API describes them.
+// Return all corpora, as the API describes them.
 export const corpora = async (signal) => (await call("corpora", { signal })).corpora;
 
-// The corpora and the one that the address names, or else that holds most; where there is none, the place says so.
+// Return the corpora, and the corpus in the address or else the largest one. If there is no corpus, show this in the place.
 export async function wanted(place, { address, signal }) {
 	fill(place, loading());
 	const listed = await corpora(signal);
@@ -20,7 +20,7 @@ export async function wanted(place, { address, signal }) {
 	return { listed, corpus };
 }
 
-// A labelled select; `chosen(corpus)` is called when another one is chosen.
+// Return a labelled select. `chosen(corpus)` is called when the user chooses another corpus.
 export function chooser(listed, current, chosen) {
 	const options = listed.map(({ name, documents, state }) => [name, `${name} (${state === "damaged" ? state : count(documents)})`]);
 	return labelled("Corpus", select(options, current.name, (chosenName) => chosen(listed.find(({ name }) => name === chosenName))));
@@ -31,7 +31,7 @@ const noCorpora = (named) =>
 		? empty(`There is no corpus “${named}”`, "It was deleted, or has another name.", el("a", { href: link("search") }, "Search another"))
 		: toAdd("There is no corpus yet", "Add a file of texts, and it can be searched at once.");
 
-// What a view shows of a corpus without documents.
+// The content of a view for a corpus without documents.
 export const noDocuments = (corpus) => toAdd("This corpus is empty", "Add a file of texts to it, or wait for what is being added.", { corpus: corpus.name });
 
 const toAdd = (name, text, address) => empty(name, text, el("a.button.primary", { href: link("corpora", address) }, "Add a file"));

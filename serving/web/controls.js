@@ -1,14 +1,14 @@
-// The pieces that forms are made of.
+// Elements of forms.
 
 import { el, fill } from "./dom.js";
 
-// A part of a view, with its name.
+// A named part of a view.
 export const card = (name, ...inside) => el("section.card", { "aria-label": name }, el("h2", name), inside);
 
-// Whether a finger points, and there is no keyboard.
+// True on devices with a touch screen and without a keyboard.
 export const touched = matchMedia("(pointer: coarse)").matches;
 
-// A line that is read out when it changes.
+// A line that screen readers read when it changes.
 export const status = (text) => el("p.muted", { role: "status" }, text);
 
 export const div = (kind, ...children) => el("div", { class: kind }, ...children);
@@ -17,7 +17,7 @@ export const button = (text, onclick, attributes) => el("button", { type: "butto
 
 export const labelled = (name, control) => el("label.field", el("span", name), control);
 
-// Of [value, shown] or of values; chosen(value) is called when another one is.
+// A select of [value, shown] pairs or of values. chosen(value) is called when the user chooses another one.
 export function select(options, value, chosen, attributes) {
 	const entries = options.map((option) => (Array.isArray(option) ? option : [option, option]));
 	return el(
@@ -27,7 +27,7 @@ export function select(options, value, chosen, attributes) {
 	);
 }
 
-// Whether an event is meant for a field.
+// True if an event is meant for a field.
 export const typing = ({ target }) => target.closest?.("input, textarea, select, dialog");
 
 // A button that opens the browser's choice of a file.
@@ -58,19 +58,19 @@ export function rowsOf(list, key, row) {
 	return { show, get: (one) => rows.get(one), all: () => [...rows.values()] };
 }
 
-// One of [value, shown]: radio buttons side by side.
+// Radio buttons for a choice among [value, shown] pairs.
 export function choice(legend, options, value, chosen) {
 	const name = legend.replaceAll(" ", "-");
 	const radios = options.map(([one, shown]) => el("label", el("input", { type: "radio", name, checked: one === value, onchange: () => chosen(one) }), shown));
 	return el("fieldset.choice", el("legend.unseen", legend), radios);
 }
 
-// What may be wider than the window, a table mostly: it scrolls by itself, by keys too.
+// A box for content that may be wider than the window, such as a table. It scrolls separately, also by keys.
 export const scrolled = (name, inside) => el("div.scroll", { tabindex: "0", role: "region", "aria-label": name }, inside);
 
-// Of elements: the cells of its head, and those of each row.
+// A table from the cells of its head and the cells of each row.
 export const table = (head, rows) => el("table", el("thead", el("tr", head)), el("tbody", rows.map((cells) => el("tr", cells))));
 
-// [name, value] each; values that are false or missing are left out.
+// A list of [name, value] pairs. Pairs with a false or missing value are left out.
 export const facts = (given) =>
 	el("dl.facts", given.filter(([, value]) => (value ?? false) !== false).map(([name, value]) => el("div", el("dt", name), el("dd.clip", value))));

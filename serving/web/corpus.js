@@ -1,4 +1,4 @@
-// One corpus in the list: what it holds, how well it is searched, and what can be done with it.
+// The card of a corpus: its contents, the quality of its searches, and actions.
 
 import { offer } from "./adapting.js";
 import { call } from "./api.js";
@@ -80,7 +80,7 @@ export function corpusCard(name, { models, reembedded, where, begin, add, drop, 
 		else if (other) why();
 	}
 
-	// The list does not tell.
+	// The list of corpora does not contain this.
 	async function why() {
 		try {
 			show(await call(path, { signal }));
@@ -94,7 +94,7 @@ export function corpusCard(name, { models, reembedded, where, begin, add, drop, 
 		const encoders = models().map((one) => [one.name, known(one) ? `${one.name} (has embedded it)` : one.name]);
 		const given = await ask({
 			title: `Embed ${name} again?`,
-			text: `${counted(corpus.passages, "passage")} will get new vectors beside those that serve, swapped in when all are there.`,
+			text: `${counted(corpus.passages, "passage")} will get new vectors. Searches use the old vectors until all new vectors are computed.`,
 			fields: [labelled("Encoder", select(encoders, encoders[0][0], null, { name: "model" }))],
 			action: "Embed it",
 		});
@@ -123,7 +123,7 @@ function indexFacts({ index_details: index, recall_target: target, stemming }) {
 	const approximate = index.kind !== "exact";
 	const given = Object.entries(index.parameters).map(([name, value]) => `${name} ${count(value)}`);
 	const share = (one) => `${Number((100 * one).toPrecision(2))} %`;
-	const filtered = Object.entries(index.recall_by_filter).map(([one, recall]) => `${recall.toFixed(3)} under a filter that leaves ${share(one)}`);
+	const filtered = Object.entries(index.recall_by_filter).map(([one, recall]) => `${recall.toFixed(3)} with a filter that matches ${share(one)}`);
 	const known = {
 		"Recall asked for": target,
 		Words: stemming === "porter" && "by English stems",

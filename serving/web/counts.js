@@ -1,4 +1,4 @@
-// How many passages a search chooses from, and how many of their documents have each value of the filters.
+// The number of passages that a search chooses from, and the number of their documents with each value of the filters.
 
 import { call } from "./api.js";
 import { el } from "./dom.js";
@@ -6,22 +6,22 @@ import { isEmpty } from "./filters.js";
 import { counted, json } from "./format.js";
 import { left } from "./states.js";
 
-const MOST = 16; // fields of a request
+const MOST = 16; // maximum fields of a request
 
 export class Counter {
 	constructor(corpus, signal) {
 		Object.assign(this, { corpus, signal, element: el("p.muted") });
 	}
 
-	// Count anew, if something changed. `words`: query and options of a lexical search; other searches choose from all that match.
-	// No hit waits for it, and where it fails there are no counts.
+	// Count again if something has changed. `words` has query and options of a lexical search. Other searches choose from all matches.
+	// Hits never wait for the counts. If counting fails, there are no counts.
 	async count(words, filter, panel) {
 		const key = json([words, filter]);
 		if (!panel || !this.corpus.documents || this.corpus.state !== "ready" || key === this.key) return;
 		this.key = key;
 		try {
 			const { total, facets } = await this.counts(words, filter, panel.counted);
-			if (key !== this.key) return; // a later one counts
+			if (key !== this.key) return; // a later request has replaced this one
 			panel.showCounts(facets);
 			this.element.textContent = told(total, words, filter);
 		} catch (error) {
@@ -31,7 +31,7 @@ export class Counter {
 		}
 	}
 
-	// The values of a field are counted without its own condition: they are what could be chosen as well.
+	// The values of a field are counted without the field's own condition, because the user may choose them instead.
 	async counts(words, filter, fields) {
 		const some = fields.slice(0, MOST);
 		const limited = some.filter((field) => Object.hasOwn(filter, field));
@@ -44,7 +44,7 @@ export class Counter {
 	}
 
 	ask(words, filter, facets, total) {
-		const sought = words ?? { vector: [1, ...Array(this.corpus.dim - 1).fill(0)] }; // any will do: it only orders
+		const sought = words ?? { vector: [1, ...Array(this.corpus.dim - 1).fill(0)] }; // any vector works, because it only affects the order
 		const body = { ...sought, k: 1, with_text: false, with_metadata: false, facets, total, ...(!isEmpty(filter) && { filter }) };
 		return call(`corpora/${this.corpus.name}/search`, { body, signal: this.signal });
 	}

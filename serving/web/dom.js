@@ -1,4 +1,4 @@
-// Elements. Nothing else in the page makes any, and text is never read as HTML.
+// Creation of elements. The page creates elements only here, and never parses text as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -27,7 +27,7 @@ function made(create, tag, given) {
 function give(element, name, value) {
 	if (typeof value === "function") element.addEventListener(name.slice("on".length), value);
 	else if (name === "style") Object.entries(value).forEach(([property, given]) => element.style.setProperty(property, given));
-	else if (name === "value") element.value = value; // after the options of a select
+	else if (name === "value") element.value = value; // set this after the options of a select exist
 	else if (value === true) element.setAttribute(name, "");
 	else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, value);
 }

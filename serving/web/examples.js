@@ -9,13 +9,13 @@ import { titleOf } from "./hits.js";
 
 export const NONE = { like: null, unlike: null };
 
-// `positive` and `negative`, as the API has them; null without a positive example.
+// Return `positive` and `negative` for the API, or null without a positive example.
 export function examplesOf(address) {
 	const [positive, negative] = [address.getAll("like"), address.getAll("unlike")];
 	return positive.length ? { positive, ...(negative.length && { negative }) } : null;
 }
 
-// Links that search by one more example. They keep the filters and options, and replace the query.
+// Return links that search with an additional example. They keep filters and options, and replace the query.
 export function links(address, corpus, { id, title }) {
 	const like = examplesOf(address);
 	const to = (name, changes) => el("a", { href: changed(address, { corpus, q: null, ...changes }), "aria-label": `${name}: ${title}` }, name);
@@ -25,10 +25,10 @@ export function links(address, corpus, { id, title }) {
 	];
 }
 
-// A chip for each example, with the title of its document once that is known; go(changes) changes the address.
+// Return a chip for each example, with the title of its document as soon as it is known. go(changes) changes the address.
 export function chips(corpus, { positive, negative = [] }, go, signal) {
 	const without = (ids, id) => ids.filter((one) => one !== id);
-	const alone = positive.length === 1; // negative examples need a positive one
+	const alone = positive.length === 1; // negative examples need a positive example
 	const removals = [
 		...positive.map((id) => ["like", id, alone ? NONE : { like: without(positive, id) }]),
 		...negative.map((id) => ["not like", id, { unlike: without(negative, id) }]),
@@ -40,7 +40,7 @@ export function chips(corpus, { positive, negative = [] }, go, signal) {
 	return removals.map(([, , changes], i) => chip(names[i], () => go(changes)));
 }
 
-// By id. None where they can't be asked for: the ids do then.
+// Return titles by id. If they can't be loaded, return none, and the ids are shown.
 async function titles(corpus, ids, signal) {
 	const asked = new URLSearchParams({ limit: ids.length, filter: json({ $id: { $in: ids } }) });
 	try {

@@ -1,20 +1,20 @@
-// Filters, offered from what the metadata hold. A filter is the API's own: { field: { $in: […] } or { $gte, $lte } }.
+// Filters on the fields that the metadata have. A filter has the format of the API: { field: { $in: […] } or { $gte, $lte } }.
 
 import { button, div, labelled } from "./controls.js";
 import { el, fill } from "./dom.js";
 import { count, dated, json, parsed, readable } from "./format.js";
 
-const SHOWN = 8; // values of a field
+const SHOWN = 8; // maximum values shown for a field
 const DAY = "2024-03-05".length;
-const END = "T23:59:59.999Z"; // of a day
-const FEW = 12; // numbers that are offered one by one, and not as a range
-const OPEN = 2; // fields whose values are seen at once
-const COUNTED = 20; // values of a facet: all others have fewer documents
+const END = "T23:59:59.999Z"; // last moment of a day
+const FEW = 12; // maximum numbers that are listed instead of a range
+const OPEN = 2; // fields that are open at first
+const COUNTED = 20; // values of a facet; other values have fewer documents
 
-// Something chosen, that can be taken back.
+// A chip for a choice, which removes the choice.
 export const chip = (text, off) => button([text, el("span", { "aria-hidden": "true" }, "×")], off, { class: "chip", title: "Take this away" });
 
-// What the address says; nothing where it is no filter.
+// Return the filter in the address, or nothing if it is not a valid filter.
 export function filterOf(text) {
 	const filter = parsed(text);
 	return isObject(filter) && !Array.isArray(filter) ? filter : {};
@@ -59,14 +59,14 @@ export function filters(fields, chosen, changed) {
 	};
 }
 
-// No filter begins with $ or asks for an object; texts too long to be listed are no choice.
+// Filters can't use fields that begin with $, objects, or strings that are too long to be listed.
 const isOffered = ({ field, kinds, values }) => !field.startsWith("$") && (values.length > 0 || kinds.includes("number"));
 
-// First those that can be chosen from, then those that tell of most documents.
+// Order fields with listed values first, then fields that most documents have.
 const byUse = (a, b) => b.complete - a.complete || covered(b) - covered(a);
 const covered = ({ values }) => values.reduce((sum, { documents }) => sum + (documents ?? 0), 0);
 
-// A condition as it is said, each with what is left of it without that part.
+// Return the parts of a condition as text, each with the condition that remains without it.
 function parts(field, condition) {
 	const options = optionsOf(condition);
 	if (options) {
@@ -103,7 +103,7 @@ function control(field, open, filter, set) {
 	return { field: field.field, element: el("details.facet", { open: seen }, el("summary.clip", field.field), body), show, showCounts };
 }
 
-// Of numbers, or of days: the last one is up to its end.
+// A range of numbers or of days. The last day is included.
 function range({ field, least, greatest }, days, set) {
 	const type = days ? "date" : "number";
 	const [low, high] = [least, greatest].map((placeholder) => el("input", { type, step: days ? null : "any", placeholder, onchange: change }));
@@ -130,7 +130,7 @@ function choice({ field, kinds, values, complete }, set) {
 	const ordered = values.every(({ value }) => typeof value === "number") ? [...values].sort((a, b) => a.value - b.value) : values;
 	const [list, others, name] = [el("div"), el("div"), el("summary")];
 	const rest = el("details.rest", { hidden: true }, name, others);
-	const boxes = new Map(); // by the JSON of their value
+	const boxes = new Map(); // keyed by the JSON of their value
 	let current = [];
 
 	const choose = (options) => set(field, options.length ? { $in: options } : null);

@@ -1,4 +1,4 @@
-// Numbers and other values as people read them.
+// Formatting of numbers and other values for people.
 
 export const count = (number) => number.toLocaleString("en");
 
@@ -10,26 +10,26 @@ export const readable = (value) => dated(value) ?? written(value);
 
 const DATE = /^(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d(?:\.\d+)?)?)(Z|[+-]\d\d:\d\d)?)?$/i;
 
-// A date or a time of the metadata, as filters know them; null for any other value. Times are in UTC, as filters take them.
+// Parse a date or time in the metadata by the rules of filters. Return null for any other value. Times are in UTC.
 export function dated(value) {
 	const [, day, time, zone = "Z"] = (typeof value === "string" && DATE.exec(value)) || [];
 	const midnight = new Date(day);
-	if (Number.isNaN(midnight.valueOf()) || midnight.toISOString().slice(0, day.length) !== day) return null; // no February 30
+	if (Number.isNaN(midnight.valueOf()) || midnight.toISOString().slice(0, day.length) !== day) return null; // the day does not exist, such as February 30
 	const moment = time ? new Date(`${day}T${time}${zone.toUpperCase()}`) : midnight;
 	if (Number.isNaN(moment.valueOf())) return null;
 	return moment.toLocaleString("en", { dateStyle: "medium", timeZone: "UTC", ...(time && { timeStyle: "short" }) }) + (time ? " UTC" : "");
 }
 
-const MADE = /^[0-9a-f]{32}$/; // an id that the server made, which tells nothing
+const MADE = /^[0-9a-f]{32}$/; // an id that the server generated, which users don't know
 
 export const isMade = (id) => MADE.test(id);
 
 export const short = (id) => (isMade(id) ? `${id.slice(0, 8)}…` : id);
 
-// JSON of a value that parsed() gave.
+// Return the JSON of a value that parsed() returned.
 export const json = (value) => JSON.stringify(value, (_, one) => (typeof one === "bigint" ? JSON.rawJSON(one) : one));
 
-// The value of JSON, a BigInt for each integer that a double would round; undefined where it is none, as a proxy's own page.
+// Parse JSON. Integers that a double would round become BigInt. Return undefined if the text is not JSON, such as a proxy's error page.
 export function parsed(text) {
 	const exact = (_, value, { source }) => (Number.isSafeInteger(value) || !/^-?\d+$/.test(source) ? value : BigInt(source));
 	try {

@@ -1,9 +1,9 @@
-// Points by the values of a field: which share a colour.
+// Groups of points by the values of a field. Points of a group have the same colour.
 
 import { count } from "./format.js";
 
-const SHADES = 5; // of numbers
-const HUES = [262, 50, 155, 340, 95, 210, 300, 25]; // of anything else, degrees of oklch: neighbours are far apart
+const SHADES = 5; // shades for numbers
+const HUES = [262, 50, 155, 340, 95, 210, 300, 25]; // hues for other values, in degrees of oklch; neighbours differ much
 const REST = "rest";
 
 // The groups of the values of all points, [{ name, kind, style }] with what CSS colours them by, and the group of a value.
@@ -16,7 +16,7 @@ export function grouped(values) {
 	return { groups: missing ? [...groups, { name: "none", kind: REST }] : groups, of: (value) => (value === null ? groups.length : of(value)) };
 }
 
-// Numbers in ranges of as many points each.
+// Divide numbers into ranges with equal numbers of points.
 function shades(numbers) {
 	const sorted = [...numbers].sort((a, b) => a - b);
 	const starts = [...new Set(Array.from({ length: SHADES }, (_, i) => sorted[Math.floor((i * sorted.length) / SHADES)]))];
@@ -29,7 +29,7 @@ function shades(numbers) {
 	return { groups, of: (value) => starts.findLastIndex((start) => start <= value) };
 }
 
-// The most frequent values, and all others together.
+// Return groups for the most frequent values, and one group for all other values.
 function kinds(values) {
 	const counts = new Map();
 	values.forEach((value) => counts.set(value, (counts.get(value) ?? 0) + 1));
@@ -43,5 +43,5 @@ function kinds(values) {
 
 export const hued = (name, i) => ({ name, kind: "kind", style: { "--hue": HUES[i] } });
 
-// Years are no thousands.
+// Years have no thousands separator.
 const written = (number) => (Number.isInteger(number) ? String(number) : number.toPrecision(4));

@@ -1,4 +1,4 @@
-// A hit: its score, its words and what can be done with it.
+// A hit with its score, its text and its actions.
 
 import { call } from "./api.js";
 import { button, div, facts, scrolled, status, table } from "./controls.js";
@@ -10,7 +10,7 @@ import { failure, left } from "./states.js";
 
 const DIGITS = 3;
 const TITLES = ["title", "name", "heading", "subject", "headline"];
-const TITLE = 80; // characters of a title
+const TITLE = 80; // maximum characters of a title
 const MEANS = { dense: "Cosine", lexical: "BM25", hybrid: "Reciprocal rank fusion", rerank: "Late interaction" };
 const RANKINGS = { dense: ["Meaning", "cosine"], lexical: ["Words", "BM25"] };
 
@@ -84,14 +84,14 @@ export function hit([found, ...others], { corpus, mode, means, best, weak, signa
 	);
 }
 
-// By both, only what has none of the words.
+// In hybrid search, only hits without words of the query can be weak.
 export const isWeak = ({ score, dense, lexical }, mode, weak) =>
 	weak !== null && (mode === "hybrid" ? lexical === null && dense <= weak : mode === "dense" && score <= weak);
 
-// Hits with one text, under the best of them.
+// Group hits with the same text under the best of them.
 export const byText = (hits) => [...Map.groupBy(hits, ({ text }) => text).values()];
 
-// What the metadata call it, or its id; of an id that was made, a short text of the metadata instead.
+// Return the document's title from the metadata, or its id. For a generated id, return a short text from the metadata instead.
 export function titleOf({ id, metadata }) {
 	const isTitle = (value) => typeof value === "string" && value.trim() !== "" && value.length <= TITLE;
 	const named = TITLES.map((field) => metadata[field]).find(isTitle);
@@ -112,7 +112,7 @@ function score(found, mode, means, best) {
 	);
 }
 
-// What the metadata say, one after the other. `found`: strings of them that have words of the query.
+// List the metadata. `found` has the strings with words of the query.
 function saying(metadata, title, found = []) {
 	const told = Object.entries(metadata).filter(([, value]) => value !== "" && value !== title);
 	const spans = (field, value) => found.find((one) => one.field === field && one.text === value)?.highlights;
@@ -123,7 +123,7 @@ function saying(metadata, title, found = []) {
 	return told.length > 0 && facts(told.map(([field, value]) => [field, shown(field, value)]));
 }
 
-// The place of a hit in each ranking of the search.
+// Show rank and score of a hit in each ranking of the search.
 function explained(rankings) {
 	const rows = Object.entries(rankings).map(([name, { rank, score: given }]) => {
 		const [ranking, unit] = RANKINGS[name];

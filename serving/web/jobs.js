@@ -1,4 +1,4 @@
-// Jobs of the server: followed as they go, and shown.
+// Jobs of the server, with their progress.
 
 import { call, send } from "./api.js";
 import { link } from "./app.js";
@@ -20,7 +20,7 @@ const PAUSE_MS = [500, 1000, 2000, 5000];
 
 export const active = ({ state }) => state === "queued" || state === "running";
 
-// All jobs, or those of one corpus, newest first: the server gives them in pages.
+// Return all jobs, or those of one corpus, newest first. The server returns them in pages.
 export async function listJobs({ corpus, signal }) {
 	const jobs = [];
 	let cursor = null;
@@ -33,7 +33,7 @@ export async function listJobs({ corpus, signal }) {
 	return jobs;
 }
 
-// Calls seen(job) whenever it changes, up to its end, and lost() while the server can't be reached.
+// Call seen(job) after each change of a job until it ends, and lost() while the server can't be reached.
 export async function follow(id, { signal, seen, lost }) {
 	let ended = false;
 	for (let tries = 0; ; tries++) {
@@ -72,7 +72,7 @@ export async function followWork(kind, corpus, place, { said, failed, ended, sig
 	}
 }
 
-// Server-sent events, read by fetch: EventSource can't send a key.
+// Read server-sent events by fetch, because EventSource can't send a key.
 async function* events(id, signal) {
 	const reader = (await send(`jobs/${id}/events`, { signal })).body.pipeThrough(new TextDecoderStream()).getReader();
 	let text = "";
@@ -110,7 +110,7 @@ export function jobRow(failed, outcome = () => null) {
 		said.className = "muted";
 		said.textContent = told(job, things);
 		if (job.error_count !== before.error_count || job.state !== before.state) {
-			const opened = more.querySelector("[open]") && { open: true }; // by the reader, perhaps
+			const opened = more.querySelector("[open]") && { open: true }; // the user may have opened it
 			fill(more, errors(job), job.state === "succeeded" && outcome(job));
 			Object.assign(more.firstElementChild ?? {}, opened);
 		}
@@ -137,14 +137,14 @@ export function jobRow(failed, outcome = () => null) {
 		show,
 		lost() {
 			said.className = "warn";
-			said.textContent = "The connection to the server was lost. The job goes on when the server does.";
+			said.textContent = "The connection to the server was lost. The job continues when the server runs again.";
 		},
 	};
 }
 
 function told({ kind, state, done, total, rate, eta_s: eta, created, started, finished, result }, things) {
-	if (state === "queued") return "Waits until the jobs before it are done.";
-	if (state === "running" && !total) return kind === "ingest" ? "Looks at every row before the first is stored." : "Under way.";
+	if (state === "queued") return "Waits for earlier jobs.";
+	if (state === "running" && !total) return kind === "ingest" ? "Checks every row before the first is stored." : "Under way.";
 	if (state === "running" && kind === "adapt" && done === total) return "Compares the encoders on passages that were held out.";
 	const far = total ? `${count(done)} of ${count(total)} ${things}` : "";
 	const pace = rate ? `${count(rate < 10 ? Number(rate.toFixed(1)) : Math.round(rate))}/s` : "";
@@ -161,8 +161,8 @@ function errors({ kind, state, errors: known, error_count: all, done }) {
 	if (!known.length) return null;
 	const failed = state === "failed";
 	const nothing = failed && kind === "ingest" && !done;
-	const advice = nothing && /^(line|documents)\b/.test(known[0].place) && " Put it right, or upload again and leave wrong rows out.";
-	const what = nothing ? "Nothing of it was kept" : failed ? "It failed" : `${counted(all, "row was", "rows were")} left out`;
+	const advice = nothing && /^(line|documents)\b/.test(known[0].place) && " Correct it, or upload again and skip invalid rows.";
+	const what = nothing ? "Nothing was stored" : failed ? "It failed" : `${counted(all, "row was", "rows were")} left out`;
 	const lines = known.map(({ place, error }) => el("li.clip", error.startsWith(place) ? error : `${place}: ${error}`));
 	const shown = all > known.length && `; the first ${known.length}`;
 	return el("details", { open: failed, class: failed && "wrong" }, el("summary", what, shown), el("ul", lines), advice);

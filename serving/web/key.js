@@ -1,35 +1,35 @@
-// The API key: asked for when the server wants one, kept for this tab alone.
+// The API key. The page asks for it when the server requires a key, and keeps it for this tab only.
 
 import { ask } from "./ask.js";
 import { labelled } from "./controls.js";
 import { el } from "./dom.js";
 
 const PLACE = "isosphere-key";
-let asking = null; // one dialog, however many requests wait for it
-let wanted = false; // the server has keys
-let refused = false; // the person did not give one: they are not asked again until they do something new
+let asking = null; // the open dialog; all waiting requests share it
+let wanted = false; // the server requires keys
+let refused = false; // the user cancelled the dialog, and is not asked again before the next action
 
 export const hasKey = () => sessionStorage.getItem(PLACE) !== null;
 
-// Whether there is anything to say about keys.
+// True if keys matter on this server.
 export const keysMatter = () => hasKey() || wanted;
 
 export const authorization = () => (hasKey() ? { authorization: `Bearer ${sessionStorage.getItem(PLACE)}` } : {});
 
 export const forgetRefusal = () => (refused = false);
 
-// Whether there is a key to try now.
+// Ask for a key. Return true if there is a new key to try.
 export async function askForKey() {
 	wanted = true;
 	if (refused) return false;
-	asking ??= dialog(hasKey() ? "The server does not know this key." : "This server answers only who has a key.");
+	asking ??= dialog(hasKey() ? "The server does not know this key." : "This server requires an API key.");
 	const given = await asking;
 	asking = null;
 	refused = !given;
 	return given;
 }
 
-// The same, because the person wants another one. An empty one forgets the key.
+// Ask for another key on the user's request. An empty key deletes the old key.
 export const changeKey = () => dialog(hasKey() ? "A key is in use. Give another, or none." : "Requests are sent without a key.");
 
 async function dialog(text) {

@@ -1,4 +1,4 @@
-// How the server fares at this moment, from /metrics.
+// Current load of the server, from /metrics.
 
 import { call, send } from "./api.js";
 import { chart, figure } from "./chart.js";
@@ -8,12 +8,12 @@ import { duration } from "./format.js";
 import { failure, left } from "./states.js";
 
 const EVERY_MS = 2000;
-const KEPT = 60; // measurements
-const SENT = 40; // requests of a try
+const KEPT = 60; // maximum number of measurements
+const SENT = 40; // requests of a speed test
 const TRIED = "How quick is one sentence?";
 const ENDS = [`${(KEPT * EVERY_MS) / 60_000} min ago`, "now"];
 
-// Watches until `signal` says so; gives the element that shows it.
+// Return an element that shows the load, until `signal` is aborted.
 export function live(signal) {
 	const charts = div("figures");
 	const said = status();
@@ -40,7 +40,7 @@ export function live(signal) {
 				said.textContent = `${sent} of ${SENT} sent, one after the other …`;
 				await call("embed", { body: { inputs: `${TRIED} ${sent}` }, signal });
 			}
-			said.textContent = `${duration((performance.now() - started) / 1000 / SENT)} each, there and back.`;
+			said.textContent = `${duration((performance.now() - started) / 1000 / SENT)} each, including the network.`;
 		} catch (error) {
 			if (!left(error)) said.textContent = error.message;
 		}
@@ -51,7 +51,7 @@ export function live(signal) {
 	return div("card", div("heading", el("h2", "Now"), said, sender), charts);
 }
 
-// What the text for Prometheus says of requests.
+// Return the numbers about requests in the text for Prometheus.
 function measured(text) {
 	const sample = /^(\w+)(?:\{(.*)\})? (\S+)/gm;
 	const found = { time: performance.now() / 1000, texts: 0, waiting: 0, buckets: [] };
@@ -63,7 +63,7 @@ function measured(text) {
 	return found;
 }
 
-// The quantile of what was counted between two measurements; null if nothing was. Linear within a bucket.
+// Return a quantile of the observations between two measurements, or null without observations. It is interpolated within a bucket.
 export function quantile(share, before, after) {
 	const counts = after.map(([limit, count], i) => [limit, count - (before[i]?.[1] ?? 0)]);
 	const wanted = share * (counts.at(-1)?.[1] ?? 0);

@@ -3,10 +3,10 @@
 import { div, labelled, select } from "./controls.js";
 import { el, fill } from "./dom.js";
 
-const RERANKED = 50; // first hits: more of them gain little, and each takes time
-const [SORTED, DIVERSE] = [1000, 200]; // best passages that the server arranges
-const HITS = 10_000; // of all groups together
-const LARGEST = 100; // hits of a group
+const RERANKED = 50; // reranked hits; more hits take longer and improve little
+const [SORTED, DIVERSE] = [1000, 200]; // maximum passages that the server can arrange
+const HITS = 10_000; // maximum hits in all groups together
+const LARGEST = 100; // maximum hits in a group
 const ADDRESSED = {
 	sort: (value) => value,
 	group: (value) => value,
@@ -17,11 +17,11 @@ const ADDRESSED = {
 	typos: (value) => (value ? null : "off"),
 	explain: (value) => (value ? "on" : null),
 };
-const LACKED = { prefix: "prefix", typos: "typos", rerank: "rerank", model: "rerank" }; // options that a corpus may not have, by the field of the error
-const refusals = new Map(); // by corpus: { option: why }
+const LACKED = { prefix: "prefix", typos: "typos", rerank: "rerank", model: "rerank" }; // options that a corpus may not support, by the field of the server's error
+const refusals = new Map(); // reasons by corpus and option
 
 export class Options {
-	// changed(changes): of the address.
+	// changed(changes) is called with changes of the address.
 	constructor(corpus, address, changed) {
 		if (!refusals.has(corpus)) refusals.set(corpus, {});
 		Object.assign(this, { refused: refusals.get(corpus), changed, asked: { mode: "dense", like: false }, shown: new Map() });
@@ -75,7 +75,7 @@ export class Options {
 		];
 	}
 
-	// A control, with room for the reason why it can't be used.
+	// Add a control, with a place for the reason why it is disabled.
 	control(name, input, label) {
 		const why = el("span.muted.why", { id: `why-${name}` });
 		input.setAttribute("aria-describedby", why.id);
@@ -83,7 +83,7 @@ export class Options {
 		return div("option", label, why);
 	}
 
-	// The fields of the corpus that it can be sorted and grouped by.
+	// Set the fields by which hits can be sorted and grouped.
 	offer(fields) {
 		const { given } = this;
 		const names = (kinds) => fields.filter((field) => field.kinds.some((kind) => kinds.includes(kind))).map(({ field }) => field);
@@ -96,7 +96,7 @@ export class Options {
 		this.show(this.asked);
 	}
 
-	// What is asked: by which mode, and whether by examples.
+	// Set the mode of the search, and whether it is by examples.
 	show(asked) {
 		this.asked = asked;
 		for (const [name, { input, why }] of this.shown) {
@@ -113,7 +113,7 @@ export class Options {
 		this.changed({ [name]: ADDRESSED[name](value) });
 	}
 
-	// Why an option can't be used; "" where it can.
+	// Return the reason why an option is disabled, or "" if it is not.
 	why(name) {
 		const { given, asked } = this;
 		if (this.refused[name]) return this.refused[name];
@@ -127,7 +127,7 @@ export class Options {
 		return Boolean(this.given[name]) && !this.why(name);
 	}
 
-	// Whether the server refused an option that the corpus does not have. It is off from then on.
+	// Return true if the server refused an option that the corpus does not support. The option is then disabled.
 	refuse({ status, message }) {
 		const [, field, reason] = /^(\w+)[^:]*: (.*)$/s.exec(message) ?? [];
 		const name = Object.hasOwn(LACKED, field ?? "") && LACKED[field];
@@ -138,24 +138,24 @@ export class Options {
 		return true;
 	}
 
-	// Hits in an order of their own: pages have no cursor.
+	// True if hits are arranged, so that pages have no cursor.
 	get arranged() {
 		return ["sort", "group", "diversity", "rerank"].some((name) => this.on(name));
 	}
 
-	// The most hits, or groups, on all pages together.
+	// Maximum number of hits or groups on all pages together.
 	get most() {
 		if (this.on("rerank")) return RERANKED;
 		if (this.on("diversity")) return DIVERSE;
 		return this.on("group") ? Math.min(SORTED, Math.floor(HITS / this.given.size)) : SORTED;
 	}
 
-	// How words are read, of lexical and hybrid searches.
+	// Options for the words of lexical and hybrid searches.
 	get words() {
 		return Object.fromEntries(["prefix", "typos"].filter((name) => this.on(name)).map((name) => [name, true]));
 	}
 
-	// The part of the request.
+	// Return the options as a part of the request.
 	get body() {
 		const { sort, group, size, diversity } = this.given;
 		return {

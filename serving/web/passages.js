@@ -1,15 +1,15 @@
-// Texts as the server counts them: spans are in characters, of which JavaScript has two where Unicode has one.
+// Spans of texts. The server counts Unicode characters, some of which have two units in JavaScript.
 
 import { el } from "./dom.js";
 
-const SHORT = 3; // characters of words that are marked only where no longer one is: "the", "of", "to"
+const SHORT = 3; // maximum characters of words such as "the", which are marked only if no longer word is
 
 const SURROGATES = /[\ud800-\udfff]/;
 
 const characters = (text) => (SURROGATES.test(text) ? Array.from(text) : text);
 const between = (of, start, end) => (typeof of === "string" ? of.slice(start, end) : of.slice(start, end).join(""));
 
-// The text with the spans marked, as children of an element.
+// Return the text with marked spans, as children of an element.
 export function marked(text, spans, tag = "mark") {
 	const whole = characters(text);
 	const parts = [];

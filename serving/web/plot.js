@@ -1,13 +1,13 @@
-// Points on a canvas: pan, zoom, hover and lasso. Drawn anew for each frame in which something moved.
+// Points on a canvas with pan, zoom, hover and lasso. They are drawn again in each frame with a movement.
 
 import { el } from "./dom.js";
 
 const MARGIN = 24; // pixels around the points at first
 const NEAR = 9; // pixels within which the pointer means a point
 const [LEAST, MOST] = [0.5, 200]; // zoom, as a multiple of what shows all
-const STEP = 1.3; // of a key or a button
-const PAN = 60; // pixels of a key
-const AROUND = 200; // pixels beyond each side that are painted: so far panning paints nothing anew
+const STEP = 1.3; // zoom factor of a key or button
+const PAN = 60; // pixels that a key moves
+const AROUND = 200; // pixels painted beyond each side, so that short moves need no painting
 const FEW = 5000; // points that are painted within a frame; of more, zooming enlarges what is painted, until it pauses
 const PAUSE_MS = 120;
 
@@ -20,7 +20,7 @@ export class Plot {
 		this.points = [];
 		this.chosen = null; // a set of indices
 		this.lasso = null; // corners, in pixels
-		this.lassoing = false; // what dragging does
+		this.lassoing = false; // true if dragging draws the lasso
 		this.pointers = new Map();
 		new ResizeObserver(() => this.resize()).observe(canvas);
 		for (const name of ["pointerdown", "pointermove", "pointerup", "pointercancel", "pointerleave", "wheel", "dblclick", "keydown"]) {
@@ -32,7 +32,7 @@ export class Plot {
 	show(points, colours, ink) {
 		const sizes = colours.map(() => 0);
 		for (const { group } of points) sizes[group]++;
-		this.order = [...points.keys()].sort((one, other) => sizes[points[other].group] - sizes[points[one].group]); // rare on top
+		this.order = [...points.keys()].sort((one, other) => sizes[points[other].group] - sizes[points[one].group]); // rare groups are on top
 		Object.assign(this, { points, colours, ink, layer: null, hovered: null });
 		this.draw();
 	}
@@ -49,10 +49,10 @@ export class Plot {
 		Object.assign(this, { width, height, ratio: devicePixelRatio });
 		[this.canvas.width, this.canvas.height] = [width * this.ratio, height * this.ratio];
 		this.fit(...(before ? [this.zoom, this.middle] : []));
-		if (this.colours) this.paint(); // at once: a canvas of another size is empty
+		if (this.colours) this.paint(); // immediately, because resizing clears the canvas
 	}
 
-	// At first, and without arguments, all is shown.
+	// Without arguments, show all points.
 	fit(zoom = 1, middle = null) {
 		let [left, right, bottom, top] = [Infinity, -Infinity, Infinity, -Infinity];
 		for (const { x, y } of this.points) {
@@ -79,7 +79,7 @@ export class Plot {
 		this.draw();
 	}
 
-	// What is at these pixels stays there.
+	// Zoom, and keep the point at these pixels in place.
 	magnify(by, x = this.width / 2, y = this.height / 2) {
 		const zoom = Math.min(MOST, Math.max(LEAST, this.zoom * by));
 		const kept = 1 / this.scale - 1 / (this.unit * zoom);
@@ -90,7 +90,7 @@ export class Plot {
 		this.draw();
 	}
 
-	// Paint anew when zooming pauses.
+	// Paint again when the zooming pauses.
 	refine() {
 		clearTimeout(this.pause);
 		this.pause = setTimeout(() => {
@@ -136,7 +136,7 @@ export class Plot {
 		context.stroke();
 	}
 
-	// The points on a canvas of their own, somewhat larger than what is seen: to pan is to move it.
+	// The points are painted on a separate canvas, which is larger than the visible part. Panning only moves this canvas.
 	painted() {
 		const { ratio, points, chosen, middle, scale } = this;
 		const [width, height] = [this.width + 2 * AROUND, this.height + 2 * AROUND];
@@ -243,7 +243,7 @@ export class Plot {
 	}
 }
 
-// A disc to be drawn thousands of times: quicker than as many arcs.
+// An image of a disc. Drawing it thousands of times is faster than drawing arcs.
 function sprite(colour, radius, ratio) {
 	const side = Math.ceil(2 * (radius + 1) * ratio);
 	const canvas = el("canvas", { width: side, height: side });
@@ -254,7 +254,7 @@ function sprite(colour, radius, ratio) {
 	return canvas;
 }
 
-// Whether a place is inside of a polygon: a ray from it crosses the sides an odd number of times.
+// Return whether a place is inside a polygon: a ray from the place then crosses the sides an odd number of times.
 function within([x, y], corners) {
 	return corners.reduce((inside, [right, bottom], i) => {
 		const [left, top] = corners.at(i - 1);

@@ -1,9 +1,9 @@
-// What a file of documents holds, before anything of it is sent: its first rows, and what each column becomes.
+// Preview of a file before it is sent: its first rows, and the role of each column.
 
 import { parsed, written } from "./format.js";
 import { read, strip, typed } from "./tables.js";
 
-const LOOKED_AT = 256 * 1024; // bytes, unpacked
+const LOOKED_AT = 256 * 1024; // bytes after decompression
 const SHOWN = 5;
 const MEDIA = { csv: "text/csv", ndjson: "application/x-ndjson", json: "application/json", text: "text/plain" };
 const SUFFIXES = { csv: "csv", tsv: "csv", jsonl: "ndjson", ndjson: "ndjson", json: "json", txt: "text" };
@@ -21,14 +21,14 @@ export const FORMATS = {
 	json: "JSON",
 	text: "Lines of text",
 };
-// Formats that only the server reads: rows of a table, or sections of a text.
+// Formats that only the server can read: tables, or texts with sections.
 const TABLES = { parquet: "Parquet", arrow: "Arrow", arrows: "Arrow", feather: "Arrow" };
 const SECTIONS = { md: "Markdown", markdown: "Markdown", html: "HTML", htm: "HTML", xhtml: "HTML", pdf: "PDF", docx: "DOCX" };
 const KNOWN = Object.keys({ ...SUFFIXES, ...TABLES, ...SECTIONS });
 export const ACCEPT = [...KNOWN, "gz"].map((suffix) => `.${suffix}`).join();
 export const SUFFIX = new RegExp(`\\.(${KNOWN.join("|")})?(\\.gz)?$`, "i");
 
-// The file can't be uploaded; the message says why and what to do.
+// Error of a file that can't be uploaded. The message gives the reason and a remedy.
 export class Unreadable extends Error {}
 
 // How a file is read, as `given` or guessed: its format and charset; `media` to send it as, in a form where `form` says so.
@@ -44,9 +44,9 @@ export async function preview(file, given = {}) {
 	const format = given.format ?? guessed(file.name, text);
 	const { as, ...found } = { csv, ndjson, json, text: lines }[format](text, whole);
 	const chosen = format === "csv" || format === "text";
-	const known = chosen || marked ? charset : "utf-8"; // JSON has no other
+	const known = chosen || marked ? charset : "utf-8"; // JSON is always UTF-8
 	const media = chosen && charset !== "utf-8" ? `${MEDIA[format]};charset=${charset}` : MEDIA[format];
-	const form = format === "text" && /^\s*[{[]/.test(text); // JSON, which the server takes for text in a form alone
+	const form = format === "text" && /^\s*[{[]/.test(text); // text that looks like JSON; the server accepts it as text only in a form
 	const told = (picked) => {
 		const { columns, rows } = as(picked);
 		const read = distinct(rows);
@@ -57,11 +57,11 @@ export async function preview(file, given = {}) {
 		return { columns, rows: good.slice(0, SHOWN).map(({ cells }) => cells), count, problems };
 	};
 	const { rows, problems } = told(found);
-	if (whole && !rows.length && !problems.length) throw new Unreadable(`${file.name} holds no documents.`);
+	if (whole && !rows.length && !problems.length) throw new Unreadable(`${file.name} contains no documents.`);
 	return { ...found, as: told, format, media, form, exact: whole, asked: given.charset, charset: known, charsets: !chosen || marked ? [known] : CHARSETS };
 }
 
-// Ids that no document can have, or one before has.
+// Report ids that are not valid, or that an earlier document has.
 function distinct(rows) {
 	const places = new Map();
 	return rows.map((row) => {
@@ -85,7 +85,7 @@ async function beginning(file, asked) {
 	const fails = (charset) => {
 		try {
 			const text = new TextDecoder(charset, { fatal: true }).decode(bytes, { stream: !whole });
-			return charset.startsWith("windows") && /[\x80-\x9f]/.test(text); // bytes that it does not have
+			return charset.startsWith("windows") && /[\x80-\x9f]/.test(text); // bytes that this charset does not use
 		} catch {
 			return true;
 		}
@@ -111,13 +111,13 @@ async function bytesOf(reader, file) {
 		}
 		if (!whole) reader.cancel();
 	} catch (error) {
-		// A file of several members of gzip: the browser reads the first.
+		// If a file has several gzip members, the browser reads only the first.
 		if (!size) throw new Unreadable(`${file.name} can't be read: ${error.message}. Is it a folder, or damaged?`);
 	}
 	return { bytes: new Uint8Array(await new Blob(pieces).arrayBuffer()), whole };
 }
 
-// By the name, save that JSON is often called .txt, and lines of it .json.
+// Guess the format by the name. JSON is often called .txt, and JSON lines .json, so the content decides between these.
 function guessed(name, text) {
 	const format = SUFFIXES[SUFFIX.exec(name)?.[1]?.toLowerCase()];
 	const [first, second = ""] = text.trimStart().split("\n", 2);
@@ -135,7 +135,7 @@ function guessed(name, text) {
 
 const isInteger = (value) => typeof value === "bigint" || Number.isInteger(value);
 
-// Whether the server stores each number in it: integers of 64 bits, signed or not, and finite ones.
+// Return whether the server can store all numbers in a value: 64-bit integers and finite numbers.
 const isKept = (value) =>
 	typeof value === "bigint" ? value >= -(2n ** 63n) && value < 2n ** 64n : typeof value === "number" ? Number.isFinite(value) : Object(value) !== value || Object.values(value).every(isKept);
 
@@ -155,7 +155,7 @@ function idOf(own, text, names, all) {
 	return (own !== text && own) || (usual() ?? "");
 }
 
-// Without the last one where it may be cut.
+// Leave out the last line if it may be incomplete.
 const linesOf = (text, whole) =>
 	(whole ? text : text.slice(0, text.lastIndexOf("\n") + 1)).split(/\r*\n|\r+$/).map((line, i) => ({ place: `line ${i + 1}`, line })).filter(({ line }) => strip(line));
 
@@ -168,7 +168,7 @@ const ndjson = (text, whole) => objects(linesOf(text, whole).map(({ place, line 
 
 function json(text) {
 	const at = text.search(/^\s*\[|"documents"\s*:\s*\[/);
-	if (at < 0) throw new Unreadable('A JSON file holds {"documents": [{"text": …}, …]}, or such a list alone.');
+	if (at < 0) throw new Unreadable('A JSON file must contain {"documents": [{"text": …}, …]}, or only the list.');
 	return objects(elements(text, text.indexOf("[", at) + 1).map((entry, i) => ({ place: `documents.${i}`, value: parsed(entry) })));
 }
 
@@ -208,8 +208,8 @@ function objects(entries) {
 			if (typeof (value[ids] ?? "") !== "string" && !isInteger(value[ids])) return `${ids}: must be a string or an integer`;
 			if (!isObject(value.metadata ?? {})) return "metadata: must be an object";
 			const twice = others(value).find((name) => Object.hasOwn(value.metadata ?? {}, name));
-			if (twice !== undefined) return `${twice}: stands in metadata, too`;
-			return isKept(value) ? "" : "holds a number that is too large to be stored";
+			if (twice !== undefined) return `${twice}: is also a field of metadata`;
+			return isKept(value) ? "" : "contains a number that is too large to be stored";
 		};
 		const rows = entries.map(({ place, value }) => {
 			const error = wrong(value);
@@ -236,12 +236,12 @@ function csv(text, whole) {
 	const fields = columns.map(({ name }) => name);
 	if (!fields.length) throw new Unreadable("The first line names no columns.");
 	const twice = fields.find((name, i) => fields.indexOf(name) < i);
-	if (twice !== undefined) throw new Unreadable(`The header names the column “${twice}” twice. Call one of them otherwise.`);
+	if (twice !== undefined) throw new Unreadable(`The header names the column “${twice}” twice. Rename one of them.`);
 	const at = (name) => columns.find((column) => column.name === name)?.at;
 	const values = (name) => rows.filter(({ error }) => !error).map(({ fields }) => fields[at(name)]);
 	const texts = textOf(fields, values);
 	const alike = fields.filter((name) => name.toLowerCase() === "id");
-	const own = fields.includes("id") ? "id" : alike.length === 1 ? alike[0] : ""; // what the server takes if it is asked for none
+	const own = fields.includes("id") ? "id" : alike.length === 1 ? alike[0] : ""; // the server's default
 	return { fields, own, text: texts, id: idOf(own, texts, fields, values), as };
 
 	function as({ text, id, types = new Map() }) {

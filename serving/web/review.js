@@ -1,4 +1,4 @@
-// What a file holds and what becomes of it: the form before it is sent.
+// The form in which the user reviews a file before it is sent.
 
 import { button, div, labelled, scrolled, select, status, table } from "./controls.js";
 import { el, fill } from "./dom.js";
@@ -25,7 +25,7 @@ export function review(file, found, { corpora, models, aim, readAs, send, cancel
 	const asked = { text: el("input", { name: "text", value: "text", required: true }), id: el("input", { name: "id", value: "id", placeholder: "(generated)" }) };
 	const split = select([["section", found.format === "PDF" ? "each page" : "each section"], ["file", "the whole file"]], "section");
 	const formats = select(found.unread ? [found.format] : Object.entries(FORMATS), found.format, (other) => {
-		formats.value = found.format; // until it is read otherwise, which may fail
+		formats.value = found.format; // until the file is read in another format, which may fail
 		readAs({ format: other, charset: found.asked }, corpus.value);
 	});
 	const charsets = select(found.charsets ?? [], found.charset, (other) => readAs({ format: found.format, charset: other }, corpus.value));
@@ -39,7 +39,7 @@ export function review(file, found, { corpora, models, aim, readAs, send, cancel
 		wrong,
 		div("row", labelled("Corpus", corpus), encoder, names),
 		hint,
-		el("label.check", skip, "Leave out rows that are wrong, and say which; else one such row stops it all"),
+		el("label.check", skip, "Skip invalid rows, and list them. Otherwise one invalid row stops the upload"),
 		div("check", el("label.check", cut, "Cut long texts into passages of"), size, "tokens"),
 		div("actions", el("button.primary", { type: "submit" }, "Upload"), button("Cancel", cancel)),
 	);
@@ -47,20 +47,20 @@ export function review(file, found, { corpora, models, aim, readAs, send, cancel
 	where();
 	return form;
 
-	// The select of that name keeps the focus.
+	// The select with this name keeps the focus.
 	function pick(name, change) {
 		Object.assign(picked, change);
-		const made = found.own === picked.text ? "" : found.own; // by the server, unless another one is chosen
+		const made = found.own === picked.text ? "" : found.own; // the server's default, unless the user chooses another column
 		if (!picked.id || picked.id === picked.text) picked.id = made;
 		draw();
 		form.elements.namedItem(name)?.focus();
 	}
 
-	// Of a file that the server alone reads, the person names the columns, or chooses what becomes a document.
+	// For a file that only the server can read, the user gives the columns, or chooses the unit of a document.
 	function unread() {
 		const table = found.unread === "table";
 		fill(about, bytes(file.size));
-		fill(first, el("p.muted", `The server reads ${found.format}. What is wrong with the file is told after it was sent.`));
+		fill(first, el("p.muted", `The server reads ${found.format}. It reports errors in the file after the upload.`));
 		fill(choices, table ? [labelled("Text is in", asked.text), labelled("Id is in", asked.id)] : labelled("A document is", split));
 	}
 
@@ -81,7 +81,7 @@ export function review(file, found, { corpora, models, aim, readAs, send, cancel
 		);
 	}
 
-	// Of metadata in CSV: what the header says, or else all fields; the person may know better.
+	// Types of metadata columns in CSV come from the header, or else from the values. The user can change them.
 	function typeOf({ name, given, guess }) {
 		const said = given ? [] : [["auto", `${TYPES[guess]} (guessed)`]];
 		const chosen = (type) => {
@@ -93,7 +93,7 @@ export function review(file, found, { corpora, models, aim, readAs, send, cancel
 		return select(options, picked.types.get(name) ?? given ?? "auto", chosen, { name: `type ${name}`, "aria-label": `Type of ${name}` });
 	}
 
-	// Each row of the file has its say in a type that is `auto`, also those that were not looked at.
+	// The type of an `auto` column depends on all rows of the file, including rows that the preview did not read.
 	function typesAsked() {
 		const types = found.as(picked).columns.filter(({ role }) => role === "metadata").map(({ name }) => [name, picked.types.get(name) ?? "auto"]);
 		return picked.types.size ? JSON.stringify(Object.fromEntries(types)) : "auto";
@@ -136,5 +136,5 @@ function rowsTable(columns, rows, typeOf) {
 function problemsTold(problems) {
 	const items = problems.slice(0, 5).map(({ place, error }) => el("li", `${place}: ${error}`));
 	const more = problems.length > 5 ? `, here the first 5 of ${count(problems.length)}` : "";
-	return div("warn", el("p", `Rows that are wrong, as far as was looked${more}:`), el("ul", items));
+	return div("warn", el("p", `Invalid rows in the preview${more}:`), el("ul", items));
 }

@@ -48,7 +48,7 @@ export function snapshots(corpus, { begin, where, signal }) {
 		);
 	}
 
-	// A link can't send a key: then the file is fetched, and saved from here.
+	// A link can't send a key. If there is a key, the page fetches and saves the file instead.
 	async function withKey(event, { id }) {
 		if (!hasKey()) return;
 		event.preventDefault();
@@ -71,7 +71,7 @@ export function snapshots(corpus, { begin, where, signal }) {
 	}
 
 	async function remove(one) {
-		const text = `${about(one)}. The file is gone then; the corpus stays.`;
+		const text = `${about(one)}. The file will be deleted. The corpus stays.`;
 		if (!(await ask({ title: "Delete this snapshot?", text, action: "Delete it", danger: true }))) return;
 		try {
 			await call(at(one.id), { method: "DELETE", signal });

@@ -37,13 +37,13 @@ export function tryIt() {
 	};
 }
 
-// A button that copies what text() gives, and says so.
+// A button that copies the result of text(), and confirms it.
 export const copier = (name, text, said) =>
 	button(name, async () => {
 		said.textContent = (await copied(text())) ? "Copied." : "Select the text and copy it yourself.";
 	});
 
-// Whether `text` is in the clipboard, which browsers offer to https and to pages of this machine.
+// Copy `text` to the clipboard. Return whether it worked, because browsers allow it only for https and for pages of this machine.
 export async function copied(text) {
 	try {
 		await navigator.clipboard.writeText(text);
@@ -53,7 +53,7 @@ export async function copied(text) {
 	}
 }
 
-// A request as curl sends it.
+// Return a request as a curl command.
 export const asCurl = (request) => curl({ ...request, url: new URL(request.path, document.baseURI).href });
 
 const headersOf = ({ body, type }) => ({
@@ -86,7 +86,7 @@ answer.raise_for_status()
 print(answer.${method === "DELETE" ? "status_code" : "json()"})`;
 }
 
-// JSON as Python writes it.
+// Return a JSON value as Python source.
 function literal(value) {
 	if (value === null) return "None";
 	if (typeof value === "boolean") return value ? "True" : "False";

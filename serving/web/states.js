@@ -1,4 +1,4 @@
-// What a place shows when there is nothing else to show: it loads, it is empty, it failed.
+// Messages of a place without content: loading, empty or failed.
 
 import { button, div } from "./controls.js";
 import { el } from "./dom.js";
@@ -9,7 +9,7 @@ export const loading = (text = "Loading …") => el("p.state", { role: "status" 
 export const empty = (title, text, ...actions) =>
 	div("state", el("h2", title), el("p", text), div("actions", actions));
 
-// `again` is called when the person wants to try again.
+// `again` is called when the user wants to try again.
 export const failure = (error, again) =>
 	el(
 		"div.state.wrong",
@@ -18,5 +18,5 @@ export const failure = (error, again) =>
 		again && div("actions", button("Try again", again)),
 	);
 
-// Whether an error is only that nobody waits for the answer any more.
+// Return whether an error only means that the request was aborted.
 export const left = (error) => error.name === "AbortError";

@@ -1,6 +1,6 @@
-// CSV as the server reads it: strictly, with the types of its columns.
+// CSV reader with the rules of the server: strict, and with types of columns.
 
-const SPACE = String.raw`[[\s\x1c-\x1f\x85]--\ufeff]+`; // what Python, which reads it, takes for space
+const SPACE = String.raw`[[\s\x1c-\x1f\x85]--\ufeff]+`; // white space by the rules of Python, as on the server
 const ENDS = new RegExp(`^${SPACE}|${SPACE}$`, "gv");
 const TYPED = /^(.*):(number|boolean|date|string)$/s;
 const INTEGER = /^[+-]?0*(\d+)$/;
@@ -11,7 +11,7 @@ const [LEAST, MOST] = [-(2n ** 63n), 2n ** 64n - 1n];
 
 export const strip = (text) => text.replace(ENDS, "");
 
-// What keeps a field from being of a type; nothing if it is.
+// Return the reason why a field is not of a type, or "" if it is.
 const WRONG = {
 	number(field) {
 		const [, digits] = INTEGER.exec(field) ?? [];
@@ -26,7 +26,7 @@ const WRONG = {
 	string: () => "",
 };
 
-// The type of a column by all of its fields.
+// Return the type of a column from all its fields.
 function guess(fields) {
 	const given = fields.map(strip).filter(Boolean);
 	const are = (kind) => given.every((field) => !WRONG[kind](field) && (kind !== "number" || !PADDED.test(field)));
@@ -50,14 +50,14 @@ export function read(text, whole) {
 	const spaced = others.length > 0 && others.every((name) => name.startsWith(" "));
 	const rows = [...rowsOf(text, at, line, delimiter, spaced)];
 	const header = rows.shift() ?? { fields: [] };
-	if (!whole) rows.pop(); // it may be cut
+	if (!whole) rows.pop(); // the last row may be incomplete
 	const columns = header.fields.map((name, i) => {
 		const [, before, type] = TYPED.exec(strip(name)) ?? [];
 		return { name: type ? strip(before) : strip(name), at: i, type };
 	});
 	const wrong = ({ fields, error }) => {
 		const fits = fields.length >= columns.length && !fields.slice(columns.length).some(strip);
-		return error ?? (fits ? undefined : `has ${fields.length} fields, the header ${columns.length}`);
+		return error ?? (fits ? undefined : `has ${fields.length} fields, but the header has ${columns.length}`);
 	};
 	return {
 		error: header.error && `${header.place}: ${header.error}`,
@@ -78,7 +78,7 @@ export function typed(columns, rows) {
 	return [columns.map((column) => ({ ...column, guess: guess(fields(column)) })), read];
 }
 
-// A field may hold line ends within quotes. After what is wrong the next line begins a row.
+// A quoted field may contain line ends. After an error, the next line begins a new row.
 function* rowsOf(text, at, line, delimiter, spaced) {
 	const mark = `\\u${delimiter.charCodeAt(0).toString(16).padStart(4, "0")}`;
 	const quoted = `${spaced ? " *(?! )" : ""}"([^"]*(?:""[^"]*)*)"(?!")`;
@@ -97,7 +97,7 @@ function* rowsOf(text, at, line, delimiter, spaced) {
 		} else {
 			const open = matches(opens, at);
 			const closed = open && matches(whole, at);
-			error = !open ? "a line ends in CR alone" : closed ? "a quote within a field must be doubled" : "a quote is left open";
+			error = !open ? "a line ends with CR only" : closed ? "a quote within a field must be doubled" : "a quote is left open";
 			const end = open && !closed ? -1 : text.indexOf("\n", closed ? whole.lastIndex : text.indexOf("\r", at));
 			at = end < 0 ? text.length : end + 1;
 		}

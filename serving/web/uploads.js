@@ -1,4 +1,4 @@
-// Files on their way to the server. They go on while the person looks at other views.
+// Uploads to the server. They continue while the user visits other views.
 
 import { call, upload } from "./api.js";
 import { button, div } from "./controls.js";
@@ -12,7 +12,7 @@ export const changes = new EventTarget(); // "change": of any of them; its detai
 
 export const uploads = () => [...under];
 
-// What is sent, where to, and how far it is.
+// An upload with its file, its destination and its progress.
 export class Upload {
 	constructor({ corpus, file, media, form = false, query, model, method = "POST", path }) {
 		Object.assign(this, { corpus, file, media, form, model, method });
@@ -20,7 +20,7 @@ export class Upload {
 		this.once = crypto.getRandomValues(new Uint32Array(4)).join("-");
 	}
 
-	// Sent again after an error, it is the same request to the server: nothing is there twice.
+	// After an error, the same request is sent again, so the server stores nothing twice.
 	async start() {
 		Object.assign(this, { sent: 0, total: this.file.size, error: null, began: performance.now(), leaving: new AbortController() });
 		under.add(this);
@@ -46,7 +46,7 @@ export class Upload {
 		return this.sent / Math.max(0.001, (performance.now() - this.began) / 1000); // bytes a second
 	}
 
-	// The name of the file tells the server its format: of text also where JSON is in it.
+	// The name of the file tells the server the format, also for text that looks like JSON.
 	#form() {
 		const body = new FormData();
 		body.append("file", new File([this.file], this.form === "named" ? this.file.name : "texts.txt", { type: this.media }));
@@ -69,12 +69,12 @@ export class Upload {
 			return await upload(this.path, this.form ? this.#form() : this.file, { method: this.method, headers, signal, progress });
 		} catch (error) {
 			if (!error.answer?.job) throw error;
-			return await call(`jobs/${error.answer.job}`, { signal }); // the same is being done already
+			return await call(`jobs/${error.answer.job}`, { signal }); // an equal job is already queued or running
 		}
 	}
 }
 
-// One of them in a list.
+// The row of an upload in the list.
 export function uploadRow(upload) {
 	const [bar, line, actions] = [el("progress", { "aria-label": `Sending ${upload.file.name}` }), el("p"), div("actions")];
 	const element = el(
@@ -93,7 +93,7 @@ export function uploadRow(upload) {
 		line.className = error ? "wrong" : "muted";
 		line.setAttribute("role", error ? "alert" : "none");
 		const pace = sent ? ` · ${bytes(rate)}/s · ${duration((total - sent) / rate)} left` : "";
-		const far = sent < total ? `${bytes(sent)} of ${bytes(total)}${pace}` : `All ${bytes(total)} sent; the server is putting it away.`;
+		const far = sent < total ? `${bytes(sent)} of ${bytes(total)}${pace}` : `All ${bytes(total)} sent; the server is storing it.`;
 		line.textContent = error ? error.message : far;
 		if (failedBefore === Boolean(error)) return;
 		failedBefore = Boolean(error);

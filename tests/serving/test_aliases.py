@@ -73,7 +73,7 @@ def test_routes_take_an_alias_for_a_name(two: TestClient) -> None:
 
 
 def test_what_an_alias_may_not_be(two: TestClient, refuses: Refuses) -> None:
-    refuses((409, "Conflict", "'old' is the name of a corpus"), "PUT", "/aliases/old", json={"corpus": "new"})
+    refuses((409, "Conflict", "'old' is already the name of a corpus"), "PUT", "/aliases/old", json={"corpus": "new"})
     refuses((404, "NotFound", "'nowhere'"), "PUT", "/aliases/live", json={"corpus": "nowhere"})
     refuses((422, "Validation", "alias"), "PUT", "/aliases/.x", json={"corpus": "new"})
     refuses((422, "Validation", "corpus"), "PUT", "/aliases/x", json={"corpus": "/"})
@@ -158,7 +158,7 @@ def test_aliases_outlive_the_server(tmp_path: Path) -> None:
         aliases.delete("b")
     for i in range(MAX_ALIASES):
         aliases.corpora[f"n{i}"] = "one"
-    with pytest.raises(Conflict, match="as many as may"):
+    with pytest.raises(Conflict, match="which is the maximum"):
         aliases.set("more", "one")
     file.write_text('{"a": "../b"}')
     with pytest.raises(StoreError, match=r"aliases\.json"):
@@ -170,7 +170,7 @@ def test_aliases_outlive_the_server(tmp_path: Path) -> None:
 
 def test_a_corpus_is_renamed(two: TestClient, refuses: Refuses) -> None:
     two.put("/aliases/live", json={"corpus": "old"}).raise_for_status()
-    refuses((409, "Conflict", "there is a corpus 'new' already"), "PATCH", "/corpora/old", json={"name": "new"})
+    refuses((409, "Conflict", "there is already a corpus 'new'"), "PATCH", "/corpora/old", json={"name": "new"})
     refuses((409, "Conflict", "'live' is an alias"), "PATCH", "/corpora/new", json={"name": "live"})
     refuses((404, "NotFound", "'nowhere'"), "PATCH", "/corpora/nowhere", json={"name": "x"})
     refuses((422, "Validation", "name"), "PATCH", "/corpora/old", json={"name": "../x"})
@@ -246,7 +246,7 @@ def test_commands_take_an_alias(command: Command, tmp_path: Path, capsys: pytest
     assert main(["copy", f"{place}#copy", f"{place}#live"]) == 2
     assert f"{place}#first: exists and has 2 documents" in capsys.readouterr().err
     assert main(["copy", f"{place}#first", f"{place}#live"]) == 2
-    assert "the copy needs another name" in capsys.readouterr().err
+    assert "source and copy are the same corpus" in capsys.readouterr().err
 
 
 @pytest.mark.backends("milvus")

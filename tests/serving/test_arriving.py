@@ -47,10 +47,12 @@ def test_the_bodies_of_one_key_leave_a_quarter_to_the_others() -> None:
             first, second = (receiving.enter_context(arriving.body()) for _ in range(2))
             first(3 * UNCOUNTED)
             second(2 * UNCOUNTED)
-            with pytest.raises(Overloaded, match="bodies of the key 'greedy' hold 196608 bytes, the most is 196608"):
+            with pytest.raises(
+                Overloaded, match="bodies of the key 'greedy' have 196608 bytes in memory, and the limit is 196608"
+            ):
                 second(3 * UNCOUNTED)
         with charged_to(modest):
             other = receiving.enter_context(arriving.body())
             other(2 * UNCOUNTED)
-            with pytest.raises(Overloaded, match=f"the most is {limit}"):
+            with pytest.raises(Overloaded, match=f"the limit is {limit}"):
                 other(3 * UNCOUNTED)

@@ -215,7 +215,7 @@ def test_a_key_sees_its_corpora_alone(guarded: TestClient) -> None:
             guarded.post(f"/corpora/{name}/search", json={"query": "a"}, headers=tenant),
             guarded.post("/search", json={"corpus": name, "query": "a"}, headers=tenant),
         ]
-        says = f"the key 'tenant' is not for the corpus {name!r}"
+        says = f"the key 'tenant' has no access to the corpus {name!r}"
         assert {(answer.status_code, answer.json()["error"]) for answer in answers} == {(403, says)}, (
             "the same whether or not it is there"
         )
@@ -234,7 +234,7 @@ def test_a_key_restores_snapshots_of_its_corpora_alone(guarded: TestClient) -> N
     for of, id in (("other", made["other"]), ("other", "none"), ("absent", made["other"])):
         answer = restored(of, id)
         assert answer.status_code == 403
-        assert answer.json()["error"] == f"the key 'tenant' is not for the corpus {of!r}"
+        assert answer.json()["error"] == f"the key 'tenant' has no access to the corpus {of!r}"
     assert guarded.get("/corpora/acme-1", headers=BEARER).status_code == 404
     assert ended(guarded, restored("shared", made["shared"]))["state"] == "succeeded"
 

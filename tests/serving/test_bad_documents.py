@@ -18,7 +18,7 @@ Refuses = Callable[..., None]
 
 
 DOCUMENTS = [
-    ((400, "Empty", "documents: must hold"), {"documents": []}),
+    ((400, "Empty", "documents: must contain"), {"documents": []}),
     ((422, "Validation", "documents: must be a list"), {}),
     ((422, "Validation", "documents: must be a list"), {"documents": None}),
     ((422, "Validation", "documents.1: must be an object"), {"documents": [{"text": "a"}, "b"]}),
@@ -135,7 +135,7 @@ def test_a_bad_line_is_named_and_nothing_is_kept(refuses: Refuses, client: TestC
 )
 def test_json_that_is_sent_as_lines_is_told_its_type(refuses: Refuses, client: TestClient, body: bytes) -> None:
     client.put("/corpora/c")
-    says = "line 1: must be a document, as a JSON object on a line of its own; a list of documents, or JSON over"
+    says = "line 1: must be a document, as a JSON object on one line; for a list of documents, or for JSON over"
     sent = {"content": body, "headers": {"content-type": "application/x-ndjson"}}
     refuses((422, "Validation", says), "POST", "/corpora/c/documents", **sent)
 
@@ -153,9 +153,9 @@ def test_bad_lines_can_be_skipped(client: TestClient, skip: str) -> None:
 
 
 SEARCHES = [
-    ((422, "Validation", "query: give one of"), {}),
-    ((422, "Validation", "vector: dense search takes query or vector"), {"query": "a", "vector": [1.0]}),
-    ((400, "Empty", "queries: must hold"), {"queries": []}),
+    ((422, "Validation", "query: give exactly one of"), {}),
+    ((422, "Validation", "vector: dense search needs either query or vector"), {"query": "a", "vector": [1.0]}),
+    ((400, "Empty", "queries: must contain"), {"queries": []}),
     ((422, "Validation", "queries.1: "), {"queries": ["a", 1]}),
     ((422, "Validation", "vector.1: "), {"vector": [1.0, float("nan")]}),
     ((422, "Validation", "vector.0: "), {"vector": [float("inf")]}),
@@ -170,8 +170,8 @@ SEARCHES = [
     ((422, "Validation", "k: must be an integer"), {"query": "a", "k": "3"}),
     ((422, "Validation", "offset: "), {"query": "a", "offset": -1}),
     ((413, "Validation", "queries: 3000 texts"), {"queries": [1] * 3000}),
-    ((413, "Validation", "k: 10011 hits"), {"query": "a", "offset": 10_001}),
-    ((413, "Validation", "k: 12000 hits"), {"queries": ["a"] * 100, "k": 100, "offset": 20}),
+    ((413, "Validation", "k: the request asks for 10011 hits"), {"query": "a", "offset": 10_001}),
+    ((413, "Validation", "k: the request asks for 12000 hits"), {"queries": ["a"] * 100, "k": 100, "offset": 20}),
     ((422, "Validation", "mode: must be 'dense', 'lexical' or 'hybrid'"), {"query": "a", "mode": "psychic"}),
     ((422, "Validation", "filter: must be an object"), {"query": "a", "filter": [1]}),
     ((422, "Validation", "filter.\\ud800: not valid Unicode"), {"query": "a", "filter": {"\ud800": {"$foo": 1}}}),

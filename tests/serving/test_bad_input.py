@@ -24,7 +24,7 @@ Refuses = Callable[..., None]
 @pytest.mark.parametrize(
     ("refusal", "body"),
     [
-        ((400, "Empty", "inputs: must hold"), {"inputs": []}),
+        ((400, "Empty", "inputs: must contain"), {"inputs": []}),
         ((422, "Validation", "inputs: is required"), {}),
         ((422, "Validation", "inputs: is required"), {"inputs": None}),
         ((422, "Validation", "inputs: must be a text, a list of texts, a list of token ids"), {"inputs": 7}),
@@ -41,11 +41,14 @@ Refuses = Callable[..., None]
         ((422, "Validation", "dimensions: must be between 1 and 64"), {"inputs": "a", "dimensions": 0}),
         ((422, "Validation", "dimensions: must be between 1 and 64"), {"inputs": "a", "dimensions": 65}),
         ((422, "Validation", "prompt_name: the model has no prompt 'x'"), {"inputs": "a", "prompt_name": "x"}),
-        ((422, "Validation", "prompt: give prompt or"), {"inputs": "a", "prompt_name": "query", "prompt": "b"}),
+        (
+            (422, "Validation", "prompt: give only one of prompt"),
+            {"inputs": "a", "prompt_name": "query", "prompt": "b"},
+        ),
         ((413, "Validation", "prompt: 10001 bytes"), {"inputs": "a", "prompt": "b" * 10_001}),
         ((422, "Validation", "prompt: not valid Unicode"), {"inputs": "a", "prompt": "\ud800"}),
-        ((422, "Validation", "prompt: can't be put before token ids"), {"inputs": [5], "prompt": "a"}),
-        ((422, "Validation", "prompt_name: can't be put before"), {"inputs": [[5]], "prompt_name": "query"}),
+        ((422, "Validation", "prompt: can't be combined with token ids"), {"inputs": [5], "prompt": "a"}),
+        ((422, "Validation", "prompt_name: can't be combined with"), {"inputs": [[5]], "prompt_name": "query"}),
         ((400, "Tokenizer", "inputs.1: token id 8192 is outside"), {"inputs": [[5], [8192]]}),
         ((422, "Validation", "normalize: "), {"inputs": "a", "normalize": "off"}),
         ((422, "Validation", "dimensions: "), {"inputs": "a", "dimensions": "8"}),
@@ -61,8 +64,8 @@ def test_embed(refuses: Refuses, path: str, refusal: Refusal, body: Any) -> None
 @pytest.mark.parametrize(
     ("refusal", "inputs"),
     [
-        ((400, "Empty", "inputs.sentences: must hold"), {"source_sentence": "a", "sentences": []}),
-        ((400, "Empty", "inputs.sentences_b: must hold"), {"sentences_a": ["a"], "sentences_b": []}),
+        ((400, "Empty", "inputs.sentences: must contain"), {"source_sentence": "a", "sentences": []}),
+        ((400, "Empty", "inputs.sentences_b: must contain"), {"sentences_a": ["a"], "sentences_b": []}),
         ((422, "Validation", "inputs.sentences: "), {"source_sentence": "a"}),
         ((422, "Validation", "inputs.sentences.1: "), {"source_sentence": "a", "sentences": ["a", 1]}),
         ((413, "Validation", "inputs.sentences: 3000"), {"source_sentence": "a", "sentences": [1] * 3000}),
@@ -103,7 +106,7 @@ def test_a_list_is_checked_up_to_its_first_bad_element(model: type[Body], body: 
         ((400, "Validation", "not JSON"), b"[" * 100_000, "application/json"),
         ((400, "Validation", "empty"), b"", "application/json"),
         ((415, "Validation", "text/csv"), b"inputs", "text/csv"),
-        ((413, "Validation", "more than the 32000000"), b" " * 32_000_001, "application/json"),
+        ((413, "Validation", "at most 32000000"), b" " * 32_000_001, "application/json"),
     ],
 )
 def test_bodies(refuses: Refuses, refusal: Refusal, content: bytes, media: str) -> None:
@@ -118,8 +121,8 @@ def test_a_body_without_a_length_is_bounded_while_it_is_read(refuses: Refuses) -
 @pytest.mark.parametrize(
     ("refusal", "says", "body"),
     [
-        ((400, "empty", "input"), "must hold", {"input": []}),
-        ((400, "empty", "input.1"), "must hold", {"input": [[5], []]}),
+        ((400, "empty", "input"), "must contain", {"input": []}),
+        ((400, "empty", "input.1"), "must contain", {"input": [[5], []]}),
         ((400, "tokenizer", "input.0"), "check_embedding_ctx_length=False", {"input": [[99_999]]}),
         ((400, "tokenizer", "input.0"), "token id -1", {"input": [-1]}),
         ((422, "validation", "input"), "", {}),
@@ -194,7 +197,7 @@ def test_a_field_that_is_none_is_named(
 ) -> None:
     client.put("/corpora/c")
     stray = list(body)[-1]
-    refuses((422, "Validation", f"{stray}: is not a field of this request, only"), method, path, json=body)
+    refuses((422, "Validation", f"{stray}: is not a field of this request; its fields are"), method, path, json=body)
     refuses((422, "Validation", f"{stray}: is not a field"), method, path, json=body | {stray: None})
     assert "is not a field" not in client.request(method, path, json=dict(list(body.items())[:-1])).text
 
@@ -203,7 +206,7 @@ def test_a_search_of_a_path_may_name_its_corpus_again_and_no_other(refuses: Refu
     client.put("/corpora/c")
     assert client.post("/corpora/c/search", json={"query": "a", "corpus": "c"}).status_code == 200
     other = {"query": "a", "corpus": "d"}
-    refuses((422, "Validation", "corpus: is not 'c', which the path names"), "POST", "/corpora/c/search", json=other)
+    refuses((422, "Validation", "corpus: is not 'c', the corpus in the path"), "POST", "/corpora/c/search", json=other)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +231,9 @@ def test_a_parameter_that_is_none_is_named(
 def test_a_stray_field_is_told_with_those_there_are(client: TestClient) -> None:
     client.put("/corpora/c")
     said = client.post("/corpora/c/search", json={"query": "a", "top_k": 5}).json()["error"]
-    assert said.startswith("top_k: is not a field of this request, only query, queries, vector, like, k, offset, mode")
+    assert said.startswith(
+        "top_k: is not a field of this request; its fields are query, queries, vector, like, k, offset, mode"
+    )
     unnamed = client.post("/corpora/c/search", json={"query": "a", "": 5}).json()["error"]
     assert unnamed.startswith("'': is not a field")
     body = b'{"query": "a", "\\ud800' + b"x" * 10_000 + b'": 5}'
@@ -239,14 +244,14 @@ def test_a_stray_field_is_told_with_those_there_are(client: TestClient) -> None:
 def test_other_bad_values(refuses: Refuses, client: TestClient) -> None:
     client.put("/corpora/c")
     refuses(
-        (422, "Validation", "filter: would match everything"),
+        (422, "Validation", "filter: would match every document"),
         "DELETE",
         "/corpora/c/documents",
         json={"filter": {}},
     )
     empties: tuple[Any, ...] = ({"$and": [{}]}, {"$not": {}}, {"$or": [{"$and": [{}]}]})
     for empty in empties:
-        refuses((422, "Validation", "match everything"), "DELETE", "/corpora/c/documents", json={"filter": empty})
+        refuses((422, "Validation", "match every document"), "DELETE", "/corpora/c/documents", json={"filter": empty})
     refuses((422, "Validation", "cursor: not a cursor"), "GET", "/corpora/c/documents?cursor=x")
     refuses((422, "Validation", "limit: "), "GET", "/corpora/c/documents?limit=-1")
     refuses((422, "Validation", "filter: not JSON"), "GET", "/corpora/c/documents?filter=year:1")

@@ -42,7 +42,7 @@ def test_a_slow_body_is_a_408_and_the_end(on_sockets: OnSockets, path: str, paus
             assert (status, headers["connection"]) == (408, "close")
             assert headers["x-request-id"]
             error = json.loads(body)["error"]
-            assert "the body stopped for 0.2 s" in (error["message"] if path.startswith("/v1") else error)
+            assert "no part of the body arrived for 0.2 s" in (error["message"] if path.startswith("/v1") else error)
             with contextlib.suppress(ConnectionResetError):
                 assert await reader.read() == b""
 
@@ -126,7 +126,7 @@ def test_bodies_on_their_way_have_a_bound_together(make_service: Callable[..., S
                 other[1].write(post(len(body)) + body)
                 status, headers, told = await answer(other[0])
                 assert (status, headers["retry-after"]) == (429, "1")
-                assert f"the most is {len(body) // 2}" in json.loads(told)["error"]
+                assert f"the limit is {len(body) // 2}" in json.loads(told)["error"]
                 third[1].write(post(len(small)) + small)
                 assert (await answer(third[0]))[0] == 200
                 writer.write(body[-1:])
@@ -192,7 +192,7 @@ def test_a_body_counts_until_its_request_is_answered(make_service: Callable[...,
                 await asyncio.sleep(0.005)
             second[1].write(sent)
             status, _, told = await answer(second[0])
-            assert status == 429 and f"the most is {len(plain)}" in json.loads(told)["error"]
+            assert status == 429 and f"the limit is {len(plain)}" in json.loads(told)["error"]
             engine.open.set()
             assert (await answer(first[0]))[0] == 200
             second[1].write(sent)

@@ -47,7 +47,7 @@ def test_all_are_reloaded_or_none(pair: TestClient, shelf: Shelf) -> None:
     shelf.holds["fake"] = shelf.named("other", "fake-3")
     for broken, status, says in (
         (lambda: replace(turned(), load=no_cuda), 424, "turned: no CUDA"),
-        (shelf.named("other", "fake-4"), 409, "are both called 'other'"),
+        (shelf.named("other", "fake-4"), 409, "have the same name 'other'"),
     ):
         shelf.holds["turned"] = broken
         refused = pair.post("/admin/reload")
@@ -84,14 +84,14 @@ def test_what_is_not_loaded(pair: TestClient, shelf: Shelf, tmp_path: Path) -> N
     shelf.holds |= {"elsewhere": shelf.named("e", "fake-9"), "link": shelf.named("e", "fake-9")}
     shelf.holds |= {"copy": shelf.named("turned", "fake-9")}
     for folder, status, says in (
-        (elsewhere, 403, f"bundles are loaded from {shelf.folder}"),
-        (shelf.folder / ".." / "elsewhere", 403, "bundles are loaded from"),
-        (shelf.folder / "link", 403, "bundles are loaded from"),
-        (shelf.folder, 403, "bundles are loaded from"),
+        (elsewhere, 403, f"bundles must be in {shelf.folder}"),
+        (shelf.folder / ".." / "elsewhere", 403, "bundles must be in"),
+        (shelf.folder / "link", 403, "bundles must be in"),
+        (shelf.folder, 403, "bundles must be in"),
         (shelf.folder / "absent", 422, "bundle: "),
-        ("\0", 422, "bundle: no path"),
+        ("\0", 422, "bundle: is not a path"),
         ("\ud800", 422, "bundle: "),
-        (shelf.folder / "copy", 409, "are both called 'turned'"),
+        (shelf.folder / "copy", 409, "have the same name 'turned'"),
     ):
         refused = pair.post("/admin/models", content=json.dumps({"bundle": str(folder)}), headers=JSON)
         assert refused.status_code == status and says in refused.json()["error"], refused.text
@@ -117,7 +117,7 @@ def test_a_bundle_beside_the_root_of_the_file_system_lends_no_folder(shelf: Shel
 
     async def work() -> None:
         await service.loaded.wait()
-        with pytest.raises(Forbidden, match=re.escape(f"from {settings.adapted} only")):
+        with pytest.raises(Forbidden, match=re.escape(f"must be in {settings.adapted}:")):
             await service.encoders.add(shelf.folder / "turned")
 
     run(service, work)

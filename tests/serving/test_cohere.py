@@ -55,7 +55,7 @@ def test_truncation_has_a_side_and_is_told(client: TestClient) -> None:
         answer = client.post("/v2/embed", json={"texts": [long], "truncate": truncate})
         assert answer.json()["embeddings"]["float"] == client.post("/embed", json={"inputs": f"{kept} " * 126}).json()
         assert answer.headers["x-truncated-inputs"] == "1"
-        assert answer.json()["meta"]["warnings"] == ["1 texts were cut to the model's 128 tokens"]
+        assert answer.json()["meta"]["warnings"] == ["1 texts were truncated to the model's 128 tokens"]
     refused = client.post("/v2/embed", json={"texts": ["a", long], "truncate": "NONE"})
     assert refused.status_code == 413
     assert refused.json()["message"].startswith("texts.1: 254 tokens")
@@ -81,7 +81,7 @@ def test_what_would_be_ignored_is_refused(client: TestClient) -> None:
         ("inputs.0.content: ", {"inputs": [{"content": []}]}),
         ("inputs.0: ", {"inputs": ["a"]}),
         ("either texts or inputs", {"texts": ["a"], "inputs": [block("a")]}),
-        ("max_tokens: texts are cut to the 128 tokens", {"texts": ["a"], "max_tokens": 127}),
+        ("max_tokens: must be at least 128", {"texts": ["a"], "max_tokens": 127}),
         ("max_tokens: ", {"texts": ["a"], "max_tokens": 0}),
     ]:
         answer = client.post("/v2/embed", json=body)
@@ -163,7 +163,7 @@ def test_rerank_gives_all_and_no_documents_unless_asked(client: TestClient) -> N
 @pytest.mark.parametrize(
     ("status", "says", "path", "body"),
     [
-        (400, "texts: must hold", "/v2/embed", {"texts": []}),
+        (400, "texts: must contain", "/v2/embed", {"texts": []}),
         (422, "texts: give either texts or inputs", "/v2/embed", {}),
         (422, "texts.1: ", "/v2/embed", {"texts": ["a", 1]}),
         (422, "embedding_types.0: ", "/v2/embed", {"texts": ["a"], "embedding_types": ["int4"]}),
@@ -171,7 +171,7 @@ def test_rerank_gives_all_and_no_documents_unless_asked(client: TestClient) -> N
         (422, "truncate: ", "/v2/embed", {"texts": ["a"], "truncate": "MIDDLE"}),
         (422, "output_dimension: must be between 1 and 64", "/v2/embed", {"texts": ["a"], "output_dimension": 65}),
         (413, "texts: 2049 texts", "/v2/embed", {"texts": ["a"] * 2049}),
-        (400, "documents: must hold", "/v2/rerank", {"query": "a", "documents": []}),
+        (400, "documents: must contain", "/v2/rerank", {"query": "a", "documents": []}),
         (422, "documents.0: ", "/v2/rerank", {"query": "a", "documents": [{"title": "a"}]}),
         (422, "documents.0: ", "/v2/rerank", {"query": "a", "documents": [{"text": 1}]}),
         (422, "top_n: ", "/v2/rerank", {"query": "a", "documents": ["a"], "top_n": 0}),

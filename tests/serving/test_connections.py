@@ -27,7 +27,7 @@ def test_a_head_that_trickles_is_cut(on_sockets: OnSockets, before: bytes) -> No
             assert (status, headers["connection"]) == (408, "close")
             assert headers["x-request-id"]
             assert json.loads(body) == {
-                "error": "the head of the request was not there within 0.2 s",
+                "error": "the head of the request did not arrive within 0.2 s",
                 "error_type": "Validation",
             }
             with contextlib.suppress(ConnectionResetError):

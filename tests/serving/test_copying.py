@@ -94,7 +94,7 @@ def test_a_copy_that_differs_is_removed(
         patch.setattr(copying.Sum, "plus", wrong)
         patch.setattr(copying, "_copied", lambda *_: copying.Sum(70, 100, 7))
         assert main(["copy", f"{tmp_path}#{NAME}", f"{tmp_path}#copy"]) == 1
-    assert "the copy was removed" in capsys.readouterr().err
+    assert "the copy was deleted" in capsys.readouterr().err
     opened.append(opened_corpora(settings(tmp_path)))
     assert opened[0].names() == [NAME]
 
@@ -102,9 +102,9 @@ def test_a_copy_that_differs_is_removed(
 @pytest.mark.parametrize(
     ("source", "target", "says"),
     [
-        ("{}", "x", "{}: name a store and a corpus, as in var#notes"),
-        ("{}#notes", "{}", "{}#notes: the copy needs another name"),
-        ("{}/nowhere#notes", "{}", "{}/nowhere: there is no corpus in this folder"),
+        ("{}", "x", "{}: give a store and a corpus, such as var#notes"),
+        ("{}#notes", "{}", "{}#notes: source and copy are the same corpus"),
+        ("{}/nowhere#notes", "{}", "{}/nowhere: this folder has no corpora"),
         ("{}#none", "{}#other", "there is no corpus 'none'"),
         ("{}#a/b", "{}", "'a/b' is not a corpus name"),
     ],

@@ -115,10 +115,10 @@ def test_the_file_that_is_wrong_is_named_and_nothing_is_kept(
     ("verb", "arguments", "says"),
     [
         ("ingest", ["nope.csv", "--corpus", "c"], "nope.csv"),
-        ("ingest", ["{file}", "--corpus", "c", "--watch"], "rows.jsonl.gz is no folder"),
-        ("ingest", ["-", "--corpus", "c", "--watch"], "--watch: - is no folder"),
+        ("ingest", ["{file}", "--corpus", "c", "--watch"], "rows.jsonl.gz is not a folder"),
+        ("ingest", ["-", "--corpus", "c", "--watch"], "--watch: - is not a folder"),
         ("ingest", ["{file}", "--corpus", "c", "--metadata", "[]"], "metadata: must be a JSON object"),
-        ("ingest", ["{file}", "--corpus", "c", "--url", "here"], "--url: 'here' does not begin with http"),
+        ("ingest", ["{file}", "--corpus", "c", "--url", "here"], "--url: 'here' must begin with http"),
         ("ingest", ["{file}", "--corpus", "c", "--url", "http://127.0.0.1:9"], "http://127.0.0.1:9: "),
         ("ingest", ["{file}", "--corpus", "../c"], "corpus name"),
         ("ingest", ["{file}", "--corpus", "c", "--chunk-tokens", "3"], "chunk_tokens"),
@@ -149,7 +149,7 @@ def test_a_folder_without_corpora_is_said_so_and_not_made(
     command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
     assert command(*arguments) == 2
-    assert f"--data: there is no corpus in {tmp_path / 'var'}" in capsys.readouterr().err
+    assert f"--data: the folder {tmp_path / 'var'} has no corpora" in capsys.readouterr().err
     assert not (tmp_path / "var").exists()
 
 
@@ -201,7 +201,7 @@ def test_what_the_encoder_does_not_read_is_told(
 ) -> None:
     (tmp_path / "long.txt").write_text("word " * 5000 + "\nshort\n")
     assert command("ingest", str(tmp_path / "long.txt"), "--corpus", "c") == 0
-    assert "c: 2 documents, 1 cut to what the encoder reads" in capsys.readouterr().err
+    assert "c: 2 documents, 1 longer than the encoder reads" in capsys.readouterr().err
 
 
 def test_a_table_as_a_spreadsheet_exports_it(
@@ -213,7 +213,7 @@ def test_a_table_as_a_spreadsheet_exports_it(
     assert command("export", "--corpus", "c") == 0
     assert lines(capsys) == [{"id": "7", "text": "Café", "metadata": {"Price": 5}}]
     assert command("ingest", str(tmp_path / "a.csv"), "--corpus", "c", "--charset", "klingon") == 2
-    assert "charset: 'klingon' is not read" in capsys.readouterr().err
+    assert "charset: 'klingon' is not supported" in capsys.readouterr().err
 
 
 def test_a_folder_in_use_is_said_so(command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -261,7 +261,7 @@ def test_verify_names_a_file_that_was_emptied(
     path.write_bytes(b"")
     capsys.readouterr()
     assert command("verify") == 1
-    assert capsys.readouterr().out.startswith("c: c.sqlite: holds no corpus: it is empty")
+    assert capsys.readouterr().out.startswith("c: c.sqlite: contains no corpus: it is empty")
     assert path.read_bytes() == b""
 
 
@@ -294,4 +294,4 @@ def test_vectors_of_embed_are_stored_as_they_are(
     assert hit["id"] == "123"
     parquet.write_table(table, tmp_path / "foreign.parquet")
     assert command("ingest", str(tmp_path / "foreign.parquet"), "--corpus", "d", "--embedded") == 2
-    assert "does not name an encoder" in capsys.readouterr().err
+    assert "does not name its encoder" in capsys.readouterr().err

@@ -110,8 +110,8 @@ def test_a_search_reranks_by_the_cross_encoder(beside: TestClient, logits: Any) 
         assert beside.post("/corpora/words/search", json=body).status_code == status
 
 
-NO_VECTORS = "model: 'cross' is a cross-encoder, which gives texts no vectors: /rerank and /predict use it"
-NO_PAIRS = "model: 'fake' is an encoder, which scores no pairs: name a cross-encoder"
+NO_VECTORS = "model: 'cross' is a cross-encoder, which can't embed texts: use it with /rerank or /predict"
+NO_PAIRS = "model: 'fake' is an encoder, which can't score pairs: use a cross-encoder"
 PAIR = {"query": "a", "texts": ["b"]}
 
 
@@ -124,7 +124,7 @@ PAIR = {"query": "a", "texts": ["b"]}
         ("/rerank", PAIR | {"model": "cross", "method": "cosine"}, 422, NO_VECTORS),
         ("/rerank", PAIR | {"model": "cross", "method": "late_interaction"}, 422, NO_VECTORS),
         ("/rerank", PAIR | {"model": "fake", "method": "cross_encoder"}, 422, NO_PAIRS),
-        ("/rerank", PAIR | {"model": "cross", "prompt": "q"}, 422, "prompt: a cross-encoder has no prompts"),
+        ("/rerank", PAIR | {"model": "cross", "prompt": "q"}, 422, "prompt: a cross-encoder does not support prompts"),
         ("/rerank", {"query": "a", "texts": ["b", "a " * 90], "model": "cross", "truncate": False}, 413, "texts.1: "),
         ("/predict", {"inputs": ["a", "b"], "model": "fake"}, 422, NO_PAIRS),
         ("/predict", {"inputs": ["a", "b"], "model": "other"}, 404, "there is no model 'other'"),
@@ -167,11 +167,13 @@ def test_a_server_without_a_cross_encoder_says_how_to_get_one(client: TestClient
     for path, body in (("/predict", {"inputs": ["a", "b"]}), ("/rerank", PAIR | {"method": "cross_encoder"})):
         answer = client.post(path, json=body)
         assert answer.status_code == 404
-        assert "this server has no cross-encoder: `isosphere export` one" in answer.json()["error"]
+        assert "this server has no cross-encoder: export one by `isosphere export`" in answer.json()["error"]
 
 
 def test_it_is_never_the_default(cross_bundle: Path, tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match="cross: a cross-encoder can't be the default model: give --bundle"):
+    with pytest.raises(
+        BundleError, match="cross: the first model is the default model, which can't be a cross-encoder"
+    ):
         service_of(tmp_path, [ENGINES["auto"](cross_bundle)])
 
 
@@ -185,7 +187,7 @@ def test_a_bundle_with_other_golden_scores_does_not_serve(cross_bundle: Path, tm
     async def work() -> None:
         await service.loaded.wait()
         assert service.health.state == "failed"
-        assert "the engine's scores differ from the bundle's" in service.health.reason
+        assert "the engine's scores differ from the golden scores" in service.health.reason
 
     run(service, work)
 

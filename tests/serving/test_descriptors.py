@@ -57,5 +57,5 @@ def test_jobs_are_not_to_be_moved_away_for_want_of_descriptors(tmp_path: Path) -
 def test_a_damaged_ledger_may_be_moved_away(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.sqlite"
     ledger.write_bytes(b"no database" * 100)
-    with pytest.raises(StoreError, match="file is not a database; move it away to start without the jobs it knows"):
+    with pytest.raises(StoreError, match="file is not a database; move the file away to start without its jobs"):
         Ledger(ledger)

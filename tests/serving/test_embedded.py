@@ -73,4 +73,4 @@ def test_a_job_checks_its_vectors(client: TestClient, documents: list[dict[str, 
     headers = {"content-type": "application/x-ndjson"}
     job = ended(client, client.post(f"{path}&async=true", content=rows, headers=headers))
     assert job["state"] == "failed"
-    assert "another one (cosine" in job["errors"][0]["error"]
+    assert "own vector of its text (cosine" in job["errors"][0]["error"]

@@ -126,7 +126,7 @@ def test_a_page_of_another_origin_may_not(paged: TestClient) -> None:
 
 @pytest.mark.parametrize("origin", ["app.example.org", "https://a.test/", "https://a.test,b.test", "https://u@a.test"])
 def test_what_is_no_origin_is_refused_at_the_start(origin: str) -> None:
-    with pytest.raises(SettingsError, match=r"--cors-origin: .* is no origin"):
+    with pytest.raises(SettingsError, match=r"--cors-origin: .* is not an origin"):
         read_settings(["--cors-origin", origin])
 
 

@@ -180,7 +180,7 @@ def test_a_client_over_http_may_send_its_own_key(servers: Servers) -> None:
     async def main() -> None:
         async with with_key(servers.mcp, servers.other_key) as client:
             assert await ask(client, "list_corpora") == {"corpora": []}
-            assert "not for the corpus 'notes'" in await refused(client, "search", query="a", corpus="notes")
+            assert "no access to the corpus 'notes'" in await refused(client, "search", query="a", corpus="notes")
         async with with_key(servers.mcp, "wrong") as client:
             assert "ISOSPHERE_API_KEY" in await refused(client, "list_corpora")
 

@@ -226,7 +226,9 @@ def test_a_snapshot_without_a_content_type_is_told_what_is_missing(
         refuses((415, "Validation", says), "PUT", "/corpora/c/restore", content=body)
 
 
-@pytest.mark.parametrize(("coding", "says"), [("gzip", "a snapshot is sent as it is"), ("br", "'br' is not read")])
+@pytest.mark.parametrize(
+    ("coding", "says"), [("gzip", "must be absent: send the snapshot as it is"), ("br", "'br' is not supported")]
+)
 def test_a_snapshot_in_another_coding_is_refused(
     filled: TestClient, refuses: Callable[..., None], coding: str, says: str
 ) -> None:

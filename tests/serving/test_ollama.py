@@ -94,7 +94,7 @@ REFUSED: list[tuple[int, str, str, Any]] = [
     (422, "input: must be a text or a list of texts", "/api/embed", {"model": "fake", "input": 7}),
     (422, "input.1: must be a string", "/api/embed", {"model": "fake", "input": ["a", 7]}),
     (422, "dimensions: must be between 1 and", "/api/embed", {"model": "fake", "input": "a", "dimensions": DIM + 1}),
-    (422, "options.num_ctx: texts are cut to the", "/api/embed", {"model": "fake", "options": {"num_ctx": 8}}),
+    (422, "options.num_ctx: must be at least", "/api/embed", {"model": "fake", "options": {"num_ctx": 8}}),
     (413, "input.0: ", "/api/embed", {"model": "fake", "input": LONG, "truncate": False}),
     (413, "input: 2049 texts", "/api/embed", {"model": "fake", "input": ["a"] * 2049}),
     (422, "prompt: not valid Unicode", "/api/embeddings", {"model": "fake", "prompt": "\ud800"}),

@@ -75,9 +75,12 @@ def test_a_page_of_words_and_vector_leads_to_the_next(own: TestClient) -> None:
 @pytest.mark.parametrize(
     ("refusal", "body"),
     [
-        ((409, "Conflict", "no encoder reads a query: search by vector"), {"query": "captain"}),
-        ((409, "Conflict", "no encoder reads a query"), {"query": "captain", "mode": "hybrid"}),
-        ((422, "Validation", "vector: dense search takes query or vector"), {"query": "captain", "vector": [1, 0, 0]}),
+        ((409, "Conflict", "no encoder can embed a query: search by vector"), {"query": "captain"}),
+        ((409, "Conflict", "no encoder can embed a query"), {"query": "captain", "mode": "hybrid"}),
+        (
+            (422, "Validation", "vector: dense search needs either query or vector"),
+            {"query": "captain", "vector": [1, 0, 0]},
+        ),
         ((422, "Validation", "2 numbers, but corpus 'own' has 3"), {"vector": [1, 0]}),
         ((422, "Validation", "vector: hybrid search looks for words"), {"vector": [1, 0, 0], "mode": "hybrid"}),
         (
@@ -134,7 +137,12 @@ def test_the_corpus_of_an_encoder_refuses_a_vector_by_name(client: TestClient, r
 def test_own_vectors_and_an_encoder_exclude_each_other(client: TestClient, refuses: Refuses) -> None:
     own = {"vectors": "own"}
     refuses((422, "Validation", "dim: is the width of own vectors"), "PUT", CORPUS, json={"dim": 3})
-    refuses((422, "Validation", "model: no encoder embeds"), "PUT", CORPUS, json=own | {"model": "fake"})
+    refuses(
+        (422, "Validation", "model: the vectors of this corpus come with its documents"),
+        "PUT",
+        CORPUS,
+        json=own | {"model": "fake"},
+    )
     assert client.put(CORPUS, json=own | {"dim": 3}).status_code == 201
     assert client.get(CORPUS).json()["dim"] == 3
     assert client.put(CORPUS, json=own).status_code == 200

@@ -76,7 +76,7 @@ def test_what_a_server_writes_is_for_nobody_else(launch: Launcher, tmp_path: Pat
 @pytest.mark.slow
 def test_others_are_let_in_with_keys_or_on_purpose(launch: Launcher, tmp_path: Path) -> None:
     options = ("--engine", "fake", "--data", str(tmp_path), "--port", "0", "--host", "0.0.0.0")
-    assert "others can reach 0.0.0.0: ask them for keys (--api-keys-file)" in refused(*options)
+    assert "other machines can reach 0.0.0.0: require keys (--api-keys-file)" in refused(*options)
     absent = str(tmp_path / "absent.json")
     assert refused(*options, "--api-keys-file", absent) == f"isosphere: {absent}: No such file or directory"
     (tmp_path / "keys.json").write_text('{"format": 1, "keys": []}')

@@ -161,7 +161,7 @@ def not_loading() -> Model:
     [
         (not_whole, 422, "bundle: artifacts/x/tokenizer.json: altered"),
         (not_loading, 424, "artifacts/default: no kernel for this graph"),
-        ("tampered", 424, "cosine to the bundle's is -1.000000"),
+        ("tampered", 424, "their cosine is -1.000000"),
         ("engine", 424, "no CUDA"),
     ],
 )

@@ -40,7 +40,7 @@ def test_the_report_of_the_bundle_in_service(
         assert client.get(path).status_code == 404, "it was the other bundle's"
         assert client.get("/models/turned/report", headers=browser).content == b'{"format": 1}', "no page, so JSON"
         refused = client.get("/models/turned/report", params={"format": "html"})
-        assert refused.status_code == 404 and "only JSON" in refused.text
+        assert refused.status_code == 404 and "only available as JSON" in refused.text
 
 
 def test_no_report(local: TestClient) -> None:

@@ -69,5 +69,5 @@ def test_a_direct_route_takes_nothing_from_its_path() -> None:
         raise AssertionError
 
     router = APIRouter(route_class=DirectRoute)
-    with pytest.raises(AssertionError, match=r"/models/\{name\}: FastAPI's dependencies"):
+    with pytest.raises(AssertionError, match=r"/models/\{name\}: a DirectRoute ignores dependencies"):
         router.post("/models/{name}")(endpoint)

@@ -170,7 +170,7 @@ def test_an_altered_bundle_is_refused_by_file(name: str, tiny_bundle: Path, tmp_
         ("onnxruntime", {"device": "cuda"}, "--engine onnxruntime .*--device cuda: .*`gpu` extra"),
         ("onnxruntime", {"precision": "bf16"}, "--engine onnxruntime --precision bf16 .*there is onnxruntime fp32"),
         ("auto", {"precision": "int8"}, "--engine auto --precision int8 .*there is onnxruntime fp32"),
-        ("fake", {"precision": "bf16"}, "--precision bf16: the fake engine has fp32 only"),
+        ("fake", {"precision": "bf16"}, "--precision bf16: the fake engine supports only fp32"),
     ],
 )
 def test_what_cannot_be_is_one_line_that_names_the_option(

@@ -52,7 +52,7 @@ def test_a_form_of_another_page_stores_nothing(client: TestClient, refuses: Call
     """A simple request: no browser asks before."""
     client.put("/corpora/c").raise_for_status()
     sent = {"content": b"spam", "headers": {"origin": EVIL, "content-type": "text/plain"}}
-    refuses((403, "Unauthorized", f"Origin: pages of '{EVIL}'"), "POST", "/corpora/c/documents", **sent)
+    refuses((403, "Unauthorized", f"Origin: web pages of '{EVIL}'"), "POST", "/corpora/c/documents", **sent)
     assert client.get("/corpora/c").json()["documents"] == 0
 
 
@@ -81,7 +81,7 @@ def test_a_name_that_leads_here_is_not_this_machine_s(serve: Serve) -> None:
     for host in ("evil.example", "localhost.evil.example:8000", "10.0.0.1", "[::1"):
         answer = client.get("/corpora", headers={"host": host})
         assert answer.status_code == 403, host
-        assert answer.json()["error"].startswith("Host: without keys this server answers to localhost")
+        assert answer.json()["error"].startswith("Host: a server without API keys accepts the hosts localhost")
 
 
 @pytest.mark.parametrize("settings", [{"insecure": True}, {"address": "http://192.0.2.1"}])

@@ -81,7 +81,7 @@ def test_a_corpus_that_is_deleted_while_it_is_created(
 
     with monkeypatch.context() as patch:
         patch.setattr(OpenCorpora, "create", deleted)
-        refuses((409, "Conflict", "'c' was deleted at this very moment"), "PUT", "/corpora/c", json=body)
+        refuses((409, "Conflict", "'c' was deleted while it was being created"), "PUT", "/corpora/c", json=body)
     assert client.put("/corpora/c", json=body).status_code == 201
 
 
@@ -382,7 +382,7 @@ def test_highlights_are_bounded(
     assert (hit["id"], len(hit["highlights"])) == ("much", 200)
     monkeypatch.setattr(finding, "MARKED_TOGETHER", 1799)
     body = {"query": "whale", "mode": "lexical", "k": 1, "highlight": True}
-    says = "highlight: the texts found have 1800 characters to look at, more than 1799: ask for fewer hits"
+    says = "highlight: highlighting would search 1800 characters in the hits, more than 1799: ask for fewer hits"
     refuses((413, "Validation", says), "POST", "/corpora/books/search", json=body)
     assert search(books, **{**body, "highlight": False})["hits"]
 

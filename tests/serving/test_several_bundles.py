@@ -53,7 +53,7 @@ def test_no_bundle_at_all_is_refused() -> None:
 
 def test_two_of_one_name_are_refused(shelf: Shelf) -> None:
     shelf.holds["copy"] = shelf.holds["fake"]
-    with pytest.raises(BundleError, match=r"bundles/fake and .*/bundles/copy are both called 'fake': export one"):
+    with pytest.raises(BundleError, match=r"bundles/fake and .*/bundles/copy have the same name 'fake': export one"):
         shelf.service("fake", "turned", "copy")
 
 
@@ -147,7 +147,7 @@ def test_a_corpus_keeps_to_the_model_that_it_was_created_for(pair: TestClient) -
         assert pair.put(f"/corpora/{name}", json={"description": "d"}).status_code == 200
     assert pair.put("/corpora/second", json={"model": "turned"}).status_code == 200
     refused = pair.put("/corpora/second", json={"model": "fake", "description": "kept out"})
-    assert refused.status_code == 409 and "is another encoder's" in refused.json()["error"]
+    assert refused.status_code == 409 and "is embedded by another encoder" in refused.json()["error"]
     assert pair.get("/corpora/second").json()["description"] == "d"
 
 

@@ -74,4 +74,4 @@ def test_two_bundles_of_one_name(tmp_path: Path) -> None:
     line = refused(
         *("--engine", "fake", "--data", str(tmp_path), "--port", "0"), env={**os.environ, "ISOSPHERE_BUNDLE": "a:b"}
     )
-    assert line.startswith("isosphere: a and b are both called 'fake': ")
+    assert line.startswith("isosphere: a and b have the same name 'fake': ")

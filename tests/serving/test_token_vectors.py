@@ -87,7 +87,9 @@ def test_an_answer_beyond_the_limit_is_refused_before_it_is_computed(
         client.portal.call(service.loaded.wait)  # type: ignore[union-attr]
         answer = client.post("/embed_all", json={"inputs": ["a b c d", "a b c d"]})
         assert answer.status_code == 413
-        assert answer.json()["error"].startswith("inputs: the vectors of 12 tokens are more than the 10")
+        assert answer.json()["error"].startswith(
+            "inputs: the texts have 12 tokens, but a request for token vectors may have at most 10"
+        )
 
 
 def test_tokens_and_texts_share_a_batch_and_each_gets_its_own(run: Run, make_service: Callable[..., Service]) -> None:
@@ -271,4 +273,4 @@ def test_a_bundle_of_before_says_what_to_do(tiny_bundle: Path, tmp_path: Path) -
         ):
             answer = client.post(path, json=body)
             assert answer.status_code == 422
-            assert "was exported without the vectors of tokens: `isosphere export` it again" in answer.json()["error"]
+            assert "was exported without token vectors: export it again" in answer.json()["error"]

@@ -82,7 +82,7 @@ def test_answers_that_nobody_reads_have_a_bound_for_each_key_and_for_all() -> No
         assert await second.ask(400_000) == 200, "another key has a bound of its own"
         third = Reader(app, "three")
         assert await third.ask(200_000) == 429
-        assert "answers of this server that nobody has read hold 900000 bytes" in third.body()["error"]
+        assert "unread answers of this server have 900000 bytes" in third.body()["error"]
         assert await third.ask(UNCOUNTED) == 200, "who asks little is always answered"
         first.reads.set()
         await first.asking
@@ -115,7 +115,7 @@ def test_an_answer_that_never_fits_says_so() -> None:
         app = UnreadLimit(answering, LIMIT)
         for reader, most in ((Reader(app, "one"), OWN), (Reader(app), LIMIT)):
             assert await reader.ask(most + 1, "/v1/embeddings") == 413
-            assert f"more than the {most} that may be sent" in reader.body()["error"]["message"]
+            assert f"only {most} may be sent" in reader.body()["error"]["message"]
             assert await reader.ask(most) == 200
             reader.reads.set()
             await reader.asking
@@ -195,10 +195,10 @@ def test_hits_beyond_one_answer_are_refused_before_they_are_all_built(
         assert client.post("/corpora/c/documents", json={"documents": documents}).status_code == 200
         answer = client.post("/corpora/c/search", json={"query": "whale", "k": 20})
         assert (answer.status_code, answer.json()["error_type"]) == (413, "Validation")
-        assert "k: the hits are more than the 100000 bytes of one answer" in answer.json()["error"]
+        assert "k: the hits have more than the 100000 bytes that an answer may have" in answer.json()["error"]
         assert len(built) == 4 and sum(built[:3]) <= 100_000
         assert client.post("/corpora/c/search", json={"query": "whale", "k": 3}).status_code == 200
         without = client.post("/corpora/c/search", json={"query": "whale", "k": 20, "with_text": False})
         assert len(without.json()["hits"]) == 20
         vectors = client.post("/embed", json={"inputs": ["a"] * 1000})
-        assert vectors.status_code == 413 and "more than the 100000 that may be sent" in vectors.json()["error"]
+        assert vectors.status_code == 413 and "only 100000 may be sent" in vectors.json()["error"]

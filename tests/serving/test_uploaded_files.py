@@ -124,7 +124,7 @@ REFUSALS: list[tuple[tuple[int, str, str], str, str, bytes]] = [
     ((422, "Validation", "metadata: must be a JSON object"), "?metadata=[1]", "a.md", b"a"),
     ((422, "Validation", "metadata: not JSON"), "?metadata={", "a.md", b"a"),
     ((422, "Validation", "metadata.n: integers"), "?metadata={\"n\":99999999999999999999}", "a.md", b"a"),
-    ((422, "Validation", "source: stands in metadata, too"), '?metadata={"source":1}', "a.md", b"a"),
+    ((422, "Validation", "source: is also a field of metadata"), '?metadata={"source":1}', "a.md", b"a"),
     ((422, "Validation", "section 1.id: must be 1 to 512 bytes"), "", f"{'a' * 520}.md", b"a"),
 ]  # fmt: skip
 
@@ -198,7 +198,7 @@ def test_without_limits_no_file_is_read(monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setattr(sys, "argv", ["readers", "html", '{"memory_bytes": 1, "cpu_seconds": 1}'])
     assert main() == 1
     told = json.loads(capsys.readouterr().out)
-    assert told["kind"] == Unhealthy.__name__ and "can't be limited" in told["error"]
+    assert told["kind"] == Unhealthy.__name__ and "can't limit the memory" in told["error"]
 
 
 @pytest.fixture

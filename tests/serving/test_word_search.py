@@ -85,13 +85,13 @@ def test_a_cursor_belongs_to_the_options(books: TestClient, refuses: Callable[..
     cursor = books.post("/corpora/c/search", json=asked).json()["cursor"]
     assert books.post("/corpora/c/search", json=asked | {"cursor": cursor}).status_code == 200
     other = asked | {"cursor": cursor, "prefix": False}
-    refuses((422, "Validation", "cursor: of another search"), "POST", "/corpora/c/search", json=other)
+    refuses((422, "Validation", "cursor: belongs to another search"), "POST", "/corpora/c/search", json=other)
 
 
 @pytest.mark.parametrize("option", ["prefix", "typos"])
 def test_dense_search_looks_for_no_words(books: TestClient, refuses: Callable[..., None], option: str) -> None:
     asked = {"query": "whale", option: True}
-    says = f"{option}: dense search looks for no words: set mode to lexical or hybrid"
+    says = f"{option}: does not work in dense search: set mode to lexical or hybrid"
     refuses((422, "Validation", says), "POST", "/corpora/c/search", json=asked)
     assert books.post("/corpora/c/search", json=asked | {option: False}).status_code == 200
 

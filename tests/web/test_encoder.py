@@ -133,7 +133,7 @@ def test_scores_stand_among_those_of_the_papers(page: Page) -> None:
 
 def test_what_is_sent_is_seen_in_the_charts(page: Page) -> None:
     page.get_by_role("button", name="Send 40 requests").click()
-    expect(page.get_by_text("each, there and back.")).to_be_visible()
+    expect(page.get_by_text("each, including the network.")).to_be_visible()
     expect(page.get_by_role("img", name="Latency, p50 and p99: ")).to_have_accessible_name(
         re.compile(r"\d+ (ms|s) · [\d.]+ (ms|s)$")
     )

@@ -13,7 +13,7 @@ from tests.web.accessibility import violations
 from tests.web.conftest import Visit
 
 pytestmark = pytest.mark.slow
-MILVUS = "corpora on Milvus search for whole words as they are written: leave it out"
+MILVUS = "corpora on Milvus support only whole, correctly spelled words: leave out this option"
 ALL_OPTIONS = "?corpus=rooms&q=boiler&mode=hybrid&group=room&size=2&explain=on&diversity=0.5"
 
 
@@ -264,7 +264,7 @@ def test_what_a_corpus_does_not_have_is_switched_off_with_the_reason(server: Run
     expect(hits(page)).to_have_count(10)
     for name in ("Complete the last word", "Find words with typos"):
         expect(page.get_by_role("checkbox", name=name)).to_be_disabled()
-    expect(page.get_by_text("Corpora on Milvus search for whole words")).to_have_count(2)
+    expect(page.get_by_text("Corpora on Milvus support only whole")).to_have_count(2)
     expect(page.get_by_role("alert")).to_have_count(0)
 
 

@@ -107,7 +107,7 @@ def is_shown(document: Document, columns: list[dict[str, Any]], cells: list[str]
 
 def agree(found: dict[str, Any], body: str | bytes, types: Mapping[str, str] = MappingProxyType({})) -> None:
     raw = body.encode() if isinstance(body, str) else body
-    if "holds no documents" in found.get("refused", ""):
+    if "contains no documents" in found.get("refused", ""):
         format: Any = "text" if found["refused"].startswith("a.txt") else "csv"
         assert list(rows(io.BytesIO(raw), Options(format=format), Settings())) == []
         return

@@ -71,7 +71,7 @@ def test_hits_no_nearer_than_unrelated_sentences_are_called_weak(
     ask(page, "something else altogether")
     expect(hits(page)).to_have_count(10)
     expect(page.locator("li.weak")).to_have_count(weak)
-    expect(page.get_by_text("No hit is nearer than chance")).to_have_count(min(1, weak))
+    expect(page.get_by_text("All hits are weak")).to_have_count(min(1, weak))
 
 
 def test_by_both_only_hits_without_the_words_are_weak(server: Running, visit: Visit) -> None:
@@ -82,7 +82,7 @@ def test_by_both_only_hits_without_the_words_are_weak(server: Running, visit: Vi
     expect(page.locator("li.weak")).to_have_count(9)
     expect(page.locator("li.weak").filter(has_text="boiler")).to_have_count(0)
     ask(page, "something else altogether")
-    expect(page.get_by_text("No hit is nearer than chance")).to_be_visible()
+    expect(page.get_by_text("All hits are weak")).to_be_visible()
 
 
 def test_one_text_of_several_documents_is_one_hit(server: Running, visit: Visit) -> None:
@@ -168,7 +168,7 @@ def test_a_filter_that_can_match_nothing_says_why(server: Running, visit: Visit,
     page = visit(server.address, f"?corpus=houses&filter={quote(json.dumps({'topc': 'garden', 'year': 2003}))}{query}")
     expect(page.get_by_text("no document has the field 'topc'. Did you mean 'topic'?")).to_be_visible()
     expect(page.get_by_text("or with ?column_types=auto.")).to_be_visible()
-    expect(page.get_by_role("heading", name="Nothing fits")).to_be_visible()
+    expect(page.get_by_role("heading", name="No document matches")).to_be_visible()
     page.get_by_role("button", name="Clear the filters").click()
     expect(page.get_by_text("no document has the field")).to_have_count(0)
     expect(hits(page).first).to_be_visible()

@@ -199,7 +199,7 @@ def test_types_are_changed(server: Running, page: Page, tmp_path: Path) -> None:
     expect(page.get_by_label("Type of year")).to_be_focused()
     page.get_by_label("Type of zip").select_option("number")
     expect(page.get_by_text("line 3: zip: “unknown” is not a number")).to_be_visible()
-    page.get_by_label("Leave out rows that are wrong").check()
+    page.get_by_label("Skip invalid rows").check()
     page.get_by_role("button", name="Upload").click()
     expect(job(page, "typed")).to_contain_text("succeeded")
     (stored,) = server.client.get("/corpora/typed/documents").json()["documents"]
@@ -247,7 +247,7 @@ def test_other_fields_of_json_are_metadata(server: Running, page: Page, tmp_path
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("empty.txt", b"", "holds no documents"),
+        ("empty.txt", b"", "contains no documents"),
         ("picture.png", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "not a text file"),
         ("twice.csv", b"text,text\na,b\n", "twice"),
         ("packed.zst", b"\x28\xb5\x2f\xfd1234", "curl"),
@@ -273,9 +273,9 @@ def test_wrong_rows_are_named_by_their_lines(page: Page, tmp_path: Path) -> None
     expect(job(page, "ports").get_by_text("line 302: has 1 fields")).to_be_visible()
     choose(page, tmp_path / "ports.csv")
     page.get_by_label("Corpus", exact=True).fill("strict")
-    page.get_by_label(re.compile("Leave out rows that are wrong")).uncheck()
+    page.get_by_label(re.compile("Skip invalid rows")).uncheck()
     page.get_by_role("button", name="Upload").click()
-    expect(job(page, "strict")).to_contain_text("Nothing of it was kept")
+    expect(job(page, "strict")).to_contain_text("Nothing was stored")
     expect(job(page, "strict")).to_contain_text("line 302")
 
 
@@ -285,7 +285,7 @@ def test_rows_are_not_left_out_of_a_file_in_another_encoding_unless_asked(page: 
     expect(page.get_by_label("Charset")).to_have_value("windows-1252")
     page.get_by_label("Charset").select_option("utf-8")
     expect(page.get_by_text("not all of it is utf-8")).to_be_visible()
-    expect(page.get_by_label(re.compile("Leave out rows that are wrong"))).not_to_be_checked()
+    expect(page.get_by_label(re.compile("Skip invalid rows"))).not_to_be_checked()
 
 
 def test_a_text_that_is_read_from_the_right_begins_there(page: Page, tmp_path: Path) -> None:
@@ -329,8 +329,8 @@ def test_a_line_longer_than_what_is_looked_at_is_not_taken_for_a_wrong_one(page:
     (tmp_path / "long.jsonl").write_text('{"text": "' + "The ferry is late. " * 400_000 + '"}\n')
     choose(page, tmp_path / "long.jsonl")
     expect(page.get_by_role("heading", level=2, name="long.jsonl")).to_be_visible()
-    expect(page.get_by_text("Rows that are wrong, as far")).to_have_count(0)
-    expect(page.get_by_label(re.compile("Leave out rows that are wrong"))).not_to_be_checked()
+    expect(page.get_by_text("Invalid rows in the preview")).to_have_count(0)
+    expect(page.get_by_label(re.compile("Skip invalid rows"))).not_to_be_checked()
 
 
 def test_a_file_that_is_read_otherwise_keeps_its_corpus(page: Page, tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_a_file_that_is_read_otherwise_keeps_its_corpus(page: Page, tmp_path: Pa
     corpus, formats = page.get_by_label("Corpus", exact=True), page.get_by_label("Read as")
     corpus.fill("mine")
     formats.select_option("json")
-    expect(page.get_by_role("alert")).to_contain_text("A JSON file holds")
+    expect(page.get_by_role("alert")).to_contain_text("A JSON file must contain")
     expect(formats).to_have_value("csv")
     expect(corpus).to_have_value("mine")
     formats.select_option("text")
@@ -353,7 +353,7 @@ def test_a_pasted_text_that_cannot_be_read_stays(page: Page) -> None:
     text = '{\n  "docs": [{"text": "The ferry is late."}]\n}'
     page.get_by_label("Texts").fill(text)
     page.get_by_role("button", name="Look at it").click()
-    expect(page.get_by_role("alert")).to_contain_text("A JSON file holds")
+    expect(page.get_by_role("alert")).to_contain_text("A JSON file must contain")
     expect(page.get_by_label("Texts")).to_have_value(text)
 
 

@@ -1,1 +1,1 @@
-"""Middleware of the application."""
+"""ASGI middleware of the application."""

@@ -1,4 +1,4 @@
-"""The outer middleware of the application, which handles every request before and after its route."""
+"""The outer middleware of the application, which sees every request before and after its route."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ log = logging.getLogger("serving.access")
 
 REQUEST_ID = "x-request-id"
 PROBES = {"/health", "/healthz", "/livez", "/readyz", "/ping", "/metrics"}
-"""Paths that monitoring requests every few seconds. Their requests are not traced. Successful requests are logged at
-debug level."""
+"""Paths that monitoring systems request every few seconds. The server does not trace these requests, and logs them at
+debug level if they succeed."""
 CORS_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _ACCEPTED_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
 class TrailingSlash:
-    """Outermost, pure ASGI middleware, so that keys and logs see the path of the route.
+    """Outermost, pure ASGI middleware that removes a trailing slash from the path of a request.
 
-    If a path with a trailing slash has no route, but the path without the slash has one, the slash is removed. A
-    redirect does not work, because clients repeat a POST without its body, or not at all.
+    It removes the slash only if no route has the path with the slash and a route has the path without it. It is
+    outermost, so that authentication and logs see the path of the route. The server does not redirect instead, because
+    clients follow a redirect of a POST without its body, or not at all.
     """
 
     def __init__(self, app: ASGIApp, routers: Iterable[APIRouter]) -> None:
@@ -42,7 +43,7 @@ class TrailingSlash:
         self._routes = [route for router in routers for route in router.routes]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Remove a trailing slash if needed, and handle the request."""
+        """Remove the trailing slash if needed, and handle the request."""
         if scope["type"] == "http" and scope["path"].endswith("/") and not self._takes(scope):
             bare = {"path": scope["path"][:-1], "raw_path": scope.get("raw_path", b"").removesuffix(b"/")}
             if self._takes({**scope, **bare}):
@@ -52,7 +53,7 @@ class TrailingSlash:
     def _takes(self, scope: Scope) -> bool:
         """Return whether a route has this path, for any method.
 
-        `{id:any}` must not match an empty string.
+        A parameter `{id:any}` must not match an empty string here.
         """
         for route in self._routes:
             match, found = route.matches(scope)
@@ -69,11 +70,9 @@ class Edge:
     """
 
     def __init__(self, app: ASGIApp, origins: tuple[str, ...] = ()) -> None:
-        """Wrap `app`. Pages of `origins` may send any header and read any header.
+        """Wrap `app`. Pages from `origins` may send any header and read any header.
 
-        As `allow_headers`, `*` makes Starlette repeat the headers that a preflight asks for. A literal `*` would
-        exclude Authorization. Cookies are not allowed, because browsers send cookies on their own. Pages authenticate
-        with keys.
+        Cookies are not allowed, because browsers send cookies by themselves. Pages must authenticate with API keys.
         """
         self._app = app
         self._answer: ASGIApp = self._without_bugs
@@ -120,7 +119,7 @@ class Edge:
     async def _without_bugs(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle the request.
 
-        Answer 500 after an unexpected exception, and 503 if the request does not end before the drain ends.
+        After an unexpected exception, answer 500. If the request has not ended when the drain ends, answer 503.
         """
         try:
             await self._app(scope, receive, send)

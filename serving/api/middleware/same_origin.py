@@ -1,4 +1,4 @@
-"""Protection of servers without keys from requests that foreign web pages make browsers send."""
+"""Protection of servers without API keys from requests that browsers send for foreign web pages."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from serving.api.routing.errors import service_error
 from serving.errors import Forbidden
 
 SAFE = ("GET", "HEAD", "OPTIONS")
-"""Methods that change nothing. Browsers hide their answers from pages of other origins."""
+"""Methods that change nothing. Browsers hide the answers to these methods from pages of other origins."""
 
 
 class SameOrigin:
-    """Pure ASGI middleware. Servers with keys don't need it, since browsers never send keys by themselves.
+    """Pure ASGI middleware that refuses requests of foreign web pages.
 
-    A form or `fetch` of any web page can send requests to every server that the machine of the page's reader can reach.
-    Simple requests have no CORS preflight. Foreign requests are recognised as in Go's `http.CrossOriginProtection`: by
-    `Sec-Fetch-Site`, or by `Origin` and `Host`. With DNS rebinding, a browser treats a foreign page as a page of the
-    same origin. With `local`, or if only this machine can reach the server, the `Host` must therefore be a name of this
-    machine.
+    Any web page can make its reader's browser send requests to a server that the reader's machine can reach. Simple
+    requests, such as those of a form, need no CORS preflight. Servers with API keys need no such protection, because
+    browsers never send API keys by themselves.
+
+    The middleware recognises foreign requests as Go's `http.CrossOriginProtection` does: by `Sec-Fetch-Site`, or by
+    `Origin` and `Host`. DNS rebinding can make a browser treat a foreign page as a page of the same origin. With
+    `local`, or if only this machine can reach the server, the `Host` must therefore be a name of this machine.
     """
 
     def __init__(self, app: ASGIApp, origins: tuple[str, ...], *, local: bool) -> None:
@@ -41,8 +43,8 @@ class SameOrigin:
         host = headers.get("host", "")
         if self._local and host and is_loopback((scope.get("server") or ("",))[0]) and not _is_local(host):
             return (
-                f"Host: without keys this server answers to localhost and 127.0.0.1, not to {host[:80]!r}; behind a "
-                "proxy ask for keys (--api-keys-file), or let everybody in (--insecure)"
+                f"Host: a server without API keys accepts the hosts localhost and 127.0.0.1, not {host[:80]!r}; "
+                "behind a proxy, require keys (--api-keys-file) or allow everybody (--insecure)"
             )
         if scope["method"] in SAFE:
             return None
@@ -53,11 +55,15 @@ class SameOrigin:
             own = site in ("same-origin", "none")
         else:
             own = not origin or origin.partition("://")[2] in (host or None, headers.get("x-forwarded-host"))
-        return None if own else f"Origin: pages of {origin[:80]!r} may not ask that; --cors-origin lets them"
+        return (
+            None
+            if own
+            else (f"Origin: web pages of {origin[:80]!r} may not send this request; allow them with --cors-origin")
+        )
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether `host` is an IP address of the loopback interface. False for a host name."""
+    """Return whether `host` is an IP address of the loopback interface. A host name is not an address."""
     try:
         address = ip_address(host)
     except ValueError:

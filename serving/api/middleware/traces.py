@@ -1,4 +1,4 @@
-"""A trace span for each request, by OpenTelemetry's conventions for HTTP servers."""
+"""A trace span for each request, named by OpenTelemetry's conventions for HTTP servers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CONTEXT = {b"traceparent", b"tracestate"}
 class Traces:
     """Pure ASGI middleware that records a span for each request.
 
-    Spans name the route by its template, because a path may quote documents.
+    A span names the route by its template, because a path may quote documents.
     """
 
     def __init__(self, app: ASGIApp, collector: Collector) -> None:
@@ -24,7 +24,7 @@ class Traces:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle the request within a span.
 
-        The span records the type of an exception, not its message, which may quote callers.
+        The span records the type of an exception. It does not record the message, which may quote the request.
         """
         if scope["type"] != "http" or scope["path"] in PROBES:
             await self._app(scope, receive, send)
@@ -49,7 +49,7 @@ class Traces:
                 span.set_status(StatusCode.ERROR)
                 raise
             finally:
-                span.set_attribute(REQUEST_ID, id_of(scope))  # which `Edge`, further in, has set
+                span.set_attribute(REQUEST_ID, id_of(scope))  # set by `Edge`, an inner middleware
                 if route := scope.get("route"):
                     span.update_name(f"{method} {route.path}")
                     span.set_attribute("http.route", route.path)

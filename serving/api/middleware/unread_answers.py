@@ -1,4 +1,4 @@
-"""Limit on the bytes of answers that callers have not read yet."""
+"""Limit on the bytes of answers that clients have not read yet."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from serving.operations.limits import UnreadBytes, current_caller
 from serving.settings import Settings
 
 UNCOUNTED = 65_536
-"""Maximum bytes of an answer that is not counted. Small answers are always sent, even if other callers leave many
-bytes unread."""
+"""Maximum bytes of an answer that does not count towards the limit. Small answers are therefore always sent, even if
+other clients leave many bytes unread."""
 PIECE = 1 << 18
-"""Bytes that are given to the connection at a time. The connection then waits until the caller reads."""
+"""Maximum bytes given to the connection at a time. The connection then waits until the client has read them."""
 
 
 class UnreadLimit:
-    """Pure ASGI middleware inside authentication. A large answer is kept and counted until the caller has read it.
+    """Pure ASGI middleware inside authentication, which limits the bytes of unread answers.
 
-    An answer beyond the limit is replaced by an error. The answer to a write is always sent, because the work is done.
+    A large answer counts until the client has read it. An answer that exceeds the limit is replaced by an error. The
+    answer to a write is always sent, because the write has already happened.
     """
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
@@ -34,7 +35,8 @@ class UnreadLimit:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle the request.
 
-        The head of an answer waits for the body, because the size of the body decides whether an error is sent instead.
+        The head of an answer is sent after its whole body is known, because the size of the body decides whether an
+        error is sent instead.
         """
         if scope["type"] != "http":
             await self._app(scope, receive, send)
@@ -50,14 +52,16 @@ class UnreadLimit:
                 start = message
                 return
             body = message.get("body", b"")
-            whole = start is not None and not message.get("more_body", False)  # a stream that has begun is continued
+            # A stream that has already begun is sent on.
+            whole = start is not None and not message.get("more_body", False)
             with ExitStack() as held:
                 if len(body) > UNCOUNTED:
                     try:
                         for unread in self._bounds():
                             held.enter_context(unread.holding(len(body), refusable=whole and _is_read(scope)))
                     except ServiceError as error:
-                        refused = error.with_traceback(None)  # its frames reference the answer
+                        # Without its traceback, whose frames would keep the answer in memory.
+                        refused = error.with_traceback(None)
                         return
                 if start:
                     await send(start)
@@ -77,7 +81,7 @@ class UnreadLimit:
 
 
 def _is_read(scope: Scope) -> bool:
-    """Return whether the request changes nothing, so that its answer may be refused."""
+    """Return whether the request changes nothing. Only then may its answer be replaced by an error."""
     method, path = scope["method"], scope["path"]
     return path not in PROBES and (method in SAFE or scope_for(method, path) == "read")
 

@@ -1,1 +1,1 @@
-"""Parts that all routes share: request bodies, authentication, answers, errors and route classes."""
+"""Functions and classes shared by all routes: request bodies, authentication, answers, errors and route classes."""

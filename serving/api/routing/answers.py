@@ -1,4 +1,7 @@
-"""Response bodies. Vectors go from NumPy to JSON, base64 or raw bytes without conversion to Python numbers."""
+"""Response bodies.
+
+They are written from NumPy arrays as JSON, base64 or raw bytes, without a conversion to Python numbers.
+"""
 
 from __future__ import annotations
 
@@ -35,19 +38,19 @@ _WEIGHT = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")
 
 
 def json_response(content: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Return a JSON response with `content`, which may contain C-contiguous arrays."""
+    """Return a JSON response with `content`. The content may include C-contiguous arrays."""
     return Response(written(content), status, headers, media_type=JSON)
 
 
 def written(content: Any) -> bytes:
-    """Return `content` as JSON. It may contain C-contiguous arrays."""
+    """Return `content` as JSON. The content may include C-contiguous arrays."""
     return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def encoded(embeddings: Embeddings, encoding: Encoding, *, packed: bool = False) -> list[str] | NDArray[Any]:
-    """Return the vectors (N, D), or their codes.
+    """Return the vectors (N, D) in the requested encoding.
 
-    If `packed` is set, or for the encoding `base64`, return N base64 strings.
+    If `packed` is set, or for the encoding `base64`, return N base64 strings instead.
     """
     numbers = embeddings.numbers(encoding)
     if packed or encoding == "base64":
@@ -56,16 +59,13 @@ def encoded(embeddings: Embeddings, encoding: Encoding, *, packed: bool = False)
 
 
 def wants_raw(request: Request) -> bool:
-    """Return whether the header `Accept` prefers raw bytes to JSON. Any other value, such as `*/*`, means JSON."""
+    """Return whether the header `Accept` prefers raw bytes to JSON. Values such as `*/*` mean JSON."""
     accept = request.headers.get("accept", "")
     return RAW in accept.lower() and _quality(accept, RAW) > _quality(accept, JSON)
 
 
 def _quality(accept: str, media: str) -> float:
-    """Return the weight of the type `media` in an `Accept` header (RFC 9110, 12.5.1).
-
-    Return 0 if `media` is not named.
-    """
+    """Return the weight of the type `media` in an `Accept` header (RFC 9110, 12.5.1), or 0 if it is not named."""
     for one in accept.lower().split(","):
         name, *parameters = (part.strip() for part in one.split(";"))
         if name == media:
@@ -75,7 +75,7 @@ def _quality(accept: str, media: str) -> float:
 
 
 def raw_response(embeddings: Embeddings, encoding: Encoding) -> Response:
-    """Return (N, D) numbers as raw bytes in row order, with their type and shape in headers."""
+    """Return a response with (N, D) numbers as raw bytes in row order. Headers give the number type and the shape."""
     rows = embeddings.numbers(encoding)
     headers = {
         "x-embedding-shape": "{},{}".format(*rows.shape),
@@ -90,7 +90,7 @@ def _little_endian(rows: NDArray[Any]) -> NDArray[Any]:
 
 
 def embedding_headers(embeddings: Computed) -> dict[str, str]:
-    """Return headers about the request, for bodies that contain only vectors.
+    """Return headers with the counts and times of a request, for bodies that contain only vectors.
 
     Times are whole milliseconds, as in text-embeddings-inference.
     """
@@ -116,7 +116,10 @@ def _milliseconds(seconds: float) -> str:
 
 
 def retry_headers(seconds: float) -> dict[str, str]:
-    """Return the headers for a retry, in whole seconds for HTTP and in milliseconds for OpenAI's clients."""
+    """Return the headers for a retry.
+
+    The time is in whole seconds for HTTP clients, and in milliseconds for OpenAI's clients.
+    """
     return {"retry-after": str(math.ceil(seconds)), "retry-after-ms": str(math.ceil(1000 * seconds))}
 
 

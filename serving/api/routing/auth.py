@@ -1,4 +1,4 @@
-"""Authentication and authorisation by API key, before the body is read."""
+"""Authentication and authorisation by API key. Both happen before the body of the request is read."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from serving.operations.limits import Keyring, loop_turn
 
 SAFE = ("GET", "HEAD")
 PUBLIC = {"/", "/health", "/healthz", "/livez", "/readyz", "/ping", "/metrics", "/docs", "/openapi.json"}
-"""Paths that need no key for reading: the web page, and the public paths of text-embeddings-inference."""
+"""Paths that can be read without a key: the web page, the documentation, and the paths that are public in
+text-embeddings-inference."""
 PUBLIC_FOLDERS = ("/web/", "/static-offline-docs/")
 _SEARCH = re.compile(r"/corpora/[^/]+/search")
 _BEARER = re.compile(r"\Abearer(\s+|\Z)", re.IGNORECASE)
 
 
 class Authentication:
-    """Pure ASGI middleware. Every path that is not public needs a key, even if the path has no route."""
+    """Pure ASGI middleware that checks the API key of each request.
+
+    Every path that is not public needs a key, even if the path has no route.
+    """
 
     def __init__(self, app: ASGIApp, keyring: Keyring) -> None:
         self._app = app
@@ -31,7 +35,7 @@ class Authentication:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward public and allowed requests, with the key in the scope's state.
 
-        Answer 401 or 403 to all other requests.
+        Answer 401 or 403 to other requests.
         """
         if scope["type"] != "http" or _is_public(scope["method"], scope["path"]):
             await self._app(scope, receive, send)
@@ -39,7 +43,9 @@ class Authentication:
         try:
             caller = self._keyring.find(_secret(scope))
             if caller is None:
-                raise Unauthenticated("this needs a key the server knows, sent as Authorization: Bearer <key>")
+                raise Unauthenticated(
+                    "this request needs a key that the server knows, sent as Authorization: Bearer <key>"
+                )
             scope["state"]["key"] = caller.key
             needed = scope_for(scope["method"], scope["path"])
             if needed not in caller.key.scopes:
@@ -47,32 +53,32 @@ class Authentication:
             with caller.admitted():
                 await loop_turn()
                 await self._app(scope, receive, send)
-        except ServiceError as error:  # raised here; errors of routes are answered inside
+        except ServiceError as error:  # raised here, outside of the routes, whose errors are answered by the framework
             await errors.service_error(Request(scope), error)(scope, receive, send)
 
 
 def key_of(request: Request) -> Key | None:
-    """Return the key of the request, or None if the server requires no keys."""
+    """Return the API key of the request, or None if the server requires no keys."""
     return getattr(request.state, "key", None)
 
 
 def allowed_corpus(name: str, request: Request) -> str:
-    """Return the corpus of this name or alias if the key has access to it, and to the alias.
+    """Return the name of the corpus that `name` or an alias names. The key must have access to both.
 
-    Access depends on the key's patterns and on aliases, never on the store. The answer 403 therefore does not reveal
-    which corpora exist, and tells callers with a wrong key the reason.
+    Access depends only on the key's patterns and on aliases. The answer 403 therefore does not reveal whether a corpus
+    exists.
 
     Raises:
         Forbidden: the key has no access.
     """
     key, corpus = key_of(request), str(request.state.service.aliases.corpora.get(name, name))
     if key and not (key.sees(name) and key.sees(corpus)):
-        raise Forbidden(f"the key {key.name!r} is not for the corpus {name!r}")
+        raise Forbidden(f"the key {key.name!r} has no access to the corpus {name!r}")
     return corpus
 
 
 def scope_for(method: str, path: str) -> KeyScope:
-    """Return the scope that a key needs. Inference and search count as reading, whatever their method."""
+    """Return the scope that a request needs. Inference and search need the scope `read`, whatever their method."""
     if path == "/admin" or path.startswith("/admin/"):
         return "admin"
     if method in SAFE or (method == "POST" and _SEARCH.fullmatch(path)):
@@ -87,7 +93,10 @@ def _is_public(method: str, path: str) -> bool:
 
 
 def _secret(scope: Scope) -> str:
-    """Return the key as it was sent. Some clients leave out `Bearer`, and those of Azure send the header `api-key`."""
+    """Return the API key in the headers of a request.
+
+    Some clients leave out `Bearer`. Clients of Azure send the header `api-key`.
+    """
     sent = _header(scope, b"authorization") or _header(scope, b"api-key")
     return _BEARER.sub("", sent.strip(), count=1)
 

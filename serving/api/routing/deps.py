@@ -1,4 +1,4 @@
-"""Dependencies of routes."""
+"""Dependencies that FastAPI injects into routes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from serving.service import Service
 
 
 def service_of(request: Request) -> Service:
-    """Return the app's service, from its lifespan state."""
+    """Return the app's service, which is stored in the lifespan state."""
     service: Service = request.state.service
     return service
 
 
 async def closed_query(request: Request) -> None:
-    """Raise `Invalid` for an unknown query parameter.
+    """Raise `Invalid` if the request has an unknown query parameter.
 
     Ignoring the parameter would change the meaning of the request.
     """
@@ -39,17 +39,16 @@ def _parameters(dependant: Dependant) -> list[str]:
 
 
 CLOSED = [Depends(closed_query)]
-"""Dependencies of routes that only this server has. No client of another server calls these routes."""
+"""Dependencies of Isosphere's own routes. Clients of other servers do not call these routes."""
 
 
-async def _service(request: Request) -> Service:  # async, since FastAPI would call it in a thread otherwise
+# Async, because FastAPI would otherwise call this function in a thread.
+async def _service(request: Request) -> Service:
     return service_of(request)
 
 
 async def _corpus_name(
-    name: Annotated[
-        str, Path(description="Name of the corpus, or an alias.", json_schema_extra={"pattern": CORPUS_NAME})
-    ],
+    name: Annotated[str, Path(description="Name or alias of the corpus.", json_schema_extra={"pattern": CORPUS_NAME})],
     request: Request,
 ) -> str:
     return allowed_corpus(check_corpus_name(name, "name"), request)

@@ -1,6 +1,7 @@
-"""Error bodies by family of routes.
+"""Error responses in the format of each family of routes.
 
-Native routes have text-embeddings-inference's format, /v1 and /openai OpenAI's, /v2 Cohere's and /api Ollama's.
+Native routes use the format of text-embeddings-inference. Routes under /v1 and /openai use OpenAI's format, routes
+under /v2 Cohere's, and routes under /api Ollama's.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _SAID = {
     "dict_type": "must be an object",
     "none_required": "is not supported",
 }
-"""Replacements for pydantic's messages that mention Python or our class names."""
+"""Messages that replace pydantic's messages about Python types or our class names, by pydantic's type of error."""
 _SHOULD = re.compile("^(Input|List|String) should ")
 _HEADERS = {401: {"www-authenticate": "Bearer"}, 408: {"connection": "close"}}
 _KINDS = {404: "NotFound", 405: "Validation"}
@@ -46,7 +47,7 @@ Answering = Callable[[Request, Exception], Response]
 
 
 class Family(Enum):
-    """The API whose error format a route has."""
+    """An API whose error format a route uses."""
 
     NATIVE = "text-embeddings-inference"
     OPENAI = "OpenAI"
@@ -66,7 +67,7 @@ def family_of(path: str) -> Family:
 
 
 def install(app: FastAPI) -> None:
-    """Answer every error of the app in the format of its family."""
+    """Install handlers that answer every error of the app in the format of its family."""
     for kind, answer in (
         (ServiceError, service_error),
         (RequestValidationError, _validation_error),
@@ -78,7 +79,7 @@ def install(app: FastAPI) -> None:
 def _on_the_loop(answer: Answering) -> Callable[[Request, Exception], Awaitable[Response]]:
     """Run an exception handler on the event loop.
 
-    Starlette would use a thread, which fails without free file descriptors.
+    Starlette would run the handler in a thread, which fails if the process has no free file descriptors.
     """
 
     async def handle(request: Request, error: Exception) -> Response:
@@ -88,18 +89,18 @@ def _on_the_loop(answer: Answering) -> Callable[[Request, Exception], Awaitable[
 
 
 def invalid(errors: Sequence[Mapping[str, Any]]) -> Invalid:
-    """Convert the first of pydantic's errors to `Invalid`. The error names the field as the caller wrote it."""
+    """Convert the first of pydantic's errors to `Invalid`. The error names the field as it is called in the request."""
     first = errors[0]
     location = [str(step) for step in first["loc"] if step not in UNION_TAGS]
     message = _SAID.get(first["type"], _SHOULD.sub("must ", str(first["msg"]).removeprefix("Value error, ")))
     if first["type"] == "int_type" and isinstance(first["input"], float) and first["input"].is_integer():
-        message = f"must be an integer {FITS}, without a fraction"  # larger integers in JSON are parsed as floats
+        message = f"must be an integer {FITS}, without a fraction"  # larger integers in JSON become floats
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return Invalid(message + more, field=".".join(location) or "body")
 
 
 def service_error(request: Request, error: Exception) -> Response:
-    """Return the error response in the format of the route: native, OpenAI's or Cohere's."""
+    """Return the response to a `ServiceError` or a validation error, in the format of the path's family."""
     assert isinstance(error, ServiceError)
     headers = dict(_HEADERS.get(error.status, {}))
     if error.retry_after is not None:
@@ -109,12 +110,13 @@ def service_error(request: Request, error: Exception) -> Response:
 
 def _validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    inside = [{**one, "loc": one["loc"][1:]} for one in error.errors()]  # the first step is "body", "query" or "path"
+    # The first element of the location is "body", "query" or "path".
+    inside = [{**one, "loc": one["loc"][1:]} for one in error.errors()]
     return service_error(request, invalid(inside))
 
 
 def http_error(request: Request, error: Exception) -> Response:
-    """Return the answer to an error of the framework, in the format of the path's family."""
+    """Return the response to an error of the framework, in the format of the path's family."""
     assert isinstance(error, HTTPException)
     headers = dict(error.headers or {})
     if error.status_code == 405:
@@ -132,17 +134,20 @@ def http_error(request: Request, error: Exception) -> Response:
 
 
 def internal_error(request: Request, error: Exception, id: str) -> Response:
-    """Log an unexpected exception, and return an answer that names the request's `id` in the log."""
+    """Log an unexpected exception.
+
+    Return a response with the request's `id`, by which the exception can be found in the log.
+    """
     log.error("request %s failed", id, exc_info=error)
-    message = f"internal error; the server's log has it under request {id}"
+    message = f"internal error; the server's log has details under the request id {id}"
     return _answer(request, 500, "Backend", message, headers={})
 
 
 def allowed(request: Request, told: str) -> str:
-    """Return the allowed methods of the request's path, for the header `Allow`.
+    """Return the methods that the request's path allows, for the header `Allow`.
 
-    `told` is the framework's list for the path. It has only the methods of the path's first route, but it also covers
-    files of /docs, which are not routes.
+    `told` is the framework's list of methods. For a path with several routes, the list has only the methods of the
+    first route. For files of /docs, which are not routes, `told` is the only source.
     """
     routes = request.app.router.routes
     taken = [

@@ -1,4 +1,4 @@
-"""Reading of request bodies: limited in size and time, decompressed, and parsed once."""
+"""Reading of request bodies: with limits on size and time, with decompression, and with parsing."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ from serving.service import Service
 
 T = TypeVar("T")
 Take = Callable[[bytes], Awaitable[None]]
-"""Function that takes the next piece of a body."""
+"""Function that receives the next piece of a body."""
 MIN_BYTES_PER_SECOND = 1000
-"""Minimum average speed of a request's body."""
+"""Minimum average speed of a request body, in bytes per second."""
 UNCOUNTED = 65_536
-"""Number of bytes of each body that are always admitted, so that large slow bodies don't block small bodies."""
+"""Number of bytes of each body that do not count towards the limit. Large slow bodies therefore never block small
+bodies."""
 MANY_CONTAINERS = 2500
-"""Number of brackets in a body from which the requests of a key take turns. 2,048 lists of token ids have fewer."""
+"""Number of brackets in a body above which bodies of the same key are parsed one at a time. A body with 2,048 lists of
+token ids has fewer brackets."""
 KEY_SHARE = 0.75
-"""Maximum share of the limit for the bodies of one API key. A single body may exceed the share."""
+"""Maximum share of the limit that the bodies of one API key may use. A key's only body may exceed this share."""
 RETRY_SECONDS = 1
 
 
 class BytesInFlight:
-    """Counter of the bytes of all bodies in memory, beyond the first `UNCOUNTED` of each."""
+    """Counter of the body bytes in memory. The first `UNCOUNTED` bytes of each body are not counted."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -40,10 +42,12 @@ class BytesInFlight:
 
     @contextmanager
     def body(self) -> Iterator[Callable[[int], None]]:
-        """Count a body in the block. The caller reports its size so far to the yielded function.
+        """Count one body while the block runs.
+
+        The block calls the yielded function with the size of the body so far.
 
         Raises:
-            Overloaded: the other bodies leave no room, or those of the same key. A single body is always admitted.
+            Overloaded: all bodies, or those of the same key, have too many bytes. A single body is always admitted.
         """
         caller: Caller | None = None
         counted = 0
@@ -70,18 +74,20 @@ class BytesInFlight:
     @staticmethod
     def _check(held: int, own: int, more: int, limit: int, whose: str) -> None:
         if held > own and held + more > limit:
-            raise Overloaded(f"{whose} hold {held} bytes, the most is {limit}", retry_after=RETRY_SECONDS)
+            raise Overloaded(
+                f"{whose} have {held} bytes in memory, and the limit is {limit}", retry_after=RETRY_SECONDS
+            )
 
 
 class BoundedRequest(Request):
-    """A request whose body is limited while it is read, and parsed by `parse_json`."""
+    """A request whose body is limited while the server reads it. `parse_json` parses the body."""
 
     held: AsyncExitStack
-    """Resources that the request holds until it is answered. The route sets it."""
+    """Resources to release after the request is answered. The route sets this attribute."""
 
     @property
     def service(self) -> Service:
-        """The app's service, from its lifespan state."""
+        """The service of the app, which is stored in the lifespan state."""
         found: Service = self.state.service
         return found
 
@@ -89,10 +95,10 @@ class BoundedRequest(Request):
         """Return the whole body, decompressed.
 
         Raises:
-            TooLarge: it exceeds `max_body_bytes`, by its Content-Length, by the received bytes, or decompressed.
-            TooSlow: it stalled or arrived too slowly.
+            TooLarge: the Content-Length, the received bytes or the decompressed bytes exceed `max_body_bytes`.
+            TooSlow: the body stopped arriving, or arrived too slowly.
             Overloaded: too many bytes of other bodies are in memory.
-            UnsupportedMedia, Malformed: its content coding is unknown or wrong.
+            UnsupportedMedia, Malformed: the content coding is unknown, or does not match the body.
         """
         if not hasattr(self, "_body"):
             limit = self.service.settings.max_body_bytes
@@ -112,15 +118,15 @@ class BoundedRequest(Request):
                 return inflated(body, coding, limit) if coding else body
 
             self._body = await self._prepared(whole, large=bool(coding) or sum(map(len, pieces)) >= LARGE)
-            grown(len(self._body))  # a body that was packed is larger now
+            grown(len(self._body))  # the decompressed body is larger than the received bytes
         return self._body
 
     async def arrive(self, take: Take, limit: int, in_memory: int) -> None:
-        """Pass the body as it was sent to `take`, which keeps at most `in_memory` bytes in memory.
+        """Pass each received piece of the body to `take`, which keeps at most `in_memory` bytes in memory.
 
         Raises:
-            TooLarge: it exceeds `limit` bytes, by its Content-Length or by the received bytes.
-            TooSlow: it stalled or arrived too slowly.
+            TooLarge: the Content-Length or the received bytes exceed `limit`.
+            TooSlow: the body stopped arriving, or arrived too slowly.
             Overloaded: too many bytes of other bodies are in memory.
         """
         with self._bytes_in_flight.body() as grown:
@@ -134,7 +140,7 @@ class BoundedRequest(Request):
     async def _arrive(self, take: Take, limit: int, grown: Callable[[int], None]) -> None:
         declared = self.headers.get("content-length", "")
         if declared.isdecimal() and int(declared) > limit:
-            raise TooLarge(f"the body of {declared} bytes is more than the {limit} of one request")
+            raise TooLarge(f"the body has {declared} bytes, but a request may have at most {limit}")
         pause, size = self.service.settings.body_timeout, 0
         now = asyncio.get_running_loop().time
         started = now()
@@ -143,8 +149,8 @@ class BoundedRequest(Request):
                 async for piece in self.stream():
                     size += len(piece)
                     if size > limit:
-                        raise TooLarge(f"the body is more than the {limit} bytes of one request")
-                    if not piece:  # the end
+                        raise TooLarge(f"the body has more than the {limit} bytes that a request may have")
+                    if not piece:  # the end of the body
                         continue
                     grown(size)
                     patience.reschedule(None)
@@ -153,11 +159,12 @@ class BoundedRequest(Request):
                     patience.reschedule(min(now(), started + size / MIN_BYTES_PER_SECOND) + pause)
         except TimeoutError:
             raise TooSlow(
-                f"the body stopped for {pause:g} s, or came in at less than {MIN_BYTES_PER_SECOND} bytes a second"
+                f"no part of the body arrived for {pause:g} s, or it arrived at less than {MIN_BYTES_PER_SECOND} "
+                "bytes per second"
             ) from None
 
     async def json(self) -> Any:
-        """Return the parsed body, which is parsed only once."""
+        """Return the parsed body. The body is parsed once."""
         if not hasattr(self, "_json"):
             body, tokens = await self.body(), self.service.settings.max_request_tokens
             if body.count(b"[") + body.count(b"{") > MANY_CONTAINERS:
@@ -169,9 +176,10 @@ class BoundedRequest(Request):
         return await self.service.library.read(lambda _: work()) if large else work()
 
     async def taken_json(self) -> Any:
-        """Return the parsed body, and free the stored body.
+        """Return the parsed body, and delete it from this request.
 
-        Call this last. Unknown fields may be the largest part of the body.
+        Call this last. Validation drops unknown fields, which may be the largest part of the body, so the request must
+        not keep them in memory.
         """
         json = await self.json()
         self._body, self._json = b"", None

@@ -1,4 +1,4 @@
-"""Route classes: they read the body first, then work until the caller disconnects or the deadline passes."""
+"""Route classes. A route reads the body first, and then works until the caller disconnects or the deadline passes."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ Model = TypeVar("Model", bound=BaseModel)
 TIMEOUT = "x-timeout-ms"
 LONGEST_TIMEOUT = 999_999_999
 WATCHED_AFTER = 0.05
-"""Seconds after which a request is watched for a disconnect. A disconnect before this time is also noticed then.
-Most answers are sent earlier. A task for every request would take a tenth of the server's time without the model."""
+"""Seconds after which the server starts to watch whether the caller of a request has disconnected. Most answers are
+sent earlier. Watching every request would take a tenth of the server's time outside the model."""
 LONGEST_TYPE = 1000
-"""Maximum characters of a content type. The time to parse a content type is quadratic in its length."""
+"""Maximum characters of a content type. Longer content types are refused, because parsing takes quadratic time."""
 CLIENT_LEFT = 499
-"""nginx's status for a client that disconnected. Only logs and metrics see it."""
+"""nginx's status for a client that disconnected. It appears only in logs and metrics."""
 _TEXTS, _TEXTS_OR_IDS = ("queries", "texts"), ("inputs", "input", "ids")
 _SIDES = ("sentences", "sentences_a", "sentences_b")
 
 
 class AnyConvertor(PathConvertor):
-    """`{id:any}`: the rest of a path, including line breaks.
+    """Path parameter `{id:any}`, which matches the rest of a path, including line breaks.
 
-    Starlette's `:path` stops at a line break and drops a final one.
+    Starlette's `:path` stops at a line break, and drops a line break at the end.
     """
 
     regex = "(?s:.*)"
@@ -56,15 +56,15 @@ register_url_convertor("any", AnyConvertor())
 
 
 def media_type(request: Request) -> str:
-    """Return the content type of a request without parameters. The default is JSON."""
+    """Return the media type of a request, without parameters. The default is JSON."""
     given = request.headers.get("content-type", "")
     _parsed_type(given)
-    # `MimeHeaders` would report text/plain for a type that it can't parse.
+    # `MimeHeaders` would report text/plain for a content type that it can't parse.
     return given.partition(";")[0].strip().lower() or "application/json"
 
 
 def charset(request: Request) -> str | None:
-    """Return the charset of the content type in lower case, or None if it has no charset."""
+    """Return the charset of the content type in lower case, or None if the content type names no charset."""
     return _parsed_type(request.headers.get("content-type", "")).get_content_charset()
 
 
@@ -78,19 +78,19 @@ def _parsed_type(content_type: str) -> MimeHeaders:
 
 
 def is_json(media: str) -> bool:
-    """Return whether the type is `application/json` or `application/*+json`."""
+    """Return whether `media` is `application/json` or `application/*+json`."""
     return media == "application/json" or (media.startswith("application/") and media.endswith("+json"))
 
 
 class Route(APIRoute):
-    """A route that reads the body first, then works until the caller disconnects."""
+    """Route that reads the body first, and then works until the caller disconnects."""
 
     def get_route_handler(self) -> Handler:
         return _bounded(super().get_route_handler(), self.body_field, typed=True)
 
 
 class StreamedRoute(APIRoute):
-    """A route whose endpoint reads a long body itself, and then works within `while_connected`."""
+    """Route whose endpoint reads a long body itself, and then works within `while_connected`."""
 
     def get_route_handler(self) -> Handler:
         handle = super().get_route_handler()
@@ -105,7 +105,7 @@ class StreamedRoute(APIRoute):
 
 
 class DirectRoute(Route):
-    """A fast `Route` whose endpoint takes `body`, `service` and maybe `request`, and returns a `Response`.
+    """Fast `Route` whose endpoint takes `body`, `service` and optionally `request`, and returns a `Response`.
 
     FastAPI documents it like any other route. Requests skip FastAPI's dependencies and exit stacks, which take several
     times as long as all other work outside the model.
@@ -115,7 +115,9 @@ class DirectRoute(Route):
         endpoint, field = self.endpoint, self.body_field
         takes_request = self.dependant.request_param_name is not None
         assert field is not None, f"{self.path} has no body"
-        assert "{" not in self.path, f"{self.path}: FastAPI's dependencies would be passed over, those of the path too"
+        assert "{" not in self.path, (
+            f"{self.path}: a DirectRoute ignores dependencies, so its path must have no parameters"
+        )
         model: Any = field.field_info.annotation
 
         async def handle(request: BoundedRequest) -> Response:
@@ -127,23 +129,28 @@ class DirectRoute(Route):
 
 
 class Head:
-    """Pure ASGI middleware near the routes, which passes a HEAD request to the routes as a GET request."""
+    """Pure ASGI middleware next to the routes, which passes a HEAD request to the routes as a GET request."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle the request; send only the headers in answer to a HEAD."""
+        """Handle the request. In answer to a HEAD request, send only the headers."""
         if scope["type"] != "http" or scope["method"] != "HEAD":
             await self._app(scope, receive, send)
             return
 
         over = False
-        files = {**scope.get("extensions", {}), "http.response.pathsend": {}}  # files stay unread
-        headers = [(name, value) for name, value in scope["headers"] if name != b"range"]  # RFC 9110, 14.2: of GET
+        # The server must not read files for an answer without a body.
+        files = {**scope.get("extensions", {}), "http.response.pathsend": {}}
+        # `Range` is only defined for GET (RFC 9110, 14.2).
+        headers = [(name, value) for name, value in scope["headers"] if name != b"range"]
 
         async def bare(message: Message) -> None:
-            """Send the head and an empty body. Streams then stop, since the server reports a disconnect."""
+            """Send the head and an empty body.
+
+            Streams then stop, because the server reports a disconnect after the end of the answer.
+            """
             nonlocal over
             if message["type"] not in ("http.response.body", "http.response.pathsend"):
                 await send(message)
@@ -151,19 +158,17 @@ class Head:
                 over = True
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-        # A copy, since the server must still see HEAD to know that no body follows.
+        # This is a copy. The server must still see HEAD to know that the answer has no body.
         get = {**scope, "method": "GET", "headers": headers, "extensions": files}
         await self._app(get, receive, bare)
         scope["route"] = get.get("route")
 
 
 class Shortcut:
-    """Innermost, pure ASGI middleware.
+    """Innermost, pure ASGI middleware that passes POST requests directly to the handlers of `DirectRoute` routes.
 
-    It passes a POST to the path of a `DirectRoute` directly to the handler of the route.
-
-    The framework's routing takes half of the time that a short request needs outside the model. FastAPI has the same
-    routes, documents these routes, and answers all other requests to their paths.
+    The framework's routing would take half of the time that a short request needs outside the model. FastAPI also has
+    these routes. It documents them, and answers all other requests to their paths.
     """
 
     def __init__(self, app: ASGIApp, routers: Iterable[APIRouter]) -> None:
@@ -172,7 +177,7 @@ class Shortcut:
         self._direct = {route.path: (route, route.get_route_handler()) for route in routes if "{" not in route.path}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request, or forward it."""
+        """Answer the request, or forward it to the framework."""
         direct = self._direct.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
         if not direct:
             await self._app(scope, receive, send)
@@ -189,10 +194,10 @@ class Shortcut:
 
 
 def parsed(model: type[Model], raw: Any) -> Model:
-    """Validate a body as its model.
+    """Validate a body against its model.
 
     Raises:
-        Invalid: the first error in the body.
+        Invalid: the body has an error; the message describes the first one.
     """
     try:
         return model.model_validate(raw)
@@ -201,7 +206,7 @@ def parsed(model: type[Model], raw: Any) -> Model:
 
 
 def check_counts(body: Any, settings: Settings) -> None:
-    """Refuse a body with more texts or token ids than one request may have.
+    """Raise an error if a body has more texts or token ids than a request may have.
 
     Raises:
         TooLarge: there are too many; the message names the field.
@@ -230,7 +235,7 @@ def _check_texts_or_ids(inputs: list[Any], settings: Settings, field: str) -> No
 def _bounded(handle: Work, field: Any, *, typed: bool) -> Handler:
     """Wrap a handler with the limits of a request.
 
-    `typed` means that FastAPI parses the body, which requires a JSON content type.
+    With `typed`, FastAPI parses the body, which requires a JSON content type.
     """
     required = field is not None and field.field_info.is_required()
 
@@ -272,13 +277,13 @@ def _in_time(answer: Work) -> Handler:
         except TimeoutError:
             if not patience.expired():
                 raise
-            raise Expired(f"not done within the {1000 * (seconds or 0):.0f} ms of {TIMEOUT}") from None
+            raise Expired(f"no answer within the {1000 * (seconds or 0):.0f} ms of {TIMEOUT}") from None
 
     return in_time
 
 
 def _patience(request: Request) -> float | None:
-    """Return the seconds that the caller waits for the whole answer, counted from the end of the request's headers."""
+    """Return the time limit of a request in seconds from the end of its headers, or None if the caller set no limit."""
     given = request.headers.get(TIMEOUT)
     if given is None:
         return None
@@ -288,7 +293,7 @@ def _patience(request: Request) -> float | None:
 
 
 async def while_connected(request: starlette.requests.Request, work: Coroutine[Any, Any, Response]) -> Response:
-    """Run `work`, and cancel it if the caller disconnects. The queued texts of cancelled work are never embedded."""
+    """Run `work`, and cancel it if the caller disconnects. Queued texts of cancelled work are never embedded."""
     working = asyncio.current_task()
     assert working is not None
     left, before = False, working.cancelling()
@@ -309,7 +314,8 @@ async def while_connected(request: starlette.requests.Request, work: Coroutine[A
     try:
         return await work
     except asyncio.CancelledError:
-        if not left or working.cancelling() > before + 1:  # another party cancelled the task and waits for its end
+        # Not the caller: another task cancelled this one and waits for its end.
+        if not left or working.cancelling() > before + 1:
             raise
         return Response(status_code=CLIENT_LEFT)
     finally:

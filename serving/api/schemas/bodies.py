@@ -1,6 +1,7 @@
-"""Request and response bodies.
+"""Request and response bodies of the native routes, and the base classes of all bodies.
 
-`null` means absent, and enums are read in any case. Routes that clients of other servers use ignore unknown fields.
+`null` means absent, and enum values are case-insensitive. Routes that clients of other servers use ignore unknown
+fields.
 """
 
 from __future__ import annotations
@@ -35,11 +36,12 @@ UNION_TAGS = _TEXTS, _IDS, _SOURCE, _PAIRS, _EMBED, _COMPARE, _ONE_PAIR, _PAIR_L
     *("<embed>", "<compare>", "<one pair>", "<list of pairs>"),
     *("<order by value>", "<order by distance>"),
 )
-"""Names of union members that pydantic inserts into the location of an error. Callers don't know these names."""
+"""Names of union members that pydantic inserts into the location of an error. Errors must not show them, because they
+are not part of the request."""
 
 
 def lower(value: Any) -> Any:
-    """Lower the case of a string, so that enums are read in any case."""
+    """Convert a string to lower case, so that enum values are case-insensitive."""
     return value.lower() if isinstance(value, str) else value
 
 
@@ -53,14 +55,14 @@ def _or_null(schema: JsonSchemaValue) -> JsonSchemaValue:
 
 
 def listed(value: Any) -> Any:
-    """Accept a single text in place of a list."""
+    """Convert a single text to a list."""
     if not isinstance(value, str | list):
         raise ValueError("must be a text or a list of texts")
     return [value] if isinstance(value, str) else value
 
 
 def _input_list(value: Any) -> Any:
-    """Reduce OpenAI's four forms to two: lists of texts and lists of id lists."""
+    """Convert OpenAI's four forms of input to two: lists of texts and lists of token id lists."""
     if not isinstance(value, str | list):
         raise ValueError("must be a text, a list of texts, a list of token ids, or a list of such lists")
     return [value] if isinstance(value, str) else _id_lists(value)
@@ -77,12 +79,11 @@ def _input_kind(value: Any) -> str:
 
 
 Strings = Annotated[list[str], Field(fail_fast=True)]
-"""A list of strings. Validation stops at the first error; otherwise a body of millions would cause millions of errors.
-"""
+"""List of strings. Validation stops at the first error, because a list may otherwise have millions of errors."""
 Ids = Annotated[list[int], Field(fail_fast=True)]
 _SomeStrings = Annotated[list[str], Field(min_length=1)]
 _SomeIds = Annotated[list[NonNegativeInt], Field(min_length=1)]
-"""Types for the OpenAPI document. Our own code validates the limits, with its own messages."""
+"""Types for the OpenAPI document only. The server checks the limits itself, to give better error messages."""
 Texts = Annotated[
     Strings,
     BeforeValidator(listed, json_schema_input_type=str | _SomeStrings),
@@ -101,11 +102,11 @@ AskedModel = Annotated[str | None, Field(description="Name of a model in /v1/mod
 
 
 Vectors = list[list[float]] | list[str]
-"""Vectors as numbers, as codes, or as base64 of little-endian float32."""
+"""Vectors as numbers, as integer or binary codes, or as base64 of little-endian float32."""
 
 
 class Body(BaseModel):
-    """Rules of every request body: types are strict, except that an integer is also a float."""
+    """Base class of request bodies. Types are strict, except that an integer is accepted as a float."""
 
     model_config = ConfigDict(strict=True)
 
@@ -125,17 +126,25 @@ class Body(BaseModel):
 
 
 class ClosedBody(Body):
-    """A body without unknown fields. A misspelt `filter` would return documents that the caller meant to exclude."""
+    """Base class of request bodies that refuse unknown fields.
+
+    If a misspelt `filter` were ignored, the answer would include documents that the caller wanted to exclude.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     @model_validator(mode="before")
     @classmethod
     def _only_fields(cls, value: Any) -> Any:
-        """Refuse unknown fields, and list the known ones; pydantic's own message does not."""
+        """Refuse unknown fields.
+
+        The error lists the known fields, which pydantic's own error does not.
+        """
         for name in value if isinstance(value, dict) else ():
             if name not in cls.model_fields:
-                raise Invalid(f"is not a field of this request, only {', '.join(cls.model_fields)}", field=name[:80])
+                raise Invalid(
+                    f"is not a field of this request; its fields are {', '.join(cls.model_fields)}", field=name[:80]
+                )
         return value
 
 
@@ -146,24 +155,25 @@ ALIKE: tuple[tuple[tuple[str, ...], list[Any]], ...] = (
     (("normalize", "normalized"), [True]),
     (("truncate", "truncation", "auto_truncate", "autoTruncate"), [True]),
 )
-"""Fields of OpenAI, Cohere, Jina, Voyage, Mistral and Gemini. An entry has the names of one field, and the values
-that every route accepts because they change nothing."""
+"""Groups of field names that mean the same in different APIs, such as those of OpenAI, Cohere, Jina, Voyage, Mistral
+and Gemini. Each group comes with the values that every route accepts, because they change nothing."""
 NOT_DONE: dict[str, tuple[Any, str]] = {
-    "late_chunking": (False, "every text is embedded by itself"),
-    "return_multivector": (False, "a text has one vector"),
-    "return_embeddings": (False, "ask /v1/embeddings for them"),
-    "rank_fields": (["text"], "of a document only its text is read"),
-    "title": ("", "put it before the text"),
+    "late_chunking": (False, "every text is embedded separately"),
+    "return_multivector": (False, "each text gets one vector"),
+    "return_embeddings": (False, "use /v1/embeddings"),
+    "rank_fields": (["text"], "only the text of a document is ranked"),
+    "title": ("", "put the title before the text"),
 }
-"""Fields of other APIs that no route supports, the value that changes nothing, and the message for other values."""
+"""Fields of other APIs that no route supports. For each field: the value that is accepted because it changes nothing,
+and the error message for other values."""
 
 
 class FullyRead(Body):
-    """A request that refuses fields of other APIs that would change the answer, instead of ignoring them."""
+    """Request that refuses fields of other APIs, instead of ignoring them, if they would change the answer."""
 
     @model_validator(mode="before")
     @classmethod
-    def _nothing_that_matters_is_passed_over(cls, value: Any) -> Any:
+    def _refuse_other_fields(cls, value: Any) -> Any:
         for name in value.keys() - cls.model_fields.keys() if isinstance(value, dict) else ():
             given = value[name]
             if name in NOT_DONE:
@@ -183,10 +193,10 @@ class TextFields(Body):
     truncate: bool = True
     truncation_direction: Annotated[Literal["right", "left"], BeforeValidator(lower)] = "right"
     prompt: str | None = Field(
-        default=None, description="Text to put before every input text. An empty string means no prompt."
+        default=None, description="Prompt: text that is put before every input text. An empty string means no prompt."
     )
     prompt_name: str | None = Field(
-        default=None, description="Name of a prompt of the bundle, which is put before every input text."
+        default=None, description="Name of one of the bundle's prompts, which is put before every input text."
     )
 
     def options(self) -> EmbedOptions:
@@ -199,12 +209,12 @@ class TextFields(Body):
 
 
 class VectorFields(TextFields, FullyRead):
-    """Fields that determine the type and form of the vectors in the answer."""
+    """Fields that determine the values and the number format of the vectors in the answer."""
 
     normalize: bool = True
     dimensions: int | None = Field(
         default=None,
-        description="Number of leading dimensions to keep. Vectors are truncated before they are normalized.",
+        description="Number of leading dimensions to return. Vectors are truncated first and normalized afterwards.",
         json_schema_extra={"minimum": 1},
     )
     encoding_format: Annotated[Encoding, BeforeValidator(lower)] = Field(
@@ -226,27 +236,30 @@ class VectorFields(TextFields, FullyRead):
 
 
 def agreed(given: Mapping[str, T | None]) -> T | None:
-    """Return the value of fields with the same meaning, or None if no field is given.
+    """Return the common value of fields with the same meaning, or None if no field is given.
 
     Raises:
-        Invalid: two of them differ.
+        Invalid: two fields have different values.
     """
     known = [(name, one) for name, one in given.items() if one is not None]
     for name, one in known[1:]:
         if one != known[0][1]:
-            raise Invalid(f"means the same as {known[0][0]}, but has another value: give one of them", field=name)
+            raise Invalid(f"means the same as {known[0][0]}, but has another value: give only one of them", field=name)
     return known[0][1] if known else None
 
 
 def called(name: str, body: Any, otherwise: str) -> Any:
-    """Rename the field `otherwise`, as other servers call it, to `name`."""
+    """Rename the field `otherwise` to `name`. Other servers call the field `otherwise`."""
     if isinstance(body, dict) and body.get(name) is None and otherwise in body:
         return {**body, name: body[otherwise]}
     return body
 
 
 class EmbedRequest(VectorFields):
-    """Request of text-embeddings-inference's /embed. OpenAI's `input` is accepted as `inputs`, too."""
+    """Request of text-embeddings-inference's /embed.
+
+    The field `inputs` may also be called `input`, as in OpenAI's API.
+    """
 
     inputs: TextsOrIds = Field(examples=[["A list of texts.", "Or one text."]])
     model: AskedModel = None
@@ -258,11 +271,12 @@ class EmbedRequest(VectorFields):
 
 
 TEXT_VECTORS = {
-    "normalize": (False, "token vectors are those of the encoder's last layer"),
-    "dimensions": (None, "token vectors have all dimensions of the encoder's last layer"),
-    "encoding_format": ("float", "token vectors are numbers"),
+    "normalize": (False, "token vectors are the unchanged vectors of the encoder's last layer"),
+    "dimensions": (None, "token vectors always have all dimensions of the encoder's last layer"),
+    "encoding_format": ("float", "token vectors are always numbers"),
 }
-"""Fields of /embed that /embed_all lacks, the value that changes nothing, and the message for other values."""
+"""Fields of /embed that /embed_all does not support. For each field: the value that is accepted because it changes
+nothing, and the error message for other values."""
 
 
 class EmbedAllRequest(TextFields):
@@ -281,14 +295,14 @@ class EmbedAllRequest(TextFields):
 
 
 class SourceSentences(Body):
-    """A text, and the texts to compare it with."""
+    """One text, and the texts to compare with it."""
 
     source_sentence: str
     sentences: Texts
 
 
 class SentencePairs(Body):
-    """Two lists of texts to compare with each other."""
+    """Two lists of texts. Each text of one list is compared with each text of the other list."""
 
     sentences_a: Texts
     sentences_b: Texts
@@ -299,12 +313,15 @@ def _pair_kind(value: Any) -> str:
 
 
 def _any_of(schema: JsonSchemaValue) -> None:
-    """Replace pydantic's oneOf by anyOf. oneOf would forbid a body that has the fields of both alternatives."""
+    """Replace `oneOf` in pydantic's schema by `anyOf`.
+
+    With `oneOf`, a body with the fields of both alternatives would be invalid.
+    """
     schema["anyOf"] = schema.pop("oneOf")
 
 
 class SimilarityRequest(Body):
-    """Request of text-embeddings-inference's /similarity, or a request for a matrix of similarities."""
+    """Request of text-embeddings-inference's /similarity. It can also ask for a matrix of similarities."""
 
     inputs: Annotated[
         Annotated[SourceSentences, Tag(_SOURCE)] | Annotated[SentencePairs, Tag(_PAIRS)], Discriminator(_pair_kind)
@@ -327,7 +344,10 @@ class InferenceRequest(
         ]
     ]
 ):
-    """A request to embed or to compare: `inputs` with texts is embedded, and `inputs` with an object is compared."""
+    """Request to embed or to compare texts.
+
+    If `inputs` is an object, its texts are compared. Otherwise `inputs` is embedded.
+    """
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -346,7 +366,8 @@ class RerankRequest(TextFields):
     )
     raw_scores: bool | None = Field(
         default=None,
-        description="Return the scores. If false, return their sigmoid. Default: false for a cross-encoder, else true.",
+        description="If true, return raw scores. If false, return the sigmoid of the scores. Default: false for a "
+        "cross-encoder, else true.",
     )
     return_text: bool = False
     model: AskedModel = None
@@ -372,30 +393,30 @@ class PredictRequest(Body):
     )
     truncate: bool = True
     truncation_direction: Annotated[Literal["right", "left"], BeforeValidator(lower)] = "right"
-    raw_scores: bool = Field(default=False, description="Return the scores without the sigmoid.")
-    model: str | None = Field(default=None, description="Name of a cross-encoder. Default: the first.")
+    raw_scores: bool = Field(default=False, description="If true, return raw scores instead of their sigmoid.")
+    model: str | None = Field(default=None, description="Name of a cross-encoder. Default: the first cross-encoder.")
 
     @property
     def single(self) -> bool:
-        """Whether `inputs` is one pair instead of a list of pairs."""
+        """True if `inputs` is a single pair of texts, False if it is a list of pairs."""
         return isinstance(self.inputs[0], str)
 
     @property
     def pairs(self) -> list[TextPair]:
-        """The pairs of texts."""
+        """All pairs of texts in the request, also if `inputs` is a single pair."""
         given: list[Any] = [self.inputs] if self.single else self.inputs
         return [(first, second) for first, second in given]
 
 
 class Prediction(BaseModel):
-    """A score and the name of the model's output."""
+    """Score of a pair of texts, and the name of the model's output."""
 
     score: float
     label: str
 
 
 class Rank(BaseModel):
-    """A text, named by its index in the request."""
+    """Score of one text. `index` is the position of the text in the request."""
 
     index: int
     score: float
@@ -413,7 +434,7 @@ class TokenizeRequest(Body):
 
 
 class Token(BaseModel):
-    """A token and its characters. A special token has none."""
+    """A token and its characters in the text. A special token has no characters."""
 
     id: int
     text: str
@@ -435,7 +456,7 @@ class DecodeRequest(Body):
 
 
 class ErrorAnswer(BaseModel):
-    """Error of the native routes."""
+    """Error response of the native routes."""
 
     error: str
     error_type: Kind

@@ -12,12 +12,12 @@ from serving.inference.embeddings import Computed, EmbedOptions, Encoding, Role
 
 
 def _lower_all(value: Any) -> Any:
-    """Accept a single encoding in place of a list."""
+    """Convert a single encoding to a list, and the encodings to lower case."""
     return [lower(one) for one in value] if isinstance(value, list) else [lower(value)]
 
 
 def _text_of(value: Any) -> Any:
-    """Accept documents that are objects, as Cohere v1 and Jina do."""
+    """Convert documents that are objects to texts. Cohere v1 and Jina allow such documents."""
     if not isinstance(value, list):
         return value
     return [one["text"] if isinstance(one, dict) and "text" in one else one for one in value]
@@ -27,14 +27,14 @@ _SomeEncodings = Annotated[list[Encoding], Field(min_length=1)]
 
 
 class CohereBlock(Body):
-    """A part of an input."""
+    """One block of an input."""
 
     type: Annotated[Literal["text"], BeforeValidator(lower)]
     text: str
 
 
 class CohereInput(Body):
-    """An input with one text. Cohere's own inputs may have several blocks, of several kinds."""
+    """Input with one block of text. In Cohere's API, an input may have several blocks of several types."""
 
     content: list[CohereBlock] = Field(min_length=1, max_length=1)
 
@@ -44,25 +44,27 @@ class CohereEmbedRequest(FullyRead):
 
     texts: Texts | None = None
     inputs: Annotated[list[CohereInput], Field(fail_fast=True)] | None = Field(
-        default=None, description="Alternative to `texts`. Each input has one block of type `text`."
+        default=None, description="Alternative to `texts`. Each input must have exactly one block, of the type `text`."
     )
-    images: None = Field(default=None, description="Not supported. The encoders embed only text.")
+    images: None = Field(default=None, description="Not supported, because the encoders embed only text.")
     max_tokens: int | None = Field(
         default=None,
         ge=1,
-        description="Must be at least the model's maximum length. Longer texts are truncated at the maximum length.",
+        description="Maximum number of tokens of a text. It must not be below the model's maximum length, to which "
+        "longer texts are truncated.",
     )
     model: AskedModel = None
     input_type: Annotated[Role | None, BeforeValidator(lower)] = Field(
         default=None,
-        description="Purpose of the texts. It selects the bundle's prompt for this purpose, if there is one.",
+        description="Purpose of the texts. If the bundle has a prompt for this purpose, the prompt is used.",
     )
     embedding_types: Annotated[
         list[Encoding], BeforeValidator(_lower_all, json_schema_input_type=Encoding | _SomeEncodings)
     ] = Field(default=["float"], min_length=1)
     output_dimension: int | None = None
     truncate: Annotated[Literal["none", "start", "end"], BeforeValidator(lower)] = Field(
-        default="end", description="Side at which texts that are too long are truncated. `none` refuses them."
+        default="end",
+        description="Side on which a text that is too long is truncated. With `none`, such a text is refused.",
     )
 
     @model_validator(mode="after")
@@ -73,11 +75,11 @@ class CohereEmbedRequest(FullyRead):
 
     @property
     def field(self) -> str:
-        """Name of the field that has the texts."""
+        """Name of the field that contains the texts."""
         return "inputs" if self.texts is None else "texts"
 
     def all_texts(self) -> list[str]:
-        """Return the texts of `texts` or `inputs`."""
+        """Return the texts of `texts` or of `inputs`."""
         return [one.content[0].text for one in self.inputs or ()] if self.texts is None else self.texts
 
     def options(self) -> EmbedOptions:
@@ -92,7 +94,7 @@ class CohereEmbedRequest(FullyRead):
 
 
 class CohereMeta(BaseModel):
-    """Facts about the work that was done, and warnings."""
+    """Version of Cohere's API, number of billed tokens, and warnings."""
 
     api_version: dict[Literal["version"], str]
     billed_units: dict[Literal["input_tokens"], int]
@@ -100,7 +102,7 @@ class CohereMeta(BaseModel):
 
 
 class CohereEmbeddings(BaseModel):
-    """Vectors by their types."""
+    """Vectors of the texts, by number type."""
 
     id: str
     embeddings: dict[Encoding, list[list[float]] | list[str]]
@@ -110,7 +112,7 @@ class CohereEmbeddings(BaseModel):
 
 
 class CohereDocument(BaseModel):
-    """A document as it was sent."""
+    """A document of the request."""
 
     text: str
 
@@ -127,12 +129,13 @@ class CohereRerankRequest(FullyRead):
     top_n: int | None = Field(default=None, ge=1)
     top_k: int | None = Field(default=None, ge=1, description="Voyage's name for `top_n`.")
     truncation: bool = Field(
-        default=True, description="Whether to truncate texts that are too long. If false, they are refused."
+        default=True, description="If true, texts that are too long are truncated. If false, they are refused."
     )
     max_tokens_per_doc: int | None = Field(
         default=4096,
         ge=1,
-        description="Maximum number of tokens that are read of each document, limited by the model's maximum length.",
+        description="Maximum number of tokens of each document that the model reads. The model's maximum length is "
+        "also a limit.",
     )
     return_documents: bool = False
 
@@ -146,7 +149,7 @@ class CohereRerankRequest(FullyRead):
 
 
 class CohereRank(BaseModel):
-    """A document, named by its index in the request."""
+    """Score of one document. `index` is the position of the document in the request."""
 
     index: int
     relevance_score: float
@@ -154,7 +157,7 @@ class CohereRank(BaseModel):
 
 
 class CohereRanking(BaseModel):
-    """Documents, best first."""
+    """Scores of the best documents, best first."""
 
     id: str
     model: str
@@ -164,16 +167,18 @@ class CohereRanking(BaseModel):
 
 
 class CohereError(BaseModel):
-    """Error of a Cohere route."""
+    """Error response of Cohere's routes."""
 
     message: str
 
 
 def meta(embeddings: Computed, *, version: str) -> dict[str, Any]:
-    """Return the JSON object of `CohereMeta`."""
+    """Return the JSON object for `CohereMeta`."""
     warnings = []
     if embeddings.truncated:
-        warnings.append(f"{embeddings.truncated} texts were cut to the model's {embeddings.manifest.max_length} tokens")
+        warnings.append(
+            f"{embeddings.truncated} texts were truncated to the model's {embeddings.manifest.max_length} tokens"
+        )
     if embeddings.warning:
         warnings.append(embeddings.warning)
     return {

@@ -24,29 +24,29 @@ Conditions = Annotated[
     dict[str, Any],
     Field(
         max_length=MAX_CONDITIONS,
-        description=f"Filter on the metadata, with at most {MAX_CONDITIONS} conditions and {MAX_VALUES} values in "
-        "their lists and objects.",
+        description=f"Filter on the metadata, with at most {MAX_CONDITIONS} conditions, and at most {MAX_VALUES} "
+        "values in lists and objects.",
     ),
 ]
-"""A filter as a JSON object. Each field has at least one condition."""
+"""Filter as a JSON object. It has at least one condition for each field."""
 
 
 Warnings = Annotated[
     list[str] | None,
     Field(
-        description="Conditions of the filter that no document can meet, because the field is missing or has other "
-        "types. Absent if there are none."
+        description="Warnings about conditions that no document can meet, because no document has the field or a "
+        "value of this type. Absent if there are no warnings."
     ),
 ]
 
 
 def warnings_of(unmatched: Sequence[str], part: str = "filter") -> list[str]:
-    """Prefix warnings with the part of the request, as in errors."""
+    """Prefix each warning with the name of the request's part, as in error messages."""
     return [f"{part}: {warning}" for warning in unmatched]
 
 
 class CorpusRequest(ClosedBody):
-    """Purpose of a corpus, and how exact its search must be."""
+    """Settings of a new or changed corpus."""
 
     description: About | None = None
     recall_target: RecallTarget | None = Field(
@@ -59,78 +59,80 @@ class CorpusRequest(ClosedBody):
     )
     synonyms: Synonyms | None = Field(
         default=None,
-        description="Further words of lexical search, by the word or phrase of a query that they stand for. `{}` "
-        "removes all.",
+        description="Synonyms for lexical search. If a query has the key, a word or phrase, the search also looks "
+        "for the words in the list. `{}` removes all synonyms.",
         examples=[{"ny": ["new york"], "new york": ["ny"]}],
     )
     stop_words: StopWords | None = Field(
         default=None,
-        description="Words that lexical search ignores in queries, unless the query has no other word. `[]` removes "
-        "all.",
+        description="Words that lexical search ignores in queries, unless a query has no other words. `[]` removes "
+        "all stop words.",
         examples=[["the", "of"]],
     )
     fields: SearchedFields | None = Field(
         default=None,
-        description="Metadata fields whose strings lexical search looks at, each with a weight. A word in the field "
-        "counts as this many words in the text. `{}` removes all.",
+        description="Metadata fields that lexical search includes, each with a weight. A word in the field counts "
+        "as much as this number of words in the text. `{}` removes all fields.",
         examples=[{"title": 2.0}],
     )
     model: AskedModel = None
     vectors: Annotated[Literal["encoder", "own"], BeforeValidator(lower)] = Field(
         default="encoder",
-        description="Origin of the vectors. `encoder`: the server embeds the documents. `own`: each document has its "
-        "own `vector`, and the corpus is searched by vector, by words, or by both.",
+        description="Origin of the vectors. `encoder`: the server embeds the documents. `own`: each uploaded "
+        "document has its own `vector`, and searches give a vector, words or both.",
     )
     dim: int | None = Field(
         default=None,
         ge=1,
         le=MAX_VECTOR,
-        description="Numbers of each vector, with `vectors: own`. Default: as many as the first vector has.",
+        description="Number of dimensions of the vectors, for `vectors: own`. Default: the number of dimensions of "
+        "the first vector.",
     )
 
 
 class RenameRequest(ClosedBody):
-    """The new name of a corpus."""
+    """New name of a corpus."""
 
     name: str = Field(json_schema_extra={"pattern": CORPUS_NAME})
 
 
 class AliasRequest(ClosedBody):
-    """The corpus of an alias."""
+    """Corpus to which an alias will point."""
 
-    corpus: str = Field(
-        description="Name of the corpus, or an alias of it.", json_schema_extra={"pattern": CORPUS_NAME}
-    )
+    corpus: str = Field(description="Name or alias of the corpus.", json_schema_extra={"pattern": CORPUS_NAME})
 
 
 class AliasAnswer(BaseModel):
-    """An alias and its corpus."""
+    """An alias, and the name of its corpus."""
 
     alias: str
     corpus: str
 
 
 class AliasesAnswer(BaseModel):
-    """Aliases, by name."""
+    """List of aliases, ordered by name."""
 
     aliases: list[AliasAnswer]
 
 
 class IndexAnswer(BaseModel):
-    """Index of a corpus for search by meaning, with measurements on the corpus itself."""
+    """Index of a corpus for dense search, with measurements on the corpus itself."""
 
     kind: str
     parameters: dict[str, int]
     target: float
     recall: float
     recall_by_filter: dict[str, float] = Field(
-        description="Recall of filtered searches. Each key is the share of passages that match, such as `0.1`."
+        description="Recall of filtered searches. Each key is the share of passages that the filter matches, such "
+        "as `0.1`."
     )
-    queries: int = Field(description="Number of held-out queries that recall was measured on. 0 if search is exact.")
+    queries: int = Field(description="Number of held-out queries with which recall was measured. 0 if search is exact.")
     build_seconds: float
-    bytes: int = Field(description="Size of the index in memory and files, in bytes.")
+    bytes: int = Field(description="Size of the index in memory and in files, in bytes.")
     main: int = Field(description="Number of vectors in the index when it was built.")
-    tail: int = Field(description="Number of vectors that were added later. They are searched exactly.")
+    tail: int = Field(
+        description="Number of vectors added after the index was built. Searches compare these vectors exactly."
+    )
     dead: int = Field(description="Number of deleted or replaced vectors in the index. Searches never return them.")
     state: Literal["ready", "building"]
     reason: str | None = Field(description="Reason why search is exact. null if an approximate index is used.")
@@ -143,78 +145,84 @@ class CorpusAnswer(BaseModel):
     description: str | None
     documents: int
     passages: int = Field(
-        description="Number of passages. Each has one vector. A document that was split has several passages."
+        description="Number of passages. Each passage has one vector. A document that was split has several passages."
     )
     bytes: int = Field(description="Size of the stored data without the index, in bytes.")
     dim: int | None
     vectors: Literal["encoder", "own"] = Field(
-        description="Origin of the vectors: the server's encoder, or the documents themselves."
+        description="Origin of the vectors. `encoder`: the server embeds the documents. `own`: vectors come with "
+        "the documents."
     )
     fingerprint: str | None = Field(
-        description="Fingerprint of the bundle that embeds the corpus. null until it is known, and if `vectors` is "
-        "`own`."
+        description="Fingerprint of the bundle that embeds the corpus. null if the corpus has no encoder yet, or if "
+        "`vectors` is `own`."
     )
     recall_target: float
     stemming: Stemming = Field(
         description="Stemming for lexical search. `none` compares whole words, `porter` compares English stems."
     )
     synonyms: Synonyms | None = Field(
-        description="Further words of lexical search, by the words that they stand for. null in a list of corpora."
+        description="Synonyms for lexical search. If a query has the key, a word or phrase, the search also looks "
+        "for the words in the list. null in a list of corpora."
     )
     stop_words: StopWords | None = Field(
         description="Words that lexical search ignores in queries. null in a list of corpora."
     )
-    fields: SearchedFields = Field(description="Metadata fields of lexical search, with their weights.")
+    fields: SearchedFields = Field(description="Metadata fields that lexical search includes, with their weights.")
     index: str = Field(description="`exact`, or the kind of the approximate index.")
     recall: float = Field(description="Measured recall@10 against exact search. 1 if search is exact.")
     index_details: IndexAnswer | None = Field(description="Details of the index. null until the corpus has a document.")
     state: Literal["ready", "stale", "damaged"] = Field(
-        description="`stale`: the corpus was embedded by a bundle that is not served. `damaged`: requests for the "
-        "corpus return an error with the reason."
+        description="State of the corpus. `stale`: the server does not serve the bundle that embedded the corpus. "
+        "`damaged`: requests for the corpus return an error with the reason."
     )
     created: float
 
 
 class CorporaAnswer(BaseModel):
-    """Corpora by name. `cursor` is the last name, to request the next page; null if there is none."""
+    """A page of corpora, ordered by name. `cursor` requests the next page, and is null on the last page."""
 
     corpora: list[CorpusAnswer]
     cursor: str | None
 
 
 class ValueAnswer(BaseModel):
-    """A value of a field."""
+    """A value of a metadata field."""
 
     value: str | int | float | bool | None
     documents: int | None = Field(
-        description="Number of documents with the value. null if the corpus is too large to count them."
+        description="Number of documents with the value. null if the corpus has too many documents to count."
     )
 
 
-_RANGE = "null if the field has no numbers, or too many documents have values that are too large to index."
+_RANGE = "null if the field has no numbers, or if too many values are too large to be indexed."
 
 
 class FieldAnswer(BaseModel):
-    """A field of the metadata."""
+    """A metadata field."""
 
-    field: str = Field(description="Name of the field in a filter. A field inside an object is a dotted path.")
+    field: str = Field(
+        description="Name of the field in a filter. For a field inside an object, the name is a dotted path."
+    )
     kinds: list[Literal["boolean", "list", "null", "number", "object", "string"]]
-    least: int | float | None = Field(description=f"Smallest number. {_RANGE}")
-    greatest: int | float | None = Field(description=f"Largest number. {_RANGE}")
+    least: int | float | None = Field(description=f"Smallest number in the field. {_RANGE}")
+    greatest: int | float | None = Field(description=f"Largest number in the field. {_RANGE}")
     values: list[ValueAnswer] = Field(
-        description="Indexed values, most frequent first. Each element of a list is a value."
+        description="Indexed values of the field, most frequent first. Each element of a list counts as one value."
     )
     complete: bool = Field(
-        description="Whether `values` is complete. false if there are more values, or some are too large to index."
+        description="True if `values` lists all values of the field. False if there are more values, or if a value "
+        "is too large to be indexed."
     )
 
 
 class FieldsAnswer(BaseModel):
-    """The fields of the documents."""
+    """Metadata fields of the documents in a corpus."""
 
     fields: list[FieldAnswer]
     complete: bool = Field(
-        description="Whether `fields` is complete. false if there are more fields, or a document has too many to index."
+        description="True if `fields` lists all fields of the documents. False if there are more fields, or if a "
+        "document has too many fields to be indexed."
     )
 
 
@@ -225,12 +233,12 @@ class DocumentAnswer(BaseModel):
     text: str
     metadata: dict[str, Any]
     expires_at: str | None = Field(
-        default=None, description="Time from which on the document is not found. Absent if it never expires."
+        default=None, description="Time at which the document expires. Absent if the document never expires."
     )
 
 
 class DocumentsAnswer(BaseModel):
-    """A page of documents. `cursor` requests the next page; it is null on the last."""
+    """A page of documents. `cursor` requests the next page, and is null on the last page."""
 
     documents: list[DocumentAnswer]
     cursor: str | None
@@ -239,7 +247,10 @@ class DocumentsAnswer(BaseModel):
 
 
 class UploadAnswer(BaseModel):
-    """Ids of the documents, which are now durable and searchable. `errors` exists only with `on_error=skip`."""
+    """Result of an upload.
+
+    The documents in `ids` are durable and searchable. `errors` exists only with `on_error=skip`.
+    """
 
     ids: list[str]
     count: int
@@ -247,44 +258,45 @@ class UploadAnswer(BaseModel):
 
 
 class DeleteRequest(ClosedBody):
-    """Filter of the documents to delete."""
+    """Filter for the documents to delete."""
 
     filter: Conditions = Field(examples=[{"module": "asyncio.tasks"}], json_schema_extra={"minProperties": 1})
 
 
 class DocumentPatchRequest(ClosedBody):
-    """Metadata to merge into a document, or its new time of expiry, or both."""
+    """Changes of one document: metadata to merge, a new time of expiry, or both."""
 
     metadata: dict[str, Any] = Field(
         default_factory=dict,
-        description="JSON merge patch (RFC 7396): objects are merged, other values replace, and null removes a field.",
+        description="JSON merge patch of the metadata (RFC 7396). Objects are merged, other values replace the old "
+        "values, and null removes a field.",
         examples=[{"reviewed": True, "draft": None}],
     )
     expires_at: str | None = Field(
         default=None,
-        description="Time of RFC 3339 from which on the document is not found. null removes it. If it is absent, the "
-        "time stays.",
+        description="Time at which the document expires, in the format of RFC 3339. With null, the document never "
+        "expires. If the field is absent, the expiry does not change.",
         examples=["2030-01-31T08:30:00Z"],
     )
 
     @model_validator(mode="before")
     @classmethod
     def _null_is_absent(cls, value: Any) -> Any:
-        """Keep a null `expires_at`, which removes the time."""
+        """Keep a null `expires_at`, because null is not the same as an absent field here."""
         if not isinstance(value, dict):
             return value
         return {key: one for key, one in value.items() if one is not None or key == "expires_at"}
 
 
 class PatchRequest(DocumentPatchRequest):
-    """Changes of the documents that `ids` or `filter` name."""
+    """Changes of all documents that `ids` lists or `filter` matches."""
 
     ids: list[str] | None = Field(default=None, min_length=1, max_length=100_000)
     filter: Conditions | None = Field(default=None, json_schema_extra={"minProperties": 1})
 
 
 class PatchAnswer(BaseModel):
-    """Number of patched documents."""
+    """Number of changed documents."""
 
     patched: int
     warnings: Warnings = None

@@ -11,43 +11,49 @@ from serving.inference.embeddings import EmbedOptions
 
 
 def _some(value: Any) -> Any:
-    """Accept a text in place of a list. As in Ollama, an empty text means no texts."""
+    """Convert a text to a list of one text, and an empty text to an empty list, as Ollama does."""
     return [] if value == "" else listed(value)
 
 
-_Name = Annotated[str, Field(description="Name of a model in /api/tags. `:latest` may be left out.")]
+_Name = Annotated[str, Field(description="Name of a model in /api/tags. The tag `:latest` is optional.")]
 
 
 class OllamaOptions(Body):
-    """Ollama's options of a model. All but `num_ctx` are about generation or memory, and are ignored."""
+    """Ollama's options of a model.
+
+    The server uses `num_ctx` only. The other options are for text generation or memory, and are ignored.
+    """
 
     num_ctx: int | None = Field(
         default=None,
         ge=1,
-        description="Must be at least the model's maximum length. Longer texts are truncated at the maximum length.",
+        description="Context length in tokens. It must not be below the model's maximum length, to which longer "
+        "texts are truncated.",
     )
 
 
 class OllamaRequest(FullyRead):
-    """Fields of every request that embeds texts."""
+    """Fields that all of Ollama's requests for embeddings have."""
 
     model: _Name
     options: OllamaOptions = OllamaOptions()
-    keep_alive: str | float | None = Field(default=None, description="Ignored. Models stay loaded.")
+    keep_alive: str | float | None = Field(default=None, description="Ignored, because models always stay loaded.")
 
 
 class OllamaEmbedRequest(OllamaRequest):
     """Request of Ollama's /api/embed."""
 
     input: Annotated[Strings, BeforeValidator(_some, json_schema_input_type=str | list[str])] = Field(
-        default=[], examples=[["A list of texts.", "Or one text."]], description="Without a text, no text is embedded."
+        default=[],
+        examples=[["A list of texts.", "Or one text."]],
+        description="Texts to embed. Without texts, the answer has no vectors.",
     )
     truncate: bool = Field(
-        default=True, description="Whether to truncate texts that are too long. If false, they are refused."
+        default=True, description="If true, texts that are too long are truncated. If false, they are refused."
     )
     dimensions: int | None = Field(
         default=None,
-        description="Number of leading dimensions to keep. Vectors are truncated before they are normalized.",
+        description="Number of leading dimensions to return. Vectors are truncated first and normalized afterwards.",
         json_schema_extra={"minimum": 1},
     )
 
@@ -58,11 +64,18 @@ class OllamaEmbedRequest(OllamaRequest):
 class OllamaEmbeddingRequest(OllamaRequest):
     """Request of Ollama's /api/embeddings, which embeds one text."""
 
-    prompt: str = Field(default="", examples=["A text."], description="Without a text, no text is embedded.")
+    prompt: str = Field(
+        default="",
+        examples=["A text."],
+        description="Text to embed. For an empty text, the vector in the answer is empty.",
+    )
 
 
 class OllamaShowRequest(Body):
-    """Request of Ollama's /api/show. Older clients call the model `name`."""
+    """Request of Ollama's /api/show.
+
+    Older clients use the field `name` instead of `model`.
+    """
 
     model: _Name
 
@@ -73,7 +86,7 @@ class OllamaShowRequest(Body):
 
 
 class OllamaEmbeddings(BaseModel):
-    """Unit vectors, with times in nanoseconds."""
+    """Unit vectors, and times in nanoseconds."""
 
     model: str
     embeddings: list[list[float]]
@@ -83,13 +96,13 @@ class OllamaEmbeddings(BaseModel):
 
 
 class OllamaEmbedding(BaseModel):
-    """One unit vector."""
+    """A unit vector."""
 
     embedding: list[float]
 
 
 class OllamaDetails(BaseModel):
-    """Format of a model. Facts that are not known are empty."""
+    """Format of a model. Unknown facts are empty strings or lists."""
 
     parent_model: str
     format: Literal["onnx"]
@@ -117,7 +130,7 @@ class OllamaModels(BaseModel):
 
 
 class OllamaDescription(BaseModel):
-    """Ollama's description of a model. `model_info` has the keys of GGUF files."""
+    """Ollama's description of a model. The keys of `model_info` are those of GGUF files."""
 
     modelfile: str
     parameters: str
@@ -129,12 +142,12 @@ class OllamaDescription(BaseModel):
 
 
 class OllamaVersion(BaseModel):
-    """Version of Ollama."""
+    """Version of Ollama's API."""
 
     version: str
 
 
 class OllamaError(BaseModel):
-    """Error of an Ollama route."""
+    """Error response of Ollama's routes."""
 
     error: str

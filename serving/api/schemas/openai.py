@@ -20,8 +20,8 @@ _ROLES: dict[str, Role | None] = {
     "text-matching": None,
     **{role: role for role in get_args(Role)},
 }
-"""Roles by their names in the APIs of Azure, Voyage, NVIDIA and Jina. Jina may put a domain and a dot before the
-name (`retrieval.query`)."""
+"""Roles of texts, by the names that the APIs of Azure, Voyage, NVIDIA and Jina use. Jina may put a domain and a dot
+before the name, as in `retrieval.query`."""
 
 
 def _role(value: Any) -> Any:
@@ -32,7 +32,7 @@ def _role(value: Any) -> Any:
 
 
 def _only(value: Any) -> Any:
-    """Accept a list of one encoding, as Jina does."""
+    """Convert a list of one encoding to the encoding. Jina sends such lists."""
     return lower(value[0] if isinstance(value, list) and len(value) == 1 else value)
 
 
@@ -41,9 +41,10 @@ _Role = Annotated[Role | None, BeforeValidator(_role, json_schema_input_type=str
 
 
 class OpenAIEmbeddingsRequest(VectorFields):
-    """Request of OpenAI's /v1/embeddings. `inputs` may replace `input`; further fields of /embed go in `extra_body`.
+    """Request of OpenAI's /v1/embeddings.
 
-    Azure, Jina, Voyage and Mistral have the same route with other names for some fields.
+    `inputs` may replace `input`. Clients can send other fields of /embed in `extra_body`. Azure, Jina, Voyage and
+    Mistral have the same route, with other names for some fields.
     """
 
     input: TextsOrIds = Field(examples=["A text."])
@@ -51,15 +52,15 @@ class OpenAIEmbeddingsRequest(VectorFields):
     output_dimension: int | None = Field(default=None, description="Voyage's and Mistral's name for `dimensions`.")
     output_dtype: Annotated[Encoding | None, BeforeValidator(lower)] = Field(
         default=None,
-        description="Voyage's and Mistral's name for the number type. With `encoding_format: base64` the numbers are "
-        "in base64.",
+        description="Voyage's and Mistral's name for the number type. With `encoding_format: base64`, the numbers "
+        "are encoded in base64.",
     )
     embedding_type: Annotated[
         Encoding | None, BeforeValidator(_only, json_schema_input_type=Encoding | _OneEncoding)
     ] = Field(default=None, description="Jina's name for `output_dtype`.")
     input_type: _Role = Field(
         default=None,
-        description="Purpose of the texts. It selects the bundle's prompt for this purpose, if there is one.",
+        description="Purpose of the texts. If the bundle has a prompt for this purpose, the prompt is used.",
     )
     task: _Role = Field(default=None, description="Jina's name for `input_type`.")
     normalized: bool = Field(default=True, description="Jina's name for `normalize`.")
@@ -76,26 +77,29 @@ class OpenAIEmbeddingsRequest(VectorFields):
 
     @property
     def numbers(self) -> Encoding:
-        """Type of the numbers."""
+        """Number type of the vectors."""
         return (
             agreed({name: None if one in ("float", "base64") else one for name, one in self._types.items()}) or "float"
         )
 
     @property
     def packed(self) -> bool:
-        """Return whether each vector is a string of base64."""
+        """True if each vector in the answer is a base64 string."""
         return "base64" in self._types.values()
 
     def options(self) -> EmbedOptions:
         """Return the options of the request.
 
         Raises:
-            Invalid: two fields with the same meaning differ, or a purpose is given for token ids.
+            Invalid: two fields with the same meaning have different values, or the request gives a purpose for token
+                ids.
         """
         roles: dict[str, Role | None] = {"input_type": self.input_type, "task": self.task}
         role: Role | None = agreed(roles)
         if role and self.input and not isinstance(self.input[0], str):
-            raise Invalid("goes with texts, not with token ids", field="input_type" if self.input_type else "task")
+            raise Invalid(
+                "is only allowed for texts, not for token ids", field="input_type" if self.input_type else "task"
+            )
         return replace(
             super().options(),
             normalize=self.normalize and self.normalized,
@@ -108,7 +112,7 @@ class OpenAIEmbeddingsRequest(VectorFields):
 
 
 class OpenAIEmbedding(BaseModel):
-    """A vector: numbers, codes, or base64 of little-endian float32."""
+    """A vector as numbers, as integer or binary codes, or as base64 of little-endian float32."""
 
     object: Literal["embedding"] = "embedding"
     index: int
@@ -116,7 +120,7 @@ class OpenAIEmbedding(BaseModel):
 
 
 class Usage(BaseModel):
-    """Number of embedded tokens. `truncated` is the number of texts that were cut."""
+    """Number of embedded tokens. `truncated` is the number of truncated texts."""
 
     prompt_tokens: int
     total_tokens: int
@@ -149,7 +153,7 @@ class OpenAIModels(BaseModel):
 
 
 class OpenAIErrorBody(BaseModel):
-    """The error, and the parameter that caused it."""
+    """An error, and the parameter that caused the error."""
 
     message: str
     type: str
@@ -158,6 +162,6 @@ class OpenAIErrorBody(BaseModel):
 
 
 class OpenAIError(BaseModel):
-    """OpenAI's error."""
+    """OpenAI's error response."""
 
     error: OpenAIErrorBody

@@ -16,20 +16,23 @@ from serving.operations.bounds import (
 )
 
 DocumentIds = Annotated[list[str], Field(max_length=100, fail_fast=True)]
-"""Ids of example documents."""
+"""Ids of documents that serve as examples."""
 Path = Annotated[str, Field(min_length=1, max_length=512)]
-"""A metadata field, as a dotted path. `$id` is the document's id."""
+"""Path of a metadata field, with dots between the keys of nested objects. `$id` is the document's id."""
 
 
 class LikeRequest(ClosedBody):
-    """Documents that hits resemble, and documents that hits do not resemble. None of them is a hit."""
+    """Examples for a search: documents that the hits should resemble, and documents that they should not.
+
+    The examples themselves are never hits.
+    """
 
     positive: Annotated[DocumentIds, Field(min_length=1)]
     negative: DocumentIds = Field(default_factory=list)
 
 
 class RerankOptions(Body):
-    """Reranking of the first hits by a method that reads query and passage more closely."""
+    """Options for reranking the first hits with a slower and more precise method."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -37,21 +40,21 @@ class RerankOptions(Body):
         description="`late_interaction` compares the vectors of all tokens of query and passage. `cross_encoder` reads "
         "query and passage together."
     )
-    model: str | None = Field(default=None, description="Name of the cross-encoder. Default: the first.")
+    model: str | None = Field(default=None, description="Name of the cross-encoder. Default: the first cross-encoder.")
     candidates: int = Field(
-        default=100, ge=1, le=1000, description="Number of first hits to rerank. `offset` plus `k` must not exceed it."
+        default=100, ge=1, le=1000, description="Number of first hits to rerank. It must be at least `offset` plus `k`."
     )
 
 
 class PointRequest(ClosedBody):
-    """A point on the earth, in degrees."""
+    """A point on the earth. Latitude and longitude are in degrees."""
 
     lat: FiniteFloat = Field(ge=-90, le=90)
     lon: FiniteFloat = Field(ge=-180, le=180)
 
 
 class DistanceSort(ClosedBody):
-    """An order by the distance of the points in a metadata field, which have `lat` and `lon`."""
+    """Order of hits by the distance between a point and the points in a metadata field, which have `lat` and `lon`."""
 
     field: Path = Field(examples=["place"])
     near: PointRequest
@@ -72,7 +75,10 @@ Order = Annotated[
 
 
 class SearchRequest(ClosedBody):
-    """A search by `query`, `queries`, `vector` or `like`, in hybrid mode also by `query` and `vector`; and options."""
+    """A search by `query`, `queries`, `vector` or `like`, with its options.
+
+    Hybrid mode also allows `query` and `vector` together.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -95,7 +101,9 @@ class SearchRequest(ClosedBody):
     query: str | None = Field(default=None, examples=["run a coroutine with a time limit"])
     queries: Strings | None = None
     vector: list[FiniteFloat] | None = Field(default=None, max_length=MAX_VECTOR, fail_fast=True)
-    like: LikeRequest | None = Field(default=None, description="Search by example, in dense mode: more like this.")
+    like: LikeRequest | None = Field(
+        default=None, description="Search by example documents. Only for the mode `dense`."
+    )
     k: int = Field(default=10, ge=1, le=1000)
     offset: int = Field(
         default=0,
@@ -105,7 +113,7 @@ class SearchRequest(ClosedBody):
     mode: Annotated[Literal["dense", "lexical", "hybrid"], BeforeValidator(lower)] = "dense"
     fusion: Annotated[Literal["rrf", "weighted"], BeforeValidator(lower)] = Field(
         default="rrf",
-        description="Fusion method of hybrid search. `rrf` combines ranks, `weighted` is a weighted sum of scores.",
+        description="Fusion method of hybrid search. `rrf` combines ranks. `weighted` is a weighted sum of scores.",
     )
     alpha: float = Field(
         default=0.5,
@@ -117,109 +125,131 @@ class SearchRequest(ClosedBody):
     cursor: str | None = Field(
         default=None,
         max_length=200,
-        description="Cursor of the previous page. `offset` counts from the end of that page.",
+        description="Cursor of the previous page. `offset` counts from the end of this page.",
     )
-    exact: bool = Field(default=False, description="Use exact search instead of the approximate index.")
+    exact: bool = Field(default=False, description="If true, use exact search instead of the approximate index.")
     min_score: FiniteFloat | None = Field(
-        default=None, description="Minimum score of a hit. It is compared with the rounded `score` in the response."
+        default=None,
+        description="Minimum score of a hit. The server compares it with the rounded `score` in the response.",
     )
     sort: list[Order] | None = Field(
         default=None,
         max_length=8,
-        description="Order of the best 1,000 hits by metadata, such as `year:desc`, or by distance. Numbers come "
-        "before strings, and documents without the field come last.",
+        description="Order in which the best 1,000 hits are sorted: by metadata, such as `year:desc`, or by "
+        "distance. Numbers come before strings, and documents without the field come last.",
         examples=[["year:desc", "title:asc"], [{"field": "place", "near": {"lat": 48.14, "lon": 11.58}}]],
     )
     diversity: float = Field(
         default=0,
         ge=0,
         le=1,
-        description="Weight of the difference from the hits before (maximal marginal relevance), among the best 200 "
-        "hits. 0 keeps the order by relevance.",
+        description="Weight of diversity in maximal marginal relevance, which reorders the best 200 hits so that "
+        "each hit differs from those before it. 0 keeps the order by relevance.",
     )
     group_by: Path | None = Field(
         default=None,
-        description="Metadata field that groups the hits. `k` and `offset` then count groups, and each hit has its "
-        "`group`. `$id` groups by document. Documents without the field are left out.",
+        description="Metadata field by which hits are grouped. `k` and `offset` then count groups, and each hit has "
+        "a `group`. `$id` groups by document. Documents without the field are not returned.",
     )
     group_size: int = Field(default=1, ge=1, le=100, description="Maximum number of hits in a group.")
     facets: list[Path] | None = Field(
         default=None,
         max_length=16,
-        description="Metadata fields whose values are counted in all documents that the search chooses from.",
+        description="Metadata fields whose values are counted. The count includes all documents with a passage that "
+        "`total` counts, not only the hits.",
         examples=[["module"]],
     )
-    total: bool = Field(default=False, description="Return the number of passages that the search chooses from.")
-    explain: bool = Field(default=False, description="Return the rank and the score of each hit in both rankings.")
+    total: bool = Field(
+        default=False,
+        description="If true, return the number of passages that match the filter and, in lexical search, contain a "
+        "word of the query.",
+    )
+    explain: bool = Field(
+        default=False,
+        description="If true, return the rank and the score of each hit in the dense and in the lexical ranking.",
+    )
     rerank: RerankOptions | None = Field(
         default=None,
-        description="Rerank the first hits. Their `score` is then that of the method, and there is no `cursor`.",
+        description="Options for reranking the first hits. If hits are reranked, `score` is the score of the "
+        "reranking method, and there is no `cursor`.",
     )
     with_text: bool = True
     with_metadata: bool = True
     with_vector: bool = False
     highlight: bool = Field(
-        default=False, description="Return the positions of the query's words in the text of each hit."
+        default=False, description="If true, return the positions of the query's words in the text of each hit."
     )
     prefix: bool = Field(
         default=False,
-        description="Find words that begin with the last word of the query, as in search as you type. A space at the "
-        "end of the query completes the last word.",
+        description="If true, the last word of the query also finds longer words that begin with it. Use this for "
+        "search as you type. A space at the end of the query marks the last word as complete.",
     )
     typos: bool = Field(
         default=False,
-        description="Find words that differ from a word of the query by one typo, if it has 5 letters or more, or by "
-        "two typos, if it has 9 or more. They count less than the word itself.",
+        description="If true, also find words with typos. A query word of 5 letters or more may differ by one typo, "
+        "and a query word of 9 letters or more by two. Words with typos count less than exact words.",
     )
     corpus: str | None = Field(default=None, description="Name of the corpus. It must equal the name in the path.")
 
 
 class CorpusSearchRequest(SearchRequest):
-    """A search that names its corpus, or several corpora of one encoder, in the body."""
+    """A search that names one corpus, or several corpora of one encoder, in its body."""
 
     corpus: str | None = Field(default=None, json_schema_extra={"pattern": CORPUS_NAME})
     corpora: list[str] | None = Field(
-        default=None, min_length=1, max_length=32, description="Names of corpora, whose hits are merged by score."
+        default=None,
+        min_length=1,
+        max_length=32,
+        description="Names of corpora. The hits of all these corpora are merged by score.",
     )
 
 
 class SpanAnswer(BaseModel):
-    """A range of characters in the document's text. `end` is exclusive."""
+    """Range of characters in a document's text. `end` is exclusive."""
 
     start: int
     end: int
 
 
 class PartAnswer(BaseModel):
-    """The place of a hit in one ranking."""
+    """Rank and score of a hit in one ranking."""
 
-    rank: int | None = Field(description="Rank from 1. null if the hit is not in the ranking.")
+    rank: int | None = Field(description="Rank of the hit. The first rank is 1. null if the hit is not in the ranking.")
     score: float | None = Field(description="Cosine similarity or BM25 score.")
 
 
 class ExplainAnswer(BaseModel):
-    """The place of a hit in each ranking of the search."""
+    """Rank and score of a hit in each ranking of the search."""
 
     dense: PartAnswer | None = None
     lexical: PartAnswer | None = None
 
 
 class FieldHighlightsAnswer(BaseModel):
-    """A string in a searched field, and the query's words in it."""
+    """A string in a searched metadata field, and the positions of the query's words in the string."""
 
     field: str
-    text: str = Field(description="The string, or its beginning. Up to 1,000 characters of a field are searched.")
+    text: str = Field(
+        description="The string. If the field is longer than 1,000 characters, only these characters "
+        "are searched and returned."
+    )
     highlights: list[SpanAnswer]
 
 
 class HitAnswer(BaseModel):
-    """A passage that was found: a document, or a `span` of a document that was split. `text` then has only the span."""
+    """A passage that the search found.
 
-    corpus: str | None = Field(default=None, description="Name of the corpus. Present only in a search of `corpora`.")
+    The passage is a whole document, or a `span` of a document that was split. For a `span`, `text` has only the text of
+    the span.
+    """
+
+    corpus: str | None = Field(
+        default=None, description="Name of the corpus. Present only in a search of several `corpora`."
+    )
     id: str
     score: float = Field(
         description="Cosine similarity in dense search, BM25 score in lexical search, fused score in hybrid search. "
-        "With `rerank`, the score of its method."
+        "With `rerank`, the score of the reranking method."
     )
     dense: float | None = Field(default=None, description="Cosine similarity. Present only in hybrid search.")
     lexical: float | None = Field(
@@ -234,38 +264,48 @@ class HitAnswer(BaseModel):
     highlights: list[SpanAnswer] | None = Field(
         default=None, description="Positions of the query's words in the first 20,000 characters of `text`."
     )
-    group: str | int | float | bool | None = Field(default=None, description="Value of the field of `group_by`.")
+    group: str | int | float | bool | None = Field(
+        default=None, description="Value of the field that `group_by` names."
+    )
     explain: ExplainAnswer | None = None
     field_highlights: list[FieldHighlightsAnswer] | None = Field(
         default=None,
-        description="The strings in searched metadata fields that have words of the query. Absent if the corpus has no "
-        "searched fields.",
+        description="Strings in searched metadata fields that contain a word of the query. Absent if the corpus has "
+        "no searched fields.",
     )
 
 
 class ResultAnswer(BaseModel):
-    """Hits of one query, best first, and the cursor of the next page; null if there is none."""
+    """Hits of one query, best first. `cursor` requests the next page, and is null if there is no next page."""
 
     hits: list[HitAnswer]
     cursor: str | None
 
 
 class SearchAnswer(BaseModel):
-    """`hits` and `cursor` for a query or vector; `results`, one entry for each query, for `queries`."""
+    """Answer to a search.
+
+    One query or vector gets `hits` and `cursor`. Several `queries` get `results`, with one entry for each query.
+    """
 
     hits: list[HitAnswer] | None = None
     cursor: str | None = None
     results: list[ResultAnswer] | None = None
     took_ms: float
     mode: Literal["dense", "lexical", "hybrid"]
-    total: int | None = Field(default=None, description="Number of passages that the search chooses from.")
+    total: int | None = Field(
+        default=None,
+        description="Number of passages that match the filter and, in lexical search, contain a word of the query.",
+    )
     facets: dict[str, list[ValueAnswer]] | None = Field(
-        default=None, description="The 20 most frequent values of each requested field, with their documents."
+        default=None,
+        description="The 20 most frequent values of each requested field, with the number of documents for each value.",
     )
     facets_complete: bool | None = Field(
-        default=None, description="false if some values were too large or too many to be counted."
+        default=None, description="False if some values were not counted, because they were too many or too large."
     )
     index: str | None = Field(
-        description="Index of the dense search: `exact`, or the kind of the approximate index. null in lexical search."
+        description="Index that the dense search used: `exact`, or the kind of the approximate index. null in "
+        "lexical search."
     )
     warnings: Warnings = None

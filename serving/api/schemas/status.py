@@ -1,4 +1,4 @@
-"""Response bodies about the server's status."""
+"""Response bodies about the server's state."""
 
 from __future__ import annotations
 
@@ -16,46 +16,49 @@ class StateAnswer(BaseModel):
 
 
 class Pooling(BaseModel):
-    """Pooling of token vectors to one vector."""
+    """Pooling method, which combines token vectors to one vector."""
 
     pooling: str
 
 
 class Labels(BaseModel):
-    """Names of a cross-encoder's outputs."""
+    """Names of a cross-encoder's output labels."""
 
     id2label: dict[str, str]
     label2id: dict[str, int]
 
 
 class ModelType(BaseModel):
-    """Type of the model, in the terms of text-embeddings-inference: an encoder or a cross-encoder."""
+    """Type of the model as text-embeddings-inference reports it: an encoder or a cross-encoder."""
 
     embedding: Pooling | None = None
     reranker: Labels | None = None
 
 
 class TrainingCorpus(BaseModel):
-    """The sentences that an encoder was trained on."""
+    """Sentences on which an encoder was trained."""
 
-    name: str | None = Field(description="Name of the corpus file. null if the corpus is not one file.")
+    name: str | None = Field(description="Name of the file with the sentences. null if they were not in a single file.")
     sentences: int | None
     digest: str | None = Field(description="Hash of the sentences.")
 
 
 class Training(BaseModel):
-    """Training of an encoder. Facts missing in its manifest are null."""
+    """Training of an encoder. Facts that the manifest does not contain are null."""
 
-    about: str | None = Field(description="Description of the training in one sentence.")
+    about: str | None = Field(description="Description of the training in one line.")
     objective: str | None
-    backbone: str | None = Field(description="Model that the training started from.")
+    backbone: str | None = Field(description="Model from which the training started.")
     seed: int | None
     corpus: TrainingCorpus | None
     teacher: str | None
 
 
 class InfoAnswer(BaseModel):
-    """Keys of text-embeddings-inference, then our own. Facts about the engine are null until it is loaded."""
+    """Answer of /info: the keys of text-embeddings-inference, followed by keys of Isosphere.
+
+    Facts about the engine are null until the engine is loaded.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -81,23 +84,26 @@ class InfoAnswer(BaseModel):
     prompts: dict[str, str]
     int8_limit: float | None
     parity: float | None = Field(
-        description="Largest difference between numbers of the exported graph's vectors and the original encoder's."
+        description="Largest difference between components of the exported graph's vectors and of the original "
+        "encoder's vectors."
     )
     scores: dict[str, float] = Field(
-        description="Scores from the manifest: Spearman correlation × 100 for STS tasks, MRR@10 from 0 to 1 for "
-        "self-retrieval."
+        description="Evaluation scores from the manifest. STS tasks have Spearman correlation × 100. Self-retrieval "
+        "has MRR@10 from 0 to 1."
     )
     training: Training | None = Field(description="Training of the encoder. null if the manifest has no record of it.")
-    report: bool = Field(description="Whether `GET /models/{id}/report` returns a promotion report.")
+    report: bool = Field(
+        description="True if the bundle has a promotion report, which `GET /models/{id}/report` returns."
+    )
     engine: str | None
     precision: str | None
     device: str | None
     engines: list[dict[str, Any]] | None = Field(
-        description="Engines that were measured on this machine. The selected engine is marked."
+        description="Engines that were measured on this machine. The engine in use has `chosen: true`."
     )
     index: str
     adapts: bool = Field(
-        description="Whether `POST /corpora/{name}/adapt` adapts encoders: the extra `train` is installed, and "
+        description="True if `POST /corpora/{name}/adapt` is available: the extra `train` is installed, and "
         "`--no-adapt` is not set."
     )
     state: State

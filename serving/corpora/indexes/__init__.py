@@ -1,4 +1,4 @@
-"""Vector indexes: the growing index of a corpus, and kinds of approximate indexes built in the background."""
+"""Vector indexes: the growing index of a corpus, and kinds of approximate indexes that are built in the background."""
 
 from __future__ import annotations
 

@@ -16,26 +16,27 @@ from serving.corpora.indexes.kind import BuildError, Candidates, Parameters, Pau
 
 LINKS, WIDTH = 32, 80
 MOST = 2_048
-"""Maximum effort (`efSearch`). With a higher effort, a search costs about as much as reading every vector."""
+"""Maximum effort (`efSearch`). With more effort, a search costs about as much as comparing all vectors."""
 Codes = Literal["flat", "sq8", "pq"]
 ROUNDS = 10
-"""Iterations of k-means."""
+"""Number of iterations of k-means."""
 POINTS = 64
-"""Training vectors per centroid. FAISS's default of 256 takes four times as long for the same recall."""
+"""Number of training vectors per centroid. FAISS's default of 256 takes four times as long and gives the same
+recall."""
 PQ_POINTS = 16_384
 LEAST = 1_024
-"""Minimum number of vectors of an IVF index. With fewer vectors, IVF is not faster than exact search and has too
-little training data."""
+"""Minimum number of vectors for an IVF index. With fewer vectors, IVF is not faster than exact search, and the training
+has too little data."""
 
 
 class Flat:
-    """Brute-force search by FAISS. This kind stores nothing besides the memory-mapped vectors."""
+    """Brute-force search by FAISS. The index stores nothing, because it searches the memory-mapped vectors."""
 
     name = "flat"
     knob: str | None = None
     refined = 2
-    """Candidates per hit. FAISS breaks ties arbitrarily. Extra candidates make it likelier that the oldest of equal
-    vectors are found."""
+    """Number of candidates per hit. FAISS orders equal scores arbitrarily. With additional candidates, the oldest of
+    equal vectors are more likely to be found."""
 
     def parameters(self, count: int, dim: int) -> Parameters:  # noqa: ARG002
         return {}
@@ -50,7 +51,7 @@ class Flat:
         return flat(vectors)
 
     def write(self, index: faiss.Index, path: str) -> None:  # noqa: ARG002
-        """Write an empty file, because the vectors have a file of their own."""
+        """Write an empty file, because the vectors are stored in another file."""
         Path(path).touch()
 
     def read(self, path: str, vectors: Floats) -> faiss.Index:  # noqa: ARG002
@@ -66,9 +67,9 @@ class Flat:
 
 
 class Hnsw:
-    """A layered graph of neighbours, searched from the top layer (Malkov and Yashunin, 2018).
+    """A layered graph of neighbours, which is searched from the top layer (Malkov and Yashunin, 2018).
 
-    This kind stores only the graph. Distances are computed from the memory-mapped vectors.
+    The index stores only the graph. Distances are computed from the memory-mapped vectors.
     """
 
     name = "hnsw"
@@ -79,11 +80,11 @@ class Hnsw:
         return {"M": LINKS, "efConstruction": WIDTH}
 
     def memory(self, count: int, dim: int) -> int:
-        """Return the bytes of the graph and of the copy of the vectors that FAISS needs during the build."""
+        """Return the bytes of the graph, and of the copy of the vectors that FAISS needs during the build."""
         return count * (4 * dim + 4 * 2 * LINKS + 16)
 
     def build(self, vectors: Floats, parameters: Parameters, pause: Pause) -> faiss.Index:
-        """Add vectors in the order of their rows. With one thread, the graph is deterministic."""
+        """Add the vectors in the order of their rows. A single thread makes the graph deterministic."""
         index = faiss.IndexHNSWFlat(vectors.shape[1], parameters["M"], faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efConstruction = parameters["efConstruction"]
         return _with(index, vectors, pause)
@@ -114,7 +115,7 @@ class Hnsw:
         return steps(10, MOST)
 
     def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:
-        """Search the graph. Rows of the result end in -1 if the graph reaches too few vectors."""
+        """Search the graph. If the graph reaches too few vectors, the rows of the result end with -1."""
         parameters = faiss.SearchParametersHNSW(efSearch=max(wanted.effort, wanted.rows))
         _, rows = index.search(queries, wanted.rows, params=limited(parameters, wanted.bitmap))
         return rows  # type: ignore[no-any-return]
@@ -127,10 +128,12 @@ def _with(index: faiss.Index, vectors: Floats, pause: Pause) -> faiss.Index:
 
 
 class Ivf:
-    """An inverted file: lists of vectors by their nearest centroid, trained on a sample of the vectors.
+    """An inverted file: lists of vectors by their nearest centroid.
 
-    A search reads the lists of the centroids nearest to the query. The lists contain float32 vectors, 8 bits per
-    component (SQ8), or product codes (PQ; Jégou et al., 2011).
+    The centroids are trained on a sample of the vectors.
+
+    A search reads the lists of the centroids that are nearest to the query. The lists contain float32 vectors, 8 bits
+    per component (SQ8), or product codes (PQ; Jégou et al., 2011).
     """
 
     knob: str | None = "nprobe"
@@ -143,7 +146,7 @@ class Ivf:
     def parameters(self, count: int, dim: int) -> Parameters:
         """Return the number of lists, 4√N, and for PQ the bytes per code.
 
-        A code has an eighth of the dimension, at least 8 bytes, rounded down to a divisor of the dimension.
+        A code has one byte per eight dimensions, at least 8 bytes, rounded down to a divisor of the dimension.
         """
         lists = {"nlist": max(1, min(int(4 * count**0.5), count // 39))}
         if self._codes != "pq":
@@ -151,13 +154,16 @@ class Ivf:
         return lists | {"m": next(m for m in range(min(dim, max(8, dim // 8)), 0, -1) if dim % m == 0)}
 
     def memory(self, count: int, dim: int) -> int:
-        """Return the peak bytes of codes and row numbers in growing lists, and of the training sample."""
+        """Return the peak bytes of the growing lists, with codes and row numbers, and of the training sample."""
         parameters = self.parameters(count, dim)
         code = {"flat": 4 * dim, "sq8": dim, "pq": parameters.get("m", 0)}[self._codes]
         return int(1.5 * count * (code + 8)) + 4 * dim * min(count, POINTS * parameters["nlist"])
 
     def build(self, vectors: Floats, parameters: Parameters, pause: Pause) -> faiss.Index:
-        """Train centroids by spherical k-means and add all vectors. A fixed seed makes the centroids reproducible."""
+        """Train the centroids by spherical k-means, and add all vectors.
+
+        A fixed seed makes the centroids reproducible.
+        """
         if len(vectors) < LEAST:
             raise BuildError(f"{len(vectors)} vectors are too few for {self.name}, which needs {LEAST}")
         index = self._empty(vectors.shape[1], parameters)
@@ -213,7 +219,7 @@ def _train_centres(centres: faiss.IndexFlatIP, sample: Floats, count: int, pause
     settings.niter, settings.spherical = 1, True
     settings.min_points_per_centroid, settings.max_points_per_centroid = 1, POINTS
     clustering = faiss.Clustering(sample.shape[1], count, settings)
-    for _ in range(ROUNDS):  # each round starts from the centres of the previous one
+    for _ in range(ROUNDS):  # each round continues with the centres of the previous round
         pause()
         centres.reset()
         clustering.train(sample, centres)

@@ -1,4 +1,4 @@
-"""Building of indexes in the background: the plan of kinds to try, and the single thread that builds."""
+"""Building of indexes in the background: the plan of the kinds to try, and the single thread that builds."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ from serving.settings import INDEXED_FROM
 log = logging.getLogger(__name__)
 GROUP = Path("/sys/fs/cgroup")
 FEWEST = 10
-"""Minimum vectors of an index. With fewer, recall@10 can't be measured."""
+"""Minimum number of vectors for an index. With fewer vectors, recall@10 can't be measured."""
 CERTAIN = 1.0
-"""Recall target that only exact search reaches. An approximate index that finds every neighbour of the measured
-queries may miss neighbours of other queries."""
+"""Recall target that only exact search reaches. Even if an approximate index finds all neighbours of the measured
+queries, it may miss neighbours of other queries."""
 QUERIES = 400
-"""Maximum vectors that serve as queries of the measurement, before they are added to the index."""
+"""Maximum number of vectors that serve as queries of the measurement. They are added to the index afterwards."""
 SHARES = (1.0, 0.5, 0.05, 0.005)
-"""Shares of the vectors that pass a filter in the measurement. The passing vectors are drawn at random."""
+"""Shares of the vectors that match a filter in the measurement. The matching vectors are drawn at random."""
 CONFIDENCE = 1.64
-"""Number of standard errors by which the measured recall must exceed the target. 1.64 gives one-sided 95 %
-confidence."""
+"""Number of standard errors by which the measured recall must exceed the target. 1.64 gives a one-sided confidence of
+95 %."""
 NICENESS = 10
-"""Niceness of the building thread, so that searches and uploads have priority."""
+"""Niceness of the building thread. Searches and uploads have priority over it."""
 MOMENT = 1.0
-"""Seconds that `close` waits for a running build."""
+"""Seconds that `close` waits for the end of a running build."""
 Work = Callable[[Pause], None]
 
 
@@ -63,7 +63,7 @@ class BuildInput(NamedTuple):
 
 
 def build(given: BuildInput, target: float, plan: Plan, kinds: Mapping[str, Kind], pause: Pause) -> Main:
-    """Build and return the first kind of the plan that reaches the recall target.
+    """Build the first kind of the plan that reaches the recall target, and return its index.
 
     If no kind reaches the target, return exact search with the reasons.
     """
@@ -71,14 +71,16 @@ def build(given: BuildInput, target: float, plan: Plan, kinds: Mapping[str, Kind
     begin, first = perf_counter(), len(keys) - held
     reasons = []
     if len(keys) < plan.least:
-        reasons.append(f"exact search is as quick below {plan.least} vectors")
+        reasons.append(f"exact search is just as fast below {plan.least} vectors")
     elif target >= CERTAIN:
-        reasons.append(f"only exact search surely has a recall of {CERTAIN:g}")
+        reasons.append(f"only exact search guarantees a recall of {CERTAIN:g}")
     else:
         faiss.omp_set_num_threads(1)
         fitting = plan.fitting(kinds, *vectors.shape)
         reasons += [
-            f"{name} does not fit in memory, or takes too long" for name in plan.kinds if kinds[name] not in fitting
+            f"{name} does not fit in memory, or takes too long to build"
+            for name in plan.kinds
+            if kinds[name] not in fitting
         ]
         for kind in fitting:
             try:
@@ -89,25 +91,26 @@ def build(given: BuildInput, target: float, plan: Plan, kinds: Mapping[str, Kind
                 built = built._replace(built=kind.complete(built.built, vectors))
                 built = write_index(folder, built, vectors)
                 return Main(keys, vectors, built, tuning, perf_counter() - begin)
-            except (RuntimeError, MemoryError) as error:  # FAISS's own errors are RuntimeErrors
-                pause()  # cancel if the index was closed, which removes its folder
+            except (RuntimeError, MemoryError) as error:  # FAISS raises its own errors as RuntimeError
+                pause()  # the error may come from the closed index, whose folder was removed; raise CancelledError then
                 log.warning("the index %s could not be built: %s", kind.name, error)
                 reasons.append(str(error))
     return Main(
         keys,
         vectors,
         None,
-        # Target 0 if only the plan asked for exact search: another plan will then build, whatever the target.
+        # If only the plan demands exact search, the target is 0. Another plan will then build an index, whatever the
+        # target.
         Tuning(target if plan.kinds and len(keys) >= plan.least else 0.0, held),
         perf_counter() - begin,
-        reason="; ".join(reasons) or "no other kind is wanted",
+        reason="; ".join(reasons) or "the plan allows no other kind",
     )
 
 
 class Builder:
-    """A thread of low priority that builds the indexes of all corpora, one after the other.
+    """A thread of low priority that builds the indexes of all corpora, one after another.
 
-    Brief work runs between two steps of a long build.
+    Short work can run between two steps of a long build.
     """
 
     def __init__(self) -> None:
@@ -120,9 +123,8 @@ class Builder:
     def submit(self, work: Work, *, brief: bool = False) -> None:
         """Queue `work` for the thread.
 
-        `work` gets a function that it must call often. After `close`, this function raises `CancelledError`.
-
-        `brief` work does not wait for long builds.
+        `work` gets a function that it must call often. After `close`, this function raises `CancelledError`. `brief`
+        work does not wait for long builds.
         """
         if brief:
             self._brief.append(work)
@@ -136,7 +138,7 @@ class Builder:
     def close(self) -> None:
         """Cancel running and waiting work.
 
-        A long step inside FAISS can't be cancelled, and ends with the process.
+        A long step inside FAISS can't be cancelled. It ends with the process.
         """
         self._closed.set()
         self._work.put(None)
@@ -144,7 +146,7 @@ class Builder:
             self._thread.join(MOMENT)
 
     def _run(self) -> None:
-        with suppress(OSError):  # where niceness is not supported, searches and uploads only wait longer
+        with suppress(OSError):  # without niceness, searches and uploads are only slower
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         while (work := self._work.get()) is not None and not self._closed.is_set():
             self._do(work, self._pause)
@@ -154,7 +156,7 @@ class Builder:
             work(pause)
         except CancelledError:
             return
-        except Exception:  # the next write retries; the thread must go on for other corpora
+        except Exception:  # the next write tries again; the thread must continue for other corpora
             log.exception("an index could not be built")
 
     def _pause(self) -> None:
@@ -162,7 +164,7 @@ class Builder:
         self._do_brief(self._check_open)
 
     def _do_brief(self, _: Pause) -> None:
-        """Run all brief work, either in its own turn or when a long build pauses."""
+        """Run all brief work, either between two builds or when a long build pauses."""
         while self._brief:
             self._do(self._brief.popleft(), self._check_open)
 
@@ -171,26 +173,26 @@ class Builder:
             raise CancelledError
 
 
-# Choice of the kinds of index to try for a number of vectors, best first. Measurements are in docs/adr/0019.
+# The plan chooses the kinds of index to try for a number of vectors, best first. Measurements are in docs/adr/0019.
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Conditions for builds, and the kinds to try."""
+    """Conditions for building an index, and the kinds of index to try."""
 
     least: int = INDEXED_FROM
-    """Minimum number of vectors of an approximate index. Below this number, search is exact."""
+    """Minimum number of vectors for an approximate index. With fewer vectors, search is exact."""
     dead: float = 0.2
-    """Maximum share of removed vectors in the built parts. Above this share, the index is rebuilt without removed
-    vectors."""
+    """Maximum share of removed vectors in the built parts. Beyond this share, the index is built again without the
+    removed vectors."""
     tail: float = 0.1
-    """Maximum size of the vectors outside the main part, relative to the built parts. Above this size, all are
-    rebuilt together, unless the vectors outside the main part are fewer than `least`."""
+    """Maximum number of vectors outside the main part, relative to the built parts. Beyond this number, all parts are
+    built again as one, unless the vectors outside the main part are fewer than `least`."""
     kinds: Sequence[str] = ("hnsw", "ivf-flat", "ivf-sq8", "ivf-pq")
-    """Kinds in the order in which they are tried. The first kind that fits into memory and reaches the recall target
-    serves."""
+    """Kinds of index in the order in which they are tried. The first kind that fits in memory and reaches the recall
+    target is used."""
     most: Mapping[str, int] = field(default_factory=lambda: {"hnsw": 5_000_000})
-    """Maximum number of vectors by kind. With more vectors, building the kind on one thread takes hours."""
+    """Maximum number of vectors of each kind. With more vectors, a single thread needs hours to build the kind."""
     memory: int | None = None
     """Maximum bytes of memory for a build. None means half of the free memory."""
 
@@ -199,10 +201,10 @@ class Plan:
         return kind in self.kinds and count >= self.least
 
     def wanted(self, main: int, dead: int, tail: int) -> bool:
-        """Return whether a build is due.
+        """Return whether the index must be built again.
 
-        `main` is the number of vectors in the built parts, and `dead` of these vectors are removed. `tail` is the
-        number of vectors outside the main part.
+        `main` is the number of vectors in the built parts, and `dead` is the number of removed vectors among them.
+        `tail` is the number of vectors outside the main part.
         """
         return tail > max(self.least - 1, self.tail * main) or dead > self.dead * main
 
@@ -210,10 +212,10 @@ class Plan:
         return replace(self, kinds=[name for name in self.kinds if name != kind])
 
     def outgrown(self, built: int, tail: int) -> bool:
-        """Return whether the oldest vectors of a tail should move into a graph before the next build.
+        """Return whether the oldest vectors of a tail should become a graph before the next build.
 
-        `built` is the number of vectors in the built parts, and `tail` the number of vectors in the tail. Without a
-        built index, the limit is higher, because the first build takes as little time as growing a graph.
+        `built` is the number of vectors in the built parts, and `tail` is the number of vectors in the tail. Without a
+        built index, the limit is higher, because a first build takes as little time as a graph of the tail.
         """
         return "hnsw" in self.kinds and tail > (self.least // 2 if built else 3 * self.least // 2)
 
@@ -234,18 +236,18 @@ def free_memory(machine: Path = Path("/proc/meminfo"), group: Path = GROUP) -> i
     try:
         limit, used = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
         cached = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-    except FileNotFoundError:  # no control group of its own, or an old kernel
+    except FileNotFoundError:  # the process has no control group of its own, or the kernel is old
         return available
     if limit == "max":
         return available
     return min(available, int(limit) - int(used) + int(cached["inactive_file"]))
 
 
-# Search for the cheapest effort that reaches the recall target, measured on the index against exact search.
+# Tuning searches for the cheapest effort that reaches the recall target, which is measured against exact search.
 
 
 def most_queries(count: int) -> int:
-    """Return how many of `count` vectors to hold out as queries, at most a tenth."""
+    """Return how many of `count` vectors are held out as queries. It is at most a tenth."""
     return min(QUERIES, count // 10)
 
 
@@ -255,7 +257,7 @@ def held_out(count: int) -> Rows:
 
 
 def tune(main: Main, queries: Floats, target: float, pause: Pause, shares: Sequence[float] = SHARES) -> Tuning:
-    """Return the cheapest efforts at which `main` reaches the recall target, for each share of passing vectors.
+    """Return the lowest efforts at which `main` reaches the recall target, for each share of matching vectors.
 
     The (Q, D) `queries` are not in `main`. See docs/adr/0019.
 
@@ -277,12 +279,17 @@ def tune(main: Main, queries: Floats, target: float, pause: Pause, shares: Seque
         if effort is not None:
             efforts[share], recalls[share] = effort, recall
         elif share == 1.0:
-            raise BuildError(f"{main.approximate.kind.name} reaches a recall of {recall:.3f}, not surely {target:g}")
+            raise BuildError(
+                f"{main.approximate.kind.name} reaches a recall of {recall:.3f}, which is not certainly {target:g}"
+            )
     return Tuning(target, len(queries), efforts, recalls)
 
 
 def recall(found: Sequence[Ranking], truth: Sequence[Ranking]) -> Floats:
-    """Return the recall of each query (Q,). Vectors with the same score as the last true hit count as true hits."""
+    """Return the recall of each query (Q,).
+
+    Vectors with the same score as the last true hit also count as true hits.
+    """
     parts = [
         np.count_nonzero(one.scores >= true.scores[-1]) / len(true.scores) if len(true.scores) else 1.0
         for one, true in zip(found, truth, strict=True)
@@ -291,7 +298,7 @@ def recall(found: Sequence[Ranking], truth: Sequence[Ranking]) -> Floats:
 
 
 class _Trial:
-    """Search for the cheapest effort that reaches the recall target at one filter selectivity."""
+    """Search for the lowest effort that reaches the recall target, for one share of matching vectors."""
 
     def __init__(self, main: Main, queries: Floats, truth: Sequence[Ranking], target: float, pause: Pause) -> None:
         self._main = main
@@ -301,7 +308,7 @@ class _Trial:
         self._pause = pause
 
     def cheapest(self, bitmap: NDArray[np.uint8] | None) -> tuple[int | None, float]:
-        """Find the cheapest effort that reaches the target. Return the effort and its recall.
+        """Find the lowest effort that reaches the target. Return the effort and its recall.
 
         The search is a bisection, because recall grows with effort. If no effort reaches the target, return None and
         the recall of the highest effort.

@@ -1,6 +1,6 @@
 """Exact search, which compares every vector with every query, and the order of hits in all indexes.
 
-Exact search is the reference for approximate indexes. An `ExactIndex` stores new vectors.
+Exact search is the reference for approximate indexes. An `ExactIndex` stores newly added vectors.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ Integers = NDArray[np.int64]
 Rows = NDArray[np.int64]
 """Row numbers in a matrix of vectors."""
 DECIMALS = 6
-"""Decimals of a score. The last bits of a float32 sum depend on the position of a row in the matrix. Rounding gives
-equal vectors equal scores."""
+"""Number of decimals of a score. The last bits of a float32 sum depend on the position of a row in the matrix. After
+rounding, equal vectors have equal scores."""
 NOTHING = Ranking(np.empty(0, np.int64), np.empty(0, np.float32))
 QUERIES, VECTORS = 64, 16_384
-"""Maximum queries and vectors of one matrix product. They bound the matrix of scores (4 MB) and the copy of
-non-contiguous vectors."""
+"""Maximum number of queries and of vectors in one matrix product. They limit the size of the score matrix (4 MB) and of
+copies of vectors."""
 SLACK = np.float32(1e-5)
-"""Tolerance of preselected scores. It is several times the error of BLAS for the float32 inner product of unit
-vectors."""
+"""Tolerance of the first selection by score. It is several times the error of BLAS for the float32 inner product of
+unit vectors."""
 
 
 def nearest(keys: Keys, vectors: Floats, queries: Floats, k: int, rows: Rows | None = None) -> list[Ranking]:
     """Return the best `k` of the (N, D) `vectors` for each row of (Q, D) `queries`.
 
-    `keys` are the keys of the N vectors. If `rows` is given, only these rows are searched. BLAS preselects candidates
-    block by block, and `products` scores the candidates.
+    `keys` are the keys of the N vectors. If `rows` is given, only these rows are searched. BLAS first selects
+    candidates block by block. `products` then computes the scores of the candidates.
     """
     queries = np.ascontiguousarray(queries, np.float32)
     found = [NOTHING] * len(queries)
@@ -63,7 +63,7 @@ def _scored(vectors: faiss.IndexFlatIP, query: Floats, rows: Rows) -> Floats:
 
 
 def _better(found: Ranking, keys: Keys, scored: Callable[[Rows], Floats], scores: Floats, k: int) -> Ranking:
-    """Return the best `k` among `found`, the hits of earlier blocks, and the rows of this block."""
+    """Return the best `k` hits, from the hits of earlier blocks in `found` and from the rows of this block."""
     least = found.scores[-1] if len(found.keys) == k else -np.inf
     in_play = np.flatnonzero(scores >= least - SLACK)
     if not len(in_play):
@@ -93,13 +93,13 @@ class ExactRows(NamedTuple):
 class ExactIndex:
     """A growing matrix of vectors with exact search.
 
-    A search sees the rows that existed when the search started. Removed rows stay in memory until more than half of the
+    A search uses the rows that existed when the search started. Removed rows stay in memory until more than half of the
     rows are removed.
     """
 
     def __init__(self, dim: int) -> None:
         self._room = self.rows = ExactRows(np.empty(0, np.int64), np.empty((0, dim), np.float32), np.empty(0, np.bool_))
-        """`_room` has spare capacity. `rows` is the used part of `_room`."""
+        """`_room` has spare capacity for more rows. `rows` is the used part of `_room`."""
 
     def __len__(self) -> int:
         return int(np.count_nonzero(self.rows.live))
@@ -141,20 +141,20 @@ class ExactIndex:
         return ExactRows(np.empty(room, np.int64), vectors, np.empty(room, np.bool_))
 
 
-# Scores and the order of hits.
+# The following functions compute scores and the order of hits.
 
 
 def rounded(scores: Floats) -> Floats:
-    """Round scores to `DECIMALS`, the precision of comparisons and answers."""
+    """Round scores to `DECIMALS`. Comparisons and answers use this precision."""
     return scores.round(DECIMALS)
 
 
 def best(keys: Keys, scores: Floats, k: int) -> Ranking:
-    """Return the `k` best by score.
+    """Return the `k` best hits by score.
 
-    Equal scores are ordered by age, the lowest key first. `scores` must be `rounded`.
+    Equal scores are ordered by age: the lowest key is first. `scores` must be `rounded`.
     """
-    if k < len(keys):  # keep every score that ties with the k-th
+    if k < len(keys):  # keep all scores that are equal to the k-th
         worst_kept = np.partition(scores, len(scores) - k)[len(scores) - k]
         in_play = scores >= worst_kept
         keys, scores = keys[in_play], scores[in_play]

@@ -1,4 +1,4 @@
-"""FAISS indexes copied to a CUDA device. This needs faiss-gpu and a device that it finds."""
+"""Indexes of FAISS, copied to a CUDA device. They need faiss-gpu and a CUDA device."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from serving.corpora.indexes.kind import BuildError, Candidates, Kind, Parameter
 log = logging.getLogger(__name__)
 
 MOST_CANDIDATES = 2_048
-"""Maximum results per query that FAISS returns from a device."""
+"""Maximum number of results per query that FAISS can return from a device."""
 TEMPORARY, PINNED = 256 << 20, 64 << 20
-"""Bytes that FAISS reserves per index, on the device and in pinned memory. Its defaults are 1.5 GiB and 256 MiB. A
-search that needs more requests it from the device."""
+"""Bytes that FAISS reserves per index, on the device and in pinned memory. FAISS's defaults are 1.5 GiB and 256 MiB. A
+search that needs more memory requests it from the device."""
 SPARE = 512 << 20
-"""Bytes of device memory that a copy leaves free for `TEMPORARY`, for cuBLAS, and for the encoder's memory arena."""
+"""Bytes of device memory that a copy leaves free for `TEMPORARY`, cuBLAS and the encoder."""
 DRIVER = "libcuda.so.1"
 
 PROBE = """
@@ -52,11 +52,11 @@ PATIENCE = 300
 def trouble() -> str | None:
     """Return the reason why FAISS can't search on the first device, or None if it can.
 
-    Another process runs a search, because FAISS aborts its process if it has no kernels for the device or if the driver
-    fails.
+    Another process tries a search, because FAISS aborts its process if it has no kernels for the device or if the
+    driver fails.
     """
     if not hasattr(faiss, "StandardGpuResources"):
-        return "FAISS knows no CUDA device here; it needs faiss-gpu in place of faiss-cpu"
+        return "FAISS found no CUDA device; searching on a GPU needs faiss-gpu in place of faiss-cpu"
     try:
         tried = subprocess.run(
             [sys.executable, "-P", "-c", PROBE],
@@ -75,14 +75,14 @@ def trouble() -> str | None:
 
 
 class OnGpu:
-    """A kind of CPU index that is copied to the first device. `trouble` must have returned None.
+    """A kind of CPU index that is copied to the first device. It may be used only if `trouble` returned None.
 
-    The CPU index stays memory-mapped. It answers searches that the device can't: narrow filters, and more than
-    `MOST_CANDIDATES` candidates. After the device has failed, the CPU index answers all searches.
+    The CPU index stays memory-mapped. It answers searches that the device does not support: narrow filters, and more
+    than `MOST_CANDIDATES` candidates. After the device has failed, the CPU index answers all searches.
     """
 
     def __init__(self, kind: Kind, number: int) -> None:
-        """Make a kind whose device copy has `number` bytes per component of a vector."""
+        """Create a kind whose copy on the device has `number` bytes per component of a vector."""
         self.name = f"gpu-{kind.name}"
         self.knob = kind.knob
         self.refined = kind.refined
@@ -93,7 +93,7 @@ class OnGpu:
         return self._kind.parameters(count, dim)
 
     def memory(self, count: int, dim: int) -> int:
-        """Return the bytes of main memory that are needed while the copy is made."""
+        """Return the bytes of main memory that a build and the copying need."""
         return self._kind.memory(count, dim)
 
     def build(self, vectors: Floats, parameters: Parameters, pause: Pause) -> faiss.Index:
@@ -134,7 +134,7 @@ class OnGpu:
         return index
 
     def efforts(self, parameters: Parameters) -> Sequence[int]:
-        """Return the efforts of the CPU kind that the device supports."""
+        """Return those efforts of the CPU kind that the device supports."""
         return [effort for effort in self._kind.efforts(parameters) if effort <= MOST_CANDIDATES]
 
     def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:
@@ -170,7 +170,7 @@ class OnGpu:
     def _give_up(self, index: _Pair, error: Exception) -> None:
         index.release()
         index.fell_back = True
-        log.warning("%s is searched on the CPU until another index is built: %s", self.name, on_one_line(error))
+        log.warning("searches of %s use the CPU until another index is built: %s", self.name, on_one_line(error))
 
     def _copy(self, index: _Pair, vectors: Floats) -> None:
         self._check_room(vectors)
@@ -202,10 +202,10 @@ class _Pair:
         self.fell_back = False
         """True if the device failed, so that the CPU answers all searches."""
         self.alone = threading.Lock()
-        """Lock for searches. The temporary memory of the device does not support two searches at once."""
+        """Lock for searches, because two searches must not use the temporary memory of the device at the same time."""
 
     def copy(self) -> None:
-        resources = faiss.StandardGpuResources()  # the copy keeps a reference to them
+        resources = faiss.StandardGpuResources()  # the copy keeps a reference to these resources
         resources.setTempMemory(TEMPORARY)
         resources.setPinnedMemory(PINNED)
         options = faiss.GpuClonerOptions()
@@ -240,7 +240,7 @@ def _drawn(wanted: Candidates, count: int) -> int:
 
 
 def _passing(rows: NDArray[np.int64], bitmap: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return (Q, count) rows in which the rows that pass `bitmap` come first, in their order, followed by -1."""
+    """Return (Q, count) rows in which the rows that match `bitmap` come first, in their order, and -1 follows."""
     passes = (rows >= 0) & (bitmap[rows >> 3] >> (rows & 7).astype(np.uint8) & 1).astype(np.bool_)
     order = np.argsort(~passes, axis=1, kind="stable")
     return np.take_along_axis(np.where(passes, rows, -1), order, axis=1)
@@ -267,5 +267,5 @@ def free_memory() -> int | None:
 GPU_KINDS: Mapping[str, Kind] = {
     kind.name: kind for kind in (OnGpu(Flat(), 4), OnGpu(Ivf("flat"), 4), OnGpu(Ivf("sq8"), 1))
 }
-"""Kinds by name, in the order in which they are tried. The last kind is for vectors that do not fit into the device
-memory as float32."""
+"""Kinds of indexes by name, in the order in which they are tried. The last kind is for vectors that do not fit in the
+device memory as float32."""

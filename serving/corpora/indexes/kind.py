@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from models.runtimes.base import Floats
 
 Parameters = Mapping[str, int]
-"""Build parameters of a kind, by their names in the literature."""
+"""Parameters for building a kind. Their names come from the literature."""
 BLOCK = 8_192
-"""Vectors added at a time. A build can be cancelled between two blocks."""
+"""Number of vectors that are added in one step. A build can be cancelled between two steps."""
 
 
 class BuildError(RuntimeError):
-    """A kind of index can't be built from these vectors or on this machine. The message says why."""
+    """The vectors, or this machine, do not allow to build a kind of index. The message gives the reason."""
 
 
 class CancelledError(Exception):
-    """The build was cancelled. Its files are removed."""
+    """The build was cancelled. Its files are deleted."""
 
 
 Pause = Callable[[], None]
@@ -30,23 +30,23 @@ Pause = Callable[[], None]
 
 
 class Candidates(NamedTuple):
-    """Parameters of a search in an index."""
+    """What a search in an index must return."""
 
     rows: int
     """Number of candidates per query."""
     effort: int
     bitmap: NDArray[np.uint8] | None
-    """Bitmap of the rows that may be found, lowest bit of a byte first. None means all rows."""
+    """Bitmap of the rows that the search may return, with the lowest bit of a byte first. None means all rows."""
 
 
 class Kind(Protocol):
-    """A method that finds most of the nearest vectors at a fraction of the cost of exact search."""
+    """Method that finds most of the nearest vectors at a fraction of the cost of exact search."""
 
     name: str
     knob: str | None
-    """Name of the search parameter that trades cost for recall (the effort). None for an exact kind."""
+    """Name of the search parameter that increases recall at a higher cost (the effort). None for an exact kind."""
     refined: int
-    """Candidates per hit. Candidates are scored exactly with the vectors."""
+    """Number of candidates per hit. The exact scores of the candidates are computed from the vectors."""
 
     def parameters(self, count: int, dim: int) -> Parameters:
         """Return the build parameters for `count` vectors."""
@@ -58,13 +58,16 @@ class Kind(Protocol):
         """Build an index over (N, D) unit vectors. The caller sets the number of OpenMP threads."""
 
     def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:
-        """Add the rows of `vectors` that follow the rows in the index."""
+        """Add the rows of `vectors` that are not in the index yet, because they follow its last row."""
 
     def write(self, index: faiss.Index, path: str) -> None:
-        """Write the parts of the index that can't be derived from the vectors."""
+        """Write those parts of the index that can't be computed from the vectors."""
 
     def read(self, path: str, vectors: Floats) -> faiss.Index:
-        """Read an index from `write`. `vectors` must be the same vectors, and must outlive the index."""
+        """Read an index that `write` has written.
+
+        `vectors` must be the same vectors, and must exist as long as the index.
+        """
 
     def efforts(self, parameters: Parameters) -> Sequence[int]:
         """Return the efforts to try in ascending order. Each is cheaper than exact search."""

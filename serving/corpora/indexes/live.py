@@ -34,14 +34,11 @@ log = logging.getLogger(__name__)
 _HNSW = Hnsw()
 __all__ = ["Identity", "LiveIndex", "Plan", "Report", "Source"]
 AGAIN = 60.0
-"""Seconds to wait after a failed build before the next one."""
+"""Seconds to wait after a failed build before the next build."""
 
 
 class LiveIndex:
-    """The index of a corpus.
-
-    One thread at a time may write. Any number of threads may search without a lock.
-    """
+    """The index of a corpus. Only one thread at a time may write. Any number of threads may search without a lock."""
 
     def __init__(
         self,
@@ -56,12 +53,13 @@ class LiveIndex:
         kinds: Mapping[str, Kind] = KINDS,
         beside: Read | None = None,
     ) -> None:
-        """Open the index from `beside` or from the files in `folder`, if they fit. Add later vectors from the source.
+        """Open the index from `beside` or from the files in `folder`, if they belong to the source.
+
+        Add later vectors from the source.
 
         Args:
-            folder: the folder of this corpus's index. None means a temporary folder.
-            threads: maximum threads of one search.
-            beside: vectors of the corpus that were read before.
+            folder: the folder of this corpus's index. None means a temporary folder. threads: maximum threads of one
+                search. beside: vectors of the corpus that were already read.
         """
         self._source, self._builder = source, builder
         self.identity = identity
@@ -71,14 +69,14 @@ class LiveIndex:
         self._generations = Generations(self._folder)
         self._target, self._threads, self._plan, self._kinds = target, threads, plan or Plan(), dict(kinds)
         self._changing = threading.Lock()
-        """Lock for every change that searches see."""
+        """Lock for every change that is visible to searches."""
         self._making = threading.Lock()
         """Lock for builds."""
         self._removed_since: list[Keys] | None = None
         """Keys removed since the running build began. None if no build is running."""
         self._growable = True
-        """Whether the tail may grow a graph. False from the time at which a growing graph misses the recall target
-        until the next build."""
+        """True if vectors of the tail may move to a growing graph. False after a growing graph has missed the recall
+        target, until the next build."""
         self._building = 0
         """Greatest key in the running build."""
         self._queued = self._growing = False
@@ -90,7 +88,7 @@ class LiveIndex:
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of the encoder that made the vectors."""
+        """Fingerprint of the encoder that computed the vectors."""
         return self.identity.fingerprint
 
     @property
@@ -124,7 +122,7 @@ class LiveIndex:
         self.change(keys, np.empty(0, np.int64), np.empty((0, self.identity.dim), np.float32))
 
     def change(self, removed: Keys, added: Keys, vectors: Floats) -> None:
-        """Remove and add in one step. A search sees both changes or neither."""
+        """Remove and add vectors in one step. A search uses the state either before or after both changes."""
         with self._changing:
             self._tail.remove(removed)
             self._tail.add(added, vectors)
@@ -136,8 +134,8 @@ class LiveIndex:
     def search(self, queries: Floats, k: int, allowed: Keys | None = None, *, exact: bool = False) -> list[Ranking]:
         """Return the best `k`, or as many as exist, for each row of (Q, D) unit `queries`.
 
-        Only the sorted `allowed` keys are searched, if given. Without `exact`, the recall target allows some of the
-        best to be missing. Other vectors take their places, so each ranking has full length.
+        Only the sorted `allowed` keys are searched, if given. Without `exact`, some of the best vectors may be missing,
+        as the recall target allows. Others replace them, so each ranking has full length.
         """
         seen = self._seen
         found = seen.search(queries, k, allowed, exact=exact, threads=self._threads)
@@ -146,7 +144,7 @@ class LiveIndex:
         return found
 
     def reconsider(self) -> None:
-        """Build again if the recall target has changed."""
+        """Build the index again if the recall target has changed."""
         self._consider()
 
     def build_now(self) -> Report:
@@ -188,7 +186,7 @@ class LiveIndex:
         return self._plan.wanted(seen.built, seen.dead, seen.fresh)
 
     def _wants_growth(self) -> bool:
-        """Return whether vectors of the tail should move into a growing graph.
+        """Return whether vectors of the tail should move to a growing graph.
 
         If the main part is searched exactly, the tail is searched exactly, too.
         """
@@ -200,25 +198,25 @@ class LiveIndex:
     def _build_behind(self, pause: Pause) -> None:
         try:
             with self._making:
-                if self._wants_build():  # it still does
+                if self._wants_build():  # check again, because an earlier build may have made this one unnecessary
                     self._build(pause)
         except CancelledError:
             return
         except Exception:
             self._not_before = monotonic() + AGAIN
             if not self._closed:
-                log.exception("no new index in %s: what is there goes on serving", self._folder)
+                log.exception("could not build a new index in %s; the current index stays in use", self._folder)
         finally:
             self._queued = False
         self._consider()
 
     def _grow_behind(self, pause: Pause) -> None:
         try:
-            if self._wants_growth():  # it still does
+            if self._wants_growth():  # check again, because an earlier build may have made the graph unnecessary
                 self._grow(self._step(pause))
         except CancelledError:
             return
-        except (RuntimeError, MemoryError) as error:  # FAISS's own errors are RuntimeErrors
+        except (RuntimeError, MemoryError) as error:  # FAISS raises its own errors as RuntimeError
             self._growable = False
             log.warning("the tail of the index in %s is searched exactly until the next build: %s", self._folder, error)
         finally:
@@ -226,9 +224,9 @@ class LiveIndex:
         self._consider()
 
     def _grow(self, step: Pause) -> None:
-        """Move the oldest vectors of the tail into the growing graph.
+        """Move the oldest vectors of the tail to the growing graph.
 
-        If a running build includes the vectors of that graph, make a new graph.
+        If a running build includes the vectors of the current graph, create a new graph.
         """
         with self._changing:
             seen, building = self._seen, self._building
@@ -255,7 +253,7 @@ class LiveIndex:
             raise CancelledError
 
     def _build(self, pause: Pause) -> None:
-        """Build, save and serve. The caller holds `_making`."""
+        """Build, save and use a new index. The caller must have locked `_making`."""
         step = self._step(pause)
         step()
         old, generation = self._generation, self._generations.following()
@@ -270,7 +268,7 @@ class LiveIndex:
         reach("index.before-bury")
         graves = np.setdiff1d(self._source.tombstones(self._covered), self._seen.main.keys)
         with self._changing:
-            self._check_open()  # if closed, the corpus may have been replaced, with other tombstones
+            self._check_open()  # after `close`, the folder may belong to another corpus with other tombstones
             self._source.bury(graves)
 
     def _make(self, generation: Path, step: Pause) -> None:
@@ -279,7 +277,7 @@ class LiveIndex:
             self._removed_since = removed
             covered = self._building = max(self._covered, seen.last)
         reach("index.compaction")
-        if seen.main.fell_back:  # otherwise it would be built on the failed device again
+        if seen.main.fell_back:  # the new index would otherwise use the failed device again
             self._plan = self._plan.without(seen.main.kind)
         count, target = seen.size, self._target()
         held = held_out(count if count >= self._plan.least else 0)
@@ -296,7 +294,7 @@ class LiveIndex:
             self._generation, self._covered, self._growable = generation, covered, True
 
 
-# Opening an index from vectors that were read beforehand, from its folder, or from its source.
+# The following classes open an index: from vectors that were already read, from its folder, or from its source.
 
 
 class OpenedIndex(NamedTuple):
@@ -307,12 +305,12 @@ class OpenedIndex(NamedTuple):
     generation: Path | None = None
     """The folder of the main part."""
     covered: int = 0
-    """Key up to which the main part contains all vectors of the source."""
+    """Greatest key up to which the main part contains all vectors of the source."""
 
 
 @dataclass(frozen=True)
 class IndexOpener:
-    """Opener of one index from files or from the source. All files must have the same `identity`."""
+    """Opener of an index, from files or from the source. All files must have the same `identity`."""
 
     source: Source
     identity: Identity
@@ -324,12 +322,12 @@ class IndexOpener:
     def opened(self, beside: Read | None) -> OpenedIndex:
         """Open the index from `beside`, from the newest valid build in the folder, or from the source, in this order.
 
-        All other builds in the folder are removed.
+        All other builds in the folder are deleted.
         """
         return (beside and self._taken(beside)) or self._kept() or self._anew()
 
     def _taken(self, beside: Read) -> OpenedIndex | None:
-        """Open the index from `beside`. Return None if it does not fit the current source.
+        """Open the index from `beside`. Return None if it does not belong to the current source.
 
         Removed vectors are found by comparing keys, because the previous index may have deleted tombstones.
         """
@@ -338,7 +336,7 @@ class IndexOpener:
             gone = np.setdiff1d(held, self.source.keys(), assume_unique=True)
             found = self._caught_up(beside.main, beside.tail, beside.last, gone)
         except UnfitError as error:
-            log.warning("%s: what was read beside is read again: %s", self.generations.folder, error)
+            log.warning("%s: the vectors that were already read are read again: %s", self.generations.folder, error)
             return None
         if beside.folder is None:
             return found
@@ -355,32 +353,35 @@ class IndexOpener:
                     main, covered = saved.load(generation, self.identity, self.kinds, self.threads)
                     kind, count = main.approximate and main.approximate.kind.name, len(main.keys)
                     if kind and not self.plan.allows(kind, count):
-                        raise UnfitError(f"{kind}, but by the server's options {count} vectors are searched exactly")
+                        raise UnfitError(
+                            f"the index is {kind}, but the server's options demand exact search for {count} vectors"
+                        )
                     gone = self.source.tombstones(covered)
                     found = self._caught_up(main, ExactIndex(self.identity.dim), covered, gone)
                     found = found._replace(generation=generation, covered=covered)
                     continue
                 except UnfitError as error:
-                    log.warning("index %s is made anew from the store: %s", generation, error)
-            saved.remove(generation)  # including unfinished and replaced builds
+                    log.warning("index %s is built again from the store: %s", generation, error)
+            saved.remove(generation)  # delete unfinished and replaced builds, too
         return found
 
     def _caught_up(self, main: Main, tail: ExactIndex, last: int, gone: Keys) -> OpenedIndex:
         """Return `main` and `tail` without the removed keys `gone`, with the source's vectors after the key `last`."""
         if last > self.source.last_key():
-            raise UnfitError("it covers more than the store ever held")
+            raise UnfitError("the index contains keys that the store has never assigned")
         part = Part(main, Marks(len(main.keys))).without(gone)
         tail.remove(gone)
         for keys, vectors in self.source.vectors(last):
             tail.add(keys, vectors)
         seen = IndexState((part,), tail.rows)
         if seen.size != (there := self.source.count()):
-            raise UnfitError(f"with what it holds {seen.size} vectors, in the store {there}")
+            raise UnfitError(f"the index has {seen.size} vectors, but the store has {there}")
         return OpenedIndex(seen, tail)
 
     def _anew(self) -> OpenedIndex:
         with suppress(ServiceError):  # if the disk fails or is full, the tombstones stay until the next opening
-            self.source.bury(self.source.tombstones(self.source.last_key()))  # no stored index contains them
+            # No index on disk contains these keys any more.
+            self.source.bury(self.source.tombstones(self.source.last_key()))
         found = read(self.generations.following(), self.identity.dim, self.source.vectors(0))
         seen = IndexState((Part(found.main, Marks(len(found.main.keys))),), found.tail.rows)
         if found.folder is None:
@@ -412,12 +413,14 @@ class Generations:
             self.folder.rmdir()
 
 
-# A graph beside the main index. It takes the oldest vectors of a long tail, until a build includes the graph and the
-# tail.
+# A growing graph contains the oldest vectors of a long tail, until a build includes the graph and the tail.
 
 
 class OldestRows(NamedTuple):
-    """The oldest N vectors (N, D) of a tail with their keys, and (Q, D) later vectors as queries of the measurement."""
+    """The oldest N vectors (N, D) of a tail, with their keys.
+
+    `later` has (Q, D) vectors after them, as queries for the measurement.
+    """
 
     keys: Keys
     vectors: Floats
@@ -425,7 +428,7 @@ class OldestRows(NamedTuple):
 
 
 def grown(before: Main | None, oldest: OldestRows, target: float, pause: Pause) -> Main:
-    """Return a graph of the vectors of `before` and of the `oldest` vectors of the tail. `before` stays unchanged.
+    """Return a graph with the vectors of `before` and the `oldest` vectors of the tail. `before` does not change.
 
     Raises:
         BuildError: no effort reaches the target.
@@ -449,9 +452,9 @@ def grown(before: Main | None, oldest: OldestRows, target: float, pause: Pause) 
 
 
 def _stored(index: faiss.Index) -> Floats:
-    """Return the (N, D) vectors stored in the graph, without a copy.
+    """Return the (N, D) vectors in the graph, without a copy.
 
-    The memory of the vectors belongs to the graph, so `Main` keeps a reference to the graph.
+    The graph owns the memory of the vectors, so `Main` keeps a reference to the graph.
     """
     storage = faiss.downcast_index(index.storage)
     vectors: Floats = faiss.rev_swig_ptr(storage.get_xb(), index.ntotal * index.d).reshape(index.ntotal, index.d)

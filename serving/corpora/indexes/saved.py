@@ -1,6 +1,6 @@
-"""A built index on disk: a folder of vectors, keys, index and manifest.
+"""A built index on disk: a folder with vectors, keys, index and manifest.
 
-The manifest is written last and makes the folder valid.
+The manifest is written last. Only a folder with a manifest is valid.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from serving.corpora.values import Keys
 from serving.operations.failpoints import reach
 
 PIECE = 8 * 1024 * 1024
-"""Bytes of a file that share one checksum."""
+"""Number of bytes of a file that have one checksum."""
 WIDTHS = (1024, 1021)
-"""Widths of the two layouts of a piece, in words per row. Two words of a piece that share a column in both layouts
-are 1021 x 1024 words apart, which is nearly the whole piece."""
+"""Widths of the two layouts of a piece, in words per row. Two words that are in the same column in both layouts are
+1021 x 1024 words apart, which is nearly the whole piece."""
 FORMAT = 1
 VECTORS, KEYS, INDEX, MANIFEST = "vectors.f32", "keys.npy", "index.faiss", "manifest.json"
 ROOM = 250_000
-"""Maximum number of vectors that are read into memory. A larger number is copied to a file."""
+"""Maximum number of vectors that are read into memory. More vectors are copied to a file."""
 
 
 class Identity(NamedTuple):
     """Identity of the vectors: their corpus and their encoder."""
 
     generation: str
-    """The generation of the corpus. In another generation, a key may be the key of another passage."""
+    """Generation of the corpus. In different generations, the same key can mean different passages."""
     fingerprint: str
     dim: int
 
 
 class UnfitError(Exception):
-    """The files on disk are damaged, or are not the index of this corpus. The message names the file."""
+    """The files on disk are damaged, or belong to another index. The message names the file."""
 
 
 def write_vectors(folder: Path, dim: int, blocks: Iterable[tuple[Keys, Floats]]) -> tuple[Keys, Floats]:
@@ -72,7 +72,7 @@ def write_vectors(folder: Path, dim: int, blocks: Iterable[tuple[Keys, Floats]])
 
 
 def write_index(folder: Path, built: Approximate, vectors: Floats) -> Approximate:
-    """Write the index beside its vectors and return the index as read from its file.
+    """Write the index next to its vectors. Return the index as it is read from its file.
 
     The memory of the build is freed.
     """
@@ -101,13 +101,16 @@ def make_manifest(described: dict[str, Any], identity: Identity, covered: int) -
     """Return the manifest: the description with the identity of the vectors.
 
     Args:
-        covered: every key of the store up to this one is included, or was removed.
+        covered: every key of the store up to this key is in the index, or was removed.
     """
     return described | {"identity": identity._asdict(), "covered": covered}
 
 
 def save(folder: Path, manifest: dict[str, Any]) -> None:
-    """Write the manifest, which makes the folder valid. On return it survives power loss."""
+    """Write the manifest, which makes the folder valid.
+
+    When this function returns, the manifest survives a power failure.
+    """
     reach("index.before-manifest")
     new = folder / f"{MANIFEST}.new"
     with _written(new) as file:
@@ -119,7 +122,7 @@ def save(folder: Path, manifest: dict[str, Any]) -> None:
 
 
 def load(folder: Path, identity: Identity, kinds: Mapping[str, Kind], threads: int) -> tuple[Main, int]:
-    """Return a saved index, and the key up to which the index covers the store. Every byte is verified.
+    """Return a saved index, and the key up to which it contains all vectors of the store. All bytes are verified.
 
     Raises:
         UnfitError: the files have changed, or belong to another identity.
@@ -128,16 +131,20 @@ def load(folder: Path, identity: Identity, kinds: Mapping[str, Kind], threads: i
     try:
         return _loaded(folder, manifest, identity, kinds, threads)
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # the manifest has another structure
-        raise UnfitError(f"{folder / MANIFEST}: not one of this version ({type(error).__name__}: {error})") from error
+        raise UnfitError(
+            f"{folder / MANIFEST}: is not a manifest of this version ({type(error).__name__}: {error})"
+        ) from error
 
 
 def _loaded(
     folder: Path, manifest: dict[str, Any], identity: Identity, kinds: Mapping[str, Kind], threads: int
 ) -> tuple[Main, int]:
     if manifest["faiss"] != faiss.__version__:
-        raise UnfitError(f"{folder / MANIFEST}: of FAISS {manifest['faiss']}, this is {faiss.__version__}")
+        raise UnfitError(
+            f"{folder / MANIFEST}: was written by FAISS {manifest['faiss']}, but this is {faiss.__version__}"
+        )
     if Identity(**manifest["identity"]) != identity:
-        raise UnfitError(f"{folder / MANIFEST}: of another corpus or encoder")
+        raise UnfitError(f"{folder / MANIFEST}: belongs to another corpus or encoder")
     for name, described in manifest["files"].items():
         check(folder / name, described, threads)
     keys, vectors = _mapped(folder, identity.dim)
@@ -167,7 +174,10 @@ def remove(folder: Path) -> None:
 
 
 def damage(folder: Path) -> Iterator[str]:
-    """Yield a line for each defect in the `folder` of a corpus's index. Every byte is read to compute SHA-256."""
+    """Yield a line for each error in the `folder` of a corpus's index.
+
+    All bytes are read, to compute SHA-256.
+    """
     for generation in sorted(path.parent for path in folder.glob(f"*-*/{MANIFEST}")):
         try:
             files = _manifest(generation / MANIFEST)["files"]
@@ -185,10 +195,10 @@ def size(manifest: dict[str, Any]) -> int:
 
 
 def check(path: Path, described: dict[str, Any], threads: int = 1) -> None:
-    """Compare a file with its entry in the manifest, by size and by the checksum of every piece.
+    """Compare a file with its entry in the manifest: its size, and the checksum of every piece.
 
     Raises:
-        UnfitError: something differs.
+        UnfitError: the size or a checksum differs.
     """
     try:
         length = path.stat().st_size
@@ -252,11 +262,12 @@ def _written(path: Path) -> Iterator[Any]:
         os.fsync(file.fileno())
 
 
-# Reading vectors from a source into the start of an index: in memory or, if they are many, in a file.
+# The following classes read vectors from a source, as the start of an index. Few vectors are read into memory, and many
+# into a file.
 
 
 class Source(Protocol):
-    """The source of truth about one corpus. Its methods may be called from any thread."""
+    """Source of the vectors of one corpus. The source is always right. Any thread may call its methods."""
 
     def vectors(self, after: int) -> Iterator[tuple[Keys, Floats]]:
         """Yield all keys greater than `after` with their vectors, in blocks, in order of keys."""
@@ -268,10 +279,10 @@ class Source(Protocol):
         """Return the sorted removed keys up to `upto` whose tombstones still exist."""
 
     def bury(self, keys: Keys) -> None:
-        """Delete the tombstones of `keys`. No index on disk contains these keys any more."""
+        """Delete the tombstones of `keys`, because no index on disk contains these keys any more."""
 
     def last_key(self) -> int:
-        """Return the greatest key ever assigned."""
+        """Return the greatest key that was ever assigned."""
 
     def count(self) -> int:
         """Return the number of vectors."""
@@ -286,11 +297,14 @@ class Read:
     last: int = 0
     """The last key that was read."""
     folder: Path | None = None
-    """The folder of the files. It has no manifest until an index uses the files."""
+    """Folder of the files. It has no manifest until an index uses the files."""
     manifest: dict[str, Any] = field(default_factory=dict)
 
     def discard(self) -> None:
-        """Remove the files. Files that an index uses have been renamed, and stay."""
+        """Delete the files.
+
+        Files that an index uses have other names by then, so they are not deleted.
+        """
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -319,7 +333,7 @@ def _filed(folder: Path, dim: int, blocks: Iterator[tuple[Keys, Floats]]) -> Rea
         raise
 
 
-# Checksums of large files at about memory speed, because opening an index verifies all of it.
+# Opening an index verifies all its files, so their checksums must be computed at about the speed of memory.
 
 
 def checksums(path: Path, threads: int) -> list[int]:

@@ -1,7 +1,7 @@
 """The immutable state of an index during a search, and the report about the state.
 
-An index consists of built parts, marks of their live rows, and a tail of later vectors. A built part has its vectors in
-a memory-mapped file, or in memory while the part grows. It usually has an approximate index.
+An index has built parts, marks of the rows that are not removed, and a tail of vectors added later. A built part has
+its vectors in a memory-mapped file, or in memory while the part grows. It usually has an approximate index.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from serving.corpora.values import Keys
 from serving.operations.threads import check_cancelled
 
 EXACT_ROWS = 5_000
-"""Maximum number of passing rows of a filter for exact search. Up to this number, exact search of the passing rows
-is as fast as an approximate index."""
+"""Maximum number of rows that match a filter for exact search. For so few rows, exact search is as fast as an
+approximate index."""
 MEASURED_K = 10
-"""The k of the recall target and of the measured recall."""
+"""The number k of hits in the recall target and in the measured recall."""
 TOGETHER = 256
-"""Number of queries between two checks for cancellation."""
+"""Number of queries that are searched between two checks for cancellation."""
 FOR_ONE_THREAD = 4
 """Maximum number of queries that one thread searches. For so few queries, waking other threads costs more time than
 it saves."""
@@ -43,16 +43,16 @@ class Tuning:
 
     target: float
     queries: int = 0
-    """Vectors that were held out as queries."""
+    """Number of vectors that were held out as queries."""
     efforts: Mapping[float, int] = field(default_factory=dict)
-    """Effort by the share of vectors that pass the filter. For a share without an effort, search is exact."""
+    """Effort by the share of vectors that match the filter. For shares without an effort, search is exact."""
     recalls: Mapping[float, float] = field(default_factory=dict)
-    """Measured recall by the share of vectors that pass the filter. The recall of exact search is 1.0."""
+    """Measured recall by the share of vectors that match the filter. The recall of exact search is 1.0."""
 
     def effort(self, share: float) -> int | None:
-        """Return the effort for `share`, interpolated on a log scale.
+        """Return the effort for `share`, interpolated on a logarithmic scale.
 
-        Return None, which means exact search, below the least measured share.
+        Below the smallest measured share, return None, which means exact search.
         """
         if share in self.efforts:
             return self.efforts[share]
@@ -64,7 +64,7 @@ class Tuning:
 
 
 class Approximate(NamedTuple):
-    """An approximate index built over the vectors."""
+    """An approximate index over the vectors of a part."""
 
     kind: Kind
     parameters: Parameters
@@ -74,8 +74,8 @@ class Approximate(NamedTuple):
 class Marks:
     """Immutable set of the rows that a search may find.
 
-    The set has the rows marked in `live`, or the sorted `rows`, or all `size` rows. An array with an entry for each row
-    is only made when needed.
+    The set is given by the mask `live`, by the sorted `rows`, or has all `size` rows. An array with an entry for each
+    row is only made when needed.
     """
 
     def __init__(self, size: int, *, live: NDArray[np.bool_] | None = None, rows: Rows | None = None) -> None:
@@ -133,11 +133,11 @@ class Main:
     tuning: Tuning
     build_seconds: float = 0.0
     bytes: int = 0
-    """Bytes of its files."""
+    """Bytes of the files of this part."""
     reason: str | None = None
-    """The reason why there is no approximate index."""
+    """Reason why there is no approximate index."""
     holds_queries: bool = True
-    """Whether the last vectors are the queries of `tuning`. False for a growing graph, which is measured with later
+    """True if the last vectors are the queries of `tuning`. False for a growing graph, which is measured with later
     vectors."""
 
     @property
@@ -146,7 +146,10 @@ class Main:
 
     @property
     def fell_back(self) -> bool:
-        """True if the CPU searches in place of a failed device. This is slower than an index built for the CPU."""
+        """True if the CPU searches because the device has failed.
+
+        This is slower than an index that was built for the CPU.
+        """
         return self.approximate is not None and getattr(self.approximate.built, "fell_back", False)
 
     def search(
@@ -188,7 +191,7 @@ class Main:
         self, queries: Floats, k: int, effort: int, bitmap: NDArray[np.uint8] | None, threads: int = 1
     ) -> list[Ranking]:
         """Search the approximate index and score its candidates with the vectors. There may be fewer than `k`."""
-        assert self.approximate is not None, "no effort without an index"
+        assert self.approximate is not None, "without an index, there is no effort"
         kind, _, index = self.approximate
         queries = np.ascontiguousarray(queries, np.float32)
         faiss.omp_set_num_threads(threads if len(queries) > FOR_ONE_THREAD else 1)
@@ -203,7 +206,7 @@ class Main:
         return [Ranking(keys[at, :length], scores[at, :length]) for at, length in enumerate(lengths)]
 
     def efforts(self) -> Sequence[int]:
-        assert self.approximate is not None, "no effort without an index"
+        assert self.approximate is not None, "without an index, there is no effort"
         return self.approximate.kind.efforts(self.approximate.parameters)
 
     @cached_property
@@ -211,9 +214,9 @@ class Main:
         return flat(self.vectors)
 
     def _effort(self, count: int, k: int) -> int | None:
-        """Return the tuned effort, increased for larger `k`.
+        """Return the tuned effort, increased for a larger `k`.
 
-        None means exact search, which is then cheaper or the only choice.
+        None means exact search, which is then cheaper, or the only possible search.
         """
         if self.approximate is None or count <= max(EXACT_ROWS, k):
             return None
@@ -227,7 +230,7 @@ class Main:
 
 
 class Part(NamedTuple):
-    """A built part, and marks of its live rows."""
+    """A built part, and marks of the rows that are not removed."""
 
     main: Main
     marks: Marks
@@ -256,7 +259,7 @@ class IndexState(NamedTuple):
 
     @property
     def foremost(self) -> Main:
-        """The first part that contains vectors, or the empty main part."""
+        """The first part that contains vectors. If no part contains vectors, the empty main part."""
         return next((part.main for part in self.parts if len(part.main.keys)), self.main)
 
     @property
@@ -276,7 +279,7 @@ class IndexState(NamedTuple):
 
     @property
     def fresh(self) -> int:
-        """Number of live vectors outside the main part."""
+        """Number of vectors outside the main part that are not removed."""
         return sum(part.marks.count for part in self.parts[1:]) + self.tail_count
 
     @property
@@ -367,7 +370,7 @@ def _by_key(keys: Keys, live: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Row
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """State of the index that serves at this moment."""
+    """Current state of an index."""
 
     kind: str
     parameters: Mapping[str, int] = field(default_factory=dict)
@@ -377,9 +380,9 @@ class Report:
     recall: float
     """recall@10 against exact search, measured on `queries`. It is 1.0 for exact search itself."""
     recall_by_filter: Mapping[str, float] = field(default_factory=dict)
-    """Measured recall@10 by the share of vectors that pass a filter."""
+    """Measured recall@10 by the share of vectors that match a filter."""
     queries: int = 0
-    """Vectors that were held out as queries."""
+    """Number of vectors that were held out as queries."""
     build_seconds: float
     bytes: int
     """Number of bytes in memory and files."""
@@ -391,7 +394,7 @@ class Report:
     """Number of removed vectors in the built parts."""
     state: Literal["ready", "building"]
     reason: str | None = None
-    """The reason why search is exact, if it is."""
+    """Reason why search is exact. None if it is not."""
 
     @classmethod
     def of(cls, seen: IndexState, *, target: float, memory: int, building: bool) -> Report:

@@ -1,4 +1,4 @@
-"""Readers of uploads in all formats. Uploads are streamed, and each row is checked."""
+"""Readers of uploads in all formats. They stream an upload, and check each row."""
 
 from __future__ import annotations
 

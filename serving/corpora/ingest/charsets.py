@@ -13,7 +13,7 @@ from serving.operations.encoding import BUFFER, stream_of
 
 BOMS = {
     codecs.BOM_UTF8: "",
-    codecs.BOM_UTF32_LE: "utf-32-le",  # before UTF-16, whose mark is a prefix of this mark
+    codecs.BOM_UTF32_LE: "utf-32-le",  # must come before UTF-16, whose mark is a prefix of this mark
     codecs.BOM_UTF32_BE: "utf-32-be",
     codecs.BOM_UTF16_LE: "utf-16-le",
     codecs.BOM_UTF16_BE: "utf-16-be",
@@ -21,7 +21,7 @@ BOMS = {
 _CODECS = {
     **dict.fromkeys(("utf-8", "ascii"), ""),
     "utf-16": "utf-16-le",
-    "iso8859-1": "cp1252",  # as in browsers: files labelled with these four use the superset
+    "iso8859-1": "cp1252",  # as in browsers, files with these four labels are read by a superset
     "shift_jis": "cp932",
     "gb2312": "gbk",
     "euc_kr": "cp949",
@@ -35,16 +35,16 @@ _CODECS = {
         )
     },
 }
-"""Supported charsets: Python's codec by Python's name of the charset. Spreadsheets write these charsets. UTF-8 has
-an empty codec."""
+"""Codecs of Python for the supported charsets, by Python's names of the charsets. Spreadsheets write these charsets.
+The codec of UTF-8 is an empty string."""
 
 META_BYTES = 1024
-"""Number of bytes in which a page names its charset (HTML Standard, 13.2.3.2)."""
+"""Number of bytes at the beginning of a page in which the page can name its charset (HTML Standard, 13.2.3.2)."""
 _META = re.compile(rb"""<meta[^>]+charset\s*=\s*["']?\s*([A-Za-z0-9_.:-]+)""", re.IGNORECASE)
 
 
 def codec(charset: str) -> str:
-    """Return Python's codec for the charset that a caller names. The codec of UTF-8 is the empty string.
+    """Return Python's codec for a charset that the caller names. The codec of UTF-8 is an empty string.
 
     Raises:
         UnsupportedMedia: the charset is not supported.
@@ -53,12 +53,12 @@ def codec(charset: str) -> str:
         return _CODECS[codecs.lookup(charset).name]
     except (LookupError, ValueError):
         raise UnsupportedMedia(
-            f"{charset[:40]!r} is not read: save the file as UTF-8, or name the charset that it is in", field="charset"
+            f"{charset[:40]!r} is not supported: save the file as UTF-8, or give its charset", field="charset"
         ) from None
 
 
 def meta_charset(page: BinaryIO) -> str:
-    """Return Python's codec for the charset that an HTML page names in its first bytes, as browsers look for it."""
+    """Return Python's codec for the charset that an HTML page names in its first bytes, as browsers do."""
     found = _META.search(page.read(META_BYTES))
     try:
         return codec(found[1].decode("ascii")) if found else ""

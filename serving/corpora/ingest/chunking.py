@@ -1,6 +1,6 @@
 """Chunking of long texts into overlapping passages of limited length.
 
-Passages end at the ends of paragraphs or sentences if possible.
+If possible, a passage ends with a paragraph or a sentence.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from serving.corpora.values import Chunking, Span
 from serving.errors import Invalid
 
 Pieces = Callable[[Sequence[str]], list[list[Piece]]]
-"""Function that returns every token of each text with its position in the text, without special tokens."""
+"""Function that returns all tokens of each text with their positions in the text, without special tokens."""
 MIN_TOKENS = 16
 ADVANCE = 4
 """Divisor of the passage length. Two passages begin at least `tokens / ADVANCE` tokens apart. All passages of a text
@@ -33,7 +33,7 @@ def asked_chunking(tokens: int | None, overlap: int | None) -> Chunking | None:
     """
     if tokens is None:
         if overlap is not None:
-            raise Invalid("goes with chunk_tokens", field="chunk_overlap")
+            raise Invalid("is only allowed together with chunk_tokens", field="chunk_overlap")
         return None
     if tokens < MIN_TOKENS:
         raise Invalid(f"must be at least {MIN_TOKENS}", field="chunk_tokens")
@@ -65,7 +65,7 @@ def _cut(text: str, pieces: Sequence[Piece], chunking: Chunking) -> list[Span]:
         end = tokens.end(begin, chunking.tokens)
         span = _stripped(text, tokens.place(begin), tokens.place(end))
         if spans and span.start == spans[-1].start:
-            spans.pop()  # both passages begin here, apart from white space, and the new passage is longer
+            spans.pop()  # the new passage begins at the same word, and is longer
         if span.start < span.end and not (spans and span.end == spans[-1].end):
             spans.append(span)
         begin = end if end == len(pieces) else tokens.begin(begin, end, chunking)
@@ -80,7 +80,7 @@ class _Tokens:
         stops = list(accumulate((piece.stop or 0 for piece in pieces), max))
         self._count = len(pieces)
         self._length = len(text)
-        # If one character has several tokens, as an emoji has in bytes, the later ones begin before the first one ends.
+        # A character such as an emoji may have several tokens. All but the first begin before the first one ends.
         self._clean = [0, *(i for i in range(1, len(pieces)) if starts[i] >= stops[i - 1])]
         self._starts = [starts[i] for i in self._clean]
         self._paragraphs = self._tokens_at(match.start() for match in _PARAGRAPHS.finditer(text))
@@ -108,7 +108,7 @@ class _Tokens:
             last = bisect_right(borders, most) - 1
             if last >= 0 and borders[last] > half:
                 return borders[last]
-        following = bisect_right(self._clean, begin)  # else one character has more tokens than a passage may have
+        following = bisect_right(self._clean, begin)  # a single character has more tokens than a passage may have
         last = bisect_right(self._clean, most) - 1
         place = max(last, following)
         return self._clean[place] if place < len(self._clean) else self._count

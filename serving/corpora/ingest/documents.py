@@ -17,11 +17,12 @@ from serving.operations.json_body import FITS, LEAST, MOST
 from serving.settings import Settings
 
 Naming = Callable[[int], str]
-"""Function from the number of a row, counted from 0, to the id of its document. It is called for rows without an id."""
+"""Function that returns the id of a document from the number of its row, counted from 0. It is called for rows without
+an id."""
 
 
 class Rejected(NamedTuple):
-    """A row that was left out."""
+    """A row that is not stored, because it is invalid."""
 
     place: str
     error: str
@@ -29,7 +30,7 @@ class Rejected(NamedTuple):
 
 @dataclass
 class Upload:
-    """Documents to store and, with `on_error=skip`, the rows that are left out."""
+    """Documents to store and, with `on_error=skip`, the rows that are not stored."""
 
     documents: list[Document] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
@@ -46,7 +47,7 @@ def names_within(space: uuid.UUID) -> Naming:
 
 
 class Checked(NamedTuple):
-    """A row with its document, or with the error that explains why the row is not a document."""
+    """A row with its document, or with the error that makes the row invalid."""
 
     number: int
     place: str
@@ -64,7 +65,7 @@ def checked(given: Iterable[Row], settings: Settings, naming: Naming, rule: Vect
 
 
 def unrepeated(rows: Iterable[Checked]) -> Iterator[Checked]:
-    """Yield the same rows, but replace a document by an error if its id has occurred before."""
+    """Yield the same rows. If the id of a document has occurred before, replace the document by an error."""
     places = dict[str, str]()
     for row in rows:
         if row.document and (place := places.setdefault(row.document.id, row.place)) != row.place:
@@ -103,15 +104,15 @@ def read_upload(
 
 
 def empty() -> Empty:
-    return Empty("must hold at least one document", field="documents")
+    return Empty("must contain at least one document", field="documents")
 
 
 def document_of(row: Row, settings: Settings, number: int, naming: Naming, rule: VectorRule) -> Document:
     """Return the document of a row.
 
     Raises:
-        Invalid, TooLarge, Malformed, Conflict: the row is no document of the corpus. The error's field begins with the
-            row's place.
+        Invalid, TooLarge, Malformed, Conflict: the row is not a valid document of the corpus. The error's field begins
+            with the row's place.
     """
     if isinstance(row.value, ServiceError):
         raise type(row.value)(row.value.message, field=row.place)
@@ -123,7 +124,7 @@ def document_of(row: Row, settings: Settings, number: int, naming: Naming, rule:
         raise Invalid(f"is required{row.hint}" if text is None else "must be a string", field=text_field)
     if name is None:
         name = naming(number)
-    if type(name) is int and LEAST <= name <= MOST:  # `isinstance` would also accept True
+    if type(name) is int and LEAST <= name <= MOST:  # `isinstance` would accept True, too
         name = str(name)
     if not isinstance(name, str):
         raise Invalid(f"must be a string or an integer {FITS}", field=id_field)

@@ -2,8 +2,8 @@
 
 The parser finds the end of each document before it parses the document.
 
-No available parser both streams and keeps what `parse_exact` guarantees: 64-bit integers, and NaN and lone surrogates
-reported with their field.
+No available library streams and also gives the guarantees of `parse_exact`: exact 64-bit integers, and errors that name
+the field of a NaN or a lone surrogate.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ OPTIONS = (
     *("async", "on_error", "text_column", "id_column", "column_types", "source", "split", "metadata"),
     *("chunk_tokens", "chunk_overlap", "embedded_by"),
 )
-"""Query parameters that some callers write into the body."""
+"""Query parameters that some callers send in the body by mistake."""
 PIECE = 1 << 18
-NO_LIST = 'must be a list of documents, as {"documents": [{"text": "…"}]} or as the list alone'
+NO_LIST = 'must be a list of documents, such as {"documents": [{"text": "…"}]} or only the list'
 _MARK = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["\[\]{}]', re.DOTALL)
 """Pattern of a complete string, of a quote that opens an incomplete string, or of a bracket."""
 _SPACE = re.compile(rb"[ \t\r\n]*+")
@@ -33,11 +33,11 @@ _SCALAR = re.compile(rb"[^\s,\]}\[{\":]++")
 def json_rows(stream: BinaryIO, settings: Settings) -> Iterator[Row]:
     """Yield the documents as rows with the places `documents.0`, `documents.1` and so on.
 
-    Other fields of the body are skipped, except `OPTIONS`.
+    Other fields of the body are skipped, except `OPTIONS`, which are refused.
 
     Raises:
         Malformed: the body is empty, or not JSON between the documents.
-        Invalid: there is no list of documents, or an option beside it.
+        Invalid: there is no list of documents, or the body contains an option.
         TooLarge: a document is too long; the rest is not read.
     """
     text = _Text(stream, row_bytes(settings))
@@ -67,7 +67,7 @@ def json_media(begun: Callable[[], BinaryIO], settings: Settings) -> str | None:
         if _Text(begun(), row_bytes(settings)).peek() not in (b"{", b"["):
             return None
         next((row for row in json_rows(begun(), settings) if isinstance(row.value, dict)), None)
-    except Invalid:  # the file is JSON without documents
+    except Invalid:  # the file is JSON but contains no documents
         pass
     except ServiceError:
         return None
@@ -86,7 +86,7 @@ def _fields(text: _Text) -> Iterator[Row]:
             value = _checked(text.value(key[:80]))
             misplaced = key if key in OPTIONS and value is not None else misplaced
         elif found:
-            raise Invalid("is there twice", field="documents")
+            raise Invalid("occurs twice", field="documents")
         else:
             found = text.peek() == b"["
             if not found:
@@ -98,7 +98,7 @@ def _fields(text: _Text) -> Iterator[Row]:
     if not found:
         raise Invalid(NO_LIST, field="documents")
     if misplaced:
-        raise Invalid(f"stands in the query, as ?{misplaced}=, not in the body", field=misplaced)
+        raise Invalid(f"belongs in the query, as ?{misplaced}=, not in the body", field=misplaced)
 
 
 def _elements(text: _Text) -> Iterator[Row]:
@@ -117,7 +117,7 @@ def _checked(raw: bytes) -> Any:
 
 
 class _Text:
-    """A stream of JSON. At most one value and one piece of the stream are in memory."""
+    """A stream of JSON. Memory contains at most one value and one piece of the stream."""
 
     def __init__(self, stream: BinaryIO, limit: int) -> None:
         self._stream, self._limit = stream, limit
@@ -147,7 +147,10 @@ class _Text:
         self._at += 1
 
     def begins(self, begin: bytes, end: bytes) -> bool:
-        """Skip the beginning of a list or object, and return whether it has content. If not, skip its `end`, too."""
+        """Skip the beginning of a list or object, and return True if it is not empty.
+
+        If it is empty, skip its `end`, too.
+        """
         self.skip(begin)
         if self.peek() != end:
             return True
@@ -165,9 +168,9 @@ class _Text:
         return False
 
     def end(self) -> None:
-        """Check that only white space follows."""
+        """Raise an error unless only white space follows."""
         if following := self.peek():
-            self.fail("the end" + " (a document a line is application/x-ndjson)" * (following == b"{"))
+            self.fail("the end" + " (for one document per line, use application/x-ndjson)" * (following == b"{"))
 
     def value(self, place: str) -> bytes:
         """Return the bytes of the next value. The caller must parse the bytes, because they may be invalid JSON."""

@@ -14,15 +14,16 @@ _SHOWN = 80
 BOM = b"\xef\xbb\xbf"
 PIECE = 65_536
 NOT_LINES = (
-    "must be a document, as a JSON object on a line of its own; a list of documents, or JSON over several lines, is "
-    "application/json, or a file called .json"
+    "must be a document, as a JSON object on one line; for a list of documents, or for JSON over several lines, "
+    "use application/json or the suffix .json"
 )
 
 
 def lines(stream: BinaryIO, limit: int) -> Iterator[tuple[int, bytes | TooLarge]]:
     """Yield each line, including its line end, with its number, counted from 1. A byte order mark is removed.
 
-    A line of more than `limit` bytes is replaced by an error. The rest of such a line is skipped and never in memory.
+    A line of more than `limit` bytes is replaced by an error. The rest of such a line is skipped, and is never in
+    memory.
     """
     number = 0
     while line := stream.readline(limit + 1):
@@ -57,17 +58,18 @@ def text_rows(stream: BinaryIO, settings: Settings) -> Iterator[Row]:
             yield Row(f"line {number}", {"text": text})
 
 
-# Fields of a JSON object: text, id, vector and time of expiry. All other fields are metadata, as in a table.
+# Fields of a JSON object are the text, the id, the vector and the time of expiry. All other fields are metadata, as in
+# a table.
 
 
 def read_fields(row: Row, text_field: str | None, id_field: str | None) -> Row:
     """Return a row of JSON as a raw document. Return a row with an error if the object is invalid.
 
     Args:
-        row: an object. Anything else is returned unchanged.
-        text_field: the field with the text, `text` by default. If it is given, an object must have it.
-        id_field: the field with the id, `id` by default. If it is given, an object must have it. If `text_field` is
-            `id`, that field is also the id only if `id_field` is given.
+        row: the row, whose value should be an object. Other values are returned unchanged. text_field: the field with
+            the text, `text` by default. If it is given, an object must have it. id_field: the field with the id, `id`
+            by default. If it is given, an object must have it. If `text_field` is `id`, that field is also the id only
+            if `id_field` is given.
     """
     if not isinstance(row.value, dict):
         return row
@@ -87,9 +89,9 @@ def read_fields(row: Row, text_field: str | None, id_field: str | None) -> Row:
 
 
 def with_metadata(row: Row, more: dict[str, Any]) -> Row:
-    """Return a raw document with `more` metadata, or with an error if its own metadata have a field of the same name.
+    """Return a raw document with additional metadata from `more`. A row without a document is returned unchanged.
 
-    A row without a document is returned unchanged.
+    If the document's own metadata have a field of the same name, return an error.
     """
     if not isinstance(row.value, dict):
         return row
@@ -109,7 +111,7 @@ def _together(metadata: Any, others: dict[str, Any]) -> Any:
         return metadata
     for name, value in others.items():
         if name in metadata:
-            raise Invalid("stands in metadata, too", field=name[:_SHOWN])
+            raise Invalid("is also a field of metadata", field=name[:_SHOWN])
         if wrong := misfit({name: value}):
             raise Invalid(wrong[1], field=wrong[0])
     return metadata | others

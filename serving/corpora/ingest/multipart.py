@@ -59,15 +59,15 @@ class FilePart:
         return bytes(self._found)
 
     def finish(self) -> str:
-        """Check that the body is complete, and return the name of the file.
+        """Raise an error unless the body is complete. Return the name of the file.
 
         Raises:
-            Malformed: the body is cut short, or has no file.
+            Malformed: the end of the body is missing, or the body has no file.
         """
         if not self._whole:
-            raise Malformed("not multipart/form-data: it is cut short")
+            raise Malformed("not multipart/form-data: its end is missing")
         if self._name is None:
-            raise Malformed("there is no file in multipart/form-data: a part with a filename")
+            raise Malformed("multipart/form-data has no file, which is a part with a filename")
         return self._name
 
     def _begins(self) -> None:
@@ -88,9 +88,12 @@ class FilePart:
         name = said.get(b"filename")
         if name is None:
             field = said.get(b"name", b"").decode(errors="replace")
-            raise Invalid("nothing of a form is read but its file; options stand in the query", field=field)
+            raise Invalid("a form may only have a file: send options in the query", field=field)
         if self._name is not None:
-            raise Invalid("one upload is one file; send the others by themselves", field=name.decode(errors="replace"))
+            raise Invalid(
+                "an upload may have only one file: send each file in its own request",
+                field=name.decode(errors="replace"),
+            )
         self._name = name.decode(errors="replace")
         media, options = parse_options_header(self._headers.get(b"content-type", b""))
         self.media = media.decode("latin-1")

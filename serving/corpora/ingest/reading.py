@@ -1,4 +1,7 @@
-"""Files that need a parser, read by a process of its own (`serving.readers`) within limits of memory and CPU time."""
+"""Reading of files that need a parser.
+
+A child process (`serving.readers`) reads them, within limits on memory and CPU time.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,10 @@ from serving.operations.threads import check_cancelled
 from serving.settings import Settings
 
 MEMORY_BYTES = 1 << 30
-"""Maximum memory of the process that reads one file."""
+"""Maximum bytes of memory for the process that reads a file."""
 CPU_SECONDS = {"markdown": 60, "html": 60, "pdf": 60, "docx": 60}
-"""Maximum CPU time of the process by format. A table may have millions of rows, which are read as they are stored."""
+"""Maximum CPU seconds of the process, by format. Tables have no limit, because their rows are stored while they are
+read."""
 PACKAGES = {
     "parquet": ("pyarrow", "data"),
     "arrow": ("pyarrow", "data"),
@@ -34,12 +38,12 @@ PACKAGES = {
     "pdf": ("pypdf", "documents"),
     "docx": ("docx", "documents"),
 }
-"""The package that reads a format, and the extra of this project that brings the package."""
+"""For each format, the package that reads it, and the extra of this project that installs the package."""
 _ERRORS: dict[str, type[ServiceError]] = {one.__name__: one for one in (Malformed, Invalid, TooLarge, Empty, Unhealthy)}
 
 
 def check_installed(format: str) -> None:
-    """Refuse a format whose package is not installed.
+    """Raise an error if the package for a format is not installed.
 
     Raises:
         UnsupportedMedia: the message names the extra to install.
@@ -47,12 +51,13 @@ def check_installed(format: str) -> None:
     package, extra = PACKAGES.get(format, ("", ""))
     if package and find_spec(package) is None:
         raise UnsupportedMedia(
-            f"{format} is read with the extra {extra!r}, which is not installed here: pip install 'isosphere[{extra}]'"
+            f"{format} needs the extra {extra!r}, which is not installed on the server: pip install "
+            f"'isosphere[{extra}]'"
         )
 
 
 def read(stream: BinaryIO, format: str, settings: Settings, *, source: str, split: str) -> Iterator[Row]:
-    """Yield the documents of a file as rows, as another process reads them.
+    """Yield the documents of a file as rows. A child process reads the file.
 
     Raises:
         Malformed, Invalid, TooLarge, Empty: the file can't be read, or can't be read within the limits.
@@ -91,7 +96,7 @@ def _row(line: bytes, place: str) -> Row:
 
 
 def _ended(status: int, format: str) -> ServiceError:
-    """Return the error of a process that ended without reporting one."""
+    """Return the error for a process that ended without reporting an error."""
     if status == -signal.SIGXCPU:
         return TooLarge(f"{format} that takes more than {CPU_SECONDS[format]} s to read: split the file")
     if status == -signal.SIGKILL:
@@ -104,7 +109,7 @@ def _on_disk(stream: BinaryIO) -> Iterator[BinaryIO]:
     """Open the content of a stream as a file that another process can read from its beginning."""
     try:
         number = stream.fileno()
-    except io.UnsupportedOperation:  # in memory, or unpacked while it is read
+    except io.UnsupportedOperation:  # the stream is in memory, or is decompressed while it is read
         with tempfile.TemporaryFile() as copy:
             with disk_errors(Path(tempfile.gettempdir())):
                 shutil.copyfileobj(stream, copy)
@@ -112,5 +117,5 @@ def _on_disk(stream: BinaryIO) -> Iterator[BinaryIO]:
             with _on_disk(cast("BinaryIO", copy)) as file:
                 yield file
     else:
-        with Path(f"/dev/fd/{number}").open("rb") as file:  # a position of its own
+        with Path(f"/dev/fd/{number}").open("rb") as file:  # a separate position in the file
             yield file

@@ -1,4 +1,4 @@
-"""Rows of an upload. A row has a place and a value or an error."""
+"""Rows of an upload. A row has a place, and a value or an error."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from serving.settings import Settings
 VECTOR = "vector"
 """Name of the field with the vector that the caller computed."""
 EXPIRES_AT = "expires_at"
-"""Name of the field with the time from which on the document is not found."""
+"""Name of the field with the time at which the document expires."""
 MAX_CONTAINERS = 4000
-"""Maximum lists and objects in one row. 256 rows of this size take the maximum memory of one request."""
+"""Maximum number of lists and objects in a row. 256 rows of this size have the maximum number for a request."""
 MAX_DEPTH = 200
-"""Maximum nesting of a row. The limit on metadata is lower, so deeper JSON is an attack."""
+"""Maximum nesting of a row. The limit on metadata is lower, so JSON beyond this limit is an attack."""
 COMPARED, COMPARED_LENGTH = 100, 40
-"""Maximum number of names that a wrong name is compared with, and their maximum length. A comparison takes time
-quadratic in the length."""
+"""Maximum number of names with which a wrong name is compared, and maximum length of these names. A comparison takes
+time quadratic in the length."""
 _WITHIN = re.compile(r": line \d+ column \d+ \(char (\d+)\)$")
 """Pattern of the position in an error message of the standard library. Its line number is not the line number in the
 upload."""
@@ -44,12 +44,12 @@ class Row(NamedTuple):
 
 
 def listed(names: Iterable[str]) -> str:
-    """Quote the first of `names`, as many as fit into a message."""
+    """Quote as many of the first `names` as fit into a message."""
     return ", ".join(repr(name[:300]) for name in islice(names, 100))[:300]
 
 
 def absent(wanted: str, names: Collection[str], what: str, option: str = "text_column") -> str:
-    """Return a message that no field is called `wanted`.
+    """Return a message that no field has the name `wanted`.
 
     The message lists the fields, and the `option` that selects another field.
     """
@@ -60,14 +60,13 @@ def absent(wanted: str, names: Collection[str], what: str, option: str = "text_c
     if near:
         said += f" Did you mean {known[near[0]]!r}?"
     name = known[near[0]] if near else "NAME"
-    return f"{said} Name it by ?{option}={name} (--{option.replace('_', '-')} {name})"
+    return f"{said} Select it by ?{option}={name} (--{option.replace('_', '-')} {name})"
 
 
 def row_bytes(settings: Settings) -> int:
     """Return the maximum bytes of one row.
 
-    The maximum is three times the limit in UTF-8, because JSON may escape a character of two bytes, such as `é`, in six
-    bytes.
+    This is three times the limit on UTF-8, because JSON may escape a character of two bytes, such as `é`, in six bytes.
     """
     return 3 * (settings.max_text_bytes + settings.max_metadata_bytes)
 

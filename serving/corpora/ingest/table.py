@@ -34,13 +34,13 @@ JSON_HINT = (
     "document, or name the file .json or .ndjson"
 )
 _PADDED = re.compile(r"\s*(\+|-?0[0-9])")
-"""Pattern of fields that look like numbers but are identifiers, such as telephone numbers and postal codes."""
+"""Pattern of fields that look like numbers but are not, such as telephone numbers and postal codes."""
 DELIMITERS = ",;\t"
 _SEPARATOR = re.compile(r'"?sep=([^"\r\n])"?\s*', re.IGNORECASE)
-CR_ALONE = "a line ends in CR alone: lines end in LF or CR LF"
+CR_ALONE = "a line ends with CR only: end lines with LF or CR LF"
 
 
-# The columns of a table: the text, the id, the time of expiry, and the metadata with their types.
+# The columns of a table are the text, the id, the time of expiry, and the metadata with their types.
 
 
 class Columns(NamedTuple):
@@ -53,7 +53,7 @@ class Columns(NamedTuple):
     text_name: str
     id_name: str
     metadata: Sequence[tuple[int, str, Callable[[str], Any] | None]]
-    """Index and name of each metadata column, and the function that parses its fields. None leaves fields as
+    """Index and name of each metadata column, and the function that parses its values. None means that values stay
     strings."""
 
     @classmethod
@@ -82,7 +82,7 @@ class Columns(NamedTuple):
         names = [name for name, _ in columns]
         named = [name for name in names if name]
         if len(set(named)) < len(named):
-            raise Invalid(f"a column is there twice: {listed(names)}", field=place)
+            raise Invalid(f"a column occurs twice: {listed(names)}", field=place)
         text_at = _place(text_column or "text", names)
         if text_at is None:
             json = header[0].lstrip().startswith(("{", "["))
@@ -102,15 +102,18 @@ class Columns(NamedTuple):
         ]
         typed = [name for _, name, _ in others]
         if unknown := [name for name in types if name not in typed]:
-            said = f"{unknown[0][:_SHOWN]!r} is no column of metadata, only {listed(typed) or 'none'}"
+            said = f"{unknown[0][:_SHOWN]!r} is not a metadata column; these are {listed(typed) or 'none'}"
             raise Invalid(said, field="column_types")
         id_name = "id" if id_at is None else names[id_at]
         return cls(len(header), text_at, id_at, expires_at, names[text_at], id_name, others)
 
     def value(self, fields: Sequence[str]) -> dict[str, Any] | Invalid:
-        """Return a row as a raw document, or the error of the row. An empty id or time counts as a missing one."""
+        """Return a row as a raw document, or the error of the row.
+
+        An empty id, and an empty time, count as missing.
+        """
         if len(fields) < self.width or any(map(str.strip, fields[self.width :])):
-            return Invalid(f"has {len(fields)} fields, the header {self.width}")
+            return Invalid(f"has {len(fields)} fields, but the header has {self.width}")
         metadata = {}
         for i, name, read in self.metadata:
             try:
@@ -127,7 +130,7 @@ class Columns(NamedTuple):
 def _place(wanted: str, names: Sequence[str]) -> int | None:
     """Return the index of the column with this name.
 
-    If no name is equal, return the index of the only column whose name differs in case, or None.
+    If no name is equal, ignore case. If no name or several names then match, return None.
     """
     if wanted in names:
         return names.index(wanted)
@@ -214,7 +217,8 @@ def _is(kind: str, field: str) -> bool:
     return kind != "number" or not _PADDED.match(field)
 
 
-csv.field_size_limit(sys.maxsize)  # process-wide, and too small for texts by default; `_Feed` limits rows
+# Applies to the whole process, and its default is too small for texts; `_Feed` limits rows.
+csv.field_size_limit(sys.maxsize)
 
 
 class _Feed:
@@ -239,7 +243,7 @@ class _Feed:
         self._bytes, self.bad, self.begins = 0, None, self.number + 1
 
     def written(self) -> str | None:
-        """Begin a new row, and return its first line, which is not blank. Return None at the end."""
+        """Begin a new row, and return its first line that is not blank. At the end of the table, return None."""
         self.next_row()
         while (line := next(self, None)) and line.isspace() and not self.bad:
             self.next_row()
@@ -312,7 +316,9 @@ def csv_rows(
         except StopIteration:
             return
         except csv.Error as error:
-            with_it = f"; what stands up to line {feed.number} was read with it" if feed.number > feed.begins else ""
+            with_it = (
+                f"; the lines up to {feed.number} were read as part of this row" if feed.number > feed.begins else ""
+            )
             yield Row(f"line {feed.begins}", feed.bad or Malformed(f"not CSV: {_said(error)}{with_it}"))
         except TooLarge as error:
             raise TooLarge(error.message, field=f"line {feed.begins}") from None
@@ -322,7 +328,7 @@ def csv_rows(
 
 
 def _said(error: csv.Error) -> str:
-    """Return Python's message about `error`, but replace the message that tells programmers how to open files."""
+    """Return Python's message about `error`, without its advice on how programs should open files."""
     return CR_ALONE if str(error).startswith("new-line character") else str(error)
 
 

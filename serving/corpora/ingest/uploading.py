@@ -1,4 +1,4 @@
-"""Options of an upload, and the reader of its rows."""
+"""Options of an upload, and the reader of an upload's rows."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from serving.settings import Settings
 
 Format = Literal["json", "ndjson", "csv", "text", "parquet", "arrow", "markdown", "html", "pdf", "docx"]
 TABLES: frozenset[Format] = frozenset(("parquet", "arrow"))
-"""Tables in binary formats. Their rows have fields, as rows of JSON do."""
+"""Tables in binary formats. Their rows have named fields, as JSON documents do."""
 FILES: frozenset[Format] = frozenset(("markdown", "html", "pdf", "docx"))
-"""Formats of files that people write and read. Their sections or pages become documents."""
+"""Formats of files for people. The sections or pages of such a file become documents."""
 TEXTS: frozenset[Format] = frozenset(("csv", "text", "markdown", "html"))
-"""Formats in any charset. JSON is always UTF-8 (RFC 8259)."""
+"""Formats that may have any charset. JSON is always UTF-8 (RFC 8259)."""
 BINARY: frozenset[Format] = TABLES | frozenset(("pdf", "docx"))
 PARSED = TABLES | FILES
-"""Formats that are read by a process of its own."""
+"""Formats that a child process reads."""
 Split = Literal["section", "file"]
 MEDIA: dict[str, Format] = {
     "application/json": "json",
@@ -88,27 +88,28 @@ class Options(BaseModel):
 
     format: Format
     coding: str = ""
-    """`gzip` or `zstd`. If it is empty, the compression is detected."""
+    """`gzip` or `zstd`. If it is empty, the compression is detected from the first bytes."""
     charset: str = ""
     """Python's codec of the upload's charset, from `charsets.codec`."""
     source: str = ""
-    """Name of the file, if it is known: part of the ids and of the metadata of its sections or pages."""
+    """Name of the file, if it is known. It becomes a part of the ids and the metadata of the file's sections or
+    pages."""
     split: Split | None = None
-    """What becomes a document: each section or page (the default), or the whole file."""
+    """Unit that becomes one document: each section or page (the default), or the whole file."""
     metadata: dict[str, Any] = {}
-    """Metadata that every document of the upload gets, in addition to its own."""
+    """Metadata that are added to those of every document in the upload."""
     text_column: str | None = None
     """Name of the column, or of the JSON field, that contains the text."""
     id_column: str | None = None
     column_types: ColumnTypes = "header"
-    """Source of the types of CSV columns, or the types of some columns. With `auto`, a type is inferred from all
-    fields of a column, unless the header names a type."""
+    """Source of the types of CSV columns, or the types of some columns. With `auto`, a type is inferred from all values
+    of a column, unless the header gives a type."""
     on_error: Literal["fail", "skip"] = "fail"
-    """With `fail`, a bad row refuses the whole upload. With `skip`, bad rows are left out."""
+    """With `fail`, an invalid row makes the whole upload fail. With `skip`, only valid rows are stored."""
     chunk_tokens: int | None = None
     chunk_overlap: int | None = None
     embedded_by: str = ""
-    """Fingerprint of the encoder that made the vectors of the documents. If it is empty, the documents are embedded."""
+    """Fingerprint of the encoder that computed the documents' vectors. If it is empty, the documents are embedded."""
 
     @classmethod
     def of_media(cls, media: str, charset: str | None = None, **others: Any) -> Self:
@@ -136,17 +137,17 @@ class Options(BaseModel):
         """
         suffix = (name.with_suffix("") if name.suffix.lower() in PACKED else name).suffix.lower()
         if suffix not in SUFFIXES:
-            known = f"{', '.join(SUFFIXES)}, with {' or '.join(PACKED)} behind it where it is packed"
+            known = f"{', '.join(SUFFIXES)}, followed by {' or '.join(PACKED)} if the file is compressed"
             called = repr(name.name[:80]) if name.name else "a file without a name"
-            raise UnsupportedMedia(f"{called}: the name of a file of documents ends in {known}")
+            raise UnsupportedMedia(f"{called}: the name of a file with documents must end in {known}")
         return cls._of(SUFFIXES[suffix], charset, {"source": name.as_posix()} | others)
 
     @classmethod
     def of_part(cls, name: PurePath, media: str, charset: str | None = None, **others: Any) -> Self:
         """Return options for a file in a multipart body.
 
-        The file's name selects the format, because browsers often send a wrong content type. An unknown suffix leaves
-        the choice to the content type.
+        The file's name selects the format, because browsers often send a wrong content type. If the suffix is unknown,
+        the content type selects the format.
         """
         try:
             return cls.of_file(name, charset, **others)
@@ -178,7 +179,7 @@ class Options(BaseModel):
 
     @property
     def types(self) -> dict[str, ColumnType]:
-        """Types that were requested for single columns."""
+        """Types that the request sets for single columns."""
         return self.column_types if isinstance(self.column_types, dict) else {}
 
     @property
@@ -186,7 +187,7 @@ class Options(BaseModel):
         """The requested chunking. None means that texts are not split.
 
         Raises:
-            Invalid: the request is contradictory or out of range.
+            Invalid: the options contradict each other, or are out of range.
         """
         return asked_chunking(self.chunk_tokens, self.chunk_overlap)
 
@@ -195,7 +196,7 @@ def read_metadata(text: str) -> dict[str, Any]:
     """Parse the metadata for all documents of an upload.
 
     Raises:
-        Invalid: the text is no JSON object, or the object can't be stored.
+        Invalid: the text is not a JSON object, or the object can't be stored.
     """
     try:
         metadata = parse_exact(text.encode("utf-8", "surrogatepass"))
@@ -212,7 +213,8 @@ def rows(file: BinaryIO, options: Options, settings: Settings, most: int | None 
     """Yield the rows of a seekable file, from its beginning. If a row can't be read, its value is the error.
 
     Args:
-        most: maximum rows from which types of columns are inferred. Callers do not keep an upload with more.
+        most: maximum number of rows from which the types of columns are inferred. Callers discard an upload with more
+            rows.
 
     Raises:
         Malformed, Invalid, Empty, TooLarge: more than one row can't be read, or an option is wrong.
@@ -222,9 +224,9 @@ def rows(file: BinaryIO, options: Options, settings: Settings, most: int | None 
             raise Invalid("must not be empty", field=option)
     types = options.types
     if types and options.format != "csv":
-        raise Invalid("only columns of CSV are given types", field="column_types")
+        raise Invalid("only columns of CSV can get types", field="column_types")
     if options.split and options.format not in FILES:
-        raise Invalid("only Markdown, HTML, PDF and DOCX are split", field="split")
+        raise Invalid("only Markdown, HTML, PDF and DOCX can be split", field="split")
     for option in ("text_column", "id_column"):
         if getattr(options, option) and options.format in FILES:
             raise Invalid("only tables and JSON have columns or fields", field=option)
@@ -252,7 +254,7 @@ def _rows(stream: BinaryIO, options: Options, settings: Settings, found: Mapping
 
 
 def check_is_text(file: BinaryIO, options: Options, settings: Settings) -> None:
-    """Check that JSON was not sent as text/plain, the type that a browser's `fetch` gives to every string.
+    """Raise an error if JSON was sent as text/plain. A browser's `fetch` gives this type to every string.
 
     Raises:
         UnsupportedMedia: `file` begins like documents in JSON. The message names the type to send.

@@ -1,4 +1,4 @@
-"""Vectors that callers computed: the rule for which documents have one, and checks of a vector."""
+"""Vectors that callers computed: the rule on which documents have a vector, and checks of vectors."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from serving.operations.bounds import MAX_VECTOR
 
 UNIT = 1e-7
 """Maximum difference of a vector's length from 1 at which the vector is stored unchanged. The length of a float32 unit
-vector differs by at most half of this, so an exported vector is bit-identical after it is uploaded again."""
+vector differs by at most half of this value, so a vector that is exported and uploaded again does not change by a
+single bit."""
 
 
 @dataclass
 class VectorRule:
-    """The rule of one corpus for the field `vector` of its documents."""
+    """The rule of a corpus for the field `vector` of its documents."""
 
     corpus: str
     own: bool
-    """Whether the corpus has own vectors, so that each document must have one."""
+    """True if the corpus has own vectors, so that each document must have a vector."""
     dim: int | None = None
-    """Dimension of the vectors. None until the first vector sets it."""
+    """Number of dimensions of the vectors. None until the first vector sets it."""
     embedded_by: str = ""
-    """Fingerprint of the encoder that made the documents' vectors. If it is empty and the corpus has an encoder, no
-    document may bring a vector."""
+    """Fingerprint of the encoder that computed the documents' vectors. If it is empty and the corpus has an encoder,
+    documents must not have a vector."""
 
     @classmethod
     def of(cls, corpus: Corpus) -> VectorRule:
@@ -46,13 +47,14 @@ class VectorRule:
             if given is None:
                 return None
             raise Conflict(
-                f"an encoder embeds corpus {self.corpus!r}: leave the field out, put it into metadata, say by "
-                '`embedded_by` that this encoder made it, or upload to a corpus created with {"vectors": "own"}',
+                f"an encoder embeds corpus {self.corpus!r}: leave the field out, move it into metadata, "
+                "use `embedded_by` if this encoder computed the vector, "
+                'or upload to a corpus created with {"vectors": "own"}',
                 field=field,
             )
         if given is None:
             why = "of `embedded_by`" if self.embedded_by else f"the vectors of corpus {self.corpus!r} are its own"
-            raise Conflict(f"is required, because {why}. JSON, Parquet and Arrow can have it", field=field)
+            raise Conflict(f"is required, because {why}. Only JSON, Parquet and Arrow can contain vectors", field=field)
         unit = unit_vector(given, field)
         self.dim = self.dim or len(unit)
         if len(unit) != self.dim:
@@ -61,10 +63,12 @@ class VectorRule:
 
 
 def unit_vector(given: Any, field: str = VECTOR) -> Floats:
-    """Return a list of numbers as a unit vector (D,). It is scaled in float64, so no finite vector overflows.
+    """Convert a list of numbers to a unit vector (D,).
+
+    It is scaled in float64, so that no finite vector overflows.
 
     Raises:
-        Invalid: `given` is not a list of finite numbers, is too long, or has no direction.
+        Invalid: `given` is not a list of finite numbers, is too long, or is a zero vector.
     """
     if not isinstance(given, list) or not {*map(type, given)} <= {int, float}:
         raise Invalid("must be a list of numbers", field=field)

@@ -1,4 +1,4 @@
-"""Stores by name. A store is opened on a folder."""
+"""Stores by name. Each store is opened on a folder."""
 
 from __future__ import annotations
 

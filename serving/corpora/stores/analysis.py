@@ -1,10 +1,10 @@
-"""Text normalization and segmentation ahead of FTS5's tokenizer, and the tokenizer outside of an index.
+"""Text normalization and segmentation before FTS5's tokenizer, and the use of this tokenizer without an index.
 
 FTS5's tokenizer neither folds look-alike characters nor splits scripts without spaces into words.
 
-Characters that look alike are folded together. Compatibility forms, case and ignorable characters follow Unicode's
-NFKC_Casefold (https://www.unicode.org/reports/tr44/#NFKC_Casefold). A symbol is never part of a word. Each emoji is a
-word. ASCII text stays unchanged.
+Characters that look alike are folded to the same character. Compatibility forms, case and ignorable characters follow
+Unicode's NFKC_Casefold (https://www.unicode.org/reports/tr44/#NFKC_Casefold). A symbol is never part of a word. Each
+emoji is a word. ASCII text stays unchanged.
 
 A run of a script without spaces becomes overlapping pairs of characters, as in Lucene's CJKAnalyzer, followed by the
 run's last character alone. Every character therefore begins exactly one token, so a query of one character is searched
@@ -31,15 +31,15 @@ _MOST_MARKS = 30
 """Maximum combining marks on one character, from https://www.unicode.org/reports/tr15/#Stream_Safe_Text_Format.
 Unicode normalization takes time quadratic in the number of marks."""
 _UNSPACED = (
-    UNSPACED + "\u1100-\u11ff\ua960-\ua97f\uac00-\ud7ff"  # Hangul has spaces, but attaches endings to words
-    "\U0001f1e6-\U0001f1ff"  # regional indicators: halves of flags
+    # Hangul separates words by spaces, but attaches endings to words.
+    UNSPACED + "\u1100-\u11ff\ua960-\ua97f\uac00-\ud7ff\U0001f1e6-\U0001f1ff"  # regional indicators: halves of flags
 )
 _CHARACTER, _RUN = re.compile(f"[{_UNSPACED}]"), re.compile(f"[{_UNSPACED}]+")
 _STRETCH = re.compile("[\x00-\x7f]?[^\x00-\x7f]+")
-"""Pattern of a stretch of non-ASCII characters, which is folded as one unit. The stretch includes the ASCII
-character before it, because a combining mark may belong to this character."""
+"""Pattern of a stretch of non-ASCII characters, which is folded as a unit. The stretch includes the ASCII character
+before it, because a combining mark may belong to that character."""
 _SHORT = 8
-"""Maximum characters of a stretch whose folding is cached. Accented letters recur often."""
+"""Maximum characters of a stretch whose folding is cached, because accented letters occur often."""
 _MANY_SIGNS = re.compile(rf"[^\w\x00-\x7f]{{{_MOST_MARKS + 1},}}")
 _IGNORABLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
@@ -61,7 +61,7 @@ def indexed(text: str) -> str:
 
 
 class Spread(NamedTuple):
-    """A folded text in which query words can be marked. It has the original span of each of its characters."""
+    """A folded text in which words of a query can be marked, with the original span of each of its characters."""
 
     text: str
     starts: Sequence[int]
@@ -244,7 +244,7 @@ def _is_in_words(character: str) -> bool:
     return kind[0] in "LM" or kind in ("Nd", "Nl", "Cn", "Co") or _PART.match(character) is not None
 
 
-# FTS5's tokenizer, applied to texts outside of an index.
+# The following classes apply FTS5's tokenizer to texts that are not in an index.
 
 _CONTROL = re.compile("[\0-\2]")
 _UNICODE = "unicode61 remove_diacritics 2 categories 'L* M* N* So Co'"

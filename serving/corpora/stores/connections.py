@@ -23,19 +23,19 @@ log = logging.getLogger(__name__)
 MEND = "restore a snapshot over it or delete it"
 """Advice in the error message about a damaged file."""
 MOST = 128
-"""Maximum corpora with open files. An open corpus takes about 300 KB, three file descriptors, and two descriptors
-for every open reader. Opening a corpus takes half a millisecond."""
+"""Maximum number of corpora with open files. An open corpus needs about 300 KB, three file descriptors, and two more
+for each open reader. Opening a corpus takes half a millisecond."""
 STEPS = 100_000
-"""Instructions of SQLite's virtual machine between two checks for cancellation. This many instructions take a few
+"""Number of instructions of SQLite's virtual machine between two checks for cancellation. They take a few
 milliseconds."""
 READ_STEPS = 5 * STEPS
-"""Instructions between two checks for cancellation in a read. Reads check less often, because each check waits for
-Python's interpreter lock."""
+"""Number of instructions between two checks for cancellation in a read. Reads check less often, because each check
+waits for Python's interpreter lock."""
 LOG_BYTES = 64 << 20
-"""Maximum bytes of the write-ahead log. Above this size, readers wait until the log is checkpointed."""
+"""Maximum bytes of the write-ahead log. If it is larger, readers wait for a checkpoint of the log."""
 _LOG_PATIENCE_MS = 500
 _KEPT = 4
-"""Number of readers that stay open between reads. A reader takes two file descriptors."""
+"""Number of readers that stay open between reads. Each needs two file descriptors."""
 
 
 class Connections:
@@ -55,7 +55,7 @@ class Connections:
         self._open_files = open_files or OpenFiles()
         self._writing = threading.RLock()
         self._turn = threading.Condition()
-        """Lock for the attributes below."""
+        """Lock for the following attributes."""
         self._writer: sqlite3.Connection | None = None
         self._idle: list[sqlite3.Connection] = []
         self._reading = 0
@@ -63,11 +63,14 @@ class Connections:
         self._closed = False
         self._log_bytes = LOG_BYTES
         self.damaged = False
-        """True if a read found that the file differs from what was written."""
+        """True if a read found that the content of the file is not what was written."""
 
     @contextmanager
     def disk_errors(self) -> Iterator[None]:
-        """Translate disk errors as `disk_errors` does. For damage, set `damaged` and add `MEND` to the message."""
+        """Convert errors of the disk as `disk_errors` does.
+
+        If the file is damaged, set `damaged`, and add `MEND` to the message.
+        """
         try:
             with disk_errors(self.path):
                 yield
@@ -78,7 +81,10 @@ class Connections:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Open a write transaction. Its changes are committed and on disk after the block, or rolled back."""
+        """Run the block in a write transaction.
+
+        After the block, its changes are committed and on disk, or rolled back.
+        """
         with self._used(), self._written(), self.disk_errors():
             writer = self._opened_writer()
             try:
@@ -96,7 +102,7 @@ class Connections:
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Open a read transaction, which sees one snapshot of the file.
 
-        Keep the block short, because a checkpoint of the log can't go past an open transaction.
+        Keep the block short, because an open transaction prevents a complete checkpoint of the log.
 
         Raises:
             Stopped: the caller has left or the server stops.
@@ -124,7 +130,7 @@ class Connections:
 
     @contextmanager
     def alone(self, *, checkpointed: bool) -> Iterator[None]:
-        """Close all connections during the block. Other users wait. With `checkpointed`, the log is emptied before.
+        """Close all connections while the block runs. Other users wait. With `checkpointed`, the log is emptied first.
 
         Raises:
             Unhealthy: the log can't be checkpointed; nothing has changed.
@@ -157,7 +163,8 @@ class Connections:
             return
         try:
             with self._turn:
-                if self._alone or (self._writer and self._writer.in_transaction):  # in an outer block of this thread
+                # An outer block of this thread uses the connections.
+                if self._alone or (self._writer and self._writer.in_transaction):
                     return
                 self._close_readers()
                 self._close_writer()
@@ -167,7 +174,7 @@ class Connections:
     def close(self) -> None:
         """Close the connections permanently, even if the disk fails.
 
-        SQLite replays what remains in the log when the file is next opened.
+        SQLite applies the rest of the log when the file is opened again.
         """
         with self._writing:
             with self._turn:
@@ -187,9 +194,9 @@ class Connections:
 
     @contextmanager
     def _written(self) -> Iterator[None]:
-        """Hold the write lock during the block.
+        """Hold the write lock while the block runs.
 
-        `writes` is increased after the commit, so a reader that sees the new number sees the change.
+        `writes` is increased after the commit. A reader that sees the new number therefore also sees the change.
         """
         with self._writing:
             try:
@@ -235,7 +242,7 @@ class Connections:
             if writer.in_transaction:
                 writer.execute("ROLLBACK")
         except sqlite3.Error:
-            log.exception("%s: could not roll back; opened anew", self.path)
+            log.exception("%s: could not roll back; the connection is opened again", self.path)
             self._writer = None
             writer.close()
 
@@ -248,8 +255,8 @@ class Connections:
         size = beside.stat().st_size if beside.exists() else 0
         if size <= (self._log_bytes if self._reading else LOG_BYTES):
             return
-        self._log_bytes = size + LOG_BYTES  # a long reader prevents the checkpoint: don't retry at every commit
-        with suppress(sqlite3.Error):  # the write is committed; the next one reports a failing disk
+        self._log_bytes = size + LOG_BYTES  # a long read prevents the checkpoint, so don't try again at every commit
+        with suppress(sqlite3.Error):  # the write is committed, and the next write will report a failing disk
             if self._checkpoint_soon(writer):
                 self._log_bytes = LOG_BYTES
 
@@ -325,7 +332,7 @@ class OpenFiles:
         """Open files. The most recently used file is last."""
 
     def used(self, file: Reopenable) -> None:
-        """Record a use of `file`, and close the least recently used file if there are too many."""
+        """Record a use of `file`. If too many files are open, close the least recently used one."""
         with self._lock:
             self._open.pop(file, None)
             self._open[file] = None

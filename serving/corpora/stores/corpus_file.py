@@ -59,14 +59,15 @@ from serving.operations.clock import now
 from serving.operations.failpoints import reach
 
 _STEP = 1024
-"""Number of pages returned to the disk in one step. Other writers run between two steps."""
+"""Number of pages that are returned to the disk in one step. Other threads can write between two steps."""
 _PART = 0.25
-"""Minimum share of unused pages for which pages are returned to the disk, even if the file is small."""
+"""Minimum share of unused pages in a file. From this share, pages are returned to the disk even if the file is
+small."""
 
 
 @dataclass(frozen=True)
 class Shared:
-    """The limit on open files and the cache of filter results, for all corpora together."""
+    """Resources of all corpora together: the limit on open files, and the cache of filter results."""
 
     open_files: OpenFiles = field(default_factory=OpenFiles)
     filter_cache: FilterCache = field(default_factory=FilterCache)
@@ -75,11 +76,11 @@ class Shared:
 class CorpusFile:
     """The open file of one corpus, with the methods of `Store`.
 
-    `create` writes the corpus of a `new` file. If `foreign` bounds are given, the file is from another machine and is
-    checked against the bounds first. `stop` interrupts any work.
+    `create` writes the corpus of a `new` file. If `foreign` bounds are given, the file comes from another machine, and
+    is first checked against these bounds. `stop` can interrupt any work.
 
     Raises:
-        StoreError: the file is not ours, or has a later format.
+        StoreError: the file does not belong to this application, or has a later format.
         ServiceError: the file contains no corpus, or can't be read or written; see `Connections.disk_errors`.
     """
 
@@ -129,9 +130,9 @@ class CorpusFile:
 
     @contextmanager
     def set_aside(self, *, checkpointed: bool = True) -> Iterator[None]:
-        """Close the file during the block, which may replace or remove the file.
+        """Close the file while the block runs.
 
-        With `checkpointed`, the log is emptied before.
+        The block may replace or delete the file. With `checkpointed`, the log is emptied first.
         """
         with self._connections.alone(checkpointed=checkpointed):
             yield
@@ -141,21 +142,24 @@ class CorpusFile:
             create(writer, corpus)
 
     def call(self, name: str, *, former: str | None) -> None:
-        """Give the corpus another name. Until its file has that name, `former` is the name of the file."""
+        """Give the corpus another name. `former` is the name of the file until the file is renamed, too."""
         with self._connections.writing() as writer:
             writer.execute("UPDATE corpora SET name = ?, former = ?", (name, former))
 
     def take_back(self, name: str) -> bool:
-        """Undo a rename from `name` that ended before the file was renamed. Return whether there was one."""
+        """Undo a rename from `name` that was interrupted before the file was renamed.
+
+        Return True if there was such a rename.
+        """
         with self._connections.writing() as writer:
             return (
                 writer.execute("UPDATE corpora SET name = former, former = NULL WHERE former = ?", (name,)).rowcount > 0
             )
 
     def rename(self, name: str) -> None:
-        """Rename a corpus that is adopted.
+        """Rename a corpus that is being restored.
 
-        Its generation changes, because an earlier corpus of the new name may have had other keys.
+        Its generation changes, because an earlier corpus with the new name may have had other keys.
         """
         with self._connections.writing() as writer:
             for job in writing.accepted(writer):
@@ -203,7 +207,7 @@ class CorpusFile:
         return described
 
     def _has_expired(self) -> bool:
-        """Return whether a document has expired and is not removed yet. The file is read once after each write."""
+        """Return whether a document has expired and is not deleted yet. The file is read once after each write."""
         self._connections.check_open()
         writes, kept = self._connections.writes, self._soonest
         if kept is None or kept[0] != writes:
@@ -231,7 +235,7 @@ class CorpusFile:
         if shutil.disk_usage(self.path.parent).free >= RESERVED_BYTES:
             return None
         return InsufficientStorage(
-            f"{self.path.name}: the disk is full: its last {RESERVED_BYTES >> 20} MB are for removals"
+            f"{self.path.name}: the disk is full: its last {RESERVED_BYTES >> 20} MB are reserved for deletions"
         )
 
     def accepted(self) -> list[str]:
@@ -416,7 +420,7 @@ class CorpusFile:
         try:
             with self._connections.reading() as reader, stopping(reader, stop):
                 reach("store.before-copy")
-                reader.rollback()  # VACUUM begins its own transaction
+                reader.rollback()  # VACUUM must not run inside a transaction
                 reader.execute("VACUUM INTO ?", (str(to),))
             fsync(to)
             reach("store.after-copy")
@@ -436,7 +440,7 @@ class CorpusFile:
         give_back(self._connections, least)
 
 
-# Return of unused pages of a file to the disk.
+# The following functions return unused pages of a file to the disk.
 
 
 def give_back(connections: Connections, least: int) -> None:
@@ -469,8 +473,8 @@ def _bytes(connections: Connections) -> int:
 def _free_bytes(connections: Connections, given_back: int) -> int:
     with connections.maintaining() as writer:
         if given_back:
-            # `executescript` runs the statement to its end. `execute` would take a single step, which frees only one
-            # page.
+            # Use `executescript`, which runs the statement to its end. `execute` would take a single step, which frees
+            # only one page.
             writer.executescript(f"PRAGMA incremental_vacuum({given_back})")
         free = "SELECT freelist_count * page_size FROM pragma_freelist_count, pragma_page_size"
         return int(writer.execute(free).fetchone()[0])

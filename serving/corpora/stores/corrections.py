@@ -4,9 +4,9 @@ A word of 5 letters or more may have one typo, a word of 9 letters or more two t
 letter that is wrong, missing or superfluous, or two neighbouring letters in the wrong order (optimal string alignment
 distance). A typo in the first letter counts twice.
 
-A lookup compares few words of the vocabulary. If a word is cut into one piece more than it may have typos, one piece
-has no typo (pigeonhole principle). A character between two pieces belongs to neither, because two letters in the wrong
-order may be on both sides of a cut.
+A lookup compares few words of the vocabulary. A word is cut into one more piece than it may have typos, so at least one
+piece has no typo (pigeonhole principle). There is a character between two pieces that belongs to neither, because the
+two letters of a swap may be on both sides of a cut.
 """
 
 from __future__ import annotations
@@ -23,23 +23,26 @@ from serving.corpora.stores import analysis
 from serving.operations.threads import check_cancelled
 
 ONE_TYPO, TWO_TYPOS = 5, 9
-"""Minimum letters of a word that may have one typo, and of a word that may have two."""
+"""Minimum number of letters of a word that may have one typo, and of a word that may have two."""
 MAX_WORD = 32
-"""Maximum letters of a word in the vocabulary."""
+"""Maximum number of letters of a word in the vocabulary."""
 MAX_FOUND = 100
 """Maximum number of corrections of a word. The nearest corrections are used."""
 MAX_COMPARED = 50_000
 """Maximum number of words of the vocabulary that are compared with a word."""
 TABLE = "CREATE TABLE vocabulary (word TEXT PRIMARY KEY) STRICT, WITHOUT ROWID"
-"""The table of the words of all passages, not stemmed. A removed passage leaves its words, because counting them would
-rewrite many pages for each document. A correction that no passage contains finds nothing."""
+"""The table of the words in all passages, without stemming. Words of a removed passage stay in the table, because
+counting words would rewrite many pages for each document. A correction that no passage contains finds nothing."""
 _SPELLED = re.compile(rf"[^\d_]{{{ONE_TYPO - 1},{MAX_WORD}}}")
 _LAST = chr(sys.maxunicode)
 _Distances = NDArray[np.int8]
 
 
 def is_spelled(word: str) -> bool:
-    """Return whether `word` belongs in the vocabulary: it is long enough, has no digits, and its script has spaces."""
+    """Return whether `word` belongs in the vocabulary.
+
+    The word must be long enough, have no digits, and have a script that separates words by spaces.
+    """
     return _SPELLED.fullmatch(word) is not None and not analysis.has_unspaced(word)
 
 
@@ -56,7 +59,7 @@ def beginning(reader: sqlite3.Connection, prefix: str, limit: int) -> list[str]:
 
 
 def nearest(reader: sqlite3.Connection, word: str, *, continued: bool = False) -> list[str]:
-    """Return up to `MAX_FOUND` words that `word` may be a misspelling of, nearest first.
+    """Return up to `MAX_FOUND` words of which `word` may be a misspelling, nearest first.
 
     With `continued`, return words that begin with a correction of `word`, shortest first at the same distance.
     """
@@ -102,7 +105,7 @@ def _with_another_first_letter(reader: sqlite3.Connection, word: str, *, continu
 
 
 def _first_letters(reader: sqlite3.Connection) -> Iterator[str]:
-    """Yield the first letters of the vocabulary. Each takes one lookup."""
+    """Yield the first letters of all words in the vocabulary. Each needs one lookup."""
     after = ""
     while row := reader.execute(
         "SELECT word FROM vocabulary WHERE word > ? ORDER BY word LIMIT 1", (after,)

@@ -1,4 +1,4 @@
-"""Facets of a corpus: its metadata fields, their kinds of values and their most frequent values."""
+"""Facets of a corpus: its metadata fields, with their types and their most frequent values."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from serving.corpora.values import Facet, Facets, FacetValue, Scalar
 from serving.operations.threads import check_cancelled
 
 MAX_FIELDS = 64
-"""Maximum number of fields reported. The oldest fields of the corpus are reported."""
+"""Maximum number of fields in an answer. If there are more, the fields that the corpus got first are returned."""
 COUNTED = 4_000_000
-"""Maximum postings that are counted for one answer. Counting them takes about a second. Fields beyond this budget
-have no counts."""
+"""Maximum number of postings that are counted for an answer, which takes about a second. Fields beyond this number have
+no counts."""
 OPEN = 100
-"""Maximum documents with inconclusive postings that are read for a field. If there are more such documents, the
-field's range is not reported."""
+"""Maximum number of documents with inconclusive postings that are read for a field. If there are more, the range of the
+field is not returned."""
 READ = 2000
 """Maximum number of documents whose metadata are read for counts. Counts of more documents come from the postings."""
 _AMONG = "AND document IN (SELECT value FROM json_each(?))"
@@ -50,13 +50,13 @@ KIND_OF: dict[type, str] = {
     dict: "object",
 }
 _NUMBER, _TEXT = "value < ''", "value >= '' AND value < x''"
-"""SQL conditions for numbers and strings, by SQLite's order of types."""
+"""SQL conditions for numbers and for strings. They use the order of types in SQLite."""
 
 
 def facets(reader: sqlite3.Connection, values: int) -> Facets:
-    """Return the fields of the corpus, each with up to `values` of its values.
+    """Return the fields of the corpus, each with up to `values` values.
 
-    Call it in a transaction, because its reads must see one snapshot.
+    Call this function in a transaction, because its reads must see one snapshot.
     """
     held = """SELECT number, path FROM fields WHERE EXISTS (SELECT 1 FROM postings WHERE field = number)
         ORDER BY number LIMIT ?"""
@@ -64,7 +64,8 @@ def facets(reader: sqlite3.Connection, values: int) -> Facets:
     first = {field: list(_first(reader, field, values + 1)) for field, _ in paths[:MAX_FIELDS]}
     counted: dict[int, list[FacetValue]] = {}
     left = COUNTED
-    for field in sorted(first, key=lambda field: len(first[field]) > values):  # few values first: counts matter
+    # Fields with few values first, because their counts matter most.
+    for field in sorted(first, key=lambda field: len(first[field]) > values):
         postings = _postings(reader, field, left + 1)
         if postings <= left:
             counted[field] = list(_most_frequent(reader, field, values + 1))
@@ -120,7 +121,7 @@ def _type(value: Scalar) -> type:
 
 
 def _ordered(counter: Counter[tuple[type, Scalar]]) -> list[tuple[tuple[type, Scalar], int]]:
-    """Order by count, then as SQLite orders postings: numbers, strings, then false, true and null."""
+    """Order values by count, then by the order of postings in SQLite: numbers, strings, false, true and null."""
     kinds = {float: 0, str: 1, bool: 2, NoneType: 3}
     return sorted(
         counter.items(), key=lambda one: (-one[1], kinds[one[0][0]], one[0][1] if one[0][1] is not None else 0)
@@ -165,9 +166,9 @@ def _postings(reader: sqlite3.Connection, field: int, limit: int) -> int:
 
 
 def _extremes(reader: sqlite3.Connection, field: int) -> tuple[int | float | None, int | float | None]:
-    """Return the least and the greatest number in `field`, or (None, None) if there is no number.
+    """Return the smallest and the greatest number in `field`, or (None, None) if there is no number.
 
-    An index lookup finds each number.
+    Each is found by an index lookup.
     """
     select = f"SELECT value FROM postings WHERE field = ? AND {_NUMBER} ORDER BY value"
     least = reader.execute(f"{select} LIMIT 1", (field,)).fetchone()

@@ -1,10 +1,11 @@
 """Postings of metadata: an inverted index from fields and values to documents.
 
-A posting is a row for each value at each path, including each element of a list. Postings follow SQLite's order
-(https://www.sqlite.org/datatype3.html, section 4.1): numbers, whole or not, then strings, then blobs. Strings are
-ordered by UTF-8, which is the order by code point, as in Python. Blobs represent values that are neither numbers nor
-strings. A string that is a date is also posted as an instant, in a blob behind all others. A value that can't be posted
-is replaced by `OPAQUE`, and filters then read the document. `matching.py` evaluates filters.
+There is a posting, which is a row, for each value at each path, including each element of a list. Postings follow
+SQLite's order (https://www.sqlite.org/datatype3.html, section 4.1): numbers, whole or not, then strings, then blobs.
+Strings are ordered by UTF-8, which is the order by code point, as in Python. Blobs represent values that are neither
+numbers nor strings. A string that is a date also gets a posting for its point in time, in a blob that sorts after all
+others. A value that can't be posted is replaced by `OPAQUE`, and filters then read the document. `matching.py`
+evaluates filters.
 """
 
 from __future__ import annotations
@@ -29,20 +30,21 @@ Numbers = NDArray[np.int64]
 """(n,) document numbers."""
 
 MAX_TEXT = 256
-"""Maximum characters of a posted string. A longer string is opaque."""
+"""Maximum characters of a string in a posting. For a longer string, the posting is `OPAQUE`."""
 MAX_ELEMENTS = 256
-"""Maximum values at a path of a document, including elements of lists. A path with more values is opaque."""
+"""Maximum number of values at a path of a document, including elements of lists. If there are more, the posting of the
+path is `OPAQUE`."""
 MAX_FIELDS, MAX_PATH = 256, 512
-"""Maximum paths of a document, and maximum characters of a path. A document beyond these limits is opaque as a
-whole."""
+"""Maximum number of paths of a document, and maximum characters of a path. Beyond these limits, the whole document is
+opaque, and filters must read it."""
 WHOLE = 0
-"""Number of the field whose postings mark documents that are opaque as a whole."""
+"""Number of the field whose postings mark documents that are completely opaque."""
 BLOCK = 4096
 """Number of documents that are read at a time."""
 
 TABLES = (
     "CREATE TABLE fields (number INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE) STRICT",
-    # `value` has no declared type, so each value keeps its own.
+    # `value` has no declared type, so SQLite does not convert the types of values.
     """CREATE TABLE postings (
         field INTEGER NOT NULL,
         value NOT NULL,
@@ -53,7 +55,7 @@ TABLES = (
 
 
 def index(writer: sqlite3.Connection, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> None:
-    """Post the metadata of new documents, given with their numbers."""
+    """Add postings for the metadata of new documents, which are given with their numbers."""
     writer.executemany("INSERT INTO postings (field, value, document) VALUES (?, ?, ?)", _postings(writer, rows))
 
 
@@ -98,7 +100,7 @@ def documents(reader: sqlite3.Connection, chosen: Numbers) -> Iterator[tuple[int
 def posted(metadata: Mapping[str, Any]) -> KeysView[tuple[str | None, Value]]:
     """Return the distinct postings of a document as pairs of path and value, in order.
 
-    The path is None if the whole document is opaque.
+    If the whole document is opaque, the path is None.
     """
     found: dict[str, list[Any]] = {}
     for path, value in _fields(metadata, ""):
@@ -114,10 +116,10 @@ def posted_date(date: bytes) -> bytes:
 
 
 def text_after(prefix: str) -> str:
-    """Return the first string after all strings that begin with `prefix`, or "" if there is none."""
+    """Return the first string after all strings that begin with `prefix`. If there is none, return ""."""
     kept = prefix.rstrip(chr(sys.maxunicode))
     after = ord(kept[-1]) + 1 if kept else 0
-    return kept[:-1] + chr(0xE000 if after == 0xD800 else after) if kept else ""  # surrogates are no characters
+    return kept[:-1] + chr(0xE000 if after == 0xD800 else after) if kept else ""  # surrogates are not characters
 
 
 def stored(value: Any) -> Value:
@@ -138,7 +140,7 @@ def stored(value: Any) -> Value:
 def _postings(
     writer: sqlite3.Connection, rows: Iterable[tuple[int, Mapping[str, Any]]]
 ) -> Iterator[tuple[int, Value, int]]:
-    """Yield the postings of one document after the other, because a few hundred documents may have millions."""
+    """Yield the postings of one document after another, because a few hundred documents may have millions."""
     fields = dict[str | None, int]()
     for document, metadata in rows:
         for path, value in posted(metadata):

@@ -1,6 +1,6 @@
-"""Checks that a file from another machine contains no value larger than the API accepts.
+"""Checks of a file from another machine: no value may be larger than the API accepts.
 
-The checks run before any value is read into memory.
+They run before any value is read into memory.
 """
 
 from __future__ import annotations
@@ -42,19 +42,20 @@ from serving.operations.bounds import (
 from serving.operations.clock import EARLIEST, LATEST
 
 MAX_TIMES = 8
-"""Maximum ratio of the total length of a document's passages to the length of its text. Overlapping passages from
-our chunking reach a ratio of five."""
+"""Maximum ratio of the total length of a document's passages to the length of its text. The server's own chunking
+reaches a ratio of five."""
 MAX_NUMBER = 1.01
-"""Maximum absolute value of a component of a unit vector. It is above 1, because engines round in half precision."""
+"""Maximum absolute value of a component of a unit vector. It is more than 1, because engines round in half
+precision."""
 _OTHER_BYTES = 4 * MAX_VECTOR
-"""Maximum bytes of a value without a limit of its own. It is the size of the longest vector."""
+"""Maximum bytes of a value that has no limit of its own. It is the size of the longest vector."""
 MAX_COORDINATE = 1e6
 """Maximum absolute value of a coordinate on a map."""
 _Stamp = Annotated[str, Field(max_length=64)]
 
 
 class _Map(BaseModel):
-    """The origin of a map."""
+    """Origin of a map."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -90,12 +91,12 @@ class _Corpus(BaseModel):
 
 
 def check_values(path: Path, bounds: Bounds, stop: Stop) -> None:
-    """Check each length and number of a corpus against the limits of requests.
+    """Raise an error if a length or number in a corpus exceeds the limits of requests.
 
-    The schema of the file must have been checked before.
+    The schema of the file must be checked before.
 
     Raises:
-        StoreError: a value exceeds its bound; the message names the value.
+        StoreError: a value exceeds its limit; the message names the value.
         sqlite3.Error: the file can't be read.
     """
     with (
@@ -144,7 +145,7 @@ def _types(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
             known = (type.lower(), type.lower() if required else "null")
             wrong = f'SELECT 1 FROM "{table}" WHERE typeof("{column}") NOT IN (?, ?) LIMIT 1'
             if reader.execute(wrong, known).fetchone():
-                yield f"a value of {table}.{column} is no {type}"
+                yield f"a value of {table}.{column} does not have the type {type}"
 
 
 def _columns(reader: sqlite3.Connection) -> list[tuple[str, str]]:
@@ -152,9 +153,9 @@ def _columns(reader: sqlite3.Connection) -> list[tuple[str, str]]:
 
 
 def _declared(reader: sqlite3.Connection) -> list[tuple[str, str, str, bool]]:
-    """Return the columns of all tables: table, column, declared type, and whether the column must have a value.
+    """Return table, column, declared type and NOT NULL of the columns of all tables.
 
-    Virtual tables are left out, because their content is in tables of their own.
+    Virtual tables are left out, because other tables have their content.
     """
     select = """SELECT tables.name, columns.name, columns.type, columns."notnull"
         FROM sqlite_schema AS tables, pragma_table_info(tables.name) AS columns
@@ -166,14 +167,14 @@ def _corpus(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
     found = reader.execute("SELECT * FROM corpora LIMIT 2")
     rows = found.fetchall()
     if len(rows) != 1:
-        yield "holds several corpora" if rows else "holds no corpus"
+        yield "contains several corpora" if rows else "contains no corpus"
         return
     row = {name: value for (name, *_), value in zip(found.description, rows[0], strict=True)}
     try:
         _Corpus.model_validate(row)
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
-        yield f"its {first['loc'][0]} is not that of a corpus: {first['msg']}"
+        yield f"its {first['loc'][0]} is not valid: {first['msg']}"
 
 
 def _keys(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
@@ -234,7 +235,10 @@ def _vectors(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
         for key, vector in reader.execute(f"SELECT key, vector FROM {table}"):
             width = len(vector) if width is None else width
             if len(vector) != width or width % 4 or not (abs(np.frombuffer(vector, STORED)) <= MAX_NUMBER).all():
-                yield f"{table}: that of passage {key} is no vector of length 1, or not as long as others"
+                yield (
+                    f"{table}: the vector of passage {key} does not have length 1, or has another dimension than "
+                    "the others"
+                )
 
 
 def _places(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
@@ -244,4 +248,4 @@ def _places(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
             yield f"its map has more than {MAX_POINTS} points"
         beyond = "SELECT key FROM places WHERE max(abs(x), abs(y)) > ? LIMIT 1"
         if found := reader.execute(beyond, (MAX_COORDINATE,)).fetchone():
-            yield f"the place of passage {found[0]} is beyond {MAX_COORDINATE:g}"
+            yield f"the position of passage {found[0]} is beyond {MAX_COORDINATE:g}"

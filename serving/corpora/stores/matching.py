@@ -1,8 +1,9 @@
 """Evaluation of filters with the postings of the metadata.
 
-Postings are inconclusive for some documents (`OPAQUE`), so every condition has two bounds: documents that surely match,
-and documents that possibly match. Bounds combine as sets. At the end, the documents between the bounds are read. A
-condition that could remove only a few candidates is therefore skipped.
+Postings are inconclusive for some documents (`OPAQUE`). Every condition therefore gives two sets: the documents that
+certainly match, and those that possibly match. The sets of several conditions are combined. At the end, the documents
+that possibly but not certainly match are read. A condition that could remove only a few candidates is therefore
+skipped.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ from serving.operations.lru import Lru
 from serving.operations.threads import check_cancelled
 
 READ = 20
-"""Number of postings whose lookup takes the time of reading one document."""
+"""Number of postings that can be looked up in the time of reading one document."""
 MANY = 20_000
 """Maximum number of postings that are counted before a lookup."""
 MANY_OPTIONS = 10_000
-"""Maximum options in one statement. SQLite's limit on values can be as low as 32,766."""
+"""Maximum number of options in one statement. SQLite's limit on values can be as low as 32,766."""
 _NO_FIELD = -1
 _SQL = {
     "$gt": "value > ?",
@@ -63,9 +64,9 @@ _OF_KIND = {"number": (None, "''"), "string": ("''", "x''"), "date": (f"x'{DATES
 _AtPath = In | Compares | Exists | Element
 T = TypeVar("T")
 KEPT_BYTES = 64 << 20
-"""Maximum bytes of cached results of all corpora together. 8 million keys take this space."""
+"""Maximum bytes of the cached results of all corpora together. They are enough for 8 million keys."""
 BESIDE_BYTES = 400
-"""Bytes of a cache entry besides its keys and its filter's name. They contain the version and the header of the
+"""Bytes of a cache entry in addition to its keys and its filter's name, such as its version and the header of the
 array."""
 _Moment = tuple[str, int, int, int, int]
 """Version of a corpus: its generation, its number of documents with and without expired ones, the greatest key ever
@@ -75,7 +76,7 @@ assigned, and the number of patches. Additions raise the key, and removals lower
 def matching(reader: sqlite3.Connection, where: Filter) -> Numbers:
     """Return the sorted numbers of the documents for which `where.matches` is true.
 
-    Call it in a transaction, because its reads must see one snapshot.
+    Call this function in a transaction, because its reads must see one snapshot.
     """
     sure, possible = _Postings(reader).bounds(where)
     between = _numbers(reader, possible & ~sure)
@@ -110,12 +111,12 @@ class _Set:
 
 _NONE = _Set(np.empty(0, dtype=np.int64))
 _Bounds = tuple[_Set, _Set]
-"""The documents that surely match, and the documents that possibly match, which include the first set."""
+"""The documents that certainly match, and the documents that possibly match. The second set includes the first."""
 
 
 @dataclass(frozen=True)
 class _Lookup:
-    """A query for postings of one field whose values meet an SQL condition."""
+    """Lookup of the postings of one field whose values meet an SQL condition."""
 
     field: int
     condition: str = "true"
@@ -136,7 +137,7 @@ class _Postings:
         self._whole = self._set([_Lookup(WHOLE)])
 
     def bounds(self, where: Filter) -> _Bounds:
-        """Return the documents that surely match `where`, and those that possibly match."""
+        """Return the documents that certainly match `where`, and those that possibly match."""
         match where:
             case All(parts):
                 return self._every(parts)
@@ -169,7 +170,7 @@ class _Postings:
     def _with_element(self, path: str | None, part: Filter) -> _Set:
         """Return the documents that may have an element at `path` that matches `part`.
 
-        Each condition of `part` is met by some element, but not necessarily by the same element.
+        In these documents, some element meets each condition of `part`, but not necessarily the same element.
         """
         match part:
             case All(parts):
@@ -199,7 +200,10 @@ class _Postings:
         return sure, possible
 
     def _size(self, where: Filter) -> int:
-        """Return the number of postings to look up for `where`, up to `MANY`. `MANY` also means an unknown number."""
+        """Return the number of postings that `where` must look up, up to `MANY`.
+
+        `MANY` also stands for an unknown number.
+        """
         if id(where) not in self._sizes:
             self._sizes[id(where)] = min(MANY, self._count(where))
         return self._sizes[id(where)]
@@ -231,7 +235,7 @@ class _Postings:
     def _field(self, path: str | None) -> int:
         """Return the number of the field at `path`.
 
-        The check for cancellation is here, because each condition calls this function.
+        It also checks for cancellation, because each condition calls it.
         """
         check_cancelled()
         known = self._reader.execute("SELECT number FROM fields WHERE path = ?", (path,)).fetchone()
@@ -247,7 +251,7 @@ def _matches_absent(where: Filter) -> bool:
 
 
 def _lookups(where: _AtPath, field: int) -> tuple[list[_Lookup], list[_Lookup]]:
-    """Return two lists of lookups: of documents that surely match, and of documents that must be read."""
+    """Return two lists of lookups: for documents that certainly match, and for documents that must be read."""
     match where:
         case Exists():
             return [_Lookup(field)], []
@@ -262,7 +266,8 @@ def _lookups(where: _AtPath, field: int) -> tuple[list[_Lookup], list[_Lookup]]:
             bounds = [(name, _bound(operand)) for name, operand in where.placed]
             known = [test for name, bound in bounds if bound is not None for test in _tests(name, bound)]
             conditions = [_SQL[name] for name, _ in known]
-            # SQLite seeks one bound per side, maybe the wider one. So a kind's bound is added only where there is none.
+            # SQLite uses only one bound on each side to find rows, and may choose the wider one. The bound of the kind
+            # is therefore added only to a side without a bound.
             for sign, end in zip((">", "<"), _OF_KIND[where.kind], strict=True):
                 if end and not any(one.startswith(f"value {sign}") for one in conditions):
                     conditions.append(f"value {sign}{'=' if sign == '>' else ''} {end}")
@@ -279,9 +284,9 @@ def _tests(name: str, bound: Value) -> list[tuple[str, Value]]:
 
 
 def _bound(operand: int | float | str | bytes) -> Value | None:
-    """Return an operand for a comparison in SQLite, or None if SQLite can't compare it.
+    """Return an operand for a comparison in SQLite. If SQLite can't compare it, return None.
 
-    If it is None, the caller reads all postings of the field.
+    For None, the caller reads all postings of the field.
     """
     if isinstance(operand, bytes):
         return posted_date(operand)
@@ -311,17 +316,17 @@ def keys_matching(reader: sqlite3.Connection, where: Filter) -> Keys:
         return numbers  # a document's number is the key of its first passage
     if len(numbers) <= BLOCK:
         return np.array([row.key for row in records.passages_of(reader, numbers.tolist())], dtype=np.int64)
-    # This is one SQLite step, so that other threads can run.
+    # This is a single step of SQLite, so that other threads can run meanwhile.
     both = reader.execute("SELECT json_group_array(key), json_group_array(document) FROM passages").fetchone()
     keys, owners = (np.array(orjson.loads(one), dtype=np.int64) for one in both)
     return np.sort(keys[np.isin(owners, numbers)])
 
 
-# Cache of filter results. Many searches repeat the filter of an earlier search.
+# Many searches repeat the filter of an earlier search, so the results of filters are cached.
 
 
 class FilterCache:
-    """Cache of results by corpus and filter, each valid for one version of the corpus.
+    """Cache of results by corpus and filter. A result is valid for one version of the corpus.
 
     Call its methods in a transaction that reads `file`.
     """

@@ -1,4 +1,4 @@
-"""The format of a corpus file: numbered migrations, the check of a file from another machine, and verification.
+"""The format of a corpus file: its numbered migrations, the check of a file from another machine, and verification.
 
 A released migration never changes.
 """
@@ -26,18 +26,18 @@ from serving.operations.files import UNREADABLE, DamageError
 
 log = logging.getLogger(__name__)
 SAID = 20
-"""Maximum reported defects of one kind. A failing disk can cause the same defect in every row."""
+"""Maximum number of reported errors of one kind. A failing disk can cause the same error in every row."""
 APPLICATION = int.from_bytes(b"ISOS")
 """SQLite's `application_id`, which distinguishes a corpus file from any other database."""
 _MAGIC, _APPLICATION_AT = b"SQLite format 3\0", slice(68, 72)
 """Beginning of a SQLite file, and the position of the application id; see https://www.sqlite.org/fileformat.html,
 section 1.3."""
 _PAGE_BYTES = 8192
-"""Page size that fits five vectors of 384 dimensions. SQLite's default of 4096 bytes fits two vectors and wastes a
-quarter of the page (ADR 0018)."""
+"""Page size, which has room for five vectors of 384 dimensions. SQLite's default of 4096 bytes has room for two, and
+wastes a quarter of the page (ADR 0018)."""
 Step = Callable[[sqlite3.Connection], None]
 _RENAMED = re.compile(r'^(CREATE TABLE )"(\w+)"')
-"""Pattern of the CREATE statement of a renamed table. SQLite quotes the new name. Re-embedding renames tables."""
+"""Pattern of the CREATE statement of a renamed table, whose name SQLite quotes. Re-embedding renames tables."""
 MAX_STATEMENT = 65_536
 """Maximum bytes of a table's CREATE statement. The statements of this format have a few hundred bytes."""
 Schema = frozenset[tuple[str, str, str, str | None]]
@@ -47,7 +47,7 @@ Schema = frozenset[tuple[str, str, str, str | None]]
 def _first(connection: sqlite3.Connection) -> None:
     """Create the tables of format 1, the format of version 1.0.0."""
     for statement in (
-        # spans: passages that are only a part of their document. If there are none, searches don't read passages.
+        # spans: number of passages that are only a part of their document. If it is 0, searches don't read passages.
         # unicode: version of Unicode that folded the words; see `_index_words`.
         """CREATE TABLE corpora (
             name TEXT PRIMARY KEY,
@@ -107,9 +107,9 @@ def _second(connection: sqlite3.Connection) -> None:
 
     `_index_words` fills the vocabulary.
     """
-    # revision: number of patches of metadata, which makes cached results of filters invalid.
+    # revision: number of changes of metadata. Each change makes cached results of filters invalid.
     connection.execute("ALTER TABLE corpora ADD COLUMN revision INTEGER NOT NULL DEFAULT 0")
-    # former: name before a rename whose file was not renamed yet; see `CorpusFile.take_back`.
+    # former: name of the file if a rename is not complete yet; see `CorpusFile.take_back`.
     connection.execute("ALTER TABLE corpora ADD COLUMN former TEXT")
     for column in reading.WORDS.split(", "):
         connection.execute(f"ALTER TABLE corpora ADD COLUMN {column} TEXT")
@@ -134,7 +134,7 @@ def migrate(connection: sqlite3.Connection, file: Path) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > len(MIGRATIONS):
         known = f"format {version}, known up to {len(MIGRATIONS)}"
-        raise StoreError(f"{file}: written by a later version ({known}); start that version")
+        raise StoreError(f"{file}: was written by a later version ({known}): use that version")
     if version < len(MIGRATIONS):
         for step in MIGRATIONS[version:]:
             step(connection)
@@ -143,20 +143,22 @@ def migrate(connection: sqlite3.Connection, file: Path) -> None:
 
 
 def _index_words(connection: sqlite3.Connection, file: Path) -> None:
-    """Reindex all words if another version of Unicode folded them, or if a migration requires it.
+    """Index all words again if another version of Unicode folded them, or if a migration requires it.
 
-    FTS5 can only delete a passage if it gets the words that it indexed.
+    This is necessary because FTS5 can delete a passage only if it gets the same words that it indexed.
     """
     found = connection.execute("SELECT unicode FROM corpora").fetchone()
     if found in (None, (unidata_version,)):
         return
-    log.info("%s: words are indexed anew, by Unicode %s", file, unidata_version)
+    log.info("%s: words are indexed again, by Unicode %s", file, unidata_version)
     writing.index_words_again(connection)
     connection.execute("UPDATE corpora SET unicode = ?", (unidata_version,))
 
 
 def check_ours(path: Path) -> None:
-    """Check the first bytes only, because SQLite may write when it opens a file.
+    """Raise an error unless a file begins like a corpus file.
+
+    Only the first bytes are read, because SQLite may write when it opens a file.
 
     Raises:
         DamageError: the file is empty or begins with zeros.
@@ -165,7 +167,7 @@ def check_ours(path: Path) -> None:
     with path.open("rb") as file:
         header = file.read(100)
     if not any(header):
-        raise DamageError("holds no corpus: it is empty, or begins with zeros")
+        raise DamageError("contains no corpus: it is empty, or begins with zeros")
     if not (header.startswith(_MAGIC) and header[_APPLICATION_AT] == APPLICATION.to_bytes(4)):
         raise StoreError(f"{path}: not a corpus of this server; move it elsewhere and start again")
 
@@ -181,10 +183,8 @@ def mark(path: Path) -> None:
         connection.execute(f"PRAGMA application_id = {APPLICATION}")
 
 
-# Check that a file from another machine has the tables of a corpus and nothing else.
-#
-# Views, triggers and expressions in tables run whenever a table is read or written. A malicious file could use them to
-# run without end.
+# A file from another machine must have the tables of a corpus and nothing else. Views, triggers and expressions in
+# tables run whenever a table is read or written, and a malicious file could use them to run forever.
 
 
 def check_schema(path: Path) -> None:
@@ -194,14 +194,12 @@ def check_schema(path: Path) -> None:
         StoreError: the schema is not that of the file's format.
     """
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)) as reader:
-        reader.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_STATEMENT)  # set before SQLite reads the schema
+        reader.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_STATEMENT)  # must be set before SQLite reads the schema
         (format,), found = reader.execute("PRAGMA user_version").fetchone(), _schema(reader)
     format = max(format, 0)  # formats begin at 0
     if format <= len(MIGRATIONS) and found not in (schemas := _schemas(format)):
         first = min(found.symmetric_difference(schemas[0]), key=lambda one: one[1])
-        raise StoreError(
-            f"{path}: not a corpus of this server: {first[0]} {first[1]!r} is not what format {format} has"
-        )
+        raise StoreError(f"{path}: not a corpus of this server: {first[0]} {first[1]!r} is not part of format {format}")
 
 
 @cache
@@ -224,16 +222,16 @@ def _schema(reader: sqlite3.Connection) -> Schema:
     return frozenset((kind, name, table, sql and _RENAMED.sub(r"\1\2", sql)) for kind, name, table, sql in rows)
 
 
-# Verification of a whole corpus file, row by row.
+# Verification checks a whole corpus file, row by row.
 
 
 def verify(reader: sqlite3.Connection) -> list[str]:
-    """Return a line for each defect of the file, except in the word index.
+    """Return a line for each error in the file, except in the word index.
 
     The check of the word index needs a connection that may write.
     """
     if said := _structure(reader):
-        return said  # rows that are read from broken pages are meaningless
+        return said  # rows from broken pages are meaningless
     said = []
     for check in (_rows, _counts, fields.check):
         try:
@@ -250,7 +248,7 @@ def _structure(reader: sqlite3.Connection) -> list[str]:
     except sqlite3.DatabaseError as error:
         return [str(error)]
     return [line for line in found if line != "ok"] + [
-        f"{table}: row {row} belongs to a row of {parent} that is not there" for table, row, parent, _ in loose
+        f"{table}: row {row} belongs to a missing row of {parent}" for table, row, parent, _ in loose
     ]
 
 
@@ -267,7 +265,7 @@ def _rows(reader: sqlite3.Connection) -> Iterator[str]:
 
 def _damaged(reader: sqlite3.Connection, select: str, read: Callable[[Any], object]) -> Iterator[str]:
     said = 0
-    for row in reader.execute(select):  # one row in memory at a time: a text may have a megabyte
+    for row in reader.execute(select):  # only one row in memory at a time, because a text may have a megabyte
         try:
             read(row)
         except (DamageError, ValueError) as error:
@@ -284,4 +282,4 @@ def _counts(reader: sqlite3.Connection) -> Iterator[str]:
         SELECT passages, (SELECT count(*) FROM vectors), 'vectors' FROM corpora"""
     ):
         if said != counted:
-            yield f"it says that it holds {said} {what}, and holds {counted}"
+            yield f"its row says that it has {said} {what}, but it has {counted}"

@@ -1,4 +1,7 @@
-"""The map of a corpus: one row for each point. The row of the corpus has the origin of the map as JSON."""
+"""The stored map of a corpus, with one row for each point.
+
+The row of the corpus stores the origin of the map as JSON.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import orjson
 from serving.corpora.values import Map, MapOrigin
 from serving.errors import Conflict
 
-# A point has the key of its passage. The passage may have been removed, and its key is never assigned again.
+# The key of a point is the key of its passage. The passage may have been removed, but its key is never assigned again.
 TABLE = "CREATE TABLE places (key INTEGER PRIMARY KEY, x REAL NOT NULL, y REAL NOT NULL) STRICT"
 
 

@@ -18,22 +18,23 @@ from serving.corpora.stores.analysis import tokenizers
 from serving.corpora.values import NO_OPTIONS, Stemming, WordOptions
 
 MAX_WORDS = 64
-"""Maximum words of a query that are searched for, including words in phrases. Later words are ignored."""
+"""Maximum number of words of a query that are searched, including words in phrases. Later words are ignored."""
 MAX_ASKED = 20_000
-"""Maximum characters of a query that are parsed."""
+"""Maximum number of characters of a query that are parsed."""
 MAX_ADDED = 64
-"""Maximum words of synonyms, and maximum completions in a corpus with stemming, that a query is expanded by."""
+"""Maximum number of words that synonyms add to a query. In a corpus with stemming, also the maximum number of
+completions."""
 MAX_COMPLETIONS = 2000
-"""Maximum words of the vocabulary that begin with the last word of a query. If there are more, the last word is not
-completed, because FTS5 would read the postings of all these words."""
+"""Maximum number of words in the vocabulary that begin with the last word of a query. If there are more, the last word
+is not completed, because FTS5 would read the postings of all these words."""
 MAX_CORRECTED = 10
 """Maximum number of words of a query that are corrected. Later words are not corrected."""
 FREQUENT = 10_000
-"""Number of passages. A word in more passages is not corrected."""
+"""Number of passages above which a word counts as frequent. Frequent words are not corrected."""
 _PREFIX = "*"
-"""Mark behind the last word of a term that begins with this word. No word contains it."""
+"""Mark at the end of a term that finds all words that begin with it. No word contains this mark."""
 Term = tuple[str, ...]
-"""A word, or the words of a phrase. Words are not stemmed, because FTS5 stems them. A second stemming may change a
+"""A word, or the words of a phrase. They are not stemmed, because FTS5 stems them, and a second stemming may change a
 stem."""
 
 
@@ -42,10 +43,10 @@ class Rules(NamedTuple):
 
     stemming: Stemming = "none"
     synonyms: Mapping[Term, Sequence[str]] = {}
-    """Further words to search for, by the stems that they stand for."""
+    """Synonyms: further words to search for, by the stems of the words in a query."""
     stop_words: Collection[str] = ()
     weights: Mapping[str, float] = {}
-    """Searched metadata fields with their weights, in the order of the columns of the index."""
+    """Weights of the searched metadata fields, in the order of the columns in the index."""
 
 
 @lru_cache(64)
@@ -71,9 +72,9 @@ class Asked(NamedTuple):
     phrases: list[Term]
     """The terms that must occur in a passage."""
     loose: list[str]
-    """The words outside of phrases, each stem once."""
+    """Words outside of phrases. Only one word of each stem is listed."""
     last: str | None
-    """The last word, if it ends the query."""
+    """Last word of the query. None if other characters follow the word."""
 
 
 class Expanded(NamedTuple):
@@ -82,7 +83,7 @@ class Expanded(NamedTuple):
     terms: list[Term]
     phrases: list[Term]
     corrections: list[tuple[list[Term], list[Term]]]
-    """Pairs: the terms of a word, and the corrections of the word."""
+    """For each corrected word: the terms that find the word, and its corrections."""
 
     @property
     def matching(self) -> list[Term]:
@@ -104,7 +105,7 @@ def parse(query: str, rules: Rules = PLAIN) -> Asked:
     parts = query[:MAX_ASKED].split('"', 2 * MAX_WORDS)
     for i, part in enumerate(parts):
         words, stems = _words_and_stems(part, rules.stemming)
-        quoted = i % 2 == 1 and i + 1 < len(parts)  # the last quote may be unpaired
+        quoted = i % 2 == 1 and i + 1 < len(parts)  # the last quote may have no partner
         # A run of the query may continue in a passage, so the end of the run is dropped. Inside a phrase, another word
         # follows.
         ends = range(len(words) - 1 if quoted else 0, len(words))

@@ -19,15 +19,15 @@ from serving.operations.files import DamageError
 
 T = TypeVar("T")
 BLOCK = 4096
-"""Maximum rows that one statement names or fetches."""
+"""Maximum number of rows that a statement names or fetches."""
 DOCUMENT = "number, id, text, metadata, hash, checksum, expires_at"
 PASSAGE = 'key, document, start, "end", checksum'
 PAGE_CHARACTERS = 4_000_000
 """Maximum characters of texts and metadata on a page of documents. A page ends at this limit, even with few
 documents."""
 _NUMBERED = f"SELECT {DOCUMENT} FROM (SELECT value FROM json_each(?)) CROSS JOIN documents ON number = value"
-"""SQL statement that selects documents by a JSON list of numbers, in the order of the list. The statement is
-prepared once for lists of any length."""
+"""SQL statement that selects documents by a JSON list of numbers, in the order of the list. It is prepared only once,
+for lists of any length."""
 _PLACE, _MOMENT = struct.Struct("<qqqq"), struct.Struct("<q")
 _OTHER_TYPES = (AttributeError, TypeError, struct.error)
 """Exceptions that computing a checksum raises if a damaged value has the wrong type."""
@@ -37,7 +37,7 @@ Row = tuple[int, bytes, int]
 """Key, vector as bytes, and checksum."""
 STORED = "<f4"
 Table = Literal["vectors", "fresh"]
-"""The table of served vectors, and the table of a re-embedding's vectors, which will replace them."""
+"""The table of the vectors that searches use, or the table of new vectors from a re-embedding."""
 
 
 def blocks(values: Sequence[T], size: int = BLOCK) -> Iterator[Sequence[T]]:
@@ -102,7 +102,10 @@ def document(reader: sqlite3.Connection, name: str) -> Document | None:
 
 
 def page(reader: sqlite3.Connection, after: int, limit: int, among: Numbers | None) -> Page:
-    """Implement `Store.page`. `among` are the sorted numbers of the documents that match; None means all."""
+    """Implement `Store.page`.
+
+    `among` has the sorted numbers of the matching documents. None means all documents.
+    """
     if among is not None:
         ahead = among[np.searchsorted(among, after, side="right") :][: limit + 1]
         return page_of(reader, ahead.tolist(), limit, len(among))
@@ -112,7 +115,10 @@ def page(reader: sqlite3.Connection, after: int, limit: int, among: Numbers | No
 
 
 def page_of(reader: sqlite3.Connection, numbers: Sequence[int], limit: int, total: int) -> Page:
-    """Return a page of the documents with these numbers, in their order. More than `limit` numbers mean more pages."""
+    """Return a page of the documents with these numbers, in their order.
+
+    If there are more than `limit` numbers, there are more pages.
+    """
     return _page(reader.execute(_NUMBERED, (orjson.dumps([*numbers]).decode(),)), limit, total)
 
 
@@ -206,7 +212,10 @@ def passages(reader: sqlite3.Connection, keys: Sequence[int]) -> dict[int, Passa
 
 
 def owners(reader: sqlite3.Connection, keys: Sequence[int]) -> dict[int, Document]:
-    """Implement `Store.owners`. The checksum of a document covers its text, so it is not checked here."""
+    """Implement `Store.owners`.
+
+    The checksum of a document is not verified, because it includes the text, which is not read.
+    """
     wanted = orjson.dumps([*keys]).decode()
     select = """SELECT passages.key, documents.id, metadata FROM json_each(?) AS wanted
         JOIN passages ON passages.key = wanted.value JOIN documents ON number = document"""
@@ -232,7 +241,7 @@ def passages_of(reader: sqlite3.Connection, numbers: Sequence[int]) -> Iterator[
         yield from map(PassageRow._make, reader.execute(select, block))
 
 
-# Vectors as rows: float32 in a blob.
+# Vectors are stored as rows, with float32 numbers in a blob.
 
 
 def rows(keys: Iterable[int], vectors: Floats) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""Corpora on disk: a folder with one SQLite file per corpus, locked by one process at a time."""
+"""Corpora on disk, in a folder with one SQLite file per corpus. Only one process at a time can open the folder."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SUFFIX = ".sqlite"
 
 
 class Refused(NamedTuple):
-    """The reason why a file that existed at the start can't be served."""
+    """Reason why a file that existed at startup can't be served."""
 
     why: str
     """Message with the reason and the remedy."""
@@ -75,8 +75,8 @@ class SqliteStore:
     """A `Store` in a folder. A corpus exists when its file has its final name.
 
     If this version can't serve a file, methods on its corpus raise `Damaged` or `Unhealthy` and name the file. All
-    remaining corpora are served. Only `drop` and `adopt` remove the file of a corpus. Both keep a damaged file under
-    another name.
+    remaining corpora are served. Only `drop` and `adopt` delete the file of a corpus. A damaged file is renamed
+    instead.
 
     Only the most recently used files are open, because there may be more corpora than a process may have files.
 
@@ -130,10 +130,7 @@ class SqliteStore:
         return self._file(name).described()
 
     def drop(self, name: str) -> None:
-        """Remove the corpus with its file, even if the disk is full.
-
-        The write-ahead log may be removed later.
-        """
+        """Delete a corpus with its file, even if the disk is full. The write-ahead log may be deleted later."""
         with self._lock:
             if name in self._refused:
                 path = self._place(name)
@@ -156,13 +153,13 @@ class SqliteStore:
     def rename(self, name: str, to: str) -> None:
         """Implement `Store.rename`.
 
-        One commit changes the name in the file, then one step the name of the file. A server that was killed in between
-        takes the commit back at its next start.
+        One commit changes the name in the file, and the file is renamed afterwards. If the server is killed in between,
+        it undoes the commit at its next start.
         """
         with self._lock:
             file = self._file(name)
             if to in self._files or to in self._refused:
-                raise Conflict(f"there is a corpus {to!r} already")
+                raise Conflict(f"there is already a corpus {to!r}")
             path = self._place(to)
             file.call(to, former=name)
             try:
@@ -177,7 +174,7 @@ class SqliteStore:
             reach("store.after-rename")
             del self._files[name]
             self._files[to] = renamed = CorpusFile(path, self._synchronous, shared=self._shared)
-            with suppress(ServiceError):  # it only matters to a file that is copied under its former name
+            with suppress(ServiceError):  # the former name only matters if the file is copied under it
                 renamed.call(to, former=None)
 
     def write(self, name: str, writes: Sequence[Write]) -> list[Change | ServiceError]:
@@ -342,10 +339,10 @@ class SqliteStore:
             raise refused.error()
 
     def _place(self, name: str) -> Path:
-        """Return the path for a new corpus. If the path has a damaged file, the file is kept under a second name.
+        """Return the path for a new corpus. If there is a damaged file at this path, it is renamed.
 
         Raises:
-            Conflict, Damaged: the path has a file that is not ours.
+            Conflict, Damaged: the file at this path must not be replaced.
         """
         path = self._folder / f"{name}{SUFFIX}"
         if refused := self._refused.get(name):
@@ -354,7 +351,9 @@ class SqliteStore:
             with disk_errors(path):
                 keep(path)
         elif path.exists():
-            raise Conflict(f"{path.name} was put into the folder of the corpora since the start: start again")
+            raise Conflict(
+                f"{path.name} was added to the folder of the corpora after the server started: restart the server"
+            )
         return path
 
     def _open(self, path: Path) -> None:
@@ -363,7 +362,7 @@ class SqliteStore:
             file = CorpusFile(path, self._synchronous, shared=self._shared)
             held = file.corpus().name
             if held != name and not file.take_back(name):
-                raise StoreError(f"{path}: holds the corpus {held!r}; give the file its name back and start again")
+                raise StoreError(f"{path}: contains the corpus {held!r}; rename the file to that name and start again")
             self._files[name] = file
         except (StoreError, ServiceError) as error:
             self._refused[name] = refused = Refused.of(path, error)
@@ -385,13 +384,13 @@ class MemoryStore(SqliteStore):
         self._removed()
 
 
-# Operations on whole corpus files, and the lock of their folder.
+# The following functions work on whole files of corpora, and lock their folder.
 
 
 def hold(folder: Path) -> int:
     """Lock `folder` for this process, and return the lock's file descriptor.
 
-    Two processes would not find each other's documents, because indexes are in memory.
+    Only one process may use the folder, because indexes are in memory, so another process would not see its changes.
 
     Raises:
         StoreError: another process holds the lock.
@@ -417,7 +416,7 @@ def refusing(path: Path) -> Iterator[None]:
 def make(path: Path, corpus: Corpus, synchronous: str, shared: Shared | None = None) -> CorpusFile:
     """Create the file of a new corpus. The file gets its final name when the corpus is committed.
 
-    After a failure, no file remains. `sweep` removes unfinished files of killed processes.
+    After a failure, no file remains. `sweep` deletes unfinished files of killed processes.
     """
     part = path.with_name(f".{path.name}.part")
     with disk_errors(path):
@@ -437,7 +436,7 @@ def make(path: Path, corpus: Corpus, synchronous: str, shared: Shared | None = N
 
 
 def sweep(folder: Path) -> None:
-    """Remove unfinished files of killed processes."""
+    """Delete the unfinished files of killed processes."""
     for left in folder.glob(f".*{SUFFIX}.part*"):
         left.unlink()
 
@@ -457,7 +456,7 @@ def prepare(name: str, file: Path, bounds: Bounds = BOUNDS, stop: Stop = never) 
     """Check the corpus in `file`, migrate it to the current format, rename it to `name`, and empty its log.
 
     Raises:
-        StoreError: `file` is no corpus, exceeds `bounds`, or `stop` interrupted the check.
+        StoreError: `file` is not a corpus or exceeds `bounds`, or `stop` interrupted the check.
     """
     if not file.is_file():
         raise StoreError(f"{file}: there is no such file")

@@ -1,4 +1,4 @@
-"""Warnings about conditions that no document can meet, because the field is missing or has other types."""
+"""Warnings about conditions that no document can meet, because no document has the field or a value of this type."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from serving.operations.threads import check_cancelled
 
 MAX_WARNINGS = 10
 COMPARED = 1000
-"""Maximum number of field names that an unknown name is compared with. The oldest fields are used."""
+"""Maximum number of field names with which an unknown name is compared. The fields that the corpus got first are
+used."""
 _SHOWN = 100
 """Maximum characters of a name in a warning."""
 _A = {"object": "an object", "null": "null"}
@@ -49,7 +50,7 @@ def _each_once(warnings: Iterable[str]) -> Iterator[str]:
 
 
 class _Fields:
-    """The fields of a corpus. Each field is looked up only once."""
+    """The fields of a corpus, as a cache of lookups."""
 
     def __init__(self, reader: sqlite3.Connection) -> None:
         self._reader = reader
@@ -112,7 +113,7 @@ class _Fields:
 
     @cached_property
     def _short_names(self) -> list[str]:
-        """The field names that are short enough for comparisons, which take time quadratic in the length."""
+        """Field names that are short enough to be compared. A comparison takes time quadratic in the length."""
         return [name for name in self._names if len(name) <= _SHOWN]
 
     @cached_property
@@ -152,7 +153,7 @@ def _hint(where: Filter, path: str, wanted: Set[str], held: Set[str]) -> str:
         header = repr(f"{path[:_SHOWN]}:{min(typed)}")
         return f" A CSV column has {min(typed)}s if its header is {header}, or with ?column_types=auto."
     if "string" in wanted and held & {"number", "boolean"}:
-        return " Numbers, true and false stand without quotes."
+        return " Write numbers, true and false without quotes."
     return {
         "date": " Write a date as 2024-03-05 or 2024-03-05T08:30:00Z.",
         "list": " For one of several values use $in.",

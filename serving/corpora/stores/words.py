@@ -30,20 +30,20 @@ from serving.corpora.values import Keys, Span, Stemming
 from serving.operations.threads import check_cancelled
 
 MARKED_AT_ONCE = 2_000
-"""Number of characters at the beginning of a text that `highlights` searches first."""
+"""Number of characters at the beginning of a text that `highlights` searches in its first step."""
 MAX_SPANS = 200
 """Maximum number of highlights of a text. Later matches are ignored."""
 MARKS = 1 << 26
-"""Maximum bytes of the mask of allowed keys. A mask would be larger only if most passages were replaced. A list of
-keys then takes less memory."""
+"""Maximum bytes of the mask of allowed keys. A mask is larger only if most passages were replaced, and a list of keys
+then takes less memory."""
 CORRECTED = 0.5
 """Weight of a correction."""
 TOGETHER = 256
 """Number of passages that are indexed in one step."""
 K1 = 1.2
 RARE = (K1 + 1) * 2
-"""Minimum contribution of a rare term to a BM25 score. A term with this contribution occurs in about one of eight
-passages."""
+"""Minimum contribution of a rare term to a BM25 score. A term with exactly this contribution occurs in about one of
+eight passages."""
 IndexedRow = tuple[Any, ...]
 """Key of a passage, its text, and the text of each searched field."""
 
@@ -64,19 +64,28 @@ def index(writer: sqlite3.Connection, rows: Iterable[IndexedRow], rules: Rules =
 
 
 def remove(writer: sqlite3.Connection, rows: Iterable[IndexedRow], rules: Rules = PLAIN) -> None:
-    """Remove passages from the index. Texts must equal those given to `index`, or the index becomes wrong."""
+    """Remove passages from the index.
+
+    The texts must be the same as those given to `index`. Otherwise the index becomes wrong.
+    """
     columns, values = _columns(rules), ", ".join("?" * (2 + len(rules.weights)))
     writer.executemany(f"INSERT INTO words (words, rowid, {columns}) VALUES ('delete', {values})", _indexed(rows))
 
 
 def clear(writer: sqlite3.Connection) -> None:
-    """Clear the index. This also frees FTS5's records of removals, which would stay until FTS5 merges them."""
+    """Delete all content of the index.
+
+    This also deletes FTS5's records of removals, which would stay until FTS5 merges them.
+    """
     writer.execute("INSERT INTO words (words) VALUES ('delete-all')")
     writer.execute("DELETE FROM vocabulary")
 
 
 def optimize(writer: sqlite3.Connection) -> None:
-    """Merge the index into one segment, which takes a twentieth of the time to index all passages again."""
+    """Merge the index into one segment.
+
+    This takes a twentieth of the time that indexing all passages again would take.
+    """
     writer.execute("INSERT INTO words (words) VALUES ('optimize')")
 
 
@@ -229,10 +238,10 @@ def _best(
 
 
 def _among(allowed: Keys | None) -> tuple[str, list[str | bytes]]:
-    """Return an SQL condition on the keys, and its values."""
+    """Return an SQL condition on the keys, and the values of its parameters."""
     if allowed is None:
         return "", []
-    if allowed[-1] <= MARKS:  # a byte per key, tested before a passage is scored
+    if allowed[-1] <= MARKS:  # a mask with one byte per key, which SQLite tests before it scores a passage
         marks = np.zeros(allowed[-1], dtype=np.uint8)
         marks[allowed - 1] = 1
         return " AND substr(?, rowid, 1) = x'01'", [marks.tobytes()]

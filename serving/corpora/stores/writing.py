@@ -78,7 +78,10 @@ def create(writer: sqlite3.Connection, corpus: Corpus) -> None:
 
 
 def attempt(writer: sqlite3.Connection, write: Write) -> Change | ServiceError:
-    """Apply `write` and return the change. If the write is refused, change nothing and return the error."""
+    """Apply `write`, and return its change.
+
+    If the write is refused, change nothing, and return the error.
+    """
     writer.execute("SAVEPOINT attempt")
     try:
         outcome: Change | ServiceError = apply(writer, write)
@@ -126,15 +129,15 @@ def stem(writer: sqlite3.Connection, stemming: Stemming) -> None:
         return
     if reading.size(writer).documents:
         raise Conflict(
-            f"corpus {corpus.name!r} holds documents, indexed with the stemming {corpus.wanted_stemming!r}: "
-            f"make another corpus with {stemming!r} and upload them there"
+            f"corpus {corpus.name!r} has documents, indexed with the stemming {corpus.wanted_stemming!r}: create "
+            f"another corpus with {stemming!r}, and upload the documents there"
         )
     writer.execute("UPDATE corpora SET stemming = ?", (stemming,))
     words.create(writer, reading.word_rules(writer))
 
 
 def set_words(writer: sqlite3.Connection, settings: WordSettings) -> None:
-    """Set the given settings. If other fields are to be searched, index all words again."""
+    """Store the settings that are not None. If the searched fields change, index all words again."""
     before = reading.word_rules(writer).weights.keys()
     given = settings.synonyms, settings.stop_words, settings.fields
     values = [None if one is None else orjson.dumps(one, option=orjson.OPT_SORT_KEYS).decode() for one in given]
@@ -145,7 +148,7 @@ def set_words(writer: sqlite3.Connection, settings: WordSettings) -> None:
 
 
 def index_words_again(writer: sqlite3.Connection) -> None:
-    """Replace the word index by the words of all passages, by the current rules."""
+    """Replace the content of the word index by the words of all passages, indexed by the current rules."""
     rules = reading.word_rules(writer)
     words.create(writer, rules)
     words.clear(writer)
@@ -234,20 +237,22 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 def promise(writer: sqlite3.Connection, wanted: Corpus) -> None:
-    """Bind a corpus that has no encoder yet to the encoder of `wanted`, or to own vectors.
+    """Set the encoder of a corpus that has none yet, or give the corpus own vectors, as in `wanted`.
 
     Raises:
-        Conflict: the corpus is bound to a different encoder, or has vectors of another width.
+        Conflict: the corpus has a different encoder, or vectors of another width.
     """
     check_bound(reading.corpus(writer), wanted.fingerprint, wanted.dim)
     writer.execute("UPDATE corpora SET fingerprint = ?, dim = coalesce(?, dim)", (wanted.fingerprint, wanted.dim))
 
 
 def check_bound(corpus: Corpus, fingerprint: str | None, dim: int | None) -> None:
-    """Check that a corpus can be bound to an encoder, or to own vectors of `dim` numbers. None accepts any dimension.
+    """Raise an error if a corpus can't have this encoder, or own vectors with `dim` numbers.
+
+    If an argument is None, any value is accepted.
 
     Raises:
-        Conflict: the corpus is bound to another encoder or dimension; the message says what to do.
+        Conflict: the corpus has another encoder or dimension; the message gives a remedy.
     """
     bound, name = corpus.fingerprint, corpus.name
     if bound not in (None, fingerprint):
@@ -257,16 +262,18 @@ def check_bound(corpus: Corpus, fingerprint: str | None, dim: int | None) -> Non
                 "true replaces them by those of an encoder"
             )
         if fingerprint == OWN:
-            raise Conflict(f"corpus {name!r} is an encoder's: make another corpus for vectors of your own")
-        raise Conflict(f"corpus {name!r} is another encoder's: POST /corpora/{name}/reembed moves it")
+            raise Conflict(f"corpus {name!r} is embedded by an encoder: create another corpus for your own vectors")
+        raise Conflict(
+            f"corpus {name!r} is embedded by another encoder: POST /corpora/{name!r}/reembed replaces the encoder"
+        )
     if dim is not None and corpus.dim not in (None, dim):
         raise Conflict(f"the vectors of corpus {name!r} have {corpus.dim} numbers, not {dim}")
 
 
 def _bind(writer: sqlite3.Connection, content: Content) -> None:
-    """Bind an empty corpus to the encoder of `content`. A corpus with documents keeps its encoder.
+    """Set the encoder of an empty corpus to that of `content`. A corpus with documents keeps its encoder.
 
-    A corpus of own vectors is never bound to an encoder or to another dimension, even if it is empty.
+    A corpus with own vectors never gets an encoder or another dimension, even if it is empty.
     """
     dim = content.vectors.shape[1]
     fingerprint, bound, held = writer.execute("SELECT fingerprint, dim, documents FROM corpora").fetchone()
@@ -280,9 +287,9 @@ def _bind(writer: sqlite3.Connection, content: Content) -> None:
 
 
 def _remove(writer: sqlite3.Connection, ids: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Remove documents, and return the sorted keys of their passages.
+    """Delete documents, and return the sorted keys of their passages.
 
-    SQLite also deletes the documents' passages and vectors.
+    SQLite also deletes the passages and vectors of these documents.
     """
     gone: list[int] = []
     rules = reading.word_rules(writer)
@@ -310,7 +317,7 @@ def _count(writer: sqlite3.Connection, sign: Literal[1, -1], documents: int, pas
     writer.execute(update, [sign * count for count in counts])
 
 
-# Re-embedding: vectors of a new encoder are stored beside the served vectors until every passage has a new vector.
+# A re-embedding stores the vectors of the new encoder in a separate table, until every passage has a new vector.
 
 
 def stale(reader: sqlite3.Connection, fingerprint: str, limit: int) -> list[tuple[int, str]]:
@@ -333,7 +340,7 @@ def stale(reader: sqlite3.Connection, fingerprint: str, limit: int) -> list[tupl
 
 
 def refresh(writer: sqlite3.Connection, fingerprint: str, keys: Keys, matrix: Floats) -> None:
-    """Implement `Store.refresh`. Passages that were removed meanwhile are skipped."""
+    """Implement `Store.refresh`. Skip passages that were removed meanwhile."""
     (fresh,) = writer.execute("SELECT fresh FROM corpora").fetchone()
     if fresh != fingerprint:
         writer.execute("DELETE FROM fresh")
@@ -363,7 +370,7 @@ def swap(writer: sqlite3.Connection, fingerprint: str) -> bool:
     return True
 
 
-# Tombstones: keys of removed passages, kept while an index on disk may contain them.
+# Tombstones are the keys of removed passages. They are kept while an index on disk may contain these keys.
 
 
 def add_tombstones(writer: sqlite3.Connection, keys: Iterable[int]) -> None:
@@ -381,9 +388,9 @@ def bury(writer: sqlite3.Connection, keys: Keys) -> None:
     writer.executemany("DELETE FROM tombstones WHERE key = ?", ((key,) for key in keys.tolist()))
 
 
-# Newer writes: ids that were written or removed since an upload was accepted.
-# An upload takes effect when it is accepted, so later writes win. The upload's job may run for long, and repeats work
-# after a restart. Until the job ends, the ids of all other writes are recorded. The job skips its rows with these ids.
+# An upload takes effect when it is accepted, but its job may run for long, and repeats work after a restart. Later
+# writes by other requests must win. Until the job ends, the ids that such writes change are recorded, and the job skips
+# its rows with these ids.
 
 
 def accepted(reader: sqlite3.Connection) -> list[str]:

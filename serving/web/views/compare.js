@@ -1,4 +1,4 @@
-// Sentences against each other.
+// Comparison of sentences with each other.
 
 import { call } from "../api.js";
 import { button, card, choice, div, labelled, scrolled, status, touched } from "../controls.js";
@@ -6,11 +6,11 @@ import { el, fill } from "../dom.js";
 import { copied, tryIt } from "../snippets.js";
 import { empty, failure, left, loading } from "../states.js";
 
-const PAUSE_MS = 300; // after a key
-const SLOW_MS = 300; // a comparison that takes longer is seen to run
-const SHOWN = 100; // rows and columns of the heat map
-const NEAREST = 10; // pairs
-const LONGEST = 4000; // characters that an address carries
+const PAUSE_MS = 300; // pause after a key before a comparison
+const SLOW_MS = 300; // a longer comparison shows that it is running
+const SHOWN = 100; // maximum rows and columns of the heat map
+const NEAREST = 10; // nearest pairs shown
+const LONGEST = 4000; // maximum characters in an address
 const EXAMPLES = [
 	"A man is playing the guitar on stage.",
 	"Someone performs a song for an audience.",
@@ -24,13 +24,13 @@ export async function show(place, state) {
 	return new Compare(place, state).start();
 }
 
-// The matrix as a table of numbers for other programs (RFC 4180).
+// Return the matrix as CSV for other programs (RFC 4180).
 const csv = (rows, columns, matrix) =>
 	[["", ...columns], ...rows.map((text, i) => [text, ...matrix[i].map((cosine) => cosine.toFixed(6))])]
 		.map((line) => line.map((cell) => (/[",\n\r]/.test(cell) ? `"${cell.replaceAll('"', '""')}"` : cell)).join(","))
 		.join("\r\n");
 
-// The pairs with the greatest cosines, best first; of one list each pair once.
+// Return the pairs with the greatest cosines, best first. Within one list, each pair occurs once.
 function nearest(matrix, two) {
 	const pairs = matrix.flatMap((line, i) => line.map((cosine, j) => ({ i, j, cosine })));
 	return pairs
@@ -46,7 +46,7 @@ class Compare {
 	constructor(place, state) {
 		this.place = place;
 		this.state = state;
-		this.asked = new AbortController(); // the running comparison: a newer one aborts it
+		this.asked = new AbortController(); // aborted by the next comparison
 		this.two = state.remembered.two ?? state.address.has("b");
 	}
 

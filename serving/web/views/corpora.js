@@ -1,4 +1,4 @@
-// Corpora: add a file, watch it being indexed, see what is there, keep it in order.
+// View of the corpora: add files, follow jobs, and manage corpora.
 
 import { comparison } from "../adapting.js";
 import { adding } from "../adding.js";
@@ -15,14 +15,14 @@ import { tryIt } from "../snippets.js";
 import { failure, left, loading } from "../states.js";
 import { Upload, changes, uploadRow, uploads } from "../uploads.js";
 
-const FOLLOWED = 3; // streams at a time: a browser opens six connections to one server
-const ENDED = 3; // jobs that ended, shown until all are asked for
+const FOLLOWED = 3; // followed jobs at a time, because a browser opens only six connections to a server
+const ENDED = 3; // ended jobs that are shown at first
 const BUILDING_MS = 3000;
-const RENEWED_MS = 2000; // what is there, while a job goes on: at most so often
+const RENEWED_MS = 2000; // minimum time between two updates of the corpora while a job runs
 
 export async function show(place, state) {
 	const { address, signal } = state;
-	const [said, earlier, none] = [el("div"), el("div"), el("p.muted", { hidden: true }, "There is no corpus yet: the first file makes one.")];
+	const [said, earlier, none] = [el("div"), el("div"), el("p.muted", { hidden: true }, "There is no corpus yet. The first file creates one.")];
 	const [sending, work, list] = [0, 1, 2].map(() => el("ul.works"));
 	const tried = tryIt();
 	const shown = { corpora: [], models: [], jobs: new Map(), all: false, renewed: 0 };
@@ -59,7 +59,7 @@ export async function show(place, state) {
 		sending.scrollIntoView({ block: "nearest" });
 	}
 
-	// A request that starts a job.
+	// Send a request that starts a job.
 	async function begin(request) {
 		fill(said);
 		tried.show(request);
@@ -76,7 +76,7 @@ export async function show(place, state) {
 		return job.kind === "adapt" && comparison(job, { begin, failed });
 	}
 
-	// again(): what the person asked for, and is to see that it failed.
+	// again() repeats the user's request after a failure.
 	function failed(error, again) {
 		if (left(error)) return;
 		fill(said, failure(error, () => (fill(said), (again ?? refresh)())));
@@ -87,7 +87,7 @@ export async function show(place, state) {
 		const began = (shown.renewed = performance.now());
 		try {
 			const [listed, submitted] = await Promise.all([listCorpora(signal), listJobs({ signal })]);
-			if (began < shown.began) return; // a later one was quicker
+			if (began < shown.began) return; // a later answer has arrived earlier
 			shown.began = began;
 			shown.corpora = listed;
 			shown.jobs = new Map(submitted.map((job) => [job.id, job]));
@@ -182,7 +182,7 @@ export async function show(place, state) {
 		refresh();
 	}
 
-	// Taken is also what uploads and jobs are about to make.
+	// Names of corpora that uploads and jobs will create are also taken.
 	function where(asked) {
 		const making = [...uploads(), ...[...shown.jobs.values()].filter(active)].map(({ corpus }) => corpus);
 		return askWhere({ ...asked, corpora: () => shown.corpora, taken: [...shown.corpora.map(({ name }) => name), ...making] });
@@ -198,7 +198,7 @@ export async function show(place, state) {
 	}
 }
 
-// The encoders that are served, and whose vectors are whose.
+// The served encoders, and the corpora that each of them embedded.
 async function encoders(signal) {
 	const { data } = await call("v1/models", { signal });
 	const of = async ({ id: name }) => ({ name, fingerprint: (await call(`info?${new URLSearchParams({ model: name })}`, { signal })).fingerprint });

@@ -1,4 +1,4 @@
-// How good the encoder is, how fast, and how that is known.
+// View of the encoder: its quality, its speed, and how both were measured.
 
 import { call } from "../api.js";
 import { chart, figure } from "../chart.js";
@@ -35,7 +35,7 @@ export async function show(place, state) {
 	if (!info.report) {
 		tried.show({ method: "GET", path: "info" });
 		const known = facts(Object.entries(info.scores).map(([task, score]) => [NAMES[task] ?? CURVES[task] ?? task, score.toPrecision(4)]));
-		return fill(judged, card("Scores", known, el("p.muted.clip", "No report: isosphere promote <bundle> makes one.")));
+		return fill(judged, card("Scores", known, el("p.muted.clip", "No report: isosphere promote <bundle> creates one.")));
 	}
 	const request = { method: "GET", path: `models/${encodeURIComponent(model)}/report` };
 	tried.show(request);
@@ -52,7 +52,7 @@ export async function show(place, state) {
 
 const fixed = (number, digits = 2) => (Number.isFinite(number) ? number.toFixed(digits).replace("-", "−") : "–");
 const cells = (values, tag, attributes) => values.map((value) => el(`${tag}.number`, { ...attributes }, value));
-// head: first column, then numbers; rows: { name, values, own }
+// head: title of the first column, then titles of numbers; rows: { name, values, own }
 function table(name, head, rows) {
 	const lines = rows.map(({ name: first, values, own }) => el("tr", { class: own && "own" }, el("th", { scope: "row" }, first), cells(values, "td")));
 	const top = el("tr", el("th", { scope: "col" }, head[0]), cells(head.slice(1), "th", { scope: "col" }));
@@ -80,7 +80,7 @@ function about(info) {
 }
 
 function engines({ engines: measured, engine, precision }) {
-	if (!measured?.length) return card("Precision", el("p.muted", engine ? `${engine} in ${precision}: asked for, or all that runs here: not measured.` : "The model is not loaded."));
+	if (!measured?.length) return card("Precision", el("p.muted", engine ? `${engine} in ${precision}: requested, or the only choice here, so it was not measured.` : "The model is not loaded."));
 	const best = measured.find(({ chosen }) => chosen);
 	const asked = measured.some((one) => one.why_not === "not asked for");
 	const why = asked ? "was asked for" : "was the fastest here whose vectors are those of float32 (cosine ≥ 0.999, rank loss ≤ 0.1)";

@@ -1,4 +1,4 @@
-// A corpus in two dimensions.
+// View of a corpus in two dimensions.
 
 import { call } from "../api.js";
 import { link } from "../app.js";
@@ -13,12 +13,12 @@ import { Plot } from "../plot.js";
 import { tryIt } from "../snippets.js";
 import { failure, left, loading } from "../states.js";
 
-const LISTED = 100; // passages of a page
+const LISTED = 100; // passages on a page of the table
 const POINTS = 50_000;
 const NOTED_MS = 200;
-const NEARER = 1.5; // zoom from which the areas of what is in view are named
-const REMEMBERED = 5000; // chosen points
-const FREQUENT = 8; // values of a field that are looked at
+const NEARER = 1.5; // zoom from which the visible points get their own areas
+const REMEMBERED = 5000; // maximum chosen points that are remembered
+const FREQUENT = 8; // number of values by which a field is judged
 const TELLING = 0.2; // of the documents must have one of them, for a field to be more at first sight than no colour
 const KEYS = "Map. Arrow keys move, plus and minus zoom, 0 shows all, Enter lists what is in view, Escape clears. The table below has the same.";
 const NONE = "-"; // in the address: no field, where leaving it out means the one that suits best
@@ -39,7 +39,7 @@ class Chart {
 		this.field = asked === NONE ? "" : (asked ?? this.telling());
 	}
 
-	// The field whose most frequent values most documents have.
+	// Return the field whose most frequent values occur in most documents.
 	telling() {
 		const had = ({ kinds, values }) => (kinds.includes("number") || values.length < 2 ? 0 : values.reduce((sum, { documents }) => sum + documents, 0));
 		const [best] = this.fields.toSorted((one, other) => had(other) - had(one));
@@ -72,7 +72,7 @@ class Chart {
 		return this.load();
 	}
 
-	// Compute the stored map anew, as a job.
+	// Compute the stored map again in a job.
 	async compute() {
 		try {
 			await call(`${this.path}/map`, { method: "POST", signal: this.state.signal });
@@ -131,7 +131,7 @@ class Chart {
 		try {
 			const answer = await call(request.path, { signal: this.state.signal });
 			const { points, passages, warnings = [] } = answer;
-			if (field !== this.field) return; // another one was chosen meanwhile
+			if (field !== this.field) return; // the user has chosen another field
 			fill(this.failed, points.length ? warnings.map((one) => el("p.warn.clip", one)) : noDocuments(this.corpus));
 			this.tried.show(request);
 			this.plane.hidden = this.table.hidden = !points.length;
@@ -151,7 +151,7 @@ class Chart {
 		}
 	}
 
-	// A button where the server can compute a better map, else the reason why it can't.
+	// Return a button if the server can compute a better map, else the reason why it can't.
 	offered({ hint, stored }) {
 		if (!hint) return null;
 		if (!hint.startsWith("POST ")) return stored ? null : el("p.muted", `A clearer map: ${hint}`);
@@ -164,7 +164,7 @@ class Chart {
 		return { groups: groups.length ? groups : [hued("", 0)], of: (_, i) => of.get(i) ?? 0 };
 	}
 
-	// The legend has the colours as CSS; the canvas takes them from it.
+	// The legend defines the colours in CSS, and the canvas reads them from the legend.
 	paint() {
 		if (!this.points) return;
 		const swatches = this.groups.map(({ kind, style = {} }) => el(`span.swatch.${kind}`, { style }));
@@ -194,13 +194,13 @@ class Chart {
 		if (this.fitted) this.label();
 	}
 
-	// Nearer, what is in view has areas of its own.
+	// After zooming in, the visible points get their own areas.
 	rename() {
 		if (this.plot.zoom > NEARER) this.name(areas([...this.plot.inView()].map((i) => this.points[i])));
 		else if (this.named !== this.areas) this.name(this.areas);
 	}
 
-	// Each at the middle of its area, where no larger area's label is.
+	// Put each label in the middle of its area, unless the label of a larger area is there.
 	label() {
 		const taken = [];
 		[...this.labels.children].forEach((label, i) => {
@@ -213,7 +213,7 @@ class Chart {
 		});
 	}
 
-	// Browsers take few notes a second.
+	// Browsers limit the changes of the history per second.
 	moved() {
 		if (this.named && this.fitted) this.label();
 		clearTimeout(this.timer);
@@ -268,13 +268,13 @@ class Chart {
 	}
 }
 
-// What the map shows, and of when it is.
+// Return a description of the map and its date.
 function told({ points, projection, explained, stored }, passages) {
 	const most = projection === "pca" ? passages : passages - stored.added;
 	const all = points.length === most ? `All ${counted(most, "passage")}` : `A random ${count(points.length)} of ${counted(most, "passage")}`;
 	if (projection === "pca") {
 		const [across, up] = explained.map((share) => `${(100 * share).toFixed(1)} %`);
-		return `${all}. The two axes (principal components) show ${across} and ${up} of what varies: what is close here need not be.`;
+		return `${all}. The two axes (principal components) show ${across} and ${up} of the variance. Passages that are close here are not necessarily similar.`;
 	}
 	const { created, current, added, removed } = stored;
 	const changes = [added && `${count(added)} added`, removed && `${count(removed)} removed`].filter(Boolean);

@@ -1,4 +1,4 @@
-// Search a corpus: by meaning, by words, or both.
+// View for searching a corpus: by meaning, by words, or by both.
 
 import { call } from "../api.js";
 import { chance } from "../chance.js";
@@ -18,11 +18,11 @@ import { tryIt } from "../snippets.js";
 import { failure, left } from "../states.js";
 
 const PAGE = 10;
-const MOST = 1000; // hits of a request
-const SAMPLE = 5; // documents that are shown before anything is asked
-const [PAUSE_MS, SLOW_PAUSE_MS] = [150, 600]; // after a key; where each search reranks
-const SLOW_MS = 200; // a search that takes longer is seen to run
-// What can be asked of the corpus that a server comes with.
+const MOST = 1000; // maximum hits of a request
+const SAMPLE = 5; // documents shown before the first search
+const [PAUSE_MS, SLOW_PAUSE_MS] = [150, 600]; // pause after a key before a search, without and with reranking
+const SLOW_MS = 200; // a longer search shows that it is running
+// Example queries for the demo corpus.
 const EXAMPLES = { "python-docs": ["pick a random element of a list", "read a gzip file", "tell whether a year has 366 days"] };
 const MODES = { dense: "Meaning", lexical: "Words", hybrid: "Both" };
 
@@ -38,8 +38,8 @@ class Search {
 		this.chosenMode = Object.hasOwn(MODES, state.address.get("mode") ?? "") ? state.address.get("mode") : "dense";
 		this.options = new Options(corpus.name, state.address, (changes) => this.change(changes));
 		this.filter = filterOf(state.address.get("filter"));
-		this.asked = new AbortController(); // by the next search: no answer comes out of order
-		this.settled = state.address.has("q"); // the back button leads to whole queries, not to every letter
+		this.asked = new AbortController(); // aborted by the next search, so that answers never arrive out of order
+		this.settled = state.address.has("q"); // the back button leads to complete queries, not to each letter
 	}
 
 	get like() {
@@ -118,7 +118,7 @@ class Search {
 		this.search();
 	}
 
-	// A space at the end says that the last word is whole.
+	// A space at the end marks the last word as complete.
 	asks() {
 		return this.query.value.trim() && this.query.value.trimStart().replace(/\s+$/, " ");
 	}
@@ -146,13 +146,13 @@ class Search {
 		this.change({ filter: isEmpty(filter) ? null : json(filter) });
 	}
 
-	// Into the address, and search.
+	// Put the query into the address, and search.
 	change(changes) {
 		this.state.keep(changes, { push: true });
 		this.search();
 	}
 
-	// What the hits are limited to, and which documents they are to be like.
+	// Show the chips of the filters and of the examples.
 	showChosen() {
 		const { like, modes } = this;
 		const only = el("span.muted", "Examples are compared by meaning.");
@@ -166,7 +166,7 @@ class Search {
 		return this.counter.count(words, this.filter, this.filters);
 	}
 
-	// Ask anew for `k` hits, or for the page after a { cursor } or an { offset }.
+	// Search for `k` hits, or for the page after a { cursor } or an { offset }.
 	async search(after = null, k = PAGE) {
 		this.asked.abort();
 		this.asked = new AbortController();
@@ -190,7 +190,7 @@ class Search {
 			};
 			const answer = await call(`${this.path}/search`, { body, signal });
 			const waited = performance.now() - began;
-			// After the search, which a key's limit must not refuse for it.
+			// Count after the search, so that the key's limit never refuses the search because of the counts.
 			const cosines = this.mode !== "lexical" && !like && !body.rerank;
 			this.weak = cosines ? await (this.measured ??= chance(this.corpus, this.state.signal)) : null;
 			signal.throwIfAborted();
@@ -210,7 +210,7 @@ class Search {
 		this.best = Math.max(...hits.map(({ score }) => score), after ? this.best : -Infinity);
 		this.add(hits, after, body, warnings);
 		const how = this.mode === "lexical" ? "" : ` · ${index === "exact" ? "exact search" : `index ${index}`}`;
-		const weak = !after && hits.every((one) => isWeak(one, this.mode, this.weak)) && "No hit is nearer than chance: the corpus may say nothing about it · ";
+		const weak = !after && hits.every((one) => isWeak(one, this.mode, this.weak)) && "All hits are weak: the corpus may contain nothing about this · ";
 		const times = `${Math.round(took)} ms on the server, ${Math.round(waited)} ms in all`;
 		const next = this.next(hits, cursor, body);
 		this.status.textContent = this.found ? `${weak || ""}${next ? "The first " : ""}${counted(this.found, "hit")} · ${times}${how}` : "";
@@ -218,14 +218,14 @@ class Search {
 		this.count();
 	}
 
-	// Where the next page begins; null after the last.
+	// Return the start of the next page, or null after the last page.
 	next(hits, cursor, { k, group_by: grouped }) {
 		if (!this.options.arranged) return cursor && { cursor };
 		const shown = grouped ? new Set(hits.map(({ group }) => group)).size : hits.length;
 		return shown === k && this.k < this.options.most ? { offset: this.k } : null;
 	}
 
-	// Show `found` beneath what is there, or alone; `k` were asked for.
+	// Show `found` below the previous hits, or alone. `k` hits were requested.
 	add(found, after, { k, group_size: several, rerank }, warnings = []) {
 		this.k = Math.min(MOST, after ? this.k + k : k);
 		this.state.remember({ k: this.k });
@@ -239,7 +239,7 @@ class Search {
 		const shown = [...groups].map(([group, members]) => [several && el("li.group.clip", this.named(group)), this.shown(members, means)]).flat(2);
 		const elements = shown.filter(Boolean);
 		this.hits.append(...elements);
-		if (this.found) elements.find((one) => one.matches(".hit"))?.querySelector("button").focus(); // the one that was pressed is gone
+		if (this.found) elements.find((one) => one.matches(".hit"))?.querySelector("button").focus(); // the pressed button no longer exists
 		this.found += found.length;
 	}
 
@@ -260,7 +260,7 @@ class Search {
 		return nothing(this.corpus, { asked, filtered: !isEmpty(this.filter), mode: this.mode, grouped: this.options.on("group"), go: (changes) => this.state.go(changes) });
 	}
 
-	// Before anything is asked: what fits the filters, what could be asked, or some of what can be found.
+	// Before the first search, show documents that match the filters, example queries, or some documents.
 	async idle(signal, after, k) {
 		this.count();
 		const filtered = !isEmpty(this.filter);

@@ -62,7 +62,7 @@ def test_cursors_over_http(books: TestClient, refuses: Callable[..., None]) -> N
         ({"query": "a", "mode": "hybrid", "cursor": first["cursor"]}, "another search"),
         ({"query": "a", "cursor": "nonsense"}, "not a cursor"),
         ({"query": "a", "cursor": "é"}, "not a cursor"),
-        ({"queries": ["a"], "cursor": first["cursor"]}, "one query"),
+        ({"queries": ["a"], "cursor": first["cursor"]}, "does not work with queries"),
         ({"vector": [1.0], "mode": "hybrid"}, "looks for words"),
     ]:
         refuses((422, "Validation", says), "POST", "/corpora/books/search", json=body)
@@ -135,7 +135,7 @@ def test_a_cursor_is_of_one_corpus(books: TestClient, refuses: Callable[..., Non
     books.put("/corpora/others")
     books.post("/corpora/others/documents", json={"documents": BOOKS})
     body = {"query": "a", "k": 1, "cursor": ask(books, query="a", k=1)["cursor"]}
-    of_another = (422, "Validation", "of another search")
+    of_another = (422, "Validation", "belongs to another search")
     refuses(of_another, "POST", "/corpora/others/search", json=body)
     refuses(of_another, "POST", "/search", json=body | {"corpus": "others"})
     named = books.post("/search", json=body | {"corpus": "books"}).json()
@@ -155,7 +155,7 @@ def test_a_cursor_ends_with_its_corpus(books: TestClient, refuses: Callable[...,
     body["cursor"] = ask(books, **body)["cursor"]
     listed = books.get("/corpora/books/documents?limit=1").json()["cursor"]
     _made_anew(books)
-    ended = (422, "Validation", "cursor: of the corpus as it was")
+    ended = (422, "Validation", "cursor: from a time before")
     refuses(ended, "POST", "/corpora/books/search", json=body)
     refuses(ended, "GET", f"/corpora/books/documents?limit=1&cursor={listed}")
 
@@ -164,7 +164,7 @@ def test_a_cursor_of_a_corpus_that_is_empty_now(books: TestClient, refuses: Call
     body = {"query": "a", "k": 1, "cursor": ask(books, query="a", k=1)["cursor"]}
     books.delete("/corpora/books").raise_for_status()
     books.put("/corpora/books")
-    refuses((422, "Validation", "cursor: of the corpus as it was"), "POST", "/corpora/books/search", json=body)
+    refuses((422, "Validation", "cursor: from a time before"), "POST", "/corpora/books/search", json=body)
 
 
 def test_corpora_in_pages(client: TestClient, refuses: Callable[..., None]) -> None:

@@ -111,8 +111,7 @@ def test_nothing_is_added_to_what_is_full(full: Tenants, method: str, path: str,
     refused = full.ask("small", method, path, **options)
     assert refused.status_code == 507, refused.text
     assert refused.json()["error"] == (
-        f"the corpora of the key 'small' take {before} bytes of the {LIMIT} that they may: "
-        "delete documents, snapshots or corpora"
+        f"the corpora of the key 'small' use {before} of {LIMIT} allowed bytes: delete documents, snapshots or corpora"
     )
     assert refused.json()["error_type"] == "Unhealthy" and "retry-after" not in refused.headers
     assert full.ask("small", "GET", "/corpora/small-one").json()["documents"] == 200
@@ -169,7 +168,7 @@ def test_it_is_what_the_list_of_corpora_says(full: Tenants) -> None:
 def test_a_key_for_all_corpora_counts_all(full: Tenants) -> None:
     refused = full.ask("all", "PUT", "/corpora/more")
     everything = full.service.disk_quota.used(lambda _: True)
-    assert refused.status_code == 507 and f"take {everything} bytes of the 1 that" in refused.json()["error"]
+    assert refused.status_code == 507 and f"use {everything} of 1 allowed bytes" in refused.json()["error"]
     assert everything == full.used("small-one") + full.used("large-one")
 
 
@@ -319,14 +318,14 @@ def test_what_a_snapshot_unpacks_to_counts_before_it_does(tenants: Tenants) -> N
     restored = tenants.ask("small", "PUT", "/corpora/small-one/restore", **sent)
     failed = tenants.ended("small", restored.headers["location"])
     assert (failed["state"], failed["done"]) == ("failed", 0)
-    assert re.search(r"take \d+ bytes of the 400000 that they may, \d+ more would come", failed["errors"][0]["error"])
+    assert re.search(r"use \d+ of 400000 allowed bytes, and the request needs \d+ more", failed["errors"][0]["error"])
     assert tenants.ask("small", "GET", "/corpora/small-one").status_code == 404
     room, used = tenants.service.disk_quota, tenants.used("large-one")
     unpacked = used - len(packed)
     owner = Key(name="k", sha256=digest("k"), scopes=("write",), corpora=("large-*",), disk_bytes=used + 1)
     with charged_to(Caller(owner, Limits())):
         room.check_restored("large-one", unpacked + 1, "")
-        with pytest.raises(NoRoom, match="2 more would come"):
+        with pytest.raises(NoRoom, match="the request needs 2 more"):
             room.check_restored("large-one", unpacked + 2, "")
 
 

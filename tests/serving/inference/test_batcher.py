@@ -200,7 +200,7 @@ def test_room_is_measured_in_what_the_engine_computes() -> None:
         queue = batcher(engine, 16, step=8)
         admitted = [asyncio.create_task(queue.submit([tokens(mark, 1)])) for mark in (1, 2)]
         await asyncio.sleep(0)
-        with pytest.raises(Overloaded, match="16 tokens are queued and 8 more"):
+        with pytest.raises(Overloaded, match="16 tokens are queued, and 8 more"):
             await queue.submit([tokens(3, 1)])
         engine.open.set()
         await asyncio.gather(*admitted)
@@ -221,7 +221,7 @@ def test_one_key_leaves_room_to_the_others() -> None:
             admitted = [asyncio.create_task(queue.submit([tokens(mark, 25)])) for mark in (1, 2, 3)]
             await asyncio.sleep(0)
             with pytest.raises(
-                Overloaded, match="75 tokens of the key 'greedy' are queued and 1 more would exceed its"
+                Overloaded, match="75 tokens of the key 'greedy' are queued, and 1 more would exceed the key's limit"
             ):
                 await queue.submit([tokens(4, 1)])
         with charged_to(other):

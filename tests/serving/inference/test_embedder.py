@@ -188,7 +188,7 @@ def test_what_a_full_queue_will_refuse_is_not_tokenised_first() -> None:
         while embedder.batcher.queued_tokens < 3 * 92:
             await asyncio.sleep(0.001)
         engine.turns.clear()
-        with pytest.raises(Overloaded, match="276 tokens are queued and 90 more would exceed 300"):
+        with pytest.raises(Overloaded, match="276 tokens are queued, and 90 more would exceed the limit of 300"):
             await embedder.embed([text], EmbedOptions())
         assert not engine.turns
         engine.embeds.set()
@@ -209,7 +209,7 @@ def test_those_with_the_tokenizer_count_as_if_they_were_queued() -> None:
         engine.open.clear()
         on_their_way = [asyncio.create_task(embedder.embed([text], EmbedOptions())) for _ in range(2)]
         await asyncio.sleep(0)
-        with pytest.raises(Overloaded, match="92 tokens are queued and 270 more would exceed 300"):
+        with pytest.raises(Overloaded, match="92 tokens are queued, and 270 more would exceed the limit of 300"):
             await embedder.embed([text], EmbedOptions())
         engine.open.set()
         engine.embeds.set()
@@ -228,7 +228,7 @@ def test_the_queue_s_refusal_costs_a_key_nothing() -> None:
         waiting = [asyncio.create_task(embedder.embed(["word " * 90], EmbedOptions())) for _ in range(3)]
         while embedder.batcher.queued_tokens < 3 * 92:
             await asyncio.sleep(0.001)
-        with charged_to(caller), pytest.raises(Overloaded, match="276 tokens are queued and 62 more"):
+        with charged_to(caller), pytest.raises(Overloaded, match="276 tokens are queued, and 62 more"):
             await embedder.embed(["a " * 60], EmbedOptions())  # fewer than that, as long as they are guessed
         caller.charge(1)
         engine.embeds.set()

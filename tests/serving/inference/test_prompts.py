@@ -86,9 +86,7 @@ def test_a_default_that_the_bundle_does_not_have_is_refused_at_the_start(make_se
         async with asyncio.timeout(PATIENCE), service.running():
             await service.loaded.wait()
             assert service.health.state == "failed"
-            assert (
-                "--default-prompt-name passage: the bundle has no such prompt (it has: query)" in service.health.reason
-            )
+            assert "--default-prompt-name: the bundle has no prompt 'passage'" in service.health.reason
 
     asyncio.run(main())
 

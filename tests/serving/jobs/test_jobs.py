@@ -135,8 +135,8 @@ def test_one_at_a_time_for_each_corpus_and_a_few_in_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (Empty("must hold one", field="documents"), {"place": "documents", "error": "documents: must hold one"}),
-        (KeyError("secret"), {"place": "fail", "error": "internal error: KeyError; the server's log has it"}),
+        (Empty("must contain one", field="documents"), {"place": "documents", "error": "documents: must contain one"}),
+        (KeyError("secret"), {"place": "fail", "error": "internal error: KeyError; the server's log has details"}),
     ],
 )
 def test_failing(tmp_path: Path, error: Exception, told: dict[str, str]) -> None:
@@ -170,7 +170,7 @@ def test_the_errors_of_a_job_take_bounded_room(tmp_path: Path, character: str) -
         again = Running(job.job, None, job._save)  # as after a restart
         again.error(character * MAX_PLACE, character * MAX_ERROR)
         assert again.seen.errors == job.seen.errors
-        raise Empty("must hold one")
+        raise Empty("must contain one")
 
     async def work() -> None:
         jobs = Jobs(tmp_path, {"fail": fail})
@@ -178,7 +178,7 @@ def test_the_errors_of_a_job_take_bounded_room(tmp_path: Path, character: str) -
         job = await ended(jobs, (await jobs.submit("fail", "c", {})).id)
         assert (job.error_count, 20 < len(job.errors) <= MAX_ERRORS) == (MAX_ERRORS + 1, True)
         assert job.errors[0] == {"place": character * MAX_PLACE, "error": character * MAX_ERROR}
-        assert job.errors[-1] == {"place": "fail", "error": "must hold one"}
+        assert job.errors[-1] == {"place": "fail", "error": "must contain one"}
         await jobs.stop()
         jobs.close()
         with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as connection:
@@ -259,7 +259,7 @@ def test_a_ledger_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"ledger\.sqlite: file is not a database"):
         Jobs(tmp_path, KINDS)
     ledger.write_bytes(b"")
-    with pytest.raises(StoreError, match=r"ledger\.sqlite: holds no jobs and no room for them; move it away"):
+    with pytest.raises(StoreError, match=r"ledger\.sqlite: has no tables for jobs; move the file away"):
         Jobs(tmp_path, {})
     assert ledger.exists()
     ledger.unlink()
@@ -267,7 +267,7 @@ def test_a_ledger_that_is_none(tmp_path: Path) -> None:
         connection.execute("PRAGMA user_version = 99")
     later = ledger.read_bytes()
     with pytest.raises(
-        StoreError, match=r"has the format 99, this server reads up to \d; start the version that wrote"
+        StoreError, match=r"has the format 99, but this server supports formats up to \d; use the version that wrote"
     ):
         Jobs(tmp_path, KINDS)
     assert ledger.read_bytes() == later, "an older version changes nothing of what it can't read"

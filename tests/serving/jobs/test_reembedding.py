@@ -82,7 +82,7 @@ def test_a_corpus_of_another_encoder_is_told_how_it_moves(pair: TestClient, docu
         pair.post("/corpora/c/documents", json={"documents": documents}).raise_for_status()
     refused = pair.put("/corpora/c", json={"model": "turned"})
     assert refused.status_code == 409
-    assert "'c' is another encoder's: POST /corpora/c/reembed moves it" in refused.json()["error"]
+    assert "'c' is embedded by another encoder: POST /corpora/c/reembed replaces the encoder" in refused.json()["error"]
     job = ended(pair, pair.post("/corpora/c/reembed", json={"model": "turned"}))
     assert (job["state"], job["done"], job["total"]) == ("succeeded", len(documents), len(documents))
     assert pair.put("/corpora/c", json={"model": "turned"}).status_code == 200

@@ -77,7 +77,7 @@ def test_an_upload_that_was_damaged_since_is_not_worked_on(tmp_path: Path, conte
         jobs.start()
         failed = await ended(jobs, job.id)
         assert (failed.state, worked) == ("failed", [])
-        says = f"spool/{job.id} is not what was uploaded any more: upload it again"
+        says = f"spool/{job.id} has changed since the upload: upload the documents again"
         assert [error["error"] for error in failed.errors] == [says]
         await jobs.stop()
         jobs.close()

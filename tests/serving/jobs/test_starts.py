@@ -97,7 +97,7 @@ def test_starts_that_come_to_nothing_are_counted(tmp_path: Path, work: Step, kil
         assert job.state == state
         if state == "failed":
             assert job.errors[-1]["error"] == (
-                "the server was killed 2 times in a row while it did this, and begins it no more"
+                "the server was killed 2 times in a row while this job was running, so the job is not started again"
             )
 
     run(main)

@@ -134,8 +134,8 @@ def test_compressed_uploads(client: TestClient) -> None:
 @pytest.mark.parametrize(
     ("refusal", "coding", "content"),
     [
-        ((415, "Validation", "content-encoding: 'br' is not read, only gzip and zstd"), "br", b"x"),
-        ((415, "Validation", "content-encoding: 'gzip, gzip' is not read"), "gzip, gzip", b"x"),
+        ((415, "Validation", "content-encoding: 'br' is not supported, only gzip and zstd"), "br", b"x"),
+        ((415, "Validation", "content-encoding: 'gzip, gzip' is not supported"), "gzip, gzip", b"x"),
         ((400, "Validation", "the body is not gzip"), "gzip", BODY),
         ((400, "Validation", "the body is not zstd"), "zstd", BODY),
         (

@@ -114,7 +114,7 @@ def test_what_nobody_reads_is_not_parsed_if_it_is_too_much(
     for name in ("_read", "_read_fast"):
         monkeypatch.setattr(json_body, name, lambda _: pytest.fail("it was read"))
     body = b'{"inputs": "a", "ignored": [' + (junk + b",") * 550_000 + b'0], "more": 1}'
-    refusal = (413, "Validation", "more than 500000 values, which one request may hold")
+    refusal = (413, "Validation", "more than 500000 values, the maximum of one request")
     refuses(refusal, "POST", "/embed", content=body, headers={"content-type": "application/json"})
 
 
@@ -208,7 +208,7 @@ def test_a_body_of_lists_is_a_413(
 ) -> None:
     client.put("/corpora/c")
     refuses(
-        (413, "Validation", "lists and objects, which one"),
+        (413, "Validation", "lists and objects, the maximum of one"),
         "POST",
         path,
         content=body,

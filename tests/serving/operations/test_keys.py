@@ -172,7 +172,7 @@ def test_a_bad_file_is_named_with_the_field(file: Path, content: str, says: str)
 def test_a_name_is_given_once(file: Path) -> None:
     key = {"name": "a", "sha256": "0" * 64, "scopes": ["read"]}
     file.write_text(json.dumps({"format": 1, "keys": [key, key | {"sha256": "1" * 64}]}))
-    with pytest.raises(KeysError, match="two keys are called 'a'"):
+    with pytest.raises(KeysError, match="two keys have the name 'a'"):
         read_keys(file)
 
 
@@ -201,7 +201,7 @@ def test_the_smallest_rate_works(file: Path) -> None:
     assert caller
     with caller.admitted():
         caller.charge(300_000)
-    with pytest.raises(Overloaded, match="1e-06 requests a second"), caller.admitted():
+    with pytest.raises(Overloaded, match="1e-06 requests per second"), caller.admitted():
         pass
 
 
@@ -282,7 +282,7 @@ def test_a_file_that_broke_leaves_the_keys_and_is_logged(
     for _ in range(3):
         clock.now += LOOK_AGAIN
         assert ring.find("a") and not ring.find("b")
-    assert [record.getMessage().startswith("the keys stay as they were: ") for record in caplog.records] == [True]
+    assert [record.getMessage().startswith("the old keys stay valid: ") for record in caplog.records] == [True]
     file.unlink(missing_ok=True)
     write(file, "b")
     clock.now += LOOK_AGAIN

@@ -133,7 +133,7 @@ def test_tokens_are_charged_to_whoever_is_being_answered() -> None:
         charge(5)
         with two.admitted():
             charge(1)
-        with pytest.raises(Overloaded, match="'a' has used up its 1 tokens a second"):
+        with pytest.raises(Overloaded, match="'a' has used up its 1 tokens per second"):
             charge(1)
 
 

@@ -175,7 +175,7 @@ def test_so_many_wait_for_the_threads_of_a_key_and_the_next_request_is_refused(
         with charged_to(key("greedy", 1)):
             calls = [asyncio.create_task(getattr(pool, way)("a", partial(finish.wait, PATIENCE))) for _ in range(4)]
             await asyncio.sleep(0.01)
-            with pytest.raises(Overloaded, match="3 requests wait for the threads of the key 'greedy'"):
+            with pytest.raises(Overloaded, match="3 requests already wait for the threads of the key 'greedy'"):
                 await getattr(pool, way)("b", lambda: "served")
             with patient():
                 calls.append(asyncio.create_task(getattr(pool, way)("b", lambda: True)))

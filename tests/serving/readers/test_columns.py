@@ -150,7 +150,7 @@ def test_the_index_of_pandas_is_no_metadata() -> None:
 
 def test_a_column_that_is_there_twice() -> None:
     table = pyarrow.Table.from_arrays([pyarrow.array(["a"])] * 2, ["text", "text"])
-    with pytest.raises(Unreadable, match="the column 'text' is there twice"):
+    with pytest.raises(Unreadable, match="two columns have the name 'text'"):
         records(files.arrow(table), "arrow")
 
 

@@ -1,4 +1,4 @@
-"""Connection to Milvus: its address, a Milvus Lite of our own, and errors of one line."""
+"""Connection to Milvus: its address, a Milvus Lite that this process starts, and error messages of one line."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from urllib.parse import unquote, urlsplit
 from serving.corpora.ports import StoreError
 from serving.errors import NotFound, ServiceError, Unhealthy
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC prints lines of its own beside the errors that it raises
-# Milvus Lite searches rows that are not in its files yet one by one in Python, by default up to 128 MB.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC otherwise prints additional lines for the errors that it raises
+# Milvus Lite searches rows that are not in its files yet one by one in Python. By default, these rows may have 128 MB.
 os.environ.setdefault("MILVUS_LITE_MEMTABLE_MEMORY_LIMIT_BYTES", str(4 << 20))
 try:
     from grpc import RpcError
@@ -28,7 +28,7 @@ except ImportError as error:
     ) from None
 
 TIMEOUT = 30.0
-"""Maximum seconds of a request to Milvus. While Milvus can't be reached, each request waits as long."""
+"""Maximum seconds of a request to Milvus. If Milvus can't be reached, each request waits for this time."""
 CONNECT_SECONDS = 10.0
 LOAD_SECONDS = 120.0
 OLDEST = (2, 5)
@@ -76,11 +76,11 @@ class Address:
         path = unquote(parts.path)
         if not parts.hostname:
             if not path.endswith(".db"):
-                raise StoreError(f"--store {text}: name a host, or the path of a Milvus Lite, which ends in .db")
+                raise StoreError(f"--store {text}: give a host, or the path of a Milvus Lite, which ends in .db")
             return cls("", lite=Path(path))
         database = path.strip("/")
         if "/" in database:
-            raise StoreError(f"--store {_public(text)}: after the host stands the name of one database")
+            raise StoreError(f"--store {_public(text)}: only the name of a database may follow the host")
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         scheme = "https" if parts.scheme.endswith("tls") else "http"
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
@@ -89,17 +89,20 @@ class Address:
 
 @dataclass(frozen=True)
 class Connection:
-    """A client of Milvus, and the way to close it."""
+    """A client of Milvus, and the function that closes it."""
 
     client: MilvusClient
     address: Address
     close: Callable[[], None]
     is_lite: bool
-    """Whether this is a Milvus Lite, in this process or another one."""
+    """True for a Milvus Lite, in this process or in another process."""
     _loaded: set[str] = field(default_factory=set)
 
     def load(self, collection: str) -> None:
-        """Load a collection for searches, unless this process has loaded it. Milvus Lite needs this at each start."""
+        """Load a collection for searches, unless this process has already loaded it.
+
+        Milvus Lite needs this at each start.
+        """
         if collection not in self._loaded:
             self.client.load_collection(collection, timeout=LOAD_SECONDS)
             self._loaded.add(collection)
@@ -110,12 +113,15 @@ class Connection:
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Convert an error of Milvus in the block to `Unhealthy`, or `NotFound` for a missing collection."""
+        """Convert an error of Milvus in the block to `Unhealthy`.
+
+        For a missing collection, convert it to `NotFound`.
+        """
         try:
             yield
         except ServiceError:
             raise
-        except (MilvusException, RpcError) as error:  # pymilvus passes on a deadline of gRPC as it is
+        except (MilvusException, RpcError) as error:  # pymilvus does not convert a deadline error of gRPC
             self._loaded.clear()
             if isinstance(error, MilvusException) and error.code == MISSING:
                 raise NotFound(f"{self.address}: {_line(error)}") from error
@@ -126,13 +132,13 @@ def connect(text: str) -> Connection:
     """Connect to the Milvus of `--store`, or start a Milvus Lite in this process.
 
     Raises:
-        StoreError: there is no Milvus at the address, its version is too old, or the folder can't be used.
+        StoreError: Milvus can't be reached at the address, its version is too old, or the folder can't be used.
     """
     for noisy in (
         "pymilvus",
         "milvus_lite",
         "grpc._server",
-    ):  # they log each error with its traceback, and raise it, too
+    ):  # these loggers log each error with its traceback, although they also raise it
         logging.getLogger(noisy).setLevel(logging.CRITICAL)
     address = Address.of(text)
     return _lite(address, address.lite) if address.lite else _server(address)
@@ -149,11 +155,11 @@ def _server(address: Address) -> Connection:
         )
         version = client.get_server_version(timeout=CONNECT_SECONDS)
     except MilvusException as error:
-        raise StoreError(f"--store: no {address}: {_line(error)}") from None
+        raise StoreError(f"--store: can't reach {address}: {_line(error)}") from None
     found = _VERSION.search(version)
     if found and tuple(map(int, found.groups())) < OLDEST:
         client.close()
-        raise StoreError(f"--store: {address} has version {version}; 2.5 or newer is needed, which computes BM25")
+        raise StoreError(f"--store: {address} has version {version}, but BM25 needs version 2.5 or newer")
     return Connection(client, address, client.close, "lite" in version.lower())
 
 
@@ -167,7 +173,7 @@ def _lite(address: Address, folder: Path) -> Connection:
         folder.parent.mkdir(parents=True, exist_ok=True)
         server, database, port = start_server_in_thread(str(folder))
     except DataDirLockedError:
-        raise StoreError(f"--store {folder}: in use by another process") from None
+        raise StoreError(f"--store {folder}: is in use by another process") from None
     except (OSError, RuntimeError) as error:
         raise StoreError(f"--store {folder}: can't be used: {error}") from None
 

@@ -1,8 +1,8 @@
-"""Filters as expressions of Milvus, over two derived fields of each row.
+"""Translation of filters to expressions of Milvus, over two derived fields of each row.
 
 The operators of Milvus on JSON differ from our filters: they do not search objects within lists, do not know that a
-name may contain a dot, and compare no dates. So each row has the field `terms`, with a hash of each pair of path and
-value, and the field `ranges`, with the least and the greatest number, string and date at each path. Filters have the
+name may contain a dot, and compare no dates. Each row therefore has two derived fields. `terms` has a hash of each pair
+of path and value. `ranges` has the smallest and the greatest number, string and date at each path. Filters have the
 same results as on a local store. A filter that these fields can't answer is refused.
 """
 
@@ -33,14 +33,15 @@ from serving.corpora.filters import (
 from serving.errors import Invalid
 
 MAX_TERMS = 4096
-"""Maximum terms of a row: the capacity of an array in Milvus."""
+"""Maximum number of terms of a row. It is the maximum length of an array in Milvus."""
 MAX_TEXT = 256
-"""Characters of a string in `ranges`. Longer strings are cut, and operands of this length are refused."""
+"""Maximum characters of a string in `ranges`. Longer strings are cut, and longer operands are refused."""
 MAX_RANGES = 65_536
 """Maximum bytes of a JSON field in Milvus."""
 TERM_LENGTH = 24
 _OPERATORS = {"$gt": (">", "high"), "$gte": (">=", "high"), "$lt": ("<", "low"), "$lte": ("<=", "low")}
-"""Operators of Milvus, and the end of a field's range to compare: a list is greater if its greatest number is."""
+"""Milvus's operators, and the end of a field's range that they compare. For example, a list is greater than a number if
+its greatest number is."""
 _ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
 _EVERYTHING, _NOTHING = "passage >= 0", "passage < 0"
 Several = Callable[[str], bool]
@@ -60,7 +61,7 @@ def derived(metadata: Mapping[str, Any]) -> tuple[list[str], dict[str, float | s
     """Return the fields `terms` and `ranges` of a document with this metadata.
 
     Raises:
-        Invalid: they exceed the limits of Milvus.
+        Invalid: the fields exceed the limits of Milvus.
     """
     values: dict[str, list[Any]] = {}
     for path, value in _values(metadata):
@@ -77,7 +78,7 @@ def derived(metadata: Mapping[str, Any]) -> tuple[list[str], dict[str, float | s
                     terms[_has_several(path, kind)] = None
                 ranges |= {_bound(path, kind, "low"): places[0], _bound(path, kind, "high"): places[-1]}
     if len(terms) > MAX_TERMS:
-        raise Invalid(f"the metadata have {len(terms)} different values, and Milvus can index {MAX_TERMS}")
+        raise Invalid(f"the metadata have {len(terms)} different values, but Milvus can index only {MAX_TERMS}")
     if len(json.dumps(ranges, ensure_ascii=False).encode()) > MAX_RANGES:
         raise Invalid("the metadata have more numbers and strings than Milvus can index: send fewer")
     return list(terms), ranges
@@ -86,7 +87,7 @@ def derived(metadata: Mapping[str, Any]) -> tuple[list[str], dict[str, float | s
 def expression(where: Filter, several: Several) -> str:  # noqa: PLR0911
     """Translate a filter.
 
-    `several` returns whether a document of the corpus matches an expression. It is called for a range condition, which
+    `several` returns whether a document of the corpus matches an expression. It is called for range conditions, which
     Milvus can't evaluate if a document has several values in the field.
 
     Raises:
@@ -111,10 +112,13 @@ def expression(where: Filter, several: Several) -> str:  # noqa: PLR0911
         case Compares(str(path), bounds):
             return _compared(where, path, [name for name, _ in bounds], several)
         case Element():
-            raise Invalid("corpora on Milvus have no $elemMatch: ask for each field of the elements", field="filter")
+            raise Invalid(
+                "corpora on Milvus do not support $elemMatch: use a condition for each field of the elements",
+                field="filter",
+            )
         case Near():
-            raise Invalid("corpora on Milvus have no $near: compare latitude and longitude", field="filter")
-    raise AssertionError(f"{where}: a filter names a field, except within $elemMatch")
+            raise Invalid("corpora on Milvus do not support $near: compare latitude and longitude", field="filter")
+    raise AssertionError(f"{where}: only a filter within $elemMatch may have no field")
 
 
 def paths(where: Filter) -> Iterator[str]:
@@ -136,12 +140,14 @@ def has_field(path: str) -> str:
 
 def _compared(where: Compares, path: str, names: list[str], several: Several) -> str:
     if part := next((name for name in names if name in SUBSTRING), None):
-        raise Invalid(f"corpora on Milvus have no {part}: compare whole values, or search by words", field="filter")
+        raise Invalid(
+            f"corpora on Milvus do not support {part}: compare whole values, or search by words", field="filter"
+        )
     kind = where.kind
     directions = {_OPERATORS[name][1] for name in names}
     if len(directions) > 1 and several(_contains(_has_several(path, kind))):
         raise Invalid(
-            f"{path!r} is a list of {kind}s in some documents, and Milvus compares a list with one bound only",
+            f"{path!r} is a list of {kind}s in some documents, and Milvus can compare a list with only one bound",
             field="filter",
         )
     tests = [_contains(_has(path, kind))]

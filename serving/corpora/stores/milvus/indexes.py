@@ -1,4 +1,7 @@
-"""Vector indexes of Milvus: the type by size, and the effort of searches by measured recall."""
+"""Vector indexes of Milvus.
+
+The type of an index depends on the size of the corpus. The effort of searches depends on measured recall.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,17 @@ from serving.corpora.stores.milvus.registry import Measured
 from serving.corpora.stores.milvus.table import DEEPEST, Rows
 
 QUERIES = 200
-"""Maximum passages that serve as queries of the measurement. Each is left out of its own hits."""
+"""Maximum number of passages that serve as queries of the measurement. Each is left out of its own hits."""
 NEIGHBOURS = 10
 IN_MEMORY = 5_000_000
-"""Passages up to which the graph of HNSW is kept in memory with whole vectors."""
+"""Maximum number of passages for which the graph of HNSW and the float32 vectors are kept in memory."""
 QUANTIZED = 50_000_000
-"""Passages up to which vectors of one byte per number are kept in memory. Beyond, DISKANN keeps them on disk."""
+"""Maximum number of passages for which vectors with one byte per component are kept in memory. With more passages,
+DISKANN keeps them on disk."""
 OF_LITE = ("FLAT", "HNSW", "IVF_SQ8")
-"""Types that Milvus Lite has. It reports an unknown type only when it builds the index."""
+"""Types of indexes that Milvus Lite supports. It reports an unsupported type only when it builds the index."""
 METRIC = "IP"
-"""Vectors are unit vectors, so inner products are cosines."""
+"""Inner product. The vectors are unit vectors, so inner products are cosines."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class IndexKind:
     effort: str = ""
     efforts: Sequence[int] = ()
     at_least_k: bool = True
-    """Whether the effort must be the number of hits or more."""
+    """True if the effort must be at least the number of hits."""
 
 
 def _cells(passages: int) -> int:
@@ -68,7 +72,7 @@ KINDS: dict[str, IndexKind] = {
 def planned(passages: int, target: float, option: str, *, lite: bool) -> list[str]:
     """Return the types of index to try, best first, for a corpus of about this many passages.
 
-    `option` is the setting `--index`. Milvus Lite, which is for small corpora, is exact unless `cpu` is asked for.
+    `option` is the setting `--index`. Milvus Lite is for small corpora, so it is exact unless the option is `cpu`.
     """
     if option == "exact" or target >= CERTAIN or (lite and option == "auto"):
         return ["FLAT"]
@@ -78,7 +82,10 @@ def planned(passages: int, target: float, option: str, *, lite: bool) -> list[st
 
 
 def search_parameters(kind: str, measured: Measured | None, k: int, *, most: bool) -> dict[str, int]:
-    """Return the parameters of a search for `k` hits: the measured effort, or the greatest."""
+    """Return the parameters of a search for `k` hits.
+
+    They use the measured effort or, with `most`, the greatest effort.
+    """
     found = KINDS[kind]
     if not found.effort:
         return {}
@@ -87,9 +94,9 @@ def search_parameters(kind: str, measured: Measured | None, k: int, *, most: boo
 
 
 def measure(corpus: Rows, kind: str, target: float) -> Measured:
-    """Return the least effort whose recall@10 reaches `target`, compared with exact search.
+    """Return the lowest effort with which recall@10 reaches `target`, compared with exact search.
 
-    The sample is drawn by hashes of the primary keys. If no effort reaches the target, return the greatest.
+    The sample is drawn by hashes of the primary keys. If no effort reaches the target, return the greatest effort.
     """
     begin = perf_counter()
     names = nsmallest(QUERIES, (row["id"] for block in corpus.each(["id"]) for row in block), key=rows.number)

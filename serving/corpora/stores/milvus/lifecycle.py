@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class Collections:
-    """Creation and removal of the collections of corpora. `index` is the option `--index`."""
+    """Creation and deletion of the collections of corpora. `index` is the option `--index`."""
 
     def __init__(self, connection: Connection, registry: Registry, index: str) -> None:
         self._connection = connection
@@ -32,15 +32,17 @@ class Collections:
         self._option = index
 
     def check_free(self, name: str) -> None:
-        """Refuse a name whose alias is a collection of another program."""
+        """Raise an error if the alias of a corpus name is already a collection of another program."""
         with self._connection.errors():
             there = self._client.has_collection(alias(name), timeout=TIMEOUT)
             ours = there and self._client.describe_collection(alias(name))["description"] == schema(2).description
         if there and not ours:
-            raise Conflict(f"{self._connection.address} has a collection {alias(name)} that is not Isosphere's")
+            raise Conflict(
+                f"{self._connection.address} has a collection {alias(name)} that does not belong to Isosphere"
+            )
 
     def create(self, record: Record, fingerprint: str, dim: int, passages: int) -> Table:
-        """Create a collection with the first type of index that Milvus offers."""
+        """Create a collection, with the first planned type of index that Milvus supports."""
         client, collection = self._client, new_collection(record.name)
         with self._connection.errors():
             client.create_collection(collection, schema=schema(dim), consistency_level="Strong", timeout=LOAD_SECONDS)
@@ -49,7 +51,7 @@ class Collections:
             others = client.prepare_index_params()
             parameters = {"bm25_k1": K1, "bm25_b": B}
             others.add_index(SPARSE, index_type="SPARSE_INVERTED_INDEX", metric_type="BM25", params=parameters)
-            if not self._connection.is_lite:  # Milvus Lite has no index of arrays
+            if not self._connection.is_lite:  # Milvus Lite can't index arrays
                 others.add_index("terms", index_type="INVERTED")
                 others.add_index("document", index_type="INVERTED")
             client.create_index(collection, others, timeout=LOAD_SECONDS, sync=False)
@@ -71,7 +73,7 @@ class Collections:
         raise AssertionError("a plan has at least one type of index")
 
     def clean(self, record: Record) -> Record:
-        """Remove the collections that the record no longer needs, and point the alias to its table.
+        """Delete the collections that the record no longer needs, and point the alias to its table.
 
         Call this after the record is stored. After a crash, the call can be repeated.
         """

@@ -1,4 +1,7 @@
-"""Pages of a collection: its documents by id or in given orders, and passages that another collection lacks."""
+"""Pages of a collection.
+
+A page has documents in the order of ids or in given orders, or passages that another collection does not have.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from serving.corpora.values import (
 )
 
 READ_TOGETHER = 16
-"""Maximum documents of a page that are read together, because each may be large."""
+"""Maximum number of documents of a page that are read in one step, because each may be large."""
 
 
 def read_page(table: Rows, matching: str, after: str, limit: int) -> tuple[list[Document], bool]:
@@ -60,7 +63,7 @@ def read_sorted_page(
 
 
 def read_missing(table: Rows, fresh: Rows | None, after: str, limit: int) -> list[tuple[str, str]]:
-    """Return key and text of up to `limit` passages behind the key `after` that `fresh` does not have."""
+    """Return key and text of up to `limit` passages after the key `after` that `fresh` does not have."""
     found: list[tuple[str, str]] = []
     for block in table.each(WHOLE, after=after):
         there = {row["id"] for row in fresh.get([row["id"] for row in block], ["id"])} if fresh else set()

@@ -1,7 +1,7 @@
 """The registry: a small collection with one record for each corpus.
 
-A record is what a local corpus file has beside its documents: encoder, settings, and the collection that has the rows.
-It is read with strong consistency before each operation, so all servers of one Milvus agree.
+A record has the encoder, the settings, and the name of the collection with the rows. It is read with strong consistency
+before each operation, so that all servers of one Milvus agree.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from serving.errors import NotFound
 REGISTRY = "isosphere_corpora"
 PREFIX = "isosphere_"
 MAX_CORPORA = 16_384
-"""Maximum rows of an answer of Milvus."""
+"""Maximum number of rows in an answer of Milvus."""
 FORMAT = 1
 _FIELDS = {"name", "record", "vector"}
 
 
 @dataclass(frozen=True)
 class Table:
-    """A collection of rows, and the encoder that made their vectors."""
+    """A collection of rows, and the encoder that computed their vectors."""
 
     collection: str
     fingerprint: str
@@ -63,17 +63,18 @@ class Record:
     stemming: Stemming | None = None
     fingerprint: str | None = None
     dim: int | None = None
-    """Dimension of the encoder `fingerprint`, for which the corpus was created. `table` has the same encoder."""
+    """Number of dimensions of the encoder `fingerprint`, for which the corpus was created. `table` has the same
+    encoder."""
     table: Table | None = None
     """The rows. None before the first document."""
     fresh: Table | None = None
-    """The rows of a re-embedding that has not ended."""
+    """The rows of a re-embedding that is not complete."""
     spent: tuple[str, ...] = ()
-    """Collections to remove."""
+    """Collections to delete."""
     split: bool = False
-    """Whether a document may have several passages."""
+    """True if a document may have several passages."""
     expiring: bool = False
-    """Whether a document may expire."""
+    """True if a document may have an expiry."""
     generation: str = ""
     dropped: bool = False
     measured: Measured | None = None
@@ -110,7 +111,7 @@ class Registry:
     """The records of all corpora.
 
     Raises:
-        StoreError: the database has a collection of this name that is not ours, or of a later version.
+        StoreError: the database has a collection of this name by another program or by a later version.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -122,15 +123,15 @@ class Registry:
             found = self._client.describe_collection(REGISTRY, timeout=TIMEOUT)
             if {one["name"] for one in found["fields"]} != _FIELDS:
                 raise StoreError(
-                    f"--store: the collection {REGISTRY} of {connection.address} is not Isosphere's: "
-                    "name another database, as in milvus://host:19530/DATABASE"
+                    f"--store: the collection {REGISTRY} of {connection.address} does not belong to Isosphere: "
+                    "give another database, such as milvus://host:19530/DATABASE"
                 )
 
     def names(self) -> list[str]:
         return sorted(record.name for record in self.records() if not record.dropped)
 
     def records(self) -> list[Record]:
-        """Return all records, also those of corpora that are being dropped."""
+        """Return all records, including those of corpora that are being deleted."""
         with self._connection.errors():
             self._connection.load(REGISTRY)
             rows = self._client.query(
@@ -176,7 +177,7 @@ class Registry:
         schema = MilvusClient.create_schema(auto_id=False, description="the corpora of Isosphere")
         schema.add_field("name", DataType.VARCHAR, is_primary=True, max_length=128)
         schema.add_field("record", DataType.JSON)
-        schema.add_field("vector", DataType.FLOAT_VECTOR, dim=2)  # every collection needs one
+        schema.add_field("vector", DataType.FLOAT_VECTOR, dim=2)  # Milvus requires a vector in every collection
         index = self._client.prepare_index_params()
         index.add_index("vector", index_type="FLAT", metric_type="L2")
         self._client.create_collection(

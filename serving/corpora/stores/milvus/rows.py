@@ -1,4 +1,4 @@
-"""Rows of a corpus in Milvus: one row for each passage, with the text that belongs to it.
+"""Rows of a corpus in Milvus: one row for each passage, with its text.
 
 A row's primary key is the id of its document and the number of the passage, so a document replaces an earlier one of
 the same id. The first row of a document has its metadata. All rows have the fields that filters read.
@@ -63,7 +63,7 @@ def schema(dim: int) -> CollectionSchema:
 
 
 def rows(content: Content, stemming: Stemming) -> Iterator[Row]:
-    """Yield the rows of the documents of `content`.
+    """Yield the rows of the documents in `content`.
 
     Raises:
         Invalid: a document exceeds the limits of Milvus.
@@ -80,7 +80,10 @@ def rows(content: Content, stemming: Stemming) -> Iterator[Row]:
 def _rows(
     document: Document, spans: Sequence[Span] | None, vectors: Iterator[Floats], stemming: Stemming
 ) -> Iterator[Row]:
-    """Yield the rows of a document. A row's text continues at least to the start of the next, so no text is lost."""
+    """Yield the rows of a document.
+
+    The text of a row continues at least to the start of the next row's text, so that no text is lost.
+    """
     metadata, text = dict(document.metadata), document.text
     terms, ranges = _derived(metadata)
     cut = spans or [Span(0, len(text))]
@@ -88,7 +91,7 @@ def _rows(
     for number, (span, (start, following)) in enumerate(zip(cut, pairwise(starts), strict=True)):
         part = text[start : max(span.end, following)]
         if (size := len(part.encode())) > MAX_BYTES:
-            raise Invalid(f"a passage has {size} bytes, and Milvus stores {MAX_BYTES}: upload with ?chunk_tokens=")
+            raise Invalid(f"a passage has {size} bytes, but Milvus stores only {MAX_BYTES}: upload with ?chunk_tokens=")
         yield {
             "id": key(document.id, number),
             "document": document.id,
@@ -126,19 +129,22 @@ def _expires_at(row: Mapping[str, Any]) -> int | None:
 
 
 def unread(row: Mapping[str, Any]) -> Document:
-    """Return a document with an empty text, given the document's first row."""
+    """Return a document with an empty text from the document's first row."""
     return Document(row["document"], "", row["metadata"], expires_at=_expires_at(row))
 
 
 def _derived(metadata: Mapping[str, Any]) -> tuple[list[str], dict[str, float | str]]:
-    """Return the fields that filters read; see `derived`."""
+    """Return the derived fields, which filters read. See `derived`."""
     if len(json.dumps(metadata, ensure_ascii=False).encode()) > MAX_BYTES:
         raise Invalid(f"the metadata have more than the {MAX_BYTES} bytes that Milvus stores")
     return derived(metadata)
 
 
 def documents(found: Iterable[Mapping[str, Any]]) -> dict[str, Document]:
-    """Assemble documents from all their rows, with the fields `WHOLE`, by id."""
+    """Return documents by id, assembled from all their rows.
+
+    The rows must have the fields `WHOLE`.
+    """
     parts: dict[str, list[Mapping[str, Any]]] = {}
     for row in sorted(found, key=lambda row: row["passage"]):
         parts.setdefault(row["document"], []).append(row)
@@ -156,7 +162,7 @@ def passage(row: Mapping[str, Any], document: Document) -> Passage:
 
 
 def passage_text(row: Mapping[str, Any]) -> str:
-    """Return the text that is embedded."""
+    """Return the text of a passage that the encoder embeds."""
     if row["start"] < 0:
         return str(row["text"])
     begin = row["start"] if row["passage"] == 0 else 0
@@ -169,7 +175,7 @@ def key(document: str, passage: int) -> str:
 
 
 def number(key: str) -> int:
-    """Return a number for a primary key. Rankings use it."""
+    """Return a number for a primary key, for use in rankings."""
     return int.from_bytes(blake2b(key.encode(), digest_size=8).digest()) >> 1
 
 
@@ -186,13 +192,13 @@ def asked(query: str, stemming: Stemming) -> tuple[str, list[str]]:
 
 
 def _words(text: str, stemming: Stemming) -> str:
-    """Return the words of a passage between spaces, as many as Milvus stores."""
+    """Return the words of a passage, with spaces between them. Words beyond Milvus's limit are cut off."""
     joined = f" {' '.join(_tokens(text, stemming))} "
     return joined if len(joined) <= MAX_BYTES else joined[: joined.rindex(" ", 0, MAX_BYTES) + 1]
 
 
 def _tokens(text: str, stemming: Stemming) -> list[str]:
-    """Return the words of a text, as our word search finds them, in letters that every analyzer of Milvus keeps."""
+    """Return the words of a text by the rules of local word search, in letters that every analyzer of Milvus keeps."""
     return [_plain(token) for token in tokenizers[stemming].words(analysis.indexed(text))]
 
 

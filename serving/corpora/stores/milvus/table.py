@@ -24,11 +24,11 @@ from serving.operations.threads import check_cancelled
 
 T = TypeVar("T")
 DEEPEST = 16_384
-"""Maximum hits of a search in Milvus."""
+"""Maximum number of hits of a search in Milvus."""
 TIES = 100
-"""Additional hits that a lexical search requests, because Milvus truncates hits of equal score in any order."""
+"""Number of additional hits that a lexical search requests. Milvus cuts off hits of equal score in any order."""
 TOGETHER = 500
-"""Maximum rows of one request."""
+"""Maximum number of rows in one request."""
 _FIRST = "passage == 0"
 
 
@@ -40,14 +40,15 @@ class Rows:
     collection: str
     stemming: Stemming = "none"
     effort: Callable[[int, bool], dict[str, int]] = lambda _k, _most: {}
-    """Function that returns the parameters of a search for `k` hits. The second argument asks for the best recall."""
+    """Function that returns the parameters of a search for `k` hits. If its second argument is true, they give the best
+    recall."""
     where: str = ""
     live: str = ""
-    """Condition of every read, which leaves out documents that have expired."""
+    """Condition of every read, which excludes documents that have expired."""
     keys: dict[int, str] = field(default_factory=dict)
-    """Primary keys of the passages in the rankings so far."""
+    """Primary keys of the passages in all rankings so far."""
 
-    # Writes.
+    # Methods that write.
 
     def upsert(self, some: Iterable[rows.Row]) -> None:
         for part in _blocks(some):
@@ -66,14 +67,14 @@ class Rows:
         with self.connection.errors():
             self.connection.client.delete(self.collection, filter=where, timeout=TIMEOUT)
 
-    # Reads.
+    # Methods that read.
 
     def matching(self, where: Filter) -> str:
         """Return the expression of a filter."""
         return expression(where, self.any)
 
     def any(self, where: str) -> bool:
-        """Return whether any row matches."""
+        """Return whether any row matches the expression."""
         return bool(self._query(where, ["id"], limit=1))
 
     def count(self, where: str = "") -> int:
@@ -86,7 +87,7 @@ class Rows:
     def each(
         self, fields: Sequence[str], where: str = "", after: str = "", limit: int = -1, together: int = TOGETHER
     ) -> Iterator[list[Row]]:
-        """Yield blocks of up to `limit` rows in the order of their primary keys, beginning behind the key `after`."""
+        """Yield blocks of up to `limit` rows in the order of their primary keys, after the key `after`."""
         behind = f"id > {literal(after)}" if after else ""
         with self.connection.errors():
             found = self.connection.client.query_iterator(
@@ -109,7 +110,7 @@ class Rows:
         return [row for block in self.each(rows.WHOLE, first_of(where), after, limit) for row in block]
 
     def assembled(self, some: Sequence[Row]) -> dict[str, Document]:
-        """Return the documents that the rows belong to, by id. All rows of split documents are read again."""
+        """Return the documents to which rows belong, by id. All rows of split documents are read again."""
         whole = [row for row in some if row["passages"] == 1]
         split = {row["document"] for row in some if row["passages"] > 1}
         for part in _blocks(sorted(split)):
@@ -121,13 +122,13 @@ class Rows:
         return rows.documents(found).get(id)
 
     def get(self, ids: Sequence[str], fields: Sequence[str]) -> list[Row]:
-        """Return the rows of these primary keys, without those that do not exist."""
+        """Return the rows with these primary keys. Missing rows are left out."""
         found: list[Row] = []
         for part in _blocks(ids):
             found += self._query(f"id in {literals(part)}", fields)
         return found
 
-    # Searches; see `searchable.Searchable`.
+    # Methods that search. See `searchable.Searchable`.
 
     def filtered(self, where: Filter) -> Rows:
         return replace(self, where=self.matching(where))
@@ -169,7 +170,7 @@ class Rows:
         return [rows.number(row["id"]) for row in found]
 
     def with_words(self, query: str) -> str:
-        """Return the condition for the passages that a search by words finds."""
+        """Return the condition for the passages that a search by words chooses from."""
         text, phrases = rows.asked(query, self.stemming)
         any_word = " or ".join(f"{rows.WORDS} like {literal(f'% {word} %')}" for word in dict.fromkeys(text.split()))
         return both(any_word or "passage < 0", *(f"{rows.WORDS} like {literal(phrase)}" for phrase in phrases))
@@ -228,10 +229,12 @@ Row = Mapping[str, Any]
 
 
 def check_word_options(options: WordOptions) -> None:
-    """Raise `Invalid` for an option that Milvus' word search does not have."""
+    """Raise `Invalid` for an option that word search on Milvus does not support."""
     for name, given in options._asdict().items():
         if given:
-            raise Invalid("corpora on Milvus search for whole words as they are written: leave it out", field=name)
+            raise Invalid(
+                "corpora on Milvus support only whole, correctly spelled words: leave out this option", field=name
+            )
 
 
 def first_of(where: str) -> str:

@@ -1,7 +1,7 @@
 """Records of accepted uploads, in a file of this server.
 
-An upload takes effect when it is accepted, so later writes of other requests win over its job. Milvus has no place for
-these records that several writes could change together. Writes by other servers are not recorded.
+An upload takes effect when it is accepted, so its job must not overwrite later writes of other requests. The records
+are not in Milvus, because Milvus has no transactions. Writes by other servers are not recorded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ CREATE TABLE IF NOT EXISTS overtaken (corpus TEXT, job TEXT, id TEXT, PRIMARY KE
 
 
 class Uploads:
-    """Accepted uploads by corpus, and the ids that other requests wrote or removed since. Thread-safe and durable."""
+    """Accepted uploads by corpus, and the ids that other requests have written or deleted since then.
+
+    Thread-safe and durable.
+    """
 
     def __init__(self, file: Path) -> None:
         make_folder(file.parent)
@@ -49,7 +52,7 @@ class Uploads:
         self._write("DELETE FROM uploads WHERE corpus = ?", [(corpus,)])
 
     def note(self, corpus: str, ids: Sequence[str]) -> None:
-        """Record `ids` that a request writes or removes outside of any job."""
+        """Record `ids` that a request writes or deletes outside of any job."""
         if jobs := self.accepted(corpus):
             rows = [(corpus, job, id) for job in jobs for id in ids]
             self._write("INSERT OR IGNORE INTO overtaken VALUES (?, ?, ?)", rows)

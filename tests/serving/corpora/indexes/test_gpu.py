@@ -179,7 +179,7 @@ def test_a_search_that_the_device_has_no_room_for_is_the_cpus_and_so_is_every_la
     np.testing.assert_array_equal(found, Flat().search(index.cpu, vectors[:8], wanted))
     assert Device.held == before, "its memory is the encoder's again"
     (said,) = caplog.messages
-    assert said == f"gpu-flat is searched on the CPU until another index is built: {FULL}"
+    assert said == f"searches of gpu-flat use the CPU until another index is built: {FULL}"
 
 
 @pytest.mark.usefixtures("_device")
@@ -301,7 +301,7 @@ def test_one_search_at_a_time(vectors: Floats) -> None:
 
 def test_a_gpu_that_is_asked_for_without_its_faiss_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(faiss, "StandardGpuResources", raising=False)
-    with pytest.raises(StoreError, match="--index gpu: FAISS knows no CUDA device here; it needs faiss-gpu"):
+    with pytest.raises(StoreError, match="--index gpu: FAISS found no CUDA device; searching on a GPU needs faiss-gpu"):
         Indexes(tmp_path, gpu=True)
 
 

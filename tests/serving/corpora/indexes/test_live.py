@@ -150,7 +150,7 @@ def test_another_plan_holds_from_the_next_opening_on(
         builder.build()
         assert index.report.kind == "hnsw"
     with closing(opened(source, builder, tmp_path, other)) as index:
-        assert "hnsw, but by the server's options 2500 vectors are searched exactly" in caplog.text
+        assert "hnsw, but the server's options demand exact search for 2500 vectors" in caplog.text
         assert (index.report.kind, len(index)) == ("exact", 2500)
         check(index, source)
         builder.build()
@@ -212,7 +212,7 @@ def test_a_target_of_1_is_exact_search_whatever_was_measured(builder: Turns, tmp
         builder.build()
         report = index.report
         assert (report.kind, report.recall, report.state) == ("exact", 1.0, "ready")
-        assert report.reason == "only exact search surely has a recall of 1"
+        assert report.reason == "only exact search guarantees a recall of 1"
         put(index, source, 3500, seed=1)
         builder.grow()
         builder.build()

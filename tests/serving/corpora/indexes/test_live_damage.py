@@ -36,7 +36,7 @@ def test_a_build_that_fails_leaves_what_there_was(
     with closing(opened(source, builder, tmp_path)) as index:
         put(index, source, 625)
         builder.build()
-        assert "what is there goes on serving" in caplog.text
+        assert "the current index stays in use" in caplog.text
         assert "No space left" in caplog.text
         assert list(tmp_path.iterdir()) == []
         assert (index.report.kind, index.report.state) == ("exact", "ready")

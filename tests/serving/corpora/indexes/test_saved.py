@@ -52,7 +52,7 @@ def test_what_was_saved_comes_back(generation: tuple[Path, Main]) -> None:
 def test_another_corpus_or_encoder_is_refused(generation: tuple[Path, Main]) -> None:
     folder, _ = generation
     for other in (IDENTITY._replace(generation="2"), IDENTITY._replace(fingerprint="g"), IDENTITY._replace(dim=8)):
-        with pytest.raises(UnfitError, match=r"manifest\.json: of another corpus or encoder"):
+        with pytest.raises(UnfitError, match=r"manifest\.json: belongs to another corpus or encoder"):
             saved.load(folder, other, KINDS, 1)
 
 
@@ -121,7 +121,7 @@ def test_a_manifest_of_something_else_is_refused(tmp_path: Path, manifest: bytes
 
 def test_an_index_of_another_faiss_is_refused(generation: tuple[Path, Main], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serving.corpora.indexes.saved.faiss.__version__", "0.0.1")
-    with pytest.raises(UnfitError, match=r"of FAISS 1\..*, this is 0\.0\.1"):
+    with pytest.raises(UnfitError, match=r"was written by FAISS 1\..*, but this is 0\.0\.1"):
         load(generation[0])
 
 

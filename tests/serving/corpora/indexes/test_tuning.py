@@ -90,7 +90,7 @@ def test_less_share_more_effort() -> None:
 
 def test_what_no_effort_reaches_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serving.corpora.indexes.approximate.Ivf.efforts", only([1, 2]))
-    with pytest.raises(BuildError, match=r"ivf-flat reaches a recall of 0\.\d+, not surely 0.99"):
+    with pytest.raises(BuildError, match=r"ivf-flat reaches a recall of 0\.\d+, which is not certainly 0.99"):
         tune(main("ivf-flat"), unspread(HELD, 1), 0.99, stop_never)
 
 

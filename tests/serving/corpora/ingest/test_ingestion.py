@@ -79,7 +79,7 @@ def test_bad_rows_are_skipped_where_that_is_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize("on_error", ["fail", "skip"])
 def test_nothing_at_all(tmp_path: Path, on_error: str) -> None:
     job = ingested(tmp_path, Library(), b"\n\n", on_error=on_error)
-    assert (job.state, job.errors[0]["error"]) == ("failed", "documents: must hold at least one document")
+    assert (job.state, job.errors[0]["error"]) == ("failed", "documents: must contain at least one document")
 
 
 @pytest.mark.parametrize("on_error", ["fail", "skip"])

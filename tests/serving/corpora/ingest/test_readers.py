@@ -89,14 +89,14 @@ def test_what_is_no_json_is_told_and_what_is_is_read(body: bytes, size: int) -> 
         (b'{"documents": [{"text": "a"}]} x', "not JSON: expected the end at byte 32"),
         (
             b'{"text": "a"}\n{"text": "b"}\n',
-            r"expected the end \(a document a line is application/x-ndjson\) at byte 15",
+            r"expected the end \(for one document per line, use application/x-ndjson\) at byte 15",
         ),
         (b'{"documents": [], 3: 4}', "not JSON: expected the name of a field"),
         (b'{"documents": [], "a": nope}', "not JSON"),
-        (b'{"documents": [], "on_error": "skip", "b": 1}', r"on_error: stands in the query, as \?on_error="),
-        (b'{"chunk_tokens": 9, "documents": []}', "chunk_tokens: stands in the query"),
+        (b'{"documents": [], "on_error": "skip", "b": 1}', r"on_error: belongs in the query, as \?on_error="),
+        (b'{"chunk_tokens": 9, "documents": []}', "chunk_tokens: belongs in the query"),
         (b'{"documents": [] "a": 1}', "not JSON"),
-        (b'{"documents": [], "documents": []}', "documents: is there twice"),
+        (b'{"documents": [], "documents": []}', "documents: occurs twice"),
         (b'{"documents": {}}', "documents: must be a list"),
         (b'{"documents": null}', "documents: must be a list"),
         (b"{}", "documents: must be a list"),
@@ -118,7 +118,8 @@ def test_fields_of_json_that_are_named(format: Any) -> None:
     assert first == {"id": "1", "text": "A", "metadata": {"a": 1, "id": 7}}
     assert (second["text"], fourth) == (None, 5)
     assert str(third) == (
-        "_id: is required; there is no field '_id', only 'body', 'text'. Name it by ?id_column=NAME (--id-column NAME)"
+        "_id: is required; there is no field '_id', only 'body', 'text'. Select it by ?id_column=NAME "
+        "(--id-column NAME)"
     )
 
 
@@ -150,7 +151,7 @@ def test_what_is_neither_text_nor_id_is_metadata(text: str, metadata: dict[str, 
     given = {name: value for name, value in others.items() if value is not None}
     if twice := (metadata or {}).keys() & given:
         assert isinstance(found, Invalid)
-        assert found.message in {f"{name or repr(name)}: stands in metadata, too" for name in twice}
+        assert found.message in {f"{name or repr(name)}: is also a field of metadata" for name in twice}
     else:
         assert found == {"id": None, "text": text, "metadata": (metadata or {}) | given}
 
@@ -162,7 +163,7 @@ def test_what_is_neither_text_nor_id_is_metadata(text: str, metadata: dict[str, 
         (b'{"text": "a", "n": [18446744073709551616]}', "n.0: integers must be"),
         (b'{"text": "a", "n": -' + b"9" * 5000 + b"}", "n: integers must be"),
         (b'{"text": "a", "\\ud800": 1}', "not valid Unicode"),
-        (b'{"text": "a", "metadata": {"n": 1}, "n": 1}', "n: stands in metadata, too"),
+        (b'{"text": "a", "metadata": {"n": 1}, "n": 1}', "n: is also a field of metadata"),
     ],
 )
 def test_a_field_that_can_be_no_metadata_is_named(row: bytes, says: str) -> None:
@@ -252,7 +253,7 @@ def test_text_in_a_charset_that_is_named(format: str, charset: str, text: str) -
 
 @pytest.mark.parametrize("charset", ["klingon", "zlib", "utf-7", "unicode_escape", "idna", "a b", "\udce9"])
 def test_a_charset_that_is_none_is_refused_by_its_name(charset: str) -> None:
-    with pytest.raises(UnsupportedMedia, match=r"charset: .* is not read: save the file as UTF-8"):
+    with pytest.raises(UnsupportedMedia, match=r"charset: .* is not supported: save the file as UTF-8"):
         Options.of_media("text/csv", charset)
     assert Options.of_media("application/json", charset).charset == "", "JSON is in UTF-8"
 

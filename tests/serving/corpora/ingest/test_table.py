@@ -67,7 +67,11 @@ def test_a_first_line_may_name_the_separator(first: str, end: str) -> None:
     body = end.join([first, f"id{mark}text", f"1{mark}a, b", f"2{mark}c", f"3{mark}d{mark}e"])
     first_row, second, third = read(("\ufeff" + body).encode(), "csv")
     assert first_row.value == {"id": "1", "text": "a, b", "metadata": {}}
-    assert (first_row.place, second.place, str(third.value)) == ("line 3", "line 4", "has 3 fields, the header 2")
+    assert (first_row.place, second.place, str(third.value)) == (
+        "line 3",
+        "line 4",
+        "has 3 fields, but the header has 2",
+    )
 
 
 def test_columns_without_a_name_are_left_out() -> None:
@@ -80,7 +84,7 @@ def test_empty_fields_behind_the_last_column_and_rows_of_nothing_are_passed_over
     found = {row.place: row.value for row in read(body, "csv")}
     assert list(found) == ["line 2", "line 5", "line 7"]
     assert found["line 2"] == {"id": None, "text": "a", "metadata": {"n": "1"}}
-    assert str(found["line 7"]) == "has 3 fields, the header 2"
+    assert str(found["line 7"]) == "has 3 fields, but the header has 2"
 
 
 def test_spaces_before_fields_are_left_out_where_the_header_has_them() -> None:
@@ -104,24 +108,24 @@ def test_a_text_is_the_id_where_it_is_named_as_both(format: Any, body: bytes) ->
         (
             b"a,b\n1,2\n",
             {},
-            r"text_column: there is no column 'text', only 'a', 'b'\. Name it by \?text_column=NAME \(--text-col",
+            r"text_column: there is no column 'text', only 'a', 'b'\. Select it by \?text_column=NAME \(--text-col",
         ),
         (
             b"year,Txt:string\n1,2\n",
             {},
-            r"there is no column 'text', only 'year', 'Txt'\. Did you mean 'Txt'\? Name it by \?text_column=Txt ",
+            r"there is no column 'text', only 'year', 'Txt'\. Did you mean 'Txt'\? Select it by \?text_column=Txt ",
         ),
         (b"Text,TEXT\n", {}, "there is no column 'text', only 'Text', 'TEXT'"),
         (
             b"text\na\n",
             {"id_column": "ids"},
-            r"id_column: there is no column 'ids', only 'text'\. Name it by \?id_column",
+            r"id_column: there is no column 'ids', only 'text'\. Select it by \?id_column",
         ),
         (b'{"documents": [{"text": "a"}]}', {}, "text_column: the header looks like JSON: send it as application/json"),
         (b"sep=;\n", {}, "line 2: must begin with a header"),
-        (b"sep=;\ntext;a;a\n", {}, "line 2: a column is there twice"),
-        (b"text,a,a\n", {}, "line 1: a column is there twice"),
-        (b"text,a:number,a\n", {}, "line 1: a column is there twice"),
+        (b"sep=;\ntext;a;a\n", {}, "line 2: a column occurs twice"),
+        (b"text,a,a\n", {}, "line 1: a column occurs twice"),
+        (b"text,a:number,a\n", {}, "line 1: a column occurs twice"),
         (b'text,"a\n', {}, "line 1: not a header of CSV"),
         (b"text,\xff\n", {}, "line 1: not UTF-8: byte 6 is 0xff"),
     ],
@@ -175,7 +179,7 @@ def test_types_of_some_columns_are_named() -> None:
 
 @pytest.mark.parametrize("name", ["yaer", "text"])
 def test_a_type_of_no_column_of_metadata_is_refused(name: str) -> None:
-    with pytest.raises(Invalid, match=f"column_types: '{name}' is no column of metadata, only 'year'"):
+    with pytest.raises(Invalid, match=f"column_types: '{name}' is not a metadata column; these are 'year'"):
         read(b"text,year\na,1999\n", "csv", column_types={name: "number"})
 
 
@@ -234,7 +238,7 @@ def test_bad_rows_of_csv_are_told_by_the_line_they_begin_in() -> None:
     found = {row.place: row.value for row in read(body, "csv")}
     assert list(found) == ["line 2", "line 4", "line 5", "line 6", "line 8", "line 10"]
     assert found["line 2"]["text"] == "two\nlines"
-    assert "has 1 fields, the header 2" in str(found["line 4"])
+    assert "has 1 fields, but the header has 2" in str(found["line 4"])
     assert "not CSV" in str(found["line 5"])
     assert str(found["line 6"]) == "not UTF-8: byte 2 is 0xff"
     assert "not UTF-8: byte 1 is 0xfe (of line 9)" in str(found["line 8"])
@@ -246,7 +250,7 @@ def test_what_an_open_quote_takes_with_it_is_told() -> None:
     found = read(b'text\ngood\n"open\nalso good\nthis, too\n', "csv")
     assert found[0].value["text"] == "good"
     assert (found[1].place, len(found)) == ("line 3", 2)
-    assert str(found[1].value).endswith("what stands up to line 5 was read with it")
+    assert str(found[1].value).endswith("the lines up to 5 were read as part of this row")
 
 
 def test_a_column_may_have_a_name_of_two_lines() -> None:
@@ -259,7 +263,7 @@ def test_a_column_may_have_a_name_of_two_lines() -> None:
 
 @pytest.mark.parametrize("body", [b"id,text\r1,one\r2,two\r", b"id,text\n1,one\r2,two\n"])
 def test_lines_that_end_in_cr_alone_are_told_so(body: bytes) -> None:
-    says = "a line ends in CR alone: lines end in LF or CR LF"
+    says = "a line ends with CR only: end lines with LF or CR LF"
     if b"\n" in body:
         assert str(read(body, "csv")[0].value) == f"not CSV: {says}"
     else:

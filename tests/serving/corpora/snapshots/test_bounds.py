@@ -83,7 +83,7 @@ def forged(table: str, column: str, value: str) -> Change:
 
 
 PARTS = "the passages of document 1 are not parts of its text"
-VECTOR = r"vectors: that of passage \d is no vector of length 1"
+VECTOR = r"vectors: the vector of passage \d does not have length 1"
 HOSTILE: dict[str, tuple[Change, str]] = {
     "a text": (document(text="é" * 501), r"documents\.text has more than the 1000 bytes .* \(--max-text-bytes\)"),
     "an id": (document(id="i" * 513), r"documents\.id has more than the 512 bytes"),
@@ -119,7 +119,7 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "a map": (execute("""UPDATE corpora SET map = '{"fingerprint": "f"}'"""), "its map"),
     "a place that is too far": (
         execute("INSERT INTO places VALUES (1, 0, -9e999)"),
-        "the place of passage 1 is beyond",
+        "the position of passage 1 is beyond",
     ),
     "a place of no passage": (execute("INSERT INTO places VALUES (?, 0, 0)", 2**62), r"places\.key is not from 0"),
     "too many places": (
@@ -152,12 +152,18 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "a vector without numbers": (execute("UPDATE vectors SET vector = ?", np.full(4, np.nan, "<f4").tobytes()), VECTOR),
     "a vector of large numbers": (execute("UPDATE vectors SET vector = ?", np.full(4, 1e38, "<f4").tobytes()), VECTOR),
     "vectors of two lengths": (execute("UPDATE vectors SET vector = x'00' WHERE key = 2"), VECTOR),
-    "a vector that is missing": (forged("vectors", "vector", "NULL"), r"vectors\.vector is no BLOB"),
-    "a vector of text": (forged("vectors", "vector", "'0123456789abcdef'"), r"vectors\.vector is no BLOB"),
-    "an id of bytes": (forged("documents", "id", "CAST(id AS BLOB)"), r"documents\.id is no TEXT"),
-    "metadata that are missing": (forged("documents", "metadata", "NULL"), r"documents\.metadata is no TEXT"),
-    "a text that is a number": (forged("documents", "text", "7"), r"documents\.text is no TEXT"),
-    "a part of text": (forged("passages", "start", "'0'"), r"passages\.start is no INTEGER"),
+    "a vector that is missing": (forged("vectors", "vector", "NULL"), r"vectors\.vector does not have the type BLOB"),
+    "a vector of text": (
+        forged("vectors", "vector", "'0123456789abcdef'"),
+        r"vectors\.vector does not have the type BLOB",
+    ),
+    "an id of bytes": (forged("documents", "id", "CAST(id AS BLOB)"), r"documents\.id does not have the type TEXT"),
+    "metadata that are missing": (
+        forged("documents", "metadata", "NULL"),
+        r"documents\.metadata does not have the type TEXT",
+    ),
+    "a text that is a number": (forged("documents", "text", "7"), r"documents\.text does not have the type TEXT"),
+    "a part of text": (forged("passages", "start", "'0'"), r"passages\.start does not have the type INTEGER"),
     "a statement": (
         lambda writer: writer.execute(f"CREATE TABLE t (a DEFAULT '{'d' * 70_000}')"),
         "string or blob too big|is not a database|malformed",

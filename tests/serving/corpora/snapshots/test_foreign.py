@@ -58,19 +58,19 @@ BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "a link for the manifest": (lambda body: archive(link(MANIFEST), (CONTENT, body)), NEXT),
     "a third part": (
         lambda body: archive((MANIFEST, manifest(body)), (CONTENT, body), ("more", b"x")),
-        "holds more than manifest.json and corpus.sqlite",
+        "contains more than manifest.json and corpus.sqlite",
     ),
     "zeros without an end": (
         lambda body: archive((MANIFEST, manifest(body)), (CONTENT, body)) + zstd.compress(b"\0" * 2 * PIECE),
-        "holds more than manifest.json and corpus.sqlite",
+        "contains more than manifest.json and corpus.sqlite",
     ),
     "other bytes": (
         lambda body: archive((MANIFEST, manifest(body)), (CONTENT, body.replace(b"text of", b"test of"))),
-        "not what its manifest says: damaged",
+        "its content differs from its manifest",
     ),
     "fewer bytes": (
         lambda body: archive((MANIFEST, manifest(body)), (CONTENT, body[:-1])),
-        "not what its manifest says: damaged",
+        "its content differs from its manifest",
     ),
     "more bytes": (lambda body: archive((MANIFEST, manifest(body)), (CONTENT, body + b"x")), NEXT),
     "no manifest": (lambda body: archive((MANIFEST, b"[]"), (CONTENT, body)), "its 'format' is missing"),
@@ -84,7 +84,7 @@ BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "half a manifest": (lambda body: archive((MANIFEST, b'{"format": 1}'), (CONTENT, body)), "its 'corpus' is missing"),
     "a later format": (
         lambda body: archive((MANIFEST, manifest(body, format=2)), (CONTENT, body)),
-        "of format 2, this version reads 1",
+        "has the format 2, but this version reads 1",
     ),
     "a long manifest": (lambda body: archive((MANIFEST, b" " * 100_000), (CONTENT, body)), NEXT),
     "a bomb": (lambda _: archive((MANIFEST, manifest(BOMB)), (CONTENT, BOMB)), "unpacks to more than 200 times"),
@@ -134,7 +134,7 @@ def test_what_is_no_snapshot_changes_nothing(
     [
         (b"[]", "its 'format' is missing or wrong"),
         (b"{", "manifest.json is not JSON"),
-        (manifest(BODY, format=2), "of format 2, this version reads 1"),
+        (manifest(BODY, format=2), "has the format 2, but this version reads 1"),
         (manifest(BODY, documents="many"), "its 'documents' is missing or wrong"),
         (manifest(BODY, content={"bytes": 5}), "its 'sha256' is missing or wrong"),
     ],

@@ -146,11 +146,11 @@ def another_database(file: Path) -> None:
 
 REFUSED: list[tuple[Callable[[Path], object], str]] = [
     (lambda file: file.unlink(), "no such file"),
-    (lambda file: file.write_bytes(b""), "holds no corpus"),
+    (lambda file: file.write_bytes(b""), "contains no corpus"),
     (lambda file: file.write_bytes(file.read_bytes()[:-13_000]), "malformed|database|damaged"),  # the last is empty
     (broken_vector, "vector of passage 7"),
     (broken_page, ""),
-    (no_corpus, "holds no corpus"),
+    (no_corpus, "contains no corpus"),
     (another_database, "not a corpus of this server"),
 ]
 
@@ -179,9 +179,9 @@ SPOILT = {
     "UPDATE documents SET text = CAST(x'ff' AS TEXT) WHERE id = 'd7'": "Could not decode to UTF-8 column 'text'",
     "UPDATE passages SET document = 1 WHERE key = 9": "passage 9 is damaged",
     "UPDATE passages SET start = 1 WHERE key = 9": "passage 9 is damaged",
-    "DELETE FROM vectors WHERE key = 9": "says that it holds 100 vectors, and holds 99",
-    "UPDATE corpora SET documents = 1": "says that it holds 1 documents, and holds 50",
-    "UPDATE corpora SET spans = 0": "says that it holds 0 spans, and holds 100",
+    "DELETE FROM vectors WHERE key = 9": "says that it has 100 vectors, but it has 99",
+    "UPDATE corpora SET documents = 1": "says that it has 1 documents, but it has 50",
+    "UPDATE corpora SET spans = 0": "says that it has 0 spans, but it has 100",
     "UPDATE corpora SET dim = 5": "does not have 5 dimensions",
     "INSERT INTO words (words, rowid, text) VALUES ('delete', 1, 'text')": "words",
     "DELETE FROM postings WHERE document = 5": "postings",

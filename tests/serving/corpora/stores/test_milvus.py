@@ -139,7 +139,7 @@ def test_collections_of_other_programs_are_left_alone(tmp_path: Path) -> None:
     connection.client.create_collection("isosphere_theirs", dimension=2)
     connection.close()
     corpora = milvus_corpora(Settings(data=tmp_path / "data", store=str(tmp_path / "m.db")))
-    with pytest.raises(Conflict, match="isosphere_theirs that is not Isosphere's"):
+    with pytest.raises(Conflict, match="isosphere_theirs that does not belong to Isosphere"):
         corpora.create("theirs")
     assert corpora.names() == []
     corpora.create("ours")
@@ -149,7 +149,7 @@ def test_collections_of_other_programs_are_left_alone(tmp_path: Path) -> None:
     connection.client.drop_collection(REGISTRY)
     connection.client.create_collection(REGISTRY, dimension=2)
     connection.close()
-    with pytest.raises(StoreError, match="is not Isosphere's: name another database"):
+    with pytest.raises(StoreError, match="does not belong to Isosphere: give another database"):
         milvus_corpora(Settings(data=tmp_path / "data", store=str(tmp_path / "m.db")))
 
 
@@ -204,7 +204,7 @@ def test_filters_find_what_they_match(corpora: MilvusCorpora) -> None:
 @pytest.mark.parametrize(
     ("where", "says"),
     [
-        ({"tags": {"$elemMatch": {"$eq": 1}}}, "filter: corpora on Milvus have no $elemMatch"),
+        ({"tags": {"$elemMatch": {"$eq": 1}}}, "filter: corpora on Milvus do not support $elemMatch"),
         ({"prices": {"$gt": 5, "$lt": 20}}, "filter: 'prices' is a list of numbers in some documents"),
         ({"name": {"$gt": "x" * 256}}, "filter: 'name' is compared with 256 characters"),
         ({"n": {"$gt": 10**400}}, "filter: 'n' is compared with"),
@@ -226,7 +226,7 @@ def test_filters_that_milvus_cannot_answer_are_refused(corpora: MilvusCorpora, w
     [
         (
             Document("a", "x" * 65_536, {}),
-            "documents.0: a passage has 65536 bytes, and Milvus stores 65535: upload with",
+            "documents.0: a passage has 65536 bytes, but Milvus stores only 65535: upload with",
         ),
         (Document("a", "x", {"n": list(range(5000))}), "documents.0: the metadata have 500"),
         (Document("a", "x", {str(i): "y" * 256 for i in range(200)}), "documents.0: the metadata have"),
