@@ -56,7 +56,7 @@ def test_the_plan_fits_into_a_visit_and_names_what_there_is() -> None:
     [
         ([], "torch finds no CUDA device; --device cpu --tiny rehearses"),
         (["--device", "cpu"], "add --tiny to rehearse"),
-        (["sleeping"], "no part sleeping; there are checks, serving,"),
+        (["sleeping"], "no part sleeping; available: checks, serving,"),
         (["--without", "sleeping"], "no part sleeping"),
     ],
 )

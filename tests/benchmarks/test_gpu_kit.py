@@ -94,7 +94,7 @@ def test_parts_may_come_one_by_one_in_any_order(parts: list[Path], tmp_path: Pat
         (said,) = unpack([part], to).report()
         part.unlink()  # nor need it be there in the next call
         waiting = [each.name for each in parts[: len(parts) - number]]
-        assert said.startswith(f"checks: waits for {', '.join(waiting)} (" if waiting else "checks: can start")
+        assert said.startswith(f"checks: needs {', '.join(waiting)} (" if waiting else "checks: can start")
         assert (to / "data/folder/two.txt").is_file() == (number >= 3), "which lies in the last three"
     assert {name: (to / "data" / name).read_bytes() for name in CONTENTS} == CONTENTS
 
@@ -180,7 +180,7 @@ def test_as_a_plain_file_it_needs_nothing_of_the_project(tmp_path: Path) -> None
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
 
     assert len(manifest.parts) == 2
-    assert call("part-01").stderr == "checks: waits for part-02 (carried)\n"
+    assert call("part-01").stderr == "checks: needs part-02 (carried)\n"
     ended = call("part-02")
     assert ended.stderr == "checks: can start\n"
     used = subprocess.run(

@@ -79,7 +79,7 @@ def test_what_cannot_run_is_refused_by_name(tiny_bundle: Path, options: dict[str
 
 
 def test_what_is_no_text_is_named(encoder: Encoder) -> None:
-    with pytest.raises(TypeError, match="texts: 1 is no text"):
+    with pytest.raises(TypeError, match="texts: 1 is not a text"):
         encoder.encode(["a", 1])  # type: ignore[list-item]
 
 

@@ -274,7 +274,7 @@ def test_what_can_t_be_merged_is_refused_by_name(copied: Path, damage: Callable[
     ("tensors", "says"),
     [
         ({"encoder.layer.9.x": (32, 32)}, "encoder.layer.9.x.weight, which the base does not have"),
-        ({"encoder.layer.0.attention.self.query": (32, 16)}, "query.weight is 32x16, where the base has 32x32"),
+        ({"encoder.layer.0.attention.self.query": (32, 16)}, "query.weight is 32x16, but the base has 32x32"),
     ],
 )
 def test_another_shape_or_depth_than_the_base_s_is_named(
@@ -386,7 +386,7 @@ def test_a_folder_with_other_files_beside_the_adapter_s_is_left_alone(
     tiny_backbone: Path, other_bundle: Path, copied: Path
 ) -> None:
     (copied / "optimizer.pt").write_bytes(b"moments")
-    with pytest.raises(AdapterError, match=r"optimizer\.pt: not part of the adapter"):
+    with pytest.raises(AdapterError, match=r"optimizer\.pt: not a file of the adapter"):
         extract(str(other_bundle), copied, base=str(tiny_backbone), rank=1)
     assert (copied / "optimizer.pt").read_bytes() == b"moments"
 

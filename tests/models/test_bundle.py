@@ -98,8 +98,8 @@ def test_one_changed_byte_anywhere_is_refused_by_name(copy: Path, data: st.DataO
         (lambda m: m.update(prompts={"query": "q: "}, fingerprint="0" * 64), "fingerprint does not match"),
         (lambda m: m.update(dim="32"), "dim must be a positive integer"),
         (lambda m: m.update(max_length=True), "max_length must be a positive integer"),
-        (lambda m: m.update(dim=33), "golden vectors must be there and have 33"),
-        (lambda m: m.update(golden=[]), "golden vectors must be there"),
+        (lambda m: m.update(dim=33), "golden vectors must be present and have 33"),
+        (lambda m: m.update(golden=[]), "golden vectors must be present"),
         (lambda m: m.update(golden=[{"text": "x"}]), "golden must be a list"),
         (lambda m: m.update(golden=[{"text": "x", "vector": ["1"] * 32}]), "golden must be a list"),
         (lambda m: m.update(name=7), r"manifest\.json: name must be text$"),
@@ -113,7 +113,7 @@ def test_one_changed_byte_anywhere_is_refused_by_name(copy: Path, data: st.DataO
         (lambda m: m.update(scores={"STS12": "b"}), "scores must be an object of names and finite numbers"),
         (lambda m: m.update(scores={"STS12": float("nan")}), "scores must be an object"),
         (lambda m: m.update(scores={"STS12": 10**400}), "scores must be an object"),
-        (lambda m: m.update(transform={"no": "kind"}), "transform must be an object or null, its kind"),
+        (lambda m: m.update(transform={"no": "kind"}), "transform must be an object whose kind"),
         (lambda m: m["files"].update({"config.json": 0}), "files must be an object"),
         (lambda m: m["files"].update({"config.json/evil": "00"}), "'config.json' can't be a file and the folder of"),
         (lambda m: m["files"].update({"../outside": "00"}), "leaves the folder"),
@@ -156,7 +156,7 @@ def test_a_manifest_that_is_no_json_object_is_an_error_naming_it(copy: Path, con
 def test_a_file_of_json_that_would_fill_the_memory_is_not_read(copy: Path, name: str) -> None:
     with (copy / name).open("r+b") as file:
         file.truncate((64 << 20) + 1)  # takes no room on the disk
-    with pytest.raises(BundleError, match=rf"{name}: has 67108865 bytes, more than the 67108864 of a file of JSON"):
+    with pytest.raises(BundleError, match=rf"{name}: has 67108865 bytes, more than the maximum of 67108864 for a JSON"):
         bundle.load(copy)
 
 

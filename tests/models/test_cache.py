@@ -181,7 +181,9 @@ def test_a_cache_that_cannot_be_written_stops_nobody(
 def test_a_named_pair_is_not_measured(opened: Bundle, counted: list[Bundle]) -> None:
     assert choose(opened, OPTIONS, precision="fp32") == Choice(REFERENCE)
     assert counted == []
-    with pytest.raises(RuntimeUnavailable, match="nothing here runs in int8; there is onnxruntime fp32, openvino bf16"):
+    with pytest.raises(
+        RuntimeUnavailable, match="no runtime of this machine supports int8; available: onnxruntime fp32, openvino bf16"
+    ):
         choose(opened, OPTIONS, precision="int8")
 
 

@@ -75,7 +75,7 @@ def test_the_hub_reads_what_the_manifest_says() -> None:
     }
     train = card.measure("zoo:train nDCG@10")
     assert train and (train.data, train.split) == ("zoo", "train"), "questions that others train on are told as such"
-    assert "| `loss of mine` | as the training recorded it | 0.25 |" in read.text
+    assert "| `loss of mine` | as recorded by the training | 0.25 |" in read.text
     assert "at most 2e-06" in read.text
 
 
@@ -96,7 +96,7 @@ def test_what_nobody_said_is_unknown() -> None:
     read = _read(card.text(replace(MANIFEST, objective=None, scores=None), Origin()))
     assert (read.data.license, read.data.language, read.data.base_model) == ("unknown", None, None)
     assert read.data.eval_results is None
-    for words in ("Unknown: the weights", "None is known.", "No citation is known", "No training is recorded"):
+    for words in ("Unknown: the weights", "No scores are known.", "No citation is known", "No training is recorded"):
         assert words in read.text
 
 
@@ -198,7 +198,7 @@ def test_a_broken_card_is_told_and_says_nothing(tmp_path: Path, caplog: pytest.L
     (tmp_path / bundle.CARD).write_text("---\nlicense: [\n---\n")
     with caplog.at_level(logging.WARNING):
         assert origin.read(str(tmp_path), tmp_path) == Origin()
-    assert "licence and languages are taken as unknown" in caplog.text
+    assert "licence and languages are treated as unknown" in caplog.text
 
 
 @pytest.mark.slow

@@ -113,7 +113,7 @@ def test_a_folder_that_is_not_a_bundle_is_left_alone(tmp_path: Path, manifest: s
 
 def test_a_file_of_ones_own_inside_a_bundle_is_not_deleted(copy: Path) -> None:
     (copy / "notes.txt").write_text("mine")
-    with pytest.raises(BundleError, match=r"notes\.txt: not part of the bundle"), destination.writing(copy):
+    with pytest.raises(BundleError, match=r"notes\.txt: not a file of the bundle"), destination.writing(copy):
         pass
     assert (copy / "notes.txt").read_text() == "mine"
 

@@ -219,7 +219,7 @@ def test_a_folder_is_called_by_its_name(
         assert main(["export", str(tiny_backbone), "--out", name]) == 2
         said = capsys.readouterr().err
         assert said.count("\n") == 1
-        assert said.startswith(f"isosphere: {name}: is replaced as a whole")
+        assert said.startswith(f"isosphere: {name}: the folder would be replaced")
 
 
 @pytest.mark.slow

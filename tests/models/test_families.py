@@ -116,7 +116,9 @@ def test_of_an_encoder_with_a_decoder_only_that_of_t5_is_read(tmp_path: Path) ->
     again = Encoder.load(tmp_path / "saved", pooling="mean").eval()
     np.testing.assert_array_equal(again.encode(TEXTS), encoder.encode(TEXTS))
     transformers.BartConfig().save_pretrained(tmp_path)
-    with pytest.raises(SourceError, match="bart has a decoder; only encoders, and those of T5, are read"):
+    with pytest.raises(
+        SourceError, match="bart has a decoder; only encoders, and the encoders of T5 models, are supported"
+    ):
         encoder_class(tmp_path)
 
 

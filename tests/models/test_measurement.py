@@ -157,4 +157,4 @@ def test_a_pair_that_does_not_run_is_a_row_that_says_why(opened: Bundle, monkeyp
     measured = measurement.measure(opened, OPTIONS)
     assert [row.pair for row in measured] == [REFERENCE, Pair("onnxruntime", "int4")]
     why = Choice(REFERENCE, measured).table()[1]["why_not"]
-    assert why == "does not run: no int4 graph; there is fp32", "not where the bundle lies"
+    assert why == "does not run: no int4 graph; available: fp32", "not where the bundle lies"

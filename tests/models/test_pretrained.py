@@ -50,8 +50,8 @@ def test_a_folder_without_a_tokenizer_is_refused_on_one_line(folder: Path) -> No
     [
         ("config.json", {"intermediate_size": 40}, r"encoder\.layer.* is \(64.*, where config\.json says \(40"),
         ("config.json", {"hidden_size": "32"}, "hidden_size"),
-        ("config.json", {"hidden_act": "foo"}, r"not what transformers writes \(KeyError: 'foo'\)"),
-        ("config.json", {"num_attention_heads": 0}, "not what transformers writes"),
+        ("config.json", {"hidden_act": "foo"}, r"not in the format of transformers \(KeyError: 'foo'\)"),
+        ("config.json", {"num_attention_heads": 0}, "not in the format of transformers"),
         ("tokenizer_config.json", {"model_max_length": "512"}, "model_max_length must be a number, not '512'"),
     ],
 )
@@ -95,7 +95,7 @@ def test_weights_that_are_no_numbers_are_named(folder: Path, value: float) -> No
     name = "encoder.layer.1.output.dense.weight"
     weights[name][0, 0] = value
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(SourceError, match=f"^{folder}: its weights hold NaN or infinity, in {name}$"):
+    with pytest.raises(SourceError, match=f"^{folder}: its weights contain NaN or infinity, in {name}$"):
         Encoder.load(folder)
 
 

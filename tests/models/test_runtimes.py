@@ -85,12 +85,12 @@ def test_a_graph_says_what_it_runs_on(run: Runner) -> None:
 
 def test_what_no_runtime_can_do_is_said_by_each(opened: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
-    with pytest.raises(RuntimeUnavailable, match=r"`gpu` extra; .* openvino runs on CPUs only; .* no TensorRT"):
+    with pytest.raises(RuntimeUnavailable, match=r"`gpu` extra; .* openvino runs only on CPUs; .* no TensorRT"):
         available(opened, Options("cuda"))
 
 
 def test_a_graph_that_the_bundle_lacks(opened: Bundle) -> None:
-    with pytest.raises(BundleError, match="no int4 graph; there is fp32"):
+    with pytest.raises(BundleError, match="no int4 graph; available: fp32"):
         Graph(opened, precision="int4")
 
 

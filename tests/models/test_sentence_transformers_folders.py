@@ -167,10 +167,10 @@ def test_a_pointer_of_git_lfs_is_named_as_one(folder: Path, file: str) -> None:
     ("said", "named"),
     [
         ({"activation_function": "torch.nn.modules.activation.Softmax"}, "activation_function torch.nn.*Softmax is no"),
-        ({"activation_function": "os.Tanh"}, r"activation_function os\.Tanh is none of"),
+        ({"activation_function": "os.Tanh"}, r"activation_function os\.Tanh is not one of"),
         ({"module_input_name": "token_embeddings"}, "module_input_name 'token_embeddings' is not supported"),
         ({"use_residual": True}, "use_residual True is not supported"),
-        ({"in_features": 64}, "in_features is 64, where the module before gives 32 dimensions"),
+        ({"in_features": 64}, "in_features is 64, but the module before has 32 dimensions"),
         ({"out_features": 21}, "linear.weight"),
     ],
 )

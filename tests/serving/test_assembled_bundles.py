@@ -50,5 +50,5 @@ def test_what_can_t_be_served_is_told_in_one_line(tmp_path: Path, monkeypatch: p
     with pytest.raises(Refused, match=r"adapter_model\.safetensors"):
         with_bundles(_settings(tmp_path, str(broken)))
     monkeypatch.setattr("sys.executable", shutil.which("false"))  # a child that ends without a word
-    with pytest.raises(Refused, match=r"minilm\+default: the export ended with status 1"):
+    with pytest.raises(Refused, match=r"minilm\+default: the export failed with exit status 1"):
         with_bundles(_settings(tmp_path / "other", "minilm+default"))

@@ -149,7 +149,7 @@ def test_settings_are_typed() -> None:
         ("objective=x", "'objective' is none of"),
         ("batch_size=three", "expected a whole number, got 'three'"),
         ("batch_size=1.5", "expected a whole number"),
-        ("max_steps=99999999999999999999", "max_steps=9+: expected a whole number of 63 bits, got one of 67"),
+        ("max_steps=99999999999999999999", "max_steps=9+: expected a whole number of at most 63 bits, got one of 67"),
         ("learning_rate=nan", "expected a number"),
         ("head=maybe", "expected true or false"),
         ("max_steps=x", "expected a whole number"),

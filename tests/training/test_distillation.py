@@ -134,7 +134,7 @@ def test_it_does_not_train_a_teacher_for_itself(
     monkeypatch.chdir(tmp_path)
     command = ["train", "distillation", "--backbone", str(tiny_backbone), "--corpus", str(corpus_file)]
     assert cli.main([*command, "--preset", "minilm"]) == 2
-    assert capsys.readouterr().err.endswith(": teacher: distillation learns from one: name it with --teacher\n")
+    assert capsys.readouterr().err.endswith(": teacher: distillation needs a teacher: name one with --teacher\n")
     assert not Path("runs").exists()
 
 

@@ -54,7 +54,7 @@ def diverged(make_config: MakeConfig, fitted: Fit, broken_at: Callable[[int], No
     """A run of 14 steps that diverged at its twelfth, judged at 0, 5 and 10."""
     broken_at(12)
     config = make_config()
-    with pytest.raises(DivergedError, match="makes a bundle of the best weights before it"):
+    with pytest.raises(DivergedError, match="exports the best weights from before it"):
         fitted(config)
     return config
 
@@ -102,8 +102,8 @@ def test_who_stops_a_run_hears_of_it(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run, "fit", fit)
     assert cli.main(["train", "simcse", "--out", "artifacts/my encoder"]) == 130
-    hint = "isosphere finish 'runs/my encoder' makes a bundle of the best so far; " if begun else ""
-    said = f"stopped after step 3 of 9; {hint}the same command with --resume goes on\n"
+    hint = "isosphere finish 'runs/my encoder' exports the best weights so far; " if begun else ""
+    said = f"stopped after step 3 of 9; {hint}resume with the same command and --resume\n"
     assert capsys.readouterr().err.endswith(f": {said}")
 
 
@@ -127,7 +127,7 @@ def test_who_stops_a_run_once_more_hears_by_which_name_it_goes_on(
     for options in ([], ["--out", "artifacts/other"], ["--set", "run=runs/other-2"]):
         command = ["train", "--config", "runs/my encoder/config.json", *options]
         assert cli.main(command) == 130
-        (again,) = re.findall("the same command with (--resume.*) goes on\n", capsys.readouterr().err)
+        (again,) = re.findall("resume with the same command and (--resume.*)\n", capsys.readouterr().err)
         assert cli.main([*command, *shlex.split(again)]) == 130
         capsys.readouterr()
     assert going_on == [False, True] * 3
@@ -156,7 +156,7 @@ def test_that_nothing_was_learnt_is_said(
     assert cli.main(["finish", config.run]) == 0
     out, err = capsys.readouterr()
     assert out.endswith(" at step 0\n")
-    assert "ended after step 5\n" in err and f"no step was better than {config.backbone} as it was" in err
+    assert "ended after step 5\n" in err and f"no step was better than the initial weights of {config.backbone}" in err
     assert "at step 0, " in err and "at step 5\n" in err, "up to where it ended"
 
 

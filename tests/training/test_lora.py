@@ -292,7 +292,7 @@ def test_a_backbone_that_is_an_adapter_is_refused(
     adapter = lora.merge_adapter(encoder)
     assert adapter is not None
     lora.write_adapter(adapter, encoder, tmp_path)
-    with pytest.raises(SourceError, match="an adapter, where whole weights are needed"):
+    with pytest.raises(SourceError, match="is an adapter, but whole weights are needed"):
         fitted(make_config(adapter_rank=RANK, backbone=str(tmp_path)))
 
 

@@ -268,7 +268,7 @@ def test_adapt_does_not_train_for_a_file_that_can_t_be_written(
     passages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["adapt", str(passages), "--json", str(tmp_path / "absent" / "compared.json")]) == 2
-    assert "absent is no folder" in capsys.readouterr().err
+    assert "absent is not a folder" in capsys.readouterr().err
 
 
 def test_a_file_holds_out_the_same_texts_as_passages_and_as_sentences(tmp_path: Path) -> None:

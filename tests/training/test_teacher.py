@@ -116,7 +116,7 @@ def test_the_teacher_has_simcses_preset_of_the_runs_name(tmp_path: Path, preset:
 
 
 def test_a_teacher_nobody_needs_is_refused(make_config: MakeConfig, fitted: Fit, tiny_bundle: Path) -> None:
-    with pytest.raises(ConfigError, match="teacher: simcse as it is set has no use for"):
+    with pytest.raises(ConfigError, match="teacher: simcse with these settings uses no teacher"):
         fitted(make_config(teacher=str(tiny_bundle)))
 
 
@@ -127,7 +127,7 @@ def test_without_one_simcse_trains_it_first_and_keeps_it(
     config = make_taught()
     _, said = fitted(config)
     planned = teacher_config(config)
-    assert said.startswith(f"no --teacher: SimCSE trains one first, kept in {planned.out}")
+    assert said.startswith(f"no --teacher: SimCSE trains a teacher first, in {planned.out}")
     assert (planned.out, planned.run) == (f"{config.out}-teacher", f"{config.run}-teacher")
     manifest = bundle.load(Path(planned.out)).manifest
     assert manifest.objective == "simcse" and manifest.run is not None
@@ -139,7 +139,7 @@ def test_a_teacher_of_another_run_is_not_taken_for_this_ones(make_taught: MakeCo
     fitted(make_taught())
     other = make_taught(seed=1)
     Path(other.run, "config.json").unlink()
-    with pytest.raises(RunError, match=r"runs/one-teacher has the teacher of another run: .* --teacher"):
+    with pytest.raises(RunError, match=r"runs/one-teacher contains the teacher of another run: .* --teacher"):
         fitted(other)
 
 

@@ -208,7 +208,7 @@ def test_a_vector_that_is_no_number_is_an_error_and_never_a_score() -> None:
 
 def test_a_class_too_small_to_fold_is_an_error() -> None:
     part = [Example((f"a{i}",), int(i < 9)) for i in range(60)]
-    with pytest.raises(EvaluationError, match="CR: a class of 9 examples can't be cut into 10 folds"):
+    with pytest.raises(EvaluationError, match="CR: a class of 9 examples can't be divided into 10 folds"):
         transfer.evaluate(encode, {"CR": Labelled(part)})
 
 

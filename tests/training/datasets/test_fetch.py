@@ -77,7 +77,7 @@ def test_an_altered_file_is_named_and_left_alone(bring: Bring, hub: Hub, folder:
     bring(hub)
     hub.given.clear()
     (folder / "text/corpus.txt").write_bytes(b"a\nB\n")
-    with pytest.raises(DataError, match=r"text/corpus\.txt: altered since"):
+    with pytest.raises(DataError, match=r"text/corpus\.txt: changed since"):
         bring(hub if download else None)
     assert hub.given == []
     assert (folder / "text/corpus.txt").read_bytes() == b"a\nB\n"
@@ -95,7 +95,7 @@ def test_a_missing_file_is_named_by_verify_and_brought_by_get(bring: Bring, hub:
 def test_a_found_file_that_is_another_than_the_hubs_stops_all(bring: Bring, hub: Hub, folder: Path) -> None:
     (folder / "text").mkdir(parents=True)
     (folder / "text/ids.tsv").write_bytes(b"y\n")
-    with pytest.raises(DataError, match=r"text/ids\.tsv: not the file that was fetched; remove it"):
+    with pytest.raises(DataError, match=r"text/ids\.tsv: differs from the fetched file; remove it"):
         bring(hub)
     assert contents(folder) == {"text/ids.tsv": b"y\n"}
 
@@ -190,7 +190,7 @@ def test_files_that_a_person_laid_out_are_counted_and_recorded(bring: Bring, fol
     assert "small: found 6 lines, 4 files" in bring(None)
     assert record(folder)["sources"] == []
     (folder / "eval/A/one.txt").write_bytes(b"1\n3\n")
-    with pytest.raises(DataError, match=r"one\.txt: altered"):
+    with pytest.raises(DataError, match=r"one\.txt: changed"):
         bring(None)
 
 

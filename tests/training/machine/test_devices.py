@@ -153,7 +153,7 @@ def test_a_run_of_two_processes_is_taken_up_with_the_dropout_of_each(
     files = [Path(described(config, tmp_path, name)) for config, name in ((whole, "whole"), (cut, "cut"))]
     assert two_together(fit_until, files[0], 99, False) == [0, 0]
     assert two_together(fit_until, files[1], 5, False) == [9, 9]
-    with pytest.raises(CheckpointError, match="the run has 2 processes and can't go on with 1"):
+    with pytest.raises(CheckpointError, match="the run started with 2 processes and can't resume with 1"):
         fitted(cut, resume=True)
     assert two_together(fit_until, files[1], 99, True) == [0, 0]
     assert logged(cut) == logged(whole)

@@ -167,7 +167,7 @@ def test_without_room_for_one_all_are_launched(
     )
     assert not replayed._recorded and gc.isenabled()
     (message,) = caplog.messages
-    assert "no room to record them: CUDA out of memory. Tried to allocate 2 GiB." in message
+    assert "there is no memory to record them: CUDA out of memory. Tried to allocate 2 GiB." in message
 
 
 def test_a_recording_that_fails_names_the_cause_and_the_way_out(dot: Dot, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +195,7 @@ def test_a_recording_that_fails_names_the_cause_and_the_way_out(dot: Dot, monkey
     for pair in others:
         replayed(waits, pair)
     monkeypatch.setattr(torch.cuda, "graph", broken)
-    with pytest.raises(RecordingError, match=r"not permitted when stream is capturing; a run begun with --set chunk"):
+    with pytest.raises(RecordingError, match=r"not permitted when stream is capturing; start the run with --set chunk"):
         replayed(waits, last)
     assert streams == [DEFAULT]
     assert gc.isenabled()

@@ -121,7 +121,7 @@ def test_two_machines_train_as_one_and_go_on_after_one_was_turned_off(
         time.sleep(0.02)
     two.turn_off()
     code, said = one.ended()
-    assert code and "another process of this run has ended; the same command with --resume" in said, said
+    assert code and "another process of this run has ended; resume with the same command and --resume" in said, said
     assert (Path(cut.run) / CHECKPOINT).exists() and not Path(cut.out).exists()
     succeed(launch(torchrun, cut, tmp_path, "--resume"), "from step")
     assert logged(cut) == logged(together)

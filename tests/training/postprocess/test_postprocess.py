@@ -133,7 +133,7 @@ def test_a_corpus_that_is_too_small_is_refused_and_told_how_many_are_needed(
 
 def test_an_encoder_that_has_a_transform_is_refused(name: str, encoder: Encoder, corpus: Corpus) -> None:
     encoder.attach(TRANSFORMS["affine"](dim=32, out=32))
-    with pytest.raises(PostprocessError, match=r"has a transform already \(affine\)"):
+    with pytest.raises(PostprocessError, match=r"already has a transform \(affine\)"):
         apply(name, encoder, corpus)
 
 

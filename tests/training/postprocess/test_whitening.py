@@ -104,7 +104,7 @@ def test_fewer_dimensions_need_fewer_sentences(encoder: Encoder, short_corpus: C
 
 @pytest.mark.parametrize(
     ("dims", "message"),
-    [(33, "dims: 33 are wanted of vectors with 32"), (32, "only 31 of 32 directions vary .* dims=32 can't be kept")],
+    [(33, "dims: 33 is above 32, the width"), (32, "only 31 of 32 directions vary .* dims=32 is too high")],
 )
 def test_directions_that_are_not_there_can_not_be_kept(
     encoder: Encoder, corpus: Corpus, dims: int, message: str

@@ -151,13 +151,13 @@ def says(**values: object) -> Callable[[Path], None]:
         ),
         (
             changed(WEIGHTS, lambda weights: weights.update({"adapter.weight": torch.zeros(2)})),
-            "has 1 tensors that are not a BERT's, e.g. adapter.weight",
+            "has 1 tensors that a BERT does not have, e.g. adapter.weight",
         ),
         (says(intermediate_size=40), "where config.json says (40"),
         (says(hidden_size="32"), "hidden_size"),
-        (says(model_type="mpnet"), "backbone: ./start: a mpnet; only a BERT can be gone on with"),
-        (says(vocab_size=100), "backbone: ./start: 100 word embeddings, where its tokenizer has"),
-        (says(tie_word_embeddings=False), "its head has words or biases of its own"),
+        (says(model_type="mpnet"), "backbone: ./start: a mpnet; only a BERT can be trained further"),
+        (says(vocab_size=100), "backbone: ./start: 100 word embeddings, but its tokenizer has"),
+        (says(tie_word_embeddings=False), "its head has output embeddings or biases of its own"),
         (says(is_decoder=True), "backbone: ./start: a decoder"),
         (changed("tokenizer.json", lambda tokenizer: tokenizer.update(post_processor=None)), "puts no [CLS]"),
         (lambda folder: (folder / WEIGHTS).write_bytes(b"short"), "start: "),
@@ -183,11 +183,11 @@ def test_a_backbone_that_can_not_be_gone_on_with_is_one_clear_line(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--set", "layers=4"], "layers: 4, where {0} has 2"),
-        (["--set", "width=64"], "width: 64, where {0} has 32"),
-        (["--set", "heads=4"], "heads: 4, where {0} has 2"),
-        (["--set", "max_length=65"], "max_length: 65, where {0} has 64 positions"),
-        (["--tokenizer", "minilm"], "tokenizer: minilm, where the backbone, {0}, has its own"),
+        (["--set", "layers=4"], "layers: 4, but {0} has 2"),
+        (["--set", "width=64"], "width: 64, but {0} has 32"),
+        (["--set", "heads=4"], "heads: 4, but {0} has 2"),
+        (["--set", "max_length=65"], "max_length: 65, but {0} has 64 positions"),
+        (["--tokenizer", "minilm"], "tokenizer: minilm: leave it out, because the backbone {0} has its own"),
         (["--backbone", "./nowhere"], "nowhere: no such folder"),
         (["--backbone", ""], "no config.json, so this is not the folder of an encoder"),
         (["--out", "{0}"], "out: {0} is the backbone, which would be replaced"),
@@ -218,7 +218,7 @@ def test_a_head_with_words_of_its_own_is_refused(own: str, tiny_backbone: Path, 
     content = {name: weight.clone() for name, weight in bert.state_dict().items()}
     content[f"cls.predictions.{own}"] += 1
     save_file(content, folder / WEIGHTS, metadata={"format": "pt"})
-    with pytest.raises(SourceError, match="words or biases of its own"):
+    with pytest.raises(SourceError, match="output embeddings or biases of its own"):
         build_model(PretrainConfig().override(backbone_fields(str(folder))), CPU)
 
 

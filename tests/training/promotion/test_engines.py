@@ -227,10 +227,10 @@ def wrong_on_golden(tiny: Bundle) -> Callable[[Encode], Encode]:
 @pytest.mark.parametrize(
     ("score", "says"),
     [
-        (79.7, "drifts from float32 by -0.30 points of told, more than 0.2"),
-        (80.3, "drifts from float32 by +0.30"),
-        (np.nan, "drifts from float32 by +nan"),
-        (EvaluationError("a vector holds NaN"), "can't be judged: a vector holds NaN"),
+        (79.7, "differs from float32 by -0.30 points of told, more than 0.2"),
+        (80.3, "differs from float32 by +0.30"),
+        (np.nan, "differs from float32 by +nan"),
+        (EvaluationError("a vector holds NaN"), "can't be evaluated: a vector holds NaN"),
     ],
     ids=str,
 )

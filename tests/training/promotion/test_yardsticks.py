@@ -87,14 +87,14 @@ def test_a_sample_is_known_by_texts_and_judgements(zoo: Path) -> None:
 
 
 def test_a_collection_needs_its_data(zoo: Path) -> None:
-    with pytest.raises(DataError, match="--retrieval zoo: name the folder that has retrieval/zoo by --data"):
+    with pytest.raises(DataError, match="--retrieval zoo: add --data DIR, a folder that contains retrieval/zoo"):
         choose_yardstick(None, [], "zoo")
     with pytest.raises(DataError, match="no collection 'farm' in BEIR's layout; there is zoo"):
         choose_yardstick(zoo, [], "farm")
 
 
 def test_two_yardsticks_are_one_too_many(zoo: Path) -> None:
-    with pytest.raises(Refused, match=r"--corpus a\.txt: --data says by what is compared"):
+    with pytest.raises(Refused, match=r"--corpus a\.txt: --data and --corpus both choose the data"):
         choose_yardstick(zoo, ["a.txt", "b.txt"])
 
 

@@ -17,7 +17,7 @@ def test_a_folder_is_occupied_as_long_as_a_process_has_it(tmp_path: Path) -> Non
     assert not is_locked(folder) and not folder.exists(), "to ask makes nothing"
     with locked_with_retry(folder):
         assert is_locked(folder)
-        with pytest.raises(LockError, match="another process is at work there"), locked_with_retry(folder):
+        with pytest.raises(LockError, match="another process is using this folder"), locked_with_retry(folder):
             pass
     assert not is_locked(folder) and (folder / LOCK).exists()
 

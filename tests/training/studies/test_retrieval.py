@@ -139,9 +139,9 @@ def test_what_is_missing_or_broken_stops_the_study_before_anything_is_trained(
         plan(sts=False, retrieval=["farm"])
     with pytest.raises(DataError, match=r"qrels/dev\.tsv: No such file"):
         plan(sts=False, retrieval=["zoo:dev"])
-    with pytest.raises(StudyError, match="sts: without it a run needs retrieval or transfer to be judged by"):
+    with pytest.raises(StudyError, match="sts: a run without STS tasks needs retrieval or transfer"):
         plan(sts=False)
-    with pytest.raises(StudyError, match="retrieval: expected a list, each text, got 'zoo'"):
+    with pytest.raises(StudyError, match="retrieval: expected a list whose elements are text, got 'zoo'"):
         plan(retrieval="zoo")
     with pytest.raises(DataError, match="STSBenchmark: no such folder"):
         plan(retrieval=["zoo"])
@@ -195,7 +195,7 @@ def test_the_page_goes_without_what_sts_would_show(tmp_path: Path) -> None:
 
 def test_other_judgements_are_named(tmp_path: Path) -> None:
     write(tmp_path, answered(tmp_path, "a", 0, 0.3), answered(tmp_path, "b", 0, 0.3, relevant=2))
-    with pytest.raises(StudyError, match=r"people's judgements of zoo nDCG@10 are not those of the first run"):
+    with pytest.raises(StudyError, match=r"the human judgements of zoo nDCG@10 differ from those of the first run"):
         summaries(read_results(tmp_path), tmp_path)
 
 
@@ -209,7 +209,7 @@ def test_a_measure_without_a_task_in_common_is_left_out_by_name(
     assert call("report", str(tmp_path), "--html", str(html)) == 0
     out = capsys.readouterr().out
     for measure in MEASURES:
-        said = f"Retrieval, {measure}: left out, the runs that were judged by it share no task."
+        said = f"Retrieval, {measure}: left out, because its runs share no task."
         assert said in out.splitlines() and said in html.read_text()
     write(tmp_path, *(line(arm, 0, 0.0, scores=of) for arm, of in zip("ab", scores, strict=True)))
     with pytest.raises(StudyError, match="share no task"):

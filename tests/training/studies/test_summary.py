@@ -215,7 +215,7 @@ def test_a_sweep_shows_where_its_means_lie_on_other_pairs(tmp_path: Path) -> Non
             float(part.get("y2", "")),
         )
         assert 14 <= high < middle < low <= 184, "in the frame, about the mean"
-    assert "Upright: where 95 % of resampled" in "".join(sweep.itertext())
+    assert "Vertical lines: the range of 95 % of" in "".join(sweep.itertext())
 
 
 @pytest.mark.parametrize(("sign", "shown"), [(1, "+0.00"), (-1, "+0.00")])
@@ -233,12 +233,14 @@ def test_training_in_vain_is_said(tmp_path: Path) -> None:
     untrained = line("raw", 0, 60.0, curve=[], best_step=0)
     write(tmp_path, untrained, line("good", 0, 70.0), line("vain", 0, 60.0, best_step=0))
     said = explanation(summarise(read_results(tmp_path), tmp_path))
-    assert said.endswith("no step was better than the encoder they began with: vain.")
+    assert said.endswith("no step was better than the initial encoder: vain.")
 
 
 def test_other_people_or_missing_cosines_are_named(tmp_path: Path) -> None:
     write(tmp_path, noisy(tmp_path, "a", 0, 1.0), noisy(tmp_path, "b", 0, 1.0, golds_seed=1))
-    with pytest.raises(StudyError, match=r"b0/cosines\.npz: people's golds of STS12 are not those of the first run"):
+    with pytest.raises(
+        StudyError, match=r"b0/cosines\.npz: the human golds of STS12 differ from those of the first run"
+    ):
         summarise(read_results(tmp_path), tmp_path)
     (tmp_path / RUNS / "b0" / COSINES_FILE).unlink()
     a, b = summarise(read_results(tmp_path), tmp_path).rows
@@ -253,8 +255,8 @@ def test_other_people_or_missing_cosines_are_named(tmp_path: Path) -> None:
         ("[]\n", r"results\.jsonl:1: not an object"),
         ('{"id": "x", "arm": "a"}\n', r"results\.jsonl:1: axes: missing"),
         (json.dumps(line("a", 0, 1.0)) + "\n" + json.dumps(line("a", 1, 1.0, scores={"STS12": "x"})) + "\n",
-         r"results\.jsonl:2: STS12: 'x' is no number"),
-        (json.dumps(line("a", 0, 1.0, curve={})) + "\n", r"results\.jsonl:1: curve: \{\} is no list"),
+         r"results\.jsonl:2: STS12: 'x' is not a number"),
+        (json.dumps(line("a", 0, 1.0, curve={})) + "\n", r"results\.jsonl:1: curve: expected list, got \{\}"),
     ],
 )  # fmt: skip
 def test_broken_results_are_named(text: str, message: str, tmp_path: Path) -> None:

@@ -164,7 +164,9 @@ def test_runs_without_the_tasks_are_left_out_of_their_table(tmp_path: Path) -> N
 
 def test_other_labels_are_named(tmp_path: Path) -> None:
     write(tmp_path, classified(tmp_path, "a", 0, 0.8), classified(tmp_path, "b", 0, 0.8, labels_seed=1))
-    with pytest.raises(StudyError, match=r"b0/transfer\.npz: people's labels of MR are not those of the first run"):
+    with pytest.raises(
+        StudyError, match=r"b0/transfer\.npz: the human labels of MR differ from those of the first run"
+    ):
         summaries(read_results(tmp_path), tmp_path)
 
 

@@ -189,7 +189,7 @@ def test_who_trains_a_teacher_is_waited_for(
 @pytest.mark.slow
 def test_one_process_at_a_time(make_study: MakeStudy, tmp_path: Path) -> None:
     (trial,) = trials(make_study(""))
-    with locked(run_folder(trial, tmp_path)), pytest.raises(LockError, match="another process is at work there"):
+    with locked(run_folder(trial, tmp_path)), pytest.raises(LockError, match="another process is using this folder"):
         worked(trial, tmp_path)
 
 
@@ -197,7 +197,7 @@ def test_what_can_not_be_done_says_why(make_study: MakeStudy, tmp_path: Path) ->
     with pytest.raises(StudyError, match=r"trial\.json: No such file"):
         run_trial(tmp_path, io.StringIO())
     (unjudged,) = trials(make_study("", eval_data=None))
-    with pytest.raises(StudyError, match="eval_data: a study judges by"):
+    with pytest.raises(StudyError, match="eval_data: a study needs"):
         worked(unjudged, tmp_path)
     (narrow,) = trials(make_study("", objective="whitenedcse", groups=5))
     with pytest.raises(ConfigError, match="5"):
