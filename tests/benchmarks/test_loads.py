@@ -1,4 +1,4 @@
-"""What the serving benchmark asks for: the lengths and sizes that its names promise."""
+"""Tests of the loads of the serving benchmark: their lengths and sizes agree with their names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every snippet of docs/clients.md, run as it stands there."""
+"""Tests that run every snippet of docs/clients.md unchanged."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_async(server: Server, same: Same) -> None:
 
 
 def test_a_model_by_its_name(server: Server, same: Same) -> None:
-    """The address of a deployment that names the model and the task."""
+    """Use the address of a deployment that contains the model and the task."""
     name = server.post("/v1/embeddings", {"input": "a"})["model"]
     address = f"{server.address}/models/{name}/pipeline"
     same(InferenceClient(f"{address}/feature-extraction", token=server.key).feature_extraction(TEXTS))

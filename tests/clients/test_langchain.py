@@ -36,7 +36,7 @@ def test_openai_in_chunks(server: Server, same: Same) -> None:
 
 
 def test_ids_of_another_tokenizer_are_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own way, with a small tokenizer in the place of the one it would download: ids from 100,000 on."""
+    """Let the client tokenise with a small tokenizer instead of downloading one. Its ids begin at 100,000."""
     foreign = tiktoken.Encoding(
         "foreign", pat_str=r".", mergeable_ranks={bytes([i]): 100_000 + i for i in range(256)}, special_tokens={}
     )

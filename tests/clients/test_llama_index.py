@@ -37,7 +37,7 @@ def test_tei(server: Server, same: Same) -> None:
 
 
 def test_an_error_is_no_vector(server: Server) -> None:
-    """It reads the answer without looking at its status: what it needs is that an error has no first element."""
+    """Check that an error has no first element, because the client reads answers without looking at the status."""
     refused = TextEmbeddingsInference(model_name="any", base_url=server.address, auth_token="wrong")
     with pytest.raises(KeyError):
         refused.get_text_embedding("a")

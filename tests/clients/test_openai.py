@@ -87,7 +87,7 @@ def test_azure(azure: openai.AzureOpenAI, server: Server, same: Same) -> None:
 
 
 def test_a_deployment_of_azure_in_the_address(server: Server, same: Same) -> None:
-    """A client of Entra ID sends a token as `Authorization`; here it is the key."""
+    """Send the key as a token in `Authorization`, as a client of Entra ID does."""
     client = openai.AzureOpenAI(
         azure_endpoint=server.address,
         azure_deployment=server.model,

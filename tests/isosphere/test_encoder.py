@@ -1,4 +1,4 @@
-"""Encoders in one's own process: the vectors of the server, and what is refused."""
+"""Tests of encoders in the user's own process: vectors equal the server's, and bad input is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a host remembers of its measurements, and what it makes of a cache that is damaged or can't be had."""
+"""Tests of the cache of a host's measurements, also if the cache is damaged or unavailable."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[Bundle]:
-    """A machine of two pairs whose measurement takes no time; the bundles that were measured."""
+    """Replace the machine by one with two pairs, whose measurement takes no time. Return the measured bundles."""
     found: list[Bundle] = []
     pairs = [REFERENCE, Pair("openvino", "bf16")]
 

@@ -1,4 +1,4 @@
-"""The card says what the manifest and the source's card say, in a form that the hub reads, and nothing else."""
+"""Tests of the model card: it contains exactly the facts of the manifest and of the source's card, readable by the hub."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ MANIFEST = Manifest(
 
 
 SCORED = (*card.MEASURES, "scifact nDCG@10", "scifact:train nDCG@10", "my own questions nDCG@10")
-"""Names of scores that others know what they are."""
+"""Names of scores that have a description for the hub."""
 
 
 def _read(text: str) -> Any:
-    """As the hub's client does; what its types have no words for included."""
+    """Read the metadata like the hub's client, including fields that its types do not have."""
     return ModelCard(text)
 
 

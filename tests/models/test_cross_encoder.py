@@ -34,7 +34,7 @@ PAIRS = [
 
 
 def transformers_scores(folder: Path, texts: list[tuple[str, str]]) -> list[float]:
-    """The scores of transformers' own tokenizer and model, one pair at a time."""
+    """Return the scores of transformers' own tokenizer and model, one pair at a time."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""What the folder of an encoder says of it beside its weights."""
+"""Tests of the settings in an encoder's folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from models.encoder.encoder import Encoder
 
 @pytest.fixture
 def described(tiny_backbone: Path, tmp_path: Path) -> Path:
-    """The tiny backbone with mean pooling, as sentence-transformers wrote it for years."""
+    """Copy the tiny backbone with mean pooling, in the format of older versions of sentence-transformers."""
     shutil.copytree(tiny_backbone, tmp_path, dirs_exist_ok=True)
     describe(tmp_path, "sentence_transformers.models.Transformer", "sentence_transformers.models.Pooling")
     pool(tmp_path, pooling_mode_cls_token=False, pooling_mode_mean_tokens=True, pooling_mode_max_tokens=False)
@@ -130,7 +130,7 @@ def test_a_setting_of_another_type_is_named(described: Path, name: str, said: di
 
 
 def test_prompts_that_pooling_would_have_to_pass_over_are_refused(described: Path) -> None:
-    """sentence-transformers takes their tokens out of the mean."""
+    """Refuse these prompts, because sentence-transformers leaves their tokens out of the mean."""
     pool(described, pooling_mode_mean_tokens=True, include_prompt=False)
     assert Encoder.load(described).prompts == {}, "without prompts there is nothing to pass over"
     (described / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "query: "}}))

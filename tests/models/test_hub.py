@@ -1,4 +1,4 @@
-"""What the hub has and other remotes have not: revisions, messages, privacy, commits of others."""
+"""Tests of features that only the hub has: revisions, commit messages, privacy, and commits of other users."""
 
 from __future__ import annotations
 

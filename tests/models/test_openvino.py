@@ -1,4 +1,4 @@
-"""What is OpenVINO's alone."""
+"""Tests of behaviour that only OpenVINO has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts of an encoder: given at its export, and what they change of a bundle."""
+"""Tests of an encoder's prompts: their options at export, and their effect on a bundle."""
 
 from __future__ import annotations
 

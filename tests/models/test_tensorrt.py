@@ -1,4 +1,4 @@
-"""What can be known of TensorRT without one: what is asked of ONNX Runtime, how batches are cut, what is refused."""
+"""Tests of TensorRT without a GPU: requests to ONNX Runtime, division of batches, and refusals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.models.runner import TEXTS, Runner
 
 @pytest.fixture
 def there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[Any]]:
-    """A machine where TensorRT seems to be, its sessions a CPU's; the providers that each was asked for."""
+    """Simulate a machine with TensorRT whose sessions run on the CPU, and return the providers of each session."""
     calls: list[list[Any]] = []
     real = onnxruntime.InferenceSession
 
@@ -35,7 +35,7 @@ def there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[Any]]:
 
 
 class Started(session.Session):
-    """A CPU that says it is TensorRT."""
+    """CPU session that reports TensorRT as its provider."""
 
     def __init__(self, *rest: Any) -> None:
         super().__init__(*rest)

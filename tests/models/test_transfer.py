@@ -1,4 +1,4 @@
-"""Bundles to a remote and back: what arrives is what was sent, or nothing is there."""
+"""Tests of the transfer of bundles to a remote and back: the files arrive unchanged, or nothing is stored."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_a_replacement_cut_short_goes_on_for_what_is_left_of_the_old_bundle_is_s
 def test_what_was_cut_in_the_middle_of_a_file_goes_on_and_nothing_else_does(
     tiny_bundle: Path, tmp_path: Path, kind: str, data: st.DataObject
 ) -> None:
-    """Where a remote takes one file after another; on the hub one commit has all of it."""
+    """Continue an upload to a remote that stores one file after another. On the hub, one commit has all files."""
     place = "memory://bucket/tiny" if kind == "memory" else str(tmp_path / "tiny")
     filesystem, root = fsspec.core.url_to_fs(place)
     whole = _contents(tiny_bundle)

@@ -25,7 +25,7 @@ TEXTS = ["The man plays the guitar.", "a", "", "The river runs to the sea. " * 2
 
 
 def random_transform(kind: str, dim: int = 32) -> Transform:
-    """With weights like those of a fitted one: none of them zero or one."""
+    """Return a transform with weights like those of a fitted one, none of which is zero or one."""
     torch.manual_seed(0)
     dense = {"kind": "dense", "dim": dim, "out": dim * 3 // 8, "bias": True, "activation": "Tanh"}
     made: Transform
@@ -46,7 +46,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def made(kind: str, tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Encoder, Path]:
-    """An encoder with a transform, and the bundle of it."""
+    """Make an encoder with a transform, and its bundle."""
     encoder = Encoder.load(tiny_backbone, pooling="mean")
     encoder.attach(random_transform(kind))
     folder = tmp_path_factory.mktemp("transformed") / kind
@@ -194,7 +194,7 @@ def test_sentence_transformers_refuses_what_its_files_can_not_say(
     encoder = Encoder.load(tiny_backbone, pooling="mean")
     encoder.attach(random_transform("flow"))
     export(encoder, tmp_path / "bundle", name="t", backbone="tiny")
-    for trusting in (False, True):  # before 3.0 everything was trusted
+    for trusting in (False, True):  # Versions before 3.0 trusted all code.
         with pytest.raises((ImportError, OSError, ValueError), match="isosphere"):
             SentenceTransformer(str(tmp_path / "bundle"), device="cpu", trust_remote_code=trusting)
     assert main(["inspect", str(tmp_path / "bundle")]) == 0
