@@ -1,4 +1,4 @@
-"""What the card of a trained bundle says of its run."""
+"""Tests of the description of a training run in the card of its bundle."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def call(*arguments: str) -> int:
-    """The exit code, however the command ends."""
+    """Return the exit code of a command."""
     try:
         return cli.main(arguments)
     except SystemExit as end:

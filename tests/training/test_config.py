@@ -110,7 +110,7 @@ def test_a_folder_that_says_nonsense_is_refused_by_file(tmp_path: Path) -> None:
 
 
 def test_what_an_earlier_version_lacks_is_left_out_at_its_earlier_value_and_read_without() -> None:
-    """So the digest of a run that was described by it stays, and so does the run."""
+    """Check that the digest of a run that an earlier version described stays the same."""
     config = from_preset("imsimcse")
     described = json.loads(config.to_json())
     assert "dev_tasks" not in described and "contrast_weight" not in described["params"]

@@ -1,4 +1,4 @@
-"""STS, its files and self-retrieval."""
+"""Tests of STS, its files and self-retrieval."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Vectors = NDArray[np.float32]
 
 
 def letters(texts: Sequence[str]) -> Vectors:
-    """A text as the counts of its letters."""
+    """Return the counts of a text's letters as its vector."""
     return np.array([[text.count(chr(97 + i)) for i in range(26)] for text in texts], dtype=np.float32)
 
 

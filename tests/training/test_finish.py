@@ -1,4 +1,4 @@
-"""A run that does not go on still leaves its best weights as a bundle."""
+"""Tests of `finish`, which exports the best weights of a run that does not continue."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def broken_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """From the step of this number on, losses are no numbers."""
+    """Return a function that makes losses NaN from the step of this number on."""
     taken, whole = 0, Step.__call__
 
     def broken(at: int) -> None:
@@ -51,7 +51,7 @@ def broken_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 @pytest.fixture
 def diverged(make_config: MakeConfig, fitted: Fit, broken_at: Callable[[int], None]) -> RunConfig:
-    """A run of 14 steps that diverged at its twelfth, judged at 0, 5 and 10."""
+    """Return a run of 14 steps that diverged at step 12, with evaluations at 0, 5 and 10."""
     broken_at(12)
     config = make_config()
     with pytest.raises(DivergedError, match="exports the best weights from before it"):
@@ -91,7 +91,7 @@ def test_a_run_that_diverged_leaves_the_best_weights_before_it(diverged: RunConf
 def test_who_stops_a_run_hears_of_it(
     begun: bool, capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Unless it was stopped before its first checkpoint, while its teacher was trained."""
+    """Print the hint, unless the run was stopped before its first checkpoint."""
 
     def fit(config: RunConfig, *_: Any, **__: Any) -> None:
         Path(config.run).mkdir(parents=True)
@@ -110,7 +110,7 @@ def test_who_stops_a_run_hears_of_it(
 def test_who_stops_a_run_once_more_hears_by_which_name_it_goes_on(
     make_config: MakeConfig, capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Its folders are the first free ones, which the command does not say."""
+    """Print the run's folder, because a second run has folders that the command does not name."""
     going_on: list[bool] = []
 
     def fit(config: RunConfig, *_: Any, resume: bool, force: bool) -> None:
@@ -135,7 +135,7 @@ def test_who_stops_a_run_once_more_hears_by_which_name_it_goes_on(
 
 
 def test_what_a_kill_left_behind_the_checkpoint_is_not_told(diverged: RunConfig) -> None:
-    """An evaluation is noted before its checkpoint is written, and the last line may be torn."""
+    """Ignore an evaluation after the last checkpoint, and an incomplete last line."""
     metrics = Path(diverged.run) / "metrics.jsonl"
     with metrics.open("a") as file:
         file.write('{"kind": "evaluation", "step": 14, "self_retrieval_mrr10": 99.0}\n{"kind": "train", "st')

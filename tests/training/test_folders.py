@@ -1,4 +1,4 @@
-"""The folders of a run: what stands in them is found before its first step."""
+"""Tests of the folders of a run: their contents are checked before the first step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of SentEval's transfer tasks."""
+"""Tests of the files of SentEval's transfer tasks."""
 
 from __future__ import annotations
 

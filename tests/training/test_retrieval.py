@@ -1,4 +1,4 @@
-"""Retrieval scores and the files of BEIR's collections."""
+"""Tests of retrieval scores and of the files of BEIR's collections."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_blank_lines_and_a_byte_order_mark_are_no_rows(tmp_path: Path) -> None:
 
 
 def test_a_judged_document_that_is_not_there_counts_as_one_that_is_never_found(tmp_path: Path) -> None:
-    """The ideal order has it, too, as in trec_eval."""
+    """Check that such a document is part of the ideal order, as in trec_eval."""
     found = beir.load(write(tmp_path, judged="q1\td2\t1\nq1\td9\t1\nq1\td8\t0\n"))
     assert found.missing == 1
     score = retrieval.score({"q1": ["d2", "d1"]}, found)

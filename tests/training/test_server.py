@@ -1,4 +1,4 @@
-"""A server as the encoder that is judged: what it answers, and how it fails."""
+"""Tests of the evaluation of a server: its answers and its failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents of a domain as a corpus to train on."""
+"""Tests of the conversion of a domain's documents to a training corpus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`isosphere data`, and the hub without a network."""
+"""Tests of `isosphere data` without a network."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def small(dataset: Dataset, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def call(*arguments: str) -> int:
-    """The exit code, however the command ends."""
+    """Return the exit code of a command."""
     try:
         return cli.main(["data", *arguments])
     except SystemExit as end:

@@ -1,4 +1,4 @@
-"""A dataset comes whole or not at all, once, and is held to its checksums."""
+"""Tests of fetching a dataset: it is complete or absent, fetched once, and checked by its checksums."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bring(dataset: Dataset, folder: Path) -> Bring:
-    """Provides the dataset, by the name of small; what it said."""
+    """Return a function that fetches the dataset under the name `small`, and returns the output."""
 
     def call(download: Download | None) -> str:
         said = io.StringIO()
@@ -123,7 +123,7 @@ def test_a_kill_between_two_files_is_made_good(
 
     with monkeypatch.context() as broken:
         broken.setattr(Path, "replace", once)
-        broken.setattr(shutil, "rmtree", lambda *_args, **_options: None)  # a kill cleans nothing up
+        broken.setattr(shutil, "rmtree", lambda *_args, **_options: None)  # A kill leaves everything as it was.
         with pytest.raises(KeyboardInterrupt):
             bring(hub)
     assert (folder / ".draft").is_dir()

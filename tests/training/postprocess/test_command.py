@@ -36,7 +36,7 @@ def test_it_leaves_a_bundle_and_says_what_was_fitted(
     assert run["params"] == {"dims": 12, "power": 1.0, "centred": True}
     assert run["seed"] == 5
     assert run["corpus"]["sentences"] == run["fitted"]["sentences"] == 228
-    assert run["corpus"]["held_out"] == 12  # by which a promotion may compare
+    assert run["corpus"]["held_out"] == 12  # A promotion may compare encoders by this score.
     assert Encoder.load(out).dim == 12
 
     (repeat,) = re.findall("To repeat it: `(.*)`, `--corpus`", (out / bundle.CARD).read_text())

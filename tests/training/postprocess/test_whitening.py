@@ -19,7 +19,7 @@ from training.postprocess.whitening import Moments, WhiteningParams, fit, whiten
 
 
 def draw(count: int, dim: int, seed: int = 0) -> Tensor:
-    """Correlated vectors around a mean that is far from zero."""
+    """Return correlated vectors whose mean is far from zero."""
     rng = torch.Generator().manual_seed(seed)
     mix = torch.randn(dim, dim, generator=rng, dtype=torch.float64)
     return torch.randn(count, dim, generator=rng, dtype=torch.float64) @ mix + 100

@@ -1,4 +1,4 @@
-"""What stands in the folders of a run is found before its first step, and what is not its own is left alone."""
+"""Tests of the folders of a run: problems are found before the first step, and foreign files are not touched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two processes on the CPU pre-train what one does."""
+"""Test of two processes on the CPU, which must pre-train the same as one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run begins with."""
+"""Tests of the initial weights of pre-training."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BIAS = "encoder.layer.1.output.dense.bias"
 
 @pytest.fixture
 def going_on(tiny_backbone: Path, corpus_file: Path) -> list[str]:
-    """A run of 6 steps from `tiny_backbone`, judged at 0, 4 and 6."""
+    """Return the options of a run of 6 steps from `tiny_backbone` with evaluations at 0, 4 and 6."""
     settings = ["batch_size=8", "max_length=32", "precision=fp32", "device=cpu", "steps=6", "eval_every=4"]
     return [
         *("pretrain", "--corpus", str(corpus_file), "--backbone", str(tiny_backbone)),
@@ -60,7 +60,7 @@ def test_the_head_that_is_missing_is_drawn_by_the_seed(tiny_backbone: Path) -> N
 def test_it_goes_on_where_another_ended(
     small: list[str], going_on: list[str], tiny_backbone: Path, capsys: Capture
 ) -> None:
-    """Body and head: at its first step it names what the other named at its last."""
+    """Continue body and head. The first loss equals the last loss of the earlier run."""
     assert call(*small, "--out", "artifacts/first") == 0
     moved = ["artifacts/first" if word == str(tiny_backbone) else word for word in going_on]
     assert call(*moved, "--out", "artifacts/second") == 0
@@ -77,7 +77,7 @@ def test_it_goes_on_where_another_ended(
 
 
 def test_what_it_leaves_reads_texts_as_long_as_the_backbone_did(going_on: list[str], tiny_backbone: Path) -> None:
-    """And a sequence is no longer than it has positions, 64, though a run's are of 128."""
+    """Limit a sequence to the backbone's 64 positions, although the default of a run is 128."""
     shutil.copytree(tiny_backbone, "start")
     Path("start/sentence_bert_config.json").write_text('{"max_seq_length": 48}')
     words = ("./start" if word == str(tiny_backbone) else word for word in going_on if word != "max_length=32")
@@ -100,7 +100,7 @@ def test_a_run_from_a_backbone_is_resumed(going_on: list[str], monkeypatch: pyte
     with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
         patch.setattr(Step, "__call__", lambda self, *rest: 1 / 0 if self._state.step == 5 else step(self, *rest))
         call(*going_on, "--out", "artifacts/cut")
-    for again in ([], going_on[3:5]):  # the backbone named once more, and what follows from it not
+    for again in ([], going_on[3:5]):  # The backbone is named again, but not the fields that follow from it.
         assert call("pretrain", *again, "--out", "artifacts/cut", "--resume") == 0
     assert metrics("runs/whole") == metrics("runs/cut")
 
@@ -123,7 +123,7 @@ def test_its_page_hands_on_what_the_backbones_says(going_on: list[str], tiny_bac
 
 
 def changed(name: str, change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
-    """What is done to the weights, or to a file of JSON."""
+    """Return a function that changes the weights or a JSON file of a folder."""
 
     def apply(folder: Path) -> None:
         file = folder / name
@@ -212,7 +212,7 @@ def test_a_transform_is_not_lost_unsaid(tiny_bundle: Path, corpus_file: Path, tm
 
 @pytest.mark.parametrize("own", ["decoder.weight", "decoder.bias"])
 def test_a_head_with_words_of_its_own_is_refused(own: str, tiny_backbone: Path, tmp_path: Path) -> None:
-    """Where config.json says nothing of it."""
+    """Refuse such a head, even if config.json does not mention it."""
     folder = Path(shutil.copytree(tiny_backbone, tmp_path / "published"))
     bert = BertForMaskedLM.from_pretrained(folder)
     content = {name: weight.clone() for name, weight in bert.state_dict().items()}
@@ -223,7 +223,7 @@ def test_a_head_with_words_of_its_own_is_refused(own: str, tiny_backbone: Path, 
 
 
 def test_a_published_head_is_read(tiny_backbone: Path, tmp_path: Path) -> None:
-    """As bert-base-uncased has one, with a part that names the next sentence, of which nothing is made here."""
+    """Read the head of a model like bert-base-uncased, whose next-sentence part is not used."""
     bert = BertForMaskedLM.from_pretrained(tiny_backbone)
     with torch.no_grad():
         bert.cls.predictions.bias.add_(1.5)

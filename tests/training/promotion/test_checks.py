@@ -1,4 +1,4 @@
-"""What `--force` passes over, and what it does not."""
+"""Tests of the checks that `--force` overrides, and of those that it does not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Rewritten = Callable[..., Bundle]
 
 
 class Given:
-    """A yardstick that scores one encoder after another as it was told."""
+    """Yardstick with given scores for one encoder after another."""
 
     metric = "given"
 

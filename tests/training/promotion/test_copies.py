@@ -1,4 +1,4 @@
-"""A copy is the bundle that was examined, or there is none."""
+"""Tests of copies: a copy equals the checked bundle, or does not exist."""
 
 from __future__ import annotations
 

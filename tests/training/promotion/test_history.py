@@ -1,4 +1,4 @@
-"""What the ledger keeps, where a rollback leads, which copies stay."""
+"""Tests of the ledger, of rollbacks and of kept copies."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_a_link_set_by_hand_or_before_a_crash_is_entered(artifacts: Path, comman
     place = Place(artifacts / "default")
     first, second = place.ledger.served()
     lines = place.ledger.file.read_text().splitlines(keepends=True)
-    place.ledger.file.write_text(lines[0])  # the crash came between the link and the line
+    place.ledger.file.write_text(lines[0])  # The crash happened between the change of the link and the ledger's line.
     history.recover_lost_line(place)
     entry = place.ledger.entries()[-1]
     assert entry["recovered"] and entry | {"recovered": True} == json.loads(lines[1]) | {"recovered": True}

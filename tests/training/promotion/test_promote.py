@@ -1,4 +1,4 @@
-"""What is promoted, what is refused, and that a refusal changes nothing."""
+"""Tests of promotions and refusals. A refusal changes nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Rewritten = Callable[..., Bundle]
 
 
 def tree(folder: Path) -> dict[str, str]:
-    """Every path but the ledger's and the lock's, with what it holds or where it leads."""
+    """Return every path except the ledger and the lock, with its content or target."""
     return {
         str(path.relative_to(folder)): str(path.readlink())
         if path.is_symlink()
@@ -125,7 +125,7 @@ def test_golden_vectors_that_no_longer_hold_can_not_be_forced(
 
 @pytest.fixture
 def worse(artifacts: Path, corpus: Path) -> tuple[str, str, float]:
-    """The better and the worse of the two, and how many points are between them."""
+    """Return the better and the worse bundle, and the difference of their scores in points."""
     yardstick = choose_yardstick(None, [str(corpus)])
     scores = {name: yardstick.judge(Graph(bundle.load(artifacts / name)).encode).score for name in ("tiny", "other")}
     better, other = sorted(scores, key=lambda name: -scores[name])

@@ -1,4 +1,4 @@
-"""An encoder that comes after others: what is made first, and what is refused before anything is."""
+"""Tests of rebuilds that depend on others: their order, and refusals before any work."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_two_files_after_each_other(taught: Callable[..., Path], refused: Refusa
 
 
 def test_all_steps_are_one_process_s(taught: Callable[..., Path], refused: Refusal) -> None:
-    """Another that made the first anew would change where the last one begins."""
+    """Lock all steps, because another process could replace the encoder from which a later step starts."""
     file = taught()
     with locked(Path("runs/encoders/taught")):
         assert "runs/encoders/taught: another process is using this folder" in refused(file)

@@ -1,4 +1,4 @@
-"""The page: well formed, whole, escaped, and without what wasn't measured."""
+"""Tests of the report page: well formed, complete, escaped, and without values that were not measured."""
 
 from __future__ import annotations
 

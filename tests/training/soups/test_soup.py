@@ -36,7 +36,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture(scope="module")
 def tuned(ingredients: list[Ingredient], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Their folders, each with its pooling in sentence-transformers' files."""
+    """Return the folders of the ingredients, each with its pooling in sentence-transformers' files."""
     folders = [tmp_path_factory.mktemp("tuned") / each.source for each in ingredients]
     for each, folder in zip(ingredients, folders, strict=True):
         each.encoder.save(folder)
@@ -47,7 +47,7 @@ def tuned(ingredients: list[Ingredient], tmp_path_factory: pytest.TempPathFactor
 
 
 def begun(folder: Path, *starts: str) -> None:
-    """The card of an encoder that was tuned from these."""
+    """Write the card of an encoder that was tuned from these models."""
     (folder / bundle.CARD).write_text(f"---\nbase_model: [{', '.join(starts)}]\n---\n")
 
 
@@ -65,8 +65,11 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def in_the_papers_words(accuracy: dict[frozenset[int], float], count: int) -> set[int]:
-    """Recipe 1: "Sort the models in decreasing order of ValAcc; ingredients = {}; for i: if ValAcc(average(ingredients
-    + {i})) >= ValAcc(average(ingredients)): ingredients += {i}"."""
+    """Implement recipe 1 of the paper literally.
+
+    "Sort the models in decreasing order of ValAcc; ingredients = {}; for i: if ValAcc(average(ingredients + {i})) >=
+    ValAcc(average(ingredients)): ingredients += {i}".
+    """
     ingredients: set[int] = set()
     for i in sorted(range(count), key=lambda i: accuracy[frozenset({i})], reverse=True):
         if not ingredients or accuracy[frozenset(ingredients | {i})] >= accuracy[frozenset(ingredients)]:

@@ -167,7 +167,7 @@ def test_what_is_not_trained_is_judged_once(file: Path) -> None:
 
 
 def test_what_is_not_trained_is_pooled_and_computed_as_what_is(file: Path) -> None:
-    """By the preset, too: a gain is else one of another pooling."""
+    """Give untrained encoders the preset's pooling, because a gain would otherwise include an effect of pooling."""
     text = '[[arm]]\nname = "raw"\nuntrained = true\n[[arm]]\nname = "trained"\nobjective = "simcse"\n'
     for preset, pooling in (("minilm", "mean"), ("bert-base-uncased", "cls")):
         found = trials(file, f'[base]\npreset = "{preset}"\nbackbone = "some/folder"\ndevice = "cpu"\n{text}')

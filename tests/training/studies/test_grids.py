@@ -1,4 +1,4 @@
-"""The arms of each study of a paper are the paper's own: what is varied, and nothing besides."""
+"""Tests of the arms of each paper's study: they vary exactly the paper's settings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GRIDS: dict[str, tuple[str, list[dict[str, Any]]]] = {
             {"ascent_steps": 0},
             {"judge": "self"},
             {"weighting": "none", "distillation": 1.0},
-            {"weighting": "reference", "ascent_loss": "reference"},  # ours: the published code
+            {"weighting": "reference", "ascent_loss": "reference"},  # Our arm, for the published code.
         ],
     ),
     "dclr/figure-6": (
@@ -65,7 +65,7 @@ GRIDS: dict[str, tuple[str, list[dict[str, Any]]]] = {
         "imsimcse",
         [
             {},
-            {"dcl_weight": 0.01},  # ours
+            {"dcl_weight": 0.01},  # Our arm.
             {"dcl_weight": 0.0},
             *({"negatives": "dropout", "m": 1.0, "dcl_temperature": tau} for tau in (5.0, 10.0)),
             {"contrast_weight": 0.0, "dcl_temperature": 0.05},
@@ -80,10 +80,10 @@ GRIDS: dict[str, tuple[str, list[dict[str, Any]]]] = {
         ],
     ),
 }
-"""Of each study the objective, and for every arm but SimCSE's what differs from its preset for BERT-base."""
+"""The objective of each study, and the settings of every arm except SimCSE that differ from BERT-base's preset."""
 
 MAIN = {
-    "dclr/table-1": ("dclr", ("bert-base-uncased", "roberta-base")),  # the large ones start from a checkpoint
+    "dclr/table-1": ("dclr", ("bert-base-uncased", "roberta-base")),  # The large models start from a checkpoint.
     "gs-infonce/table-1": ("gs-infonce", BERTS),
     "whitenedcse/table-1": ("whitenedcse", BERTS),
     "whitenedcse/table-2": ("whitenedcse", BERTS),
@@ -137,7 +137,7 @@ def test_dclr_is_chosen_as_its_paper_chooses() -> None:
 
 @pytest.mark.parametrize("paper", ["dclr", "gs-infonce", "whitenedcse", "imsimcse"])
 def test_on_minilm_the_arms_have_the_papers_values_too(paper: str) -> None:
-    """Not those that we chose for minilm's mean: another threshold, a tenth of the weight of DCL."""
+    """Check the papers' values on minilm, instead of the values that we chose for mean pooling."""
     for file in sorted((STUDIES / paper).glob("*.toml")):
         for trial in Study.read(file).trials():
             if not trial.untrained:

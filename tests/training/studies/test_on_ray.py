@@ -1,4 +1,4 @@
-"""`study run --on ray`: the results of the same study on one machine, after kills and interruptions, too."""
+"""Tests of `study run --on ray`: results equal those on one machine, also after kills and interruptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A study that is judged by retrieval: its runs, and what is reported of them."""
+"""Tests of studies with retrieval scores: their runs and reports."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ QUERIES = 40
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """One collection, `zoo`, whose test asks for all that is seen, and whose training part for a few; no STS."""
+    """Write one collection, `zoo`, whose test split has all queries and whose training split has a few, without STS."""
     folder = tmp_path / "data" / "retrieval" / "zoo"
     (folder / "qrels").mkdir(parents=True)
     documents = [{"_id": word, "title": f"the {word}", "text": f"a {word} can see"} for word in WORDS]
@@ -153,7 +153,7 @@ def test_what_is_missing_or_broken_stops_the_study_before_anything_is_trained(
 
 
 def answered(study: Path, arm: str, seed: int, share: float, relevant: int = 1) -> dict[str, Any]:
-    """A run whose queries find this share of what they could."""
+    """Return a run whose queries find this share of their relevant documents."""
     draw = np.random.default_rng([seed, ord(arm[0])])
     found = {f"zoo {measure}": np.minimum(1, 2 * share * draw.random(QUERIES)) for measure in MEASURES}
     folder = study / RUNS / f"{arm}{seed}"

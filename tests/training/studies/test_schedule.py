@@ -1,4 +1,4 @@
-"""A study in processes of its own: what fails, what is interrupted, and what is then not done again."""
+"""Tests of a study's processes: failures, interruptions, and work that is not repeated."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def done(trial: Trial, study: Path) -> Path:
-    """The result of a run that is carried out here and now."""
+    """Carry out a run here, and return its result."""
     folder = run_folder(trial, study)
     folder.mkdir(parents=True)
     write_whole(folder / TRIAL, trial.to_json())
@@ -51,7 +51,7 @@ def steps(file: Path) -> list[int]:
 
 
 def interrupt_when(condition: Callable[[], bool]) -> threading.Thread:
-    """Ctrl-C in this process, once."""
+    """Send Ctrl-C to this process, once."""
 
     def wait() -> None:
         deadline = time.monotonic() + 5 * PATIENCE
@@ -195,7 +195,7 @@ def test_the_plan_is_kept_and_its_runs_wait(make_study: MakeStudy, tmp_path: Pat
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Waits, a minute at most."""
+    """Wait for the condition, at most a minute."""
     for _ in range(6000):
         if condition():
             return
@@ -207,13 +207,13 @@ def until(condition: Callable[[], bool]) -> None:
     "how",
     [
         pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
-        pytest.param(signal.SIGKILL, marks=pytest.mark.nightly),  # test_stopping.py has a run whose parent is gone
+        pytest.param(signal.SIGKILL, marks=pytest.mark.nightly),  # test_stopping.py has a run whose parent has ended.
     ],
 )
 def test_a_study_that_is_ended_takes_its_runs_with_it(
     how: signal.Signals, make_study: MakeStudy, tmp_path: Path, capsys: Capture
 ) -> None:
-    """Started as nohup and scripts do, with Ctrl-C ignored; while it is at work, its status may be asked."""
+    """Start the study with Ctrl-C ignored, as nohup and scripts do. Its status can be read while it runs."""
     file, out = make_study("", max_steps=5000, eval_every=5000), tmp_path / "out"
     (trial,) = Study.read(file).trials()
     folder = run_folder(trial, out)

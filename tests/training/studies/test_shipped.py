@@ -1,4 +1,4 @@
-"""The studies that are shipped: each is a set of runs that can be made, for the encoder here and for the papers'."""
+"""Tests of the shipped studies: each describes valid runs, for the encoder here and for the papers' encoders."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OURS = {
     "published_parts": 9, "rates": 30, "swapping": 12, "transfer": 15,
 }  # fmt: skip
 SIZES = {**OF_PAPERS, **OURS}
-"""Runs, as the tables have rows and the files seeds."""
+"""Numbers of runs, as the tables have rows and the files have seeds."""
 FILES = [STUDIES / f"{name}.toml" for name in SIZES]
 STEPS = {
     **dict.fromkeys(("adaptation", "adaptation_python", "adaptation_rates", "from_minilm"), 200),
@@ -33,13 +33,13 @@ STEPS = {
     "from_medium": 3000,
     **dict.fromkeys(("adapters", "rates", "swapping"), 100),
 }
-"""Of minilm; 300 in the others."""
+"""Numbers of steps for minilm. Other studies have 300."""
 WIDTHS = {"from_medium": 512}
-"""Of the one encoder that a file is written for; its groups divide no other."""
+"""Width of the only encoder for which a file is written, because its groups divide no other width."""
 
 
 def of_minilm(file: Path) -> list[Trial]:
-    """Whatever encoder it starts from, which may have to be made first."""
+    """Return the runs of a file, whatever encoder it starts from, which may have to be made first."""
     return Study.read(file).override({"backbone": "minilm"}).trials()
 
 
@@ -60,7 +60,7 @@ def test_every_run_can_be_made(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*OF_PAPERS, "objectives", "batch_size", "transfer"])
 def test_every_published_run_can_be_made_from_its_backbones_preset(name: str) -> None:
-    """Epochs, and what the file leaves open, are the paper's."""
+    """Check that epochs, and settings that the file leaves out, are the paper's."""
     trials = Study.read(STUDIES / f"{name}.toml").as_published().trials()
     for trial in trials:
         config = trial.config
@@ -99,13 +99,13 @@ def test_paths_are_left_to_the_command_line() -> None:
 
 @pytest.mark.slow
 def test_settings_that_several_arms_share_are_one_run() -> None:
-    """The sweeps pass through the method itself; nothing else is there twice."""
+    """Check that the sweeps share the run of the method itself, and that no other run occurs twice."""
     again = {}
     for name, file in zip(SIZES, FILES, strict=True):
         trials = of_minilm(file)
         again[name] = len(trials) - len({trial.id for trial in trials})
     assert again == {
         **dict.fromkeys(SIZES, 0),
-        "dclr/figure-6": 3,  # phi 0.9 and k 1 are DCLR
-        "imsimcse/table-5": 6,  # m 0.9, tau 5 and lambda 0.1 are ImSimCSE
+        "dclr/figure-6": 3,  # phi 0.9 and k 1 are DCLR.
+        "imsimcse/table-5": 6,  # m 0.9, tau 5 and lambda 0.1 are ImSimCSE.
     }

@@ -1,4 +1,4 @@
-"""How the vectors of a study's arms lie, beside their scores."""
+"""Tests of the geometry of the vectors in a study's report."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ def summary(folder: Path, *lines: Line) -> Summary:
 
 
 def seeds(arm: str, **of: list[float]) -> list[Line]:
-    """One run for each value."""
+    """Return a run for each value."""
     return [
         line(arm, seed, 70.0 + seed, **dict(zip(of, values, strict=True)))
         for seed, values in enumerate(zip(*of.values(), strict=True))

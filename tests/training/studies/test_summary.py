@@ -1,4 +1,4 @@
-"""The report of results that were made by hand."""
+"""Tests of the report about results that the tests construct."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PAIRS = 80
 
 
 def noisy(study: Path, arm: str, seed: int, noise: float, golds_seed: int = 0) -> dict[str, Any]:
-    """A run with kept cosines that follow people's scores as far as noise lets them."""
+    """Return a run with stored cosines that follow the human scores, with noise."""
     golds, cosines = {}, {}
     for number, task in enumerate((*TASKS, DEV)):
         draw = np.random.default_rng([golds_seed, number])
@@ -80,7 +80,7 @@ def test_what_dclr_removed_is_in_the_report(tmp_path: Path) -> None:
 
 
 def test_a_sweep_shows_stsb_and_sickr_apart(tmp_path: Path) -> None:
-    """DCLR's figures 5 and 6."""
+    """Draw DCLR's figures 5 and 6."""
     write(tmp_path, *(line("phi", 0, 70.0 + x, id=f"{x}", axes={"threshold": x, "seed": 0}) for x in (0.7, 0.9)))
     drawn = page("s", "", summarise(read_results(tmp_path), tmp_path))
     assert "STS-B over threshold." in drawn and "SICK-R over threshold." in drawn
@@ -146,7 +146,7 @@ def test_the_gain_is_the_bootstrap_of_all_tasks(tmp_path: Path) -> None:
 
 
 def test_seeds_may_outweigh_the_pairs(tmp_path: Path) -> None:
-    """Seeds far apart, and a gain on these pairs that other seeds could turn round."""
+    """Use seeds with very different scores, whose variance exceeds the gain on these pairs."""
     runs = [("a", 0, 2.0), ("a", 1, 6.0), ("b", 0, 1.2), ("b", 1, 5.0)]
     write(tmp_path, *(noisy(tmp_path, *run) for run in runs))
     _, b = summarise(read_results(tmp_path), tmp_path, resamples=200).rows
@@ -159,7 +159,7 @@ def test_seeds_may_outweigh_the_pairs(tmp_path: Path) -> None:
     theirs=st.lists(st.integers(0, 1000), min_size=2, max_size=6, unique=True),
 )
 def test_the_seeds_noise_is_what_a_t_test_allows(mine: list[int], theirs: list[int]) -> None:
-    """At a difference of just that much, SciPy's test has p = 5 %."""
+    """Check that SciPy's test has p = 5 % at exactly this difference."""
     noise = welch(SeedScores(tuple(mine)), SeedScores(tuple(theirs)))
     assert noise is not None
     moved = [x - fmean(mine) + fmean(theirs) + noise for x in mine]

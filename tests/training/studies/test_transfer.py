@@ -1,4 +1,4 @@
-"""A study that asks for the transfer tasks: its runs, and what is reported of them."""
+"""Tests of studies with transfer tasks: their runs and reports."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EXAMPLES = 60
 
 @pytest.fixture
 def data(stsb_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """STS-B and seven transfer tasks of a few sentences each."""
+    """Write STS-B and seven transfer tasks of a few sentences each."""
     place = tmp_path / "data"
     copytree(stsb_data, place)
     monkeypatch.setattr(transfer, "FOLDS", 2)
@@ -96,7 +96,7 @@ def test_missing_or_broken_tasks_stop_the_study_before_anything_is_trained(
 
 
 def classified(study: Path, arm: str, seed: int, share: float, labels_seed: int = 0) -> dict[str, object]:
-    """A run whose classifiers are right of about this share."""
+    """Return a run whose classifiers are right for about this share of examples."""
     predicted, labels = {}, {}
     for number, task in enumerate(TASKS):
         labels[task] = np.random.default_rng([labels_seed, number]).integers(0, 2, EXAMPLES).astype(np.int8)
