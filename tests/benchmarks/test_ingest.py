@@ -1,4 +1,4 @@
-"""Tests of the ingest benchmark: its job stores everything that it counts, and a failed job of the server is an error."""
+"""Tests of the ingest benchmark: its job stores everything that it counts, and a failed job is an error."""
 
 from __future__ import annotations
 

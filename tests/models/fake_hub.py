@@ -1,4 +1,4 @@
-"""A fake hub in memory, with the part of the API that `huggingface_hub` needs to store and fetch models and datasets."""
+"""A fake hub in memory, with what `huggingface_hub` needs to store and fetch models and datasets."""
 
 from __future__ import annotations
 

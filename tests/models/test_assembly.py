@@ -39,7 +39,7 @@ def assembled(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.mark.slow
 def test_the_template_is_what_torch_exports(tmp_path: Path) -> None:
-    """Check the template against a new export. After an upgrade of torch or transformers, `write_template` renews it."""
+    """Check the template against a new export. After an upgrade of torch, `write_template` renews it."""
     torchs = export(Encoder.load("minilm"), tmp_path / "torchs", name="minilm", backbone="minilm")
     write_template(torchs, tmp_path / "again")
     paths = sorted(str(file.relative_to(TEMPLATE)) for file in TEMPLATE.rglob("*") if file.is_file())

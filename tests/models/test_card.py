@@ -1,4 +1,4 @@
-"""Tests of the model card: it contains exactly the facts of the manifest and of the source's card, readable by the hub."""
+"""Tests of the model card: it contains exactly the facts of the manifest and of the source's card."""
 
 from __future__ import annotations
 

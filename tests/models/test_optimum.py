@@ -1,4 +1,4 @@
-"""Tests of optimum's exporter in the environment of `make optimum`: it exports the same encoder with the same vectors."""
+"""Tests of optimum's exporter in the environment of `make optimum`: the vectors are the same."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_a_refused_body_that_ends_soon_keeps_the_connection(on_sockets: OnSocket
 
 @pytest.mark.slow
 def test_bodies_on_their_way_have_a_bound_together(make_service: Callable[..., Service]) -> None:
-    """Limit the total size of arriving bodies. One body may exceed it, and others except small ones are then refused."""
+    """Limit the total size of arriving bodies. One body may exceed it, and large others are then refused."""
     body = json.dumps({"inputs": ["word " * 100] * 400}).encode()
     small = b'{"inputs": "a"}'
 

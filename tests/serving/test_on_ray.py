@@ -1,4 +1,4 @@
-"""Tests of `isosphere serve --on ray`: a replica in this process, its scaling, and the files for Ray Serve and KubeRay."""
+"""Tests of `isosphere serve --on ray`: a replica, its scaling, and the files for Ray Serve and KubeRay."""
 
 from __future__ import annotations
 

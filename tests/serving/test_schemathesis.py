@@ -54,7 +54,7 @@ def _operations() -> Sequence[Operation]:
 
 
 def _cases(operation: Operation, there: dict[str, str]) -> st.SearchStrategy[AnyCase]:
-    """Return the examples, valid requests and invalid requests of the document, for any place and for existing places."""
+    """Return the examples, valid requests and invalid requests of the document, for any and for existing places."""
     from schemathesis import GenerationMode
 
     def of_known_things(case: AnyCase) -> AnyCase:

@@ -307,7 +307,7 @@ def test_the_weight_of_a_positive_is_felt(reading: MultiPositive) -> None:
 
 
 def test_readings_of_equation_8_pull_on_different_positives() -> None:
-    """Use a first positive that is more similar to its anchor than the second, and compare the similarity's gradients."""
+    """Use a first positive that is more similar to its anchor than the second, and compare gradients."""
     pulls: dict[str, Tensor] = {}
     for reading in get_args(MultiPositive):
         logits = torch.zeros(2, 4, 4)

@@ -1,4 +1,4 @@
-"""Tests of the steps before the tokenizer: texts are divided, tokenised in turns, and admitted only if there is room."""
+"""Tests of the steps before the tokenizer: texts are divided, tokenised in turns, and admitted if there is room."""
 
 from __future__ import annotations
 

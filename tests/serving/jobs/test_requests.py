@@ -202,7 +202,7 @@ def test_an_answer_stays_though_the_clock_was_set_back(tmp_path: Path, monkeypat
 
 
 def test_what_an_answer_costs_the_ledger(tmp_path: Path) -> None:
-    """Count SQLite's instructions: neither other keys' answers nor evictions of many answers increase the cost of one."""
+    """Count SQLite's instructions: neither other keys nor many evictions increase the cost of one."""
     jobs = Jobs(tmp_path, KINDS, answer_bytes=1_500_000)
     with jobs.requests._ledger.transaction() as connection:
 

@@ -1,4 +1,4 @@
-"""Tests of Parquet and Arrow: rows equal those of the same table as JSON lines, and other values are refused by name."""
+"""Tests of Parquet and Arrow: rows equal those of JSON lines, and other values are refused by name."""
 
 from __future__ import annotations
 

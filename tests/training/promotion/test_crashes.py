@@ -1,4 +1,4 @@
-"""Tests of kills at any step, and of concurrent commands: a whole bundle is always served, and the next command works."""
+"""Tests of kills at any step, and of concurrent commands: a whole bundle is always served."""
 
 from __future__ import annotations
 

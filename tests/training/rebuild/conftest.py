@@ -68,7 +68,7 @@ def refused(rebuilt: Call, capsys: Capture) -> Refusal:
 
 @pytest.fixture
 def taught(described: Callable[..., Path]) -> Callable[[str], Path]:
-    """Return a function that writes a file of one seed, which starts from another file's encoder and has it as teacher."""
+    """Return a function that writes a file of one seed, with another file's encoder as start and teacher."""
     described()
 
     def describe(more: str = "") -> Path:
